@@ -30,6 +30,12 @@ SAVE_IR = "import sys, openvino_genai; openvino_genai.LLMPipeline(sys.argv[1], '
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n"
 
 
+def safetensors(name: str) -> bytes:
+    """A file of one tensor of one number."""
+    header = json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
 def add(*arguments: Any) -> int:
     return repo(["add", *map(str, arguments)])
 
@@ -168,14 +174,15 @@ def test_a_classifier_with_zipmap_is_refused_with_the_remedy(
 def test_a_checkpoint_is_for_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "llama"
     source.mkdir()
-    for name in ("config.json", "tokenizer.json", "README.md", "a.safetensors", "pytorch_model.bin"):
+    for name in ("config.json", "tokenizer.json", "README.md", "pytorch_model.bin"):
         (source / name).write_text("{}")
+    (source / "a.safetensors").write_bytes(safetensors("w"))
     index = source / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"w": "a.safetensors", "v": "b.safetensors"}}))
     models = tmp_path / "models"
     assert add(source, "--repository", models) == 1
     assert "not complete: b.safetensors is missing, one of 2 files" in capsys.readouterr().err
-    (source / "b.safetensors").write_text("{}")
+    (source / "b.safetensors").write_bytes(safetensors("v"))
     assert add(source, "--repository", models, "--backend", "openvino_genai") == 1
     assert f"optimum-cli export openvino --model {source} FOLDER" in capsys.readouterr().err
     assert add(source, "--repository", models) == 0
@@ -215,7 +222,16 @@ def test_names_stay_inside_and_existing_models_are_kept(tmp_path: Path, capsys: 
     [
         ({}, "missing.gguf", "there is no "),
         ({"a.gguf": b"nothing"}, "a.gguf", "is not a GGUF file"),
-        ({"a.gguf": b"GGUF" + b"?" * 99}, "a.gguf", "source/a.gguf: the GGUF file is damaged or incomplete"),
+        (
+            {"a.gguf": b"GGUF" + b"?" * 99},
+            "a.gguf",
+            "model 'a' is not a GGUF file, or is damaged: version",
+        ),
+        (
+            {"a.gguf": b"GGUF\3\0\0\0" + b"?" * 99},
+            "a.gguf",
+            "model 'a' is not a GGUF file, or is damaged",
+        ),
         ({"a.gguf": b""}, "a.gguf", "is empty"),
         ({"a.gguf": POINTER}, "a.gguf", "git lfs pull"),
         ({"a-00001-of-00002.gguf": b"GGUF"}, "a-00001-of-00002.gguf", "llama-gguf-split --merge"),
@@ -295,7 +311,7 @@ def test_models_come_from_the_hub(
         "team/one-GGUF": {"README.md": b"#", "sub/one-Q8_0.gguf": gguf},
         "team/many-GGUF": {"many-Q4.gguf": b"GGUF4", "many-Q8.gguf": gguf},
         "team/llama": {
-            name: name.encode()
+            name: safetensors("w") if name.endswith(".safetensors") else json.dumps({"file": name}).encode()
             for name in (
                 *("config.json", "model.safetensors", "tokenizer.json"),
                 *("original/model.pth", "pytorch_model.bin", "onnx/model.onnx"),

@@ -100,9 +100,10 @@ class ProcessLoad(Load):
             raise ConnectionError(
                 f"cannot connect to {endpoint.host}:{endpoint.port}: {'; '.join(causes) or 'timeout'}"
             )
-        self._command("go", time.monotonic_ns() + _START_DELAY_NS)
-        self._health_since_ns = time.monotonic_ns()
         self._machine = machine_counters()
+        # Before the start: this process may be descheduled after it, while the others use CPU time.
+        self._health_since_ns = time.monotonic_ns()
+        self._command("go", self._health_since_ns + _START_DELAY_NS)
 
     def collect(self, timeout_s: float) -> Collected:
         deadline = time.monotonic() + timeout_s

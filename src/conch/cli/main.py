@@ -25,7 +25,7 @@ _COMMANDS = {
     "serve": ("serve", "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"),
     "trace": ("trace", "show recorded traces of requests as waterfalls; see conch trace view --help"),
     "translate": ("translate", "rewrite dashboards and rules for other metric names; see conch translate --help"),
-    "tune": ("tune", "find the best configuration of a model by measuring; see conch tune --help"),
+    "tune": ("tune.command", "find the best configuration of a model by measuring; see conch tune --help"),
     "tunnel": ("tunnel", "forward a metrics port over SSH, supervised; see conch tunnel --help"),
 }
 

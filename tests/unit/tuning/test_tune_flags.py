@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.tune import tune
+from conch.cli.tune.command import tune
 
 
 def test_a_repository_that_is_not_a_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Progress as lines, where there is no terminal."""
+"""Progress as lines, for pipes and files."""
 
 import sys
 from time import monotonic

@@ -66,7 +66,7 @@ IMAGE_SCRATCH_COMMAND = Rule(
     "image-scratch-command",
     _ERROR,
     "Command in an image FROM scratch that has no program for it",
-    "The build or the start of the container fails: there is no shell.",
+    "The build or the start of the container fails: the image has no shell.",
     "Begin with an image that has a shell, or copy a static program and use the JSON form of the command.",
 )
 SECRET_TEXT = Rule(
@@ -81,7 +81,7 @@ CONFIG_ELSEWHERE = Rule(
     "config-elsewhere",
     _WARNING,
     "config.pbtxt outside of a model",
-    "The server never reads it: there is no global configuration, each model's folder has its own.",
+    "The server never reads it: each model's folder has its own file.",
     "Put it into the folder of its model, or set defaults with the server's flags.",
 )
 TUNNEL_PUBLIC = Rule(

@@ -343,7 +343,7 @@ def _say(text: str) -> None:
 
 
 def _run(given: Namespace, settings: TuneSettings) -> int:
-    from conch.cli.tune_view import tune_view
+    from conch.cli.tune.view import tune_view
     from conch.tuning.trials.bench_meter import BenchMeter
     from conch.tuning.trials.observers import trial_observers
     from conch.tuning.trials.runner import is_local

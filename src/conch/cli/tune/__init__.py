@@ -1,0 +1,1 @@
+"""`conch tune`: choose the configuration of a model by measuring."""

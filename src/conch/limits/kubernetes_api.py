@@ -67,25 +67,17 @@ class KubernetesApi:
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return the document at a path. Raises KubernetesError."""
-        with _errors(path):
-            response = self._request(path, query, _ANSWER_TIMEOUT_S)
-            try:
-                return _document(response.read(_MAX_DOCUMENT_BYTES), path)
-            finally:
-                self._release()
+        with _errors(path), self._answer(path, query, _ANSWER_TIMEOUT_S) as response:
+            return _document(response.read(_MAX_DOCUMENT_BYTES), path)
 
     def watch(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
         """Yield the events of a watch until the server ends it. Raises KubernetesError."""
         wanted = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S), **query}
-        with _errors(path):
-            response = self._request(path, wanted, WATCH_S + _WATCH_SLACK_S)
-            try:
-                while line := response.readline(_MAX_DOCUMENT_BYTES):
-                    if not line.endswith(b"\n"):
-                        raise KubernetesError(f"{path}: the watch was cut off")
-                    yield _document(line, path)
-            finally:
-                self._release()
+        with _errors(path), self._answer(path, wanted, WATCH_S + _WATCH_SLACK_S) as response:
+            while line := response.readline(_MAX_DOCUMENT_BYTES):
+                if not line.endswith(b"\n"):
+                    raise KubernetesError(f"{path}: the watch was cut off")
+                yield _document(line, path)
 
     def close(self) -> None:
         """End the request in progress, and fail later ones. May be called from another thread."""
@@ -95,7 +87,9 @@ class KubernetesApi:
             with suppress(OSError):
                 connection.sock.shutdown(SHUT_RDWR)
 
-    def _request(self, path: str, query: Mapping[str, str], timeout_s: float) -> http.client.HTTPResponse:
+    @contextmanager
+    def _answer(self, path: str, query: Mapping[str, str], timeout_s: float) -> Iterator[http.client.HTTPResponse]:
+        """Send a request and yield its answer. The connection is closed on every way out."""
         identity = self.identity
         if self._closed:
             raise KubernetesError("stopped")
@@ -104,23 +98,22 @@ class KubernetesApi:
         token = (identity.folder / "token").read_text().strip()
         connection = http.client.HTTPSConnection(identity.host, identity.port, timeout=_CONNECT_TIMEOUT_S, context=tls)
         self._connection = connection
-        connection.connect()
-        connection.sock.settimeout(timeout_s)
         target = f"{path}?{urlencode(query)}" if query else path
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "conch"}
-        connection.request("GET", target, headers=headers)
-        response = connection.getresponse()
-        if response.status != 200:
-            detail = response.read(1000).decode("utf-8", "replace")
-            self._release()
-            with suppress(ValueError):
-                detail = str(json.loads(detail).get("message", detail))
-            raise KubernetesError(f"{path}: status {response.status}: {detail[:200]}", response.status)
-        return response
-
-    def _release(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        try:
+            connection.connect()
+            connection.sock.settimeout(timeout_s)
+            connection.request("GET", target, headers=headers)
+            # The answer holds the socket, too: closing the connection alone would leave it open.
+            with connection.getresponse() as response:
+                if response.status != 200:
+                    detail = response.read(1000).decode("utf-8", "replace")
+                    with suppress(ValueError):
+                        detail = str(json.loads(detail).get("message", detail))
+                    raise KubernetesError(f"{path}: status {response.status}: {detail[:200]}", response.status)
+                yield response
+        finally:
+            self._connection = None
             connection.close()
 
 

@@ -229,7 +229,7 @@ def test_a_server_that_dies_does_not_make_the_client_spin() -> None:
         started = time.monotonic()
         ran = run(plan(port, None, ClosedLoop(4)), stop_when=lambda count: time.monotonic() > started + 1.5)
     assert ran.outcomes[OK] >= 20
-    # A client that tried again at once would fail tens of thousands of times in this time.
+    # A client that retries without a pause fails tens of thousands of times meanwhile.
     assert 4 <= ran.outcomes[BROKEN] < 400
 
 

@@ -1,0 +1,1 @@
+"""Deployments: typed values, and what they become: Kubernetes objects, compose files, configurations. Pure."""

@@ -1,0 +1,28 @@
+"""The release of a deployment: its name and namespace, and the names and labels of its objects."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What `helm install NAME --namespace NAMESPACE` says, and the version of the chart."""
+
+    name: str
+    namespace: str = "default"
+    chart_version: str = "0.0.0"
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """The labels by which Services, monitors and the workload find the pods of the server."""
+        return {"app": self.name, "app.kubernetes.io/component": "server"}
+
+    def labels(self, component: str) -> dict[str, str]:
+        """Return the labels of an object."""
+        return {
+            "app": self.name,
+            "app.kubernetes.io/name": "conch",
+            "app.kubernetes.io/instance": self.name,
+            "app.kubernetes.io/component": component,
+            "app.kubernetes.io/version": self.chart_version,
+            "app.kubernetes.io/managed-by": "Helm",
+        }

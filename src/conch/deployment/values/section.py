@@ -1,0 +1,23 @@
+"""The base of all sections of values. msgspec reads, checks and describes them; only this package imports it."""
+
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta, Struct
+
+# Parts that are Kubernetes' own types: they are passed on as they are, and Kubernetes' schemas check them in tests.
+KubernetesPart: TypeAlias = dict[str, Any]
+Labels: TypeAlias = dict[str, str]
+Count = Annotated[int, Meta(ge=0)]
+PositiveCount = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Seconds = Annotated[int, Meta(ge=0)]
+# A quantity of Kubernetes, such as 500m, 2, 4Gi.
+Quantity = Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?$")]
+
+
+class Section(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=False):
+    """A mapping of values with fixed keys: snake_case in Python, camelCase in YAML. Subclasses repeat `frozen=True`.
+
+    Each field has a default and a description: `Annotated[int, Meta(ge=1, description="…")] = 1`. The description is
+    the comment in values.yaml, the text of values.schema.json and the row of the page of values.
+    """

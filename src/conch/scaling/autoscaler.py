@@ -1,0 +1,55 @@
+"""What the HPA's algorithm reads and decides: values, shared by the simulation and by `conch fleet`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class PodPhase(Enum):
+    """The phase of a pod, as its status has it."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod as the autoscaler sees it. Times are seconds of any one clock."""
+
+    name: str
+    phase: PodPhase = PodPhase.RUNNING
+    ready: bool = True
+    started_s: float = 0.0
+    ready_since_s: float | None = 0.0  # when the ready condition last changed
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MetricReading:
+    """What the metrics API says of one metric: values by pod for Pods metrics, one value for others.
+
+    `error` is the reason why the metric could not be read, such as "unable to get metric …".
+    """
+
+    by_pod: Mapping[str, float] = field(default_factory=dict)
+    value: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingEvent:
+    """A change of the number of replicas at a time."""
+
+    at_s: float
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecision:
+    """The desired replicas, and why: `reason` and `message` as in the conditions of the object's status."""
+
+    desired: int
+    reason: str = ""
+    message: str = ""

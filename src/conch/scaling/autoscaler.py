@@ -15,26 +15,33 @@ class PodPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as the autoscaler sees it. Times are seconds of any one clock."""
+    """A pod as the autoscaler sees it. Times are seconds of any one clock.
+
+    `requests` is by resource name, such as "cpu" in cores, summed over containers, and by "container/resource".
+    """
 
     name: str
     phase: PodPhase = PodPhase.RUNNING
     ready: bool = True
-    started_s: float = 0.0
+    started_s: float | None = 0.0
     ready_since_s: float | None = 0.0  # when the ready condition last changed
     deleted: bool = False
+    requests: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MetricReading:
-    """What the metrics API says of one metric: values by pod for Pods metrics, one value for others.
+    """What the metrics API says of one metric: values by pod for Pods and Resource metrics, one value for others.
 
-    `error` is the reason why the metric could not be read, such as "unable to get metric …".
+    `error` is the reason why the metric could not be read, such as "unable to get metric …". `measured_at_s` (default:
+    now) and `window_s` are what the resource metrics API reports beside the values.
     """
 
     by_pod: Mapping[str, float] = field(default_factory=dict)
     value: float | None = None
     error: str = ""
+    measured_at_s: float | None = None
+    window_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +54,25 @@ class ScalingEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of the status of an autoscaler, with Kubernetes' names: type, status, reason, message."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """The desired replicas, and why: `reason` and `message` as in the conditions of the object's status."""
+    """The desired replicas, and why: `reason` and `message` as in the conditions of the object's status.
+
+    `usage` is what status.currentMetrics shows, in the order of the metrics: an average per pod, a total, or a
+    percentage of the request; None where the metric could not be read.
+    """
 
     desired: int
     reason: str = ""
     message: str = ""
+    conditions: tuple[Condition, ...] = ()
+    usage: tuple[float | None, ...] = ()

@@ -13,7 +13,7 @@ from conch.scaling.hpa.limits import (
     stabilize,
     stabilize_down,
 )
-from conch.scaling.hpa.replica_calculator import MetricUnavailable, Observation, Proposal, Tolerances, propose
+from conch.scaling.hpa.replica_calculator import MetricUnavailable, Observation, ReplicaProposal, Tolerances, propose
 from conch.scaling.hpa.spec import Behavior, HpaSettings, HpaSpec, MetricSpec, MetricType
 
 _READY_FOR_NEW_SCALE = ("ReadyForNewScale", "recommended size matches current size")
@@ -100,7 +100,7 @@ class HpaController:
         usage: list[float | None] = []
         for metric, reading in zip(self.spec.metrics, readings, strict=True):
             try:
-                proposal: Proposal | None = propose(metric, reading, seen, self._tolerances, self.settings)
+                proposal: ReplicaProposal | None = propose(metric, reading, seen, self._tolerances, self.settings)
             except MetricUnavailable as error:
                 proposal = None
                 invalid = invalid or _unable(metric, str(error))

@@ -29,7 +29,7 @@ class Tolerances:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class ReplicaProposal:
     """The replicas that a metric asks for, and what status.currentMetrics shows."""
 
     replicas: int
@@ -58,7 +58,7 @@ class Observation:
 
 def propose(
     metric: MetricSpec, reading: MetricReading, seen: Observation, tolerances: Tolerances, settings: HpaSettings
-) -> Proposal:
+) -> ReplicaProposal:
     """Return the replicas that a metric asks for. Raises MetricUnavailable."""
     if reading.error:
         raise MetricUnavailable(reading.error)
@@ -103,7 +103,7 @@ def _is_starting(pod: Pod, reading: MetricReading, now_s: float, settings: HpaSe
 
 def _from_pods(
     metric: MetricSpec, reading: MetricReading, seen: Observation, tolerances: Tolerances, settings: HpaSettings
-) -> Proposal:
+) -> ReplicaProposal:
     if not seen.pods:
         raise MetricUnavailable("no pods returned by selector while calculating replica count")
     is_resource = metric.type is not MetricType.PODS
@@ -120,8 +120,8 @@ def _from_pods(
     scale_up_with_unready = bool(groups.unready) and ratio > 1.0
     if not scale_up_with_unready and not groups.missing:
         if tolerances.contain(ratio):
-            return Proposal(seen.spec_replicas, shown)
-        return Proposal(_whole(ratio * groups.ready), shown)
+            return ReplicaProposal(seen.spec_replicas, shown)
+        return ReplicaProposal(_whole(ratio * groups.ready), shown)
 
     # Pods without a value damp the change: they count as at the target when it goes down, as idle when it goes up.
     for name in groups.missing if ratio != 1.0 else ():
@@ -131,11 +131,11 @@ def _from_pods(
     damped, _ = usage_of.ratio(values)
     turned = (ratio < 1.0 < damped) or (damped < 1.0 < ratio)
     if tolerances.contain(damped) or turned:
-        return Proposal(seen.spec_replicas, shown)
+        return ReplicaProposal(seen.spec_replicas, shown)
     replicas = _whole(damped * len(values))
     if (damped < 1.0 and replicas > seen.spec_replicas) or (damped > 1.0 and replicas < seen.spec_replicas):
-        return Proposal(seen.spec_replicas, shown)
-    return Proposal(replicas, shown)
+        return ReplicaProposal(seen.spec_replicas, shown)
+    return ReplicaProposal(replicas, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,24 +188,24 @@ def _average(metric: MetricSpec) -> _Average:
     return _Average(milli(metric.target))
 
 
-def _from_total(usage: int, target: int, seen: Observation, tolerances: Tolerances) -> Proposal:
+def _from_total(usage: int, target: int, seen: Observation, tolerances: Tolerances) -> ReplicaProposal:
     ratio = usage / target
     if seen.spec_replicas == 0:
-        return Proposal(_whole(ratio), usage / 1000)
+        return ReplicaProposal(_whole(ratio), usage / 1000)
     if tolerances.contain(ratio):
-        return Proposal(seen.spec_replicas, usage / 1000)
+        return ReplicaProposal(seen.spec_replicas, usage / 1000)
     if not seen.pods:
         raise MetricUnavailable(
             "unable to calculate ready pods: no pods returned by selector while calculating replica count"
         )
     ready = sum(1 for each in seen.pods if each.phase is PodPhase.RUNNING and each.ready)
-    return Proposal(_whole(ratio * ready), usage / 1000)
+    return ReplicaProposal(_whole(ratio * ready), usage / 1000)
 
 
-def _from_total_per_pod(usage: int, target: int, replicas: int, tolerances: Tolerances) -> Proposal:
+def _from_total_per_pod(usage: int, target: int, replicas: int, tolerances: Tolerances) -> ReplicaProposal:
     ratio = usage / (target * replicas) if replicas else (inf if usage else nan)
     proposed = replicas if tolerances.contain(ratio) else _whole(usage / target)
-    return Proposal(proposed, ceil(usage / replicas) / 1000 if replicas else 0.0)
+    return ReplicaProposal(proposed, ceil(usage / replicas) / 1000 if replicas else 0.0)
 
 
 def _whole(replicas: float) -> int:

@@ -54,7 +54,7 @@ class ScalingEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class HpaCondition:
     """A condition of the status of an autoscaler, with Kubernetes' names: type, status, reason, message."""
 
     type: str
@@ -74,5 +74,5 @@ class ScalingDecision:
     desired: int
     reason: str = ""
     message: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[HpaCondition, ...] = ()
     usage: tuple[float | None, ...] = ()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from conch.scaling.autoscaler import Condition, MetricReading, Pod, ScalingDecision, ScalingEvent
+from conch.scaling.autoscaler import HpaCondition, MetricReading, Pod, ScalingDecision, ScalingEvent
 from conch.scaling.hpa.limits import (
     Limited,
     RateOfChange,
@@ -67,7 +67,7 @@ class HpaController:
             self._recommendations.append(Recommendation(now_s, replicas))
         spec = self.spec
         if replicas == 0 and spec.min_replicas != 0:
-            return ScalingDecision(0, *_DISABLED, (Condition("ScalingActive", False, *_DISABLED),))
+            return ScalingDecision(0, *_DISABLED, (HpaCondition("ScalingActive", False, *_DISABLED),))
         if replicas > spec.max_replicas:
             return self._clamp(now_s, replicas, spec.max_replicas, _OVER_MAXIMUM)
         if replicas < spec.min_replicas:
@@ -94,7 +94,7 @@ class HpaController:
 
     def _largest(
         self, seen: Observation, readings: Sequence[MetricReading]
-    ) -> tuple[int, str, Condition, tuple[float | None, ...]]:
+    ) -> tuple[int, str, HpaCondition, tuple[float | None, ...]]:
         """Return the largest proposal, the name of its metric, the condition ScalingActive, and the usages."""
         largest, name, invalid = 0, "", None
         usage: list[float | None] = []
@@ -112,9 +112,9 @@ class HpaController:
         if invalid is not None and (all_invalid or largest < seen.spec_replicas):
             return seen.spec_replicas, "", invalid, tuple(usage)
         message = f"the HPA was able to successfully calculate a replica count from {name}"
-        return largest, name, Condition("ScalingActive", True, "ValidMetricFound", message), tuple(usage)
+        return largest, name, HpaCondition("ScalingActive", True, "ValidMetricFound", message), tuple(usage)
 
-    def _normalize(self, now_s: float, replicas: int, desired: int) -> tuple[Condition, tuple[int, Condition]]:
+    def _normalize(self, now_s: float, replicas: int, desired: int) -> tuple[HpaCondition, tuple[int, HpaCondition]]:
         """Return the condition AbleToScale, and the replicas with the condition ScalingLimited."""
         behavior, spec = self.spec.behavior, self.spec
         if behavior is None:
@@ -129,9 +129,9 @@ class HpaController:
         reason = _READY_FOR_NEW_SCALE
         if stable != desired:
             reason = _DOWN_STABILIZED if behavior is None or desired < replicas else _UP_STABILIZED
-        able = Condition("AbleToScale", True, *reason)
+        able = HpaCondition("AbleToScale", True, *reason)
         is_limited = limited.replicas != stable
-        return able, (limited.replicas, Condition("ScalingLimited", is_limited, limited.reason, limited.message))
+        return able, (limited.replicas, HpaCondition("ScalingLimited", is_limited, limited.reason, limited.message))
 
     def _limit(self, now_s: float, replicas: int, desired: int, behavior: Behavior) -> Limited:
         up = RateOfChange(behavior.scale_up, self._events, now_s)
@@ -158,9 +158,9 @@ class HpaController:
         self._events = [*kept, ScalingEvent(now_s, before, after)]
 
 
-def _unable(metric: MetricSpec, message: str) -> Condition:
+def _unable(metric: MetricSpec, message: str) -> HpaCondition:
     reason = f"FailedGet{metric.type.value}Metric"
-    return Condition("ScalingActive", False, reason, f"the HPA was unable to compute the replica count: {message}")
+    return HpaCondition("ScalingActive", False, reason, f"the HPA was unable to compute the replica count: {message}")
 
 
 def _described(metric: MetricSpec) -> str:

@@ -7,10 +7,10 @@ ARGS ?=
 WORKERS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo observe quick test vllm test-vllm check format bench bench-llm bench-tools docs clean
+.PHONY: help setup demo observe quick test vllm test-vllm check format bench bench-llm bench-tools docs deploy-files clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.dev ## Make .venv with everything that development needs
 
@@ -64,6 +64,9 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m conch.check.rules.reference > docs/check.md
 	$(BIN)/python -m conch.metric_catalog.reference > docs/reference/metrics.md
 	$(BIN)/python -m tests.code_map
+
+deploy-files: .venv/.dev ## Write the generated files of deploy/ from the typed values
+	$(BIN)/python -m tests.deploy_files
 
 clean: ## Remove the environment and what tools leave behind
 	rm -rf .venv .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-output

@@ -20,6 +20,7 @@ _COMMANDS = {
     "drill": ("rules.drill", "make an alert fire on a running system, and time it; see conch drill --help"),
     "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
     "gpu-exporter": ("gpu_exporter", "export metrics of GPUs and other accelerators; see conch gpu-exporter --help"),
+    "k8s": ("k8s.command", "write Kubernetes objects of a deployment; see conch k8s render --help"),
     "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),
     "rules": ("rules.command", "write alerting rules, and find alerts that can never fire; see conch rules --help"),
     "serve": ("serve", "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"),

@@ -1,6 +1,10 @@
 """The release of a deployment: its name and namespace, and the names and labels of its objects."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from conch.deployment.kubernetes.parts import without_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +30,21 @@ class Release:
             "app.kubernetes.io/version": self.chart_version,
             "app.kubernetes.io/managed-by": "Helm",
         }
+
+    def metadata(
+        self,
+        component: str,
+        suffix: str = "",
+        *,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the metadata of an object that is called like the release, with a suffix such as `-metrics`."""
+        return without_empty(
+            {
+                "name": self.name + suffix,
+                "namespace": self.namespace,
+                "labels": {**self.labels(component), **(labels or {})},
+                "annotations": dict(annotations or {}),
+            }
+        )

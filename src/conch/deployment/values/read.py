@@ -1,16 +1,22 @@
 """Read values from files and `--set`, and explain what is wrong with them."""
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, get_args
 
 import msgspec
 
 from conch.deployment.values.deployment import DeploymentValues
+from conch.deployment.values.description import ValueKey, keys, plain_type
 from conch.errors import ConfigError
+
+_PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 
 
 def merge(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge mappings of values as Helm does: later ones win, mappings are merged, null removes a key."""
+    """Merge mappings of values as Helm does: later ones win, mappings are merged; a null stays, for the defaults."""
     merged: dict[str, Any] = {}
     for each in documents:
         _merge_into(merged, each)
@@ -19,21 +25,63 @@ def merge(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _merge_into(merged: dict[str, Any], later: Mapping[str, Any]) -> None:
     for key, value in later.items():
-        before = merged.get(key)
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(before, dict):
-            _merge_into(before, value)
-        elif isinstance(value, Mapping):
-            merged[key] = {}
-            _merge_into(merged[key], value)
-        else:
+        if not isinstance(value, Mapping):
             merged[key] = value
+            continue
+        before = merged.get(key)
+        merged[key] = dict(before) if isinstance(before, dict) else {}
+        _merge_into(merged[key], value)
+
+
+def _without_null(value: Any) -> Any:
+    """Return values without the keys whose value is null: they remove a default."""
+    if isinstance(value, Mapping):
+        return {key: _without_null(each) for key, each in value.items() if each is not None}
+    return value
 
 
 def read_values(document: Mapping[str, Any]) -> DeploymentValues:
-    """Return the typed values of a mapping. Raises ConfigError with the place and what is allowed there."""
+    """Return the typed values of a mapping; missing keys have their defaults.
+
+    Raises ConfigError with the place and what is allowed there.
+    """
     try:
-        return msgspec.convert(document, DeploymentValues)
+        return msgspec.convert(_without_null(merge([defaults(), document])), DeploymentValues)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"values: {error}") from None
+        raise ConfigError(_message(str(error))) from None
+
+
+def defaults() -> dict[str, Any]:
+    """Return the values without a file: what values.yaml contains."""
+    document: dict[str, Any] = msgspec.to_builtins(DeploymentValues())
+    return document
+
+
+def _message(error: str) -> str:
+    """Return the error of msgspec with the place as YAML has it, and with what is allowed there."""
+    found = _PLACE.fullmatch(error)
+    assert found is not None
+    problem, place = found["problem"], found["place"] or ""
+    if unknown := _UNKNOWN.fullmatch(problem):
+        known = [key.name for key in _children(place)]
+        near = get_close_matches(unknown[1], known, n=1)
+        suggestion = f"did you mean '{near[0]}'? " if near else ""
+        return f"values: unknown key '{_join(place, unknown[1])}'; {suggestion}Known: {', '.join(known)}"
+    key = next((each for each in keys(DeploymentValues) if ".".join(each.path) == place), None)
+    if key is None:
+        return f"values: {place}: {problem}"
+    return f"values: {place}: {problem}{_allowed(key)} ({key.description})"
+
+
+def _children(place: str) -> list[ValueKey]:
+    parent = tuple(place.split(".")) if place else ()
+    return [key for key in keys(DeploymentValues) if key.path[:-1] == parent]
+
+
+def _join(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _allowed(key: ValueKey) -> str:
+    choices = [str(each) for each in get_args(plain_type(key.annotation)) if isinstance(each, str)]
+    return f"; allowed: {', '.join(choices)}" if choices else ""

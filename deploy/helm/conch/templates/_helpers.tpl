@@ -1,0 +1,38 @@
+{{- /* The labels by which Services, monitors and the workload find the pods of the server. */}}
+{{- define "conch.selector" -}}
+app: {{ $.Release.Name }}
+app.kubernetes.io/component: server
+{{- end }}
+
+{{- /* The labels of an object. Argument: a list of the root context and the component. */}}
+{{- define "conch.labels" -}}
+{{- $root := index . 0 -}}
+app: {{ $root.Release.Name }}
+app.kubernetes.io/name: conch
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+app.kubernetes.io/version: {{ $root.Chart.Version | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+{{- end }}
+
+{{- /* The metadata of an object. Arguments: root, component, suffix of the name, more labels, annotations. */}}
+{{- define "conch.metadata" -}}
+{{- $root := index . 0 -}}
+name: {{ $root.Release.Name }}{{ index . 2 }}
+namespace: {{ $root.Release.Namespace }}
+labels:
+  {{- merge (dict) (index . 3) (include "conch.labels" . | fromYaml) | toYaml | nindent 2 }}
+{{- with index . 4 }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "conch.image" -}}
+{{- $image := .Values.image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default .Chart.Version }}
+{{- end -}}
+{{- end }}

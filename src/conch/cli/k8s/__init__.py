@@ -1,0 +1,1 @@
+"""`conch k8s`: Kubernetes objects of a deployment, without Helm."""

@@ -1,0 +1,24 @@
+"""The Services of a release."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from conch.deployment.values.section import KubernetesPart, Labels, Port, Section
+
+
+class ServiceValues(Section, frozen=True):
+    """The Service for clients, over HTTP and gRPC."""
+
+    type: Annotated[
+        Literal["ClusterIP", "NodePort", "LoadBalancer"], Meta(description="Who reaches it: the cluster or others")
+    ] = "ClusterIP"
+    http_port: Annotated[Port, Meta(description="Port of the Service for HTTP")] = 8000
+    grpc_port: Annotated[Port, Meta(description="Port of the Service for gRPC")] = 8001
+    labels: Annotated[Labels, Meta(description="More labels of the Service")] = field(default_factory=dict)
+    annotations: Annotated[Labels, Meta(description="Annotations, such as those of a cloud's load balancer")] = field(
+        default_factory=dict
+    )
+    spec: Annotated[
+        KubernetesPart, Meta(description="More fields of the Service's spec, such as externalTrafficPolicy")
+    ] = field(default_factory=dict)

@@ -1,0 +1,31 @@
+"""The generated files of deploy/. `python -m tests.deploy_files` writes them; a test compares them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from conch import __version__
+from conch.deployment.chart.files import chart_file, schema_file, values_file
+
+ROOT = Path(__file__).parents[1]
+CHART = ROOT / "deploy" / "helm" / "conch"
+
+# A file, and what makes its text.
+FILES: dict[Path, Callable[[], str]] = {
+    CHART / "Chart.yaml": lambda: chart_file(__version__),
+    CHART / "values.yaml": values_file,
+    CHART / "values.schema.json": schema_file,
+}
+
+
+def outdated() -> Iterator[Path]:
+    """Yield the files that differ from what their functions make."""
+    for path, text in FILES.items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text():
+            yield path
+
+
+if __name__ == "__main__":
+    for changed in list(outdated()):
+        changed.parent.mkdir(parents=True, exist_ok=True)
+        changed.write_text(FILES[changed](), encoding="utf-8")
+        print(changed.relative_to(ROOT))

@@ -1,0 +1,76 @@
+"""Helm in a separate process, as its library is a Go program: it loads a chart once and renders it many times."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+import yaml
+
+_RENDER = """
+import json, sys
+import helm_python
+with helm_python.Chart.load(sys.argv[1]) as chart:
+    for line in sys.stdin:
+        values, options = json.loads(line)
+        try:
+            print(json.dumps({"rendered": chart.render(values, **options)}), flush=True)
+        except helm_python.HelmError as error:
+            print(json.dumps({"error": str(error)}), flush=True)
+"""
+
+
+class HelmError(Exception):
+    """What Helm prints instead of objects."""
+
+
+class HelmChart:
+    """A chart that Helm has loaded. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this platform")
+        self.folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _RENDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.communicate()
+
+    def templates(self, values: dict[str, Any], name: str = "gpt2", namespace: str = "default") -> dict[str, str]:
+        """Return the rendered text of each template. Raises HelmError."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([values, {"name": name, "namespace": namespace}]) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        if "error" in answer:
+            raise HelmError(answer["error"])
+        rendered: dict[str, str] = answer["rendered"]
+        return rendered
+
+    def objects(self, values: dict[str, Any], name: str = "gpt2", namespace: str = "default") -> list[dict[str, Any]]:
+        """Return the objects that `helm install` creates. Raises HelmError."""
+        texts = self.templates(values, name, namespace)
+        parsed = (
+            each
+            for path, text in texts.items()
+            if path.endswith(".yaml")
+            for each in yaml.load_all(text, Loader=yaml.CSafeLoader)
+        )
+        return [each for each in parsed if each is not None]
+
+
+def by_name(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return objects by kind and name, each of which only one has."""
+    found = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+    assert len(found) == len(objects), [(each["kind"], each["metadata"]["name"]) for each in objects]
+    return found

@@ -1,0 +1,33 @@
+"""The chart, rendered by Helm, creates the objects that `conch.deployment` makes."""
+
+from typing import Any
+
+import pytest
+
+from conch import __version__
+from conch.deployment.kubernetes.objects import objects
+from conch.deployment.kubernetes.release import Release
+from conch.deployment.values.read import read_values
+from tests import deploy_files
+from tests.helm_process import HelmChart, by_name
+from tests.unit.deployment.value_sets import value_sets
+
+VALUE_SETS = value_sets()
+
+
+def assert_equal(chart: HelmChart, values: dict[str, Any], name: str = "gpt2", namespace: str = "models") -> None:
+    """Helm and Python make the same objects, field by field."""
+    helm = by_name(chart.objects(values, name, namespace))
+    python = by_name(objects(read_values(values), Release(name, namespace, __version__)))
+    assert sorted(helm) == sorted(python)
+    for key, expected in python.items():
+        assert helm[key] == expected, key
+
+
+def test_generated_files_are_up_to_date() -> None:
+    assert [str(path) for path in deploy_files.outdated()] == [], "run: make deploy-files"
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_helm_and_python_make_the_same_objects(chart: HelmChart, values: dict[str, Any]) -> None:
+    assert_equal(chart, values)

@@ -22,6 +22,8 @@ _PACKAGES = {
     "ssh": ("openssh-client",),
     "ssh-keygen": ("openssh-client",),
     "victoria-metrics": ("victoria-metrics",),
+    "docker-registry": ("docker-registry",),
+    "shellcheck": ("shellcheck", "libgmp10", "libnuma1"),
     "ip": ("iproute2", "libbpf1", "libelf1"),
     "chromium": (
         *(

@@ -24,6 +24,8 @@ _PACKAGES = {
     "victoria-metrics": ("victoria-metrics",),
     "docker-registry": ("docker-registry",),
     "shellcheck": ("shellcheck", "libgmp10", "libnuma1"),
+    "haproxy": ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1"),
+    "nginx": ("nginx",),
     "ip": ("iproute2", "libbpf1", "libelf1"),
     "chromium": (
         *(

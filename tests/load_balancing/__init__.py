@@ -1,0 +1,1 @@
+"""Load balancers in front of real servers, and the configurations that the project ships."""

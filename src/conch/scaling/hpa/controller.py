@@ -12,6 +12,7 @@ from conch.scaling.hpa.limits import (
     limit_without_behavior,
     stabilize,
     stabilize_down,
+    store_event,
 )
 from conch.scaling.hpa.replica_calculator import MetricUnavailable, Observation, ReplicaProposal, Tolerances, propose
 from conch.scaling.hpa.spec import Behavior, HpaSettings, HpaSpec, MetricSpec, MetricType
@@ -41,7 +42,8 @@ class HpaController:
             spec = replace(spec, min_replicas=1)
         self.spec = spec
         self._recommendations: list[Recommendation] = []
-        self._events: list[ScalingEvent] = []
+        self._up_events: list[ScalingEvent] = []
+        self._down_events: list[ScalingEvent] = []
         behavior = spec.behavior or Behavior()
         self._tolerances = Tolerances(
             *(
@@ -134,8 +136,9 @@ class HpaController:
         return able, (limited.replicas, HpaCondition("ScalingLimited", is_limited, limited.reason, limited.message))
 
     def _limit(self, now_s: float, replicas: int, desired: int, behavior: Behavior) -> Limited:
-        up = RateOfChange(behavior.scale_up, self._events, now_s)
-        down = RateOfChange(behavior.scale_down, self._events, now_s)
+        events = [*self._up_events, *self._down_events]
+        up = RateOfChange(behavior.scale_up, events, now_s)
+        down = RateOfChange(behavior.scale_down, events, now_s)
         return limit_with_behavior(replicas, desired, (self.spec.min_replicas, self.spec.max_replicas), up, down)
 
     def _down_window(self, behavior: Behavior) -> float:
@@ -150,12 +153,13 @@ class HpaController:
         self._recommendations = [*kept, Recommendation(now_s, desired)]
 
     def _store(self, now_s: float, before: int, after: int) -> None:
-        behavior = self.spec.behavior
-        if behavior is None:
+        if self.spec.behavior is None:
             return
-        longest = max(behavior.scale_up.longest_period_s, behavior.scale_down.longest_period_s)
-        kept = [each for each in self._events if each.at_s >= now_s - longest]
-        self._events = [*kept, ScalingEvent(now_s, before, after)]
+        event = ScalingEvent(now_s, before, after)
+        if after > before:
+            store_event(self._up_events, event, self.spec.behavior.scale_up)
+        else:
+            store_event(self._down_events, event, self.spec.behavior.scale_down)
 
 
 def _unable(metric: MetricSpec, message: str) -> HpaCondition:

@@ -60,6 +60,16 @@ def limit_without_behavior(current: int, desired: int, minimum: int, maximum: in
     return Limited(desired, *WITHIN_RANGE)
 
 
+def store_event(events: list[ScalingEvent], event: ScalingEvent, rules: ScalingRules) -> None:
+    """Add an event of one direction; it replaces one that is older than the longest period of the policies."""
+    oldest_s = event.at_s - rules.longest_period_s
+    outdated = [index for index, each in enumerate(events) if each.at_s < oldest_s]
+    if outdated:
+        events[outdated[-1]] = event
+    else:
+        events.append(event)
+
+
 @dataclass(frozen=True, slots=True)
 class RateOfChange:
     """The policies of one direction, and the changes of the past that use up what they allow."""

@@ -138,7 +138,7 @@ def test_a_missing_metric_keeps_the_replicas_and_is_named() -> None:
         assert decision.usage == (None,)
 
 
-def test_values_without_any_ready_pod_are_no_metric() -> None:
+def test_values_without_any_ready_pod_are_invalid() -> None:
     controller = HpaController(HpaSpec(20, (QPS,)), SETTINGS)
     decision = controller.sync(NOW_S, 2, pods([1.0] * 2), [MetricReading()])
     assert decision.desired == 2

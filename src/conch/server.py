@@ -50,10 +50,11 @@ from conch.observability.metrics.model_table import ModelRow, model_table
 from conch.observability.metrics.processes import ProcessMeter
 from conch.observability.tracing.observer import Observer
 from conch.options.server_options import ServerOptions
+from conch.repository.entries.model_dir import ModelDirRoot, wait_for_folder
 from conch.repository.namespaces import Repositories
-from conch.repository.override import remove_abandoned
-from conch.repository.roots import open_root, public_name
+from conch.repository.roots import Root, open_root, public_name
 from conch.repository.store import Repository
+from conch.repository.temporary_folders import remove_abandoned
 from conch.stop_signals import stop_signals
 
 _log = logging.getLogger(__name__)
@@ -173,6 +174,8 @@ class Server:
         report = StartReport(requested=0)
         if removed := await asyncio.to_thread(remove_abandoned):
             _log.info("removed the uploaded files of %d killed servers", removed)
+        if self._options.model_dir:
+            await wait_for_folder(Path(self._options.model_dir), self._options.model_dir_wait_secs)
         try:
             report = await self.control.load_at_start(self._options.load_model if mode == "explicit" else [ALL_MODELS])
         except ConchError as error:
@@ -199,7 +202,8 @@ class Server:
             documents = [row._asdict() for row in rows]
             _log.info("models", extra={"block": model_table(rows), "structured": {"models": documents}})
             return
-        places = ", ".join(f"'{public_name(root)}'" for root in self._options.model_repository)
+        roots = (*map(public_name, self._options.model_repository), self._options.model_dir)
+        places = ", ".join(f"'{root}'" for root in roots if root)
         if index:
             _log.info("no model is loaded; clients can load the %d models of %s", len(index), places)
         else:
@@ -326,16 +330,28 @@ def _naming_flags(service: Service) -> Iterator[None]:
 
 
 def _repositories(options: ServerOptions) -> Iterator[Repository]:
-    """Yield one repository of all roots, or with namespacing one of each."""
-    namespaces = {"": options.model_repository}
+    """Yield one repository of all roots, or with namespacing one of each. Raises ConfigError."""
+    roots = list(_roots(options))
+    namespaces: dict[str, list[Root]] = {"": [root for _, root in roots]}
     if options.model_namespacing:
-        namespaces = {public_name(root): (root,) for root in options.model_repository}
-    for namespace, roots in namespaces.items():
+        namespaces = {name: [root] for name, root in roots}
+    for namespace, chosen in namespaces.items():
         yield Repository(
-            [open_root(root, options.repository_cache) for root in roots],
+            chosen,
             config_name=options.model_config_name,
             auto_complete=not options.disable_auto_complete_config,
             namespace=namespace,
+        )
+
+
+def _roots(options: ServerOptions) -> Iterator[tuple[str, Root]]:
+    for place in options.model_repository:
+        yield public_name(place), open_root(place, options.repository_cache)
+    if options.model_dir:
+        folder = Path(options.model_dir).absolute()
+        yield (
+            options.model_dir,
+            ModelDirRoot(folder, options.model_name, allow_pickles=options.allow_pickled_models),
         )
 
 

@@ -70,6 +70,16 @@ def test_models_that_generate_are_listed(client: openai.OpenAI) -> None:
     assert client.models.retrieve("words").object == "model"
 
 
+def test_the_prefix_of_kserve(server: ConchProcess, client: openai.OpenAI) -> None:
+    there = client.with_options(base_url=f"http://{server.http}/openai/v1")
+    assert [model.id for model in there.models.list()] == ["tools", "words"]
+    for _ in range(2):  # the second head of a connection is not parsed again
+        answer = there.chat.completions.create(model="words", messages=ASKED)  # type: ignore[arg-type]
+        assert answer.choices[0].finish_reason == "stop"
+    with pytest.raises(openai.AuthenticationError):
+        there.with_options(api_key="wrong").models.list()
+
+
 def test_a_chat_completion(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="words", messages=ASKED)  # type: ignore[arg-type]
     (choice,) = answer.choices

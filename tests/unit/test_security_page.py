@@ -205,6 +205,7 @@ def test_defaults_are_those_of_the_code() -> None:
         "Model loading by clients",
         "Client shared memory",
         "Native libraries named by configurations",
+        "Pickles in `--model-dir`",
         "Debuggers and core dumps of the server",
         "User, Landlock and limits of model processes",
         "Variables inherited by model processes",
@@ -222,6 +223,7 @@ def test_defaults_are_those_of_the_code() -> None:
     assert (OPTIONS.api_key_file, OPTIONS.openai_api_key, OPTIONS.openai_api_key_file) == ("", (), "")
     assert (OPTIONS.http_restricted_api, OPTIONS.grpc_restricted_protocol) == ((), ())
     assert OPTIONS.model_control_mode == "none"
+    assert not OPTIONS.allow_pickled_models
     switches = (OPTIONS.allow_client_shm, OPTIONS.allow_native_extensions, OPTIONS.process_debugging)
     assert switches == (False, False, False)
     assert (OPTIONS.grpc_use_ssl, OPTIONS.grpc_use_ssl_mutual, OPTIONS.log_requests) == (False, False, "off")

@@ -60,7 +60,11 @@ def _fork_server(options: "ServerOptions") -> Iterator["ForkServer"]:
 
     server = ForkServer(environment=ChildEnvironment(options.model_env_allow, options.model_env_deny))
     loads_nothing = options.model_control_mode == "explicit" and not options.load_model
-    if not loads_nothing and any(any(Path(root).glob("*/*/model.py")) for root in options.model_repository):
+    if not loads_nothing and any(
+        any(Path(root).glob(pattern))
+        for root in (*options.model_repository, *filter(None, [options.model_dir]))
+        for pattern in ("*/*/model.py", "*.joblib")
+    ):
         with suppress(ModelLoadError):  # the first model that needs it reports the error
             server.start()
     try:

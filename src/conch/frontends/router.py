@@ -1,6 +1,7 @@
-"""The HTTP port: Triton's protocol, the OpenAI API below `/v1/`, and vLLM's own paths.
+"""The HTTP port: Triton's protocol, the OpenAI API below `/v1/` and `/openai/v1/`, and vLLM's own paths.
 
-Clients and probes written for vLLM find its paths on the port of its API, which is this one as well.
+Clients and probes written for vLLM find its paths on the port of its API, which is this one as well. Those written for
+KServe's runtime for language models find the API below `/openai/`.
 """
 
 from conch.frontends.http.message import HttpRefusal, HttpRequest
@@ -9,6 +10,7 @@ from conch.frontends.openai.routes import DETOKENIZE, PREFIX, TOKENIZE
 from conch.frontends.openai.server_routes import OpenAiServerRoutes
 from conch.frontends.v2_http.routes import V2Http
 
+_KSERVE = "/openai"
 _VLLM = frozenset({"/health", "/ping", "/version", TOKENIZE, DETOKENIZE})
 
 
@@ -29,4 +31,6 @@ class HttpRouter:
         self._handler_for(request)(request, reply)
 
     def _handler_for(self, request: HttpRequest) -> OpenAiServerRoutes | V2Http:
+        if request.path.startswith(_KSERVE + PREFIX):
+            request.path = request.path.removeprefix(_KSERVE)
         return self._openai if request.path.startswith(PREFIX) or request.path in _VLLM else self._v2

@@ -14,6 +14,7 @@ def check_options(options: ServerOptions) -> list[str]:
     """Return one sentence for each contradiction between options and each missing file."""
     return [
         *_check_repositories(options),
+        *_check_model_dir(options),
         *_check_ports(options),
         *_check_tls(options),
         *_check_log_file(options),
@@ -25,7 +26,7 @@ def check_options(options: ServerOptions) -> list[str]:
 
 
 def _check_repositories(options: ServerOptions) -> Iterable[str]:
-    if not options.model_repository:
+    if not options.model_repository and not options.model_dir:
         yield "--model-repository is missing: name the directory that holds the models"
     for path in options.model_repository:
         scheme, separator, _ = path.partition("://")
@@ -43,6 +44,17 @@ def _check_repositories(options: ServerOptions) -> Iterable[str]:
         )
     if "*" in options.load_model and set(options.load_model) != {"*"}:
         yield "Wildcard model name '*' must be the ONLY startup model if specified at all: it loads every one"
+
+
+def _check_model_dir(options: ServerOptions) -> Iterable[str]:
+    if options.model_dir and not options.model_dir_wait_secs and not Path(options.model_dir).is_dir():
+        yield (
+            f"--model-dir: there is no directory '{options.model_dir}'; --model-dir-wait-secs waits for one that "
+            "another container creates"
+        )
+    for flag, given in (("--model-name", options.model_name), ("--allow-pickled-models", options.allow_pickled_models)):
+        if given and not options.model_dir:
+            yield f"{flag} is for --model-dir, which is missing"
 
 
 def _check_ports(options: ServerOptions) -> Iterable[str]:

@@ -111,6 +111,33 @@ class ServerOptions:
         repeatable=True,
         aliases=("model-store",),
     )
+    model_dir: str = _flag(
+        "",
+        "Model repository",
+        "Directory of one model without the folders of a repository, such as only model.onnx; KServe mounts such ones. "
+        "A repository in it is served too.",
+        PATH,
+        aliases=("model_dir",),
+    )
+    model_name: str = _flag(
+        "",
+        "Model repository",
+        "Name of the model in --model-dir; the name of the directory if not given.",
+        TEXT,
+        aliases=("model_name",),
+    )
+    model_dir_wait_secs: int = _flag(
+        0,
+        "Model repository",
+        "Seconds to wait for --model-dir to exist, as needed with KServe's modelcars.",
+        SECONDS,
+    )
+    allow_pickled_models: bool = _flag(
+        False,
+        "Model repository",
+        "Serve model.joblib and other pickles in --model-dir, in a Python process. A pickle can run any code.",
+        BOOLEAN,
+    )
     repository_cache: str = _flag(
         "",
         "Model repository",

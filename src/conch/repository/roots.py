@@ -18,6 +18,7 @@ class ModelLocation:
     directory: Path
     fingerprint: Fingerprint
     temporary: bool = False  # for one load; removed when the model is unloaded
+    renamed: bool = False  # the name in its configuration does not count
 
 
 class Root(Protocol):

@@ -156,7 +156,7 @@ class Repository:
         except ConfigError as error:
             raise ConfigError(f"{error.message} ({source})") from error
         versions = versions_on_disk(directory)
-        if message.name not in ("", name):
+        if message.name not in ("", name) and not place.renamed:
             raise ConfigError(
                 f"unexpected directory name '{name}' for model '{message.name}', directory name must equal model name"
             )

@@ -11,7 +11,8 @@ import pytest
 
 from conch.errors import ConfigError
 from conch.repository import override
-from conch.repository.override import UploadFolders, remove_abandoned
+from conch.repository.override import UploadFolders
+from conch.repository.temporary_folders import remove_abandoned
 
 WRITE = """
 import sys

@@ -67,13 +67,18 @@ def _refuse_pickles(source: ModelSource, filename: str) -> None:
             )
 
 
-def check_form(path: Path, kind: str) -> None:
-    """Raise ValueError if a file is not of this kind, or is truncated."""
+def detect_form(path: Path) -> str:
+    """Return the `model_type` that the first bytes of a file show, "" for none. Raises OSError."""
     with path.open("rb") as stream:
         head = stream.read(_MAX_MAGIC_BYTES)
-    if not head:
+    return next((kind for kind, magic in _MAGIC.items() if magic.match(head)), "")
+
+
+def check_form(path: Path, kind: str) -> None:
+    """Raise ValueError if a file is not of this kind, or is truncated."""
+    if not path.stat().st_size:
         raise ValueError("the file is empty")
-    detected = next((each for each, magic in _MAGIC.items() if magic.match(head)), "")
+    detected = detect_form(path)
     if detected not in (kind, ""):
         raise ValueError(f"the file has the format of model_type '{detected}'")
     if not detected and kind != _WITHOUT_MAGIC:

@@ -17,10 +17,10 @@ from rich.filesize import decimal
 from conch.check.finding import Rule, Severity
 from conch.check.rules.repository import ENSEMBLE_CONTRACT, ENSEMBLE_MISSING
 from conch.check.run import check_paths
-from conch.cli.repository.model_entry import Entry, EntryOptions, entry_of
-from conch.cli.repository.model_kinds import SINGLE_FILES, is_model_folder
 from conch.errors import ConchError, ConfigError, InvalidRequest, Unavailable
 from conch.repository.atomic_folder import atomic_replace
+from conch.repository.entries.model_entry import Entry, EntryOptions, entry_of
+from conch.repository.entries.model_kinds import SINGLE_FILES, is_model_folder, name_of
 from conch.repository.store import check_name
 
 _VERSION = "1"
@@ -32,10 +32,9 @@ _RULES_FOR_STEPS = (ENSEMBLE_CONTRACT, ENSEMBLE_MISSING)
 _HUB = "hf://"
 _MAX_NAMES = 8
 _HUB_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[^/]+)?", re.ASCII)
-# Generic file names, for which the name of the folder is used.
-_GENERIC_NAMES = ("model", "openvino_model", "pytorch_model")
 # Backend → the package that it imports, and how to install it.
 _REQUIREMENTS = {
+    "fil": ("treelite", "pip install 'conch-server[fil]'"),
     "onnxruntime": ("onnxruntime", "pip install 'conch-server[onnxruntime]'"),
     "openvino": ("openvino", "pip install 'conch-server[openvino]'"),
     "openvino_genai": ("openvino_genai", "pip install 'conch-server[openvino-genai]'"),
@@ -53,7 +52,7 @@ def add(given: Namespace) -> int:
         return _add_folder(given, console)
     hub = _hub() if url else None
     location = hub.parse_location(url) if hub is not None else None
-    name = given.name or (location.name if location is not None else _name(Path(given.source)))
+    name = given.name or (location.name if location is not None else name_of(Path(given.source)))
     check_name(name)
     target = Path(given.repository, name)
     _check_target(target, force=given.force)  # before gigabytes are fetched
@@ -155,14 +154,6 @@ def _hub() -> ModuleType:
             "hf:// needs the package 'huggingface_hub': pip install 'conch-server[hub]'; or download the files and add "
             "their path"
         ) from None
-
-
-def _name(path: Path) -> str:
-    """Return the name of a file or folder, or of the nearest parent folder if that name is generic."""
-    path = path.absolute()
-    names = [path.name if path.is_dir() else path.stem, *(folder.name for folder in path.parents)]
-    name = next((each for each in names if each not in _GENERIC_NAMES and not each.isdecimal()), "")
-    return re.sub(r"\s+", "_", name)
 
 
 def _check_target(target: Path, *, force: bool) -> None:

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-from conch.cli.repository.model_kinds import Found, Kind, find_file, find_model
 from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable
+from conch.repository.entries.model_kinds import Found, Kind, find_file, find_model
 
 _LOCATION = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^/]+))?(?:/(?P<file>.+))?", re.ASCII)
 _TIMEOUT_S = 30.0  # for the list of files

@@ -12,10 +12,11 @@ from typing import Any
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.text_format import MessageToString
 
+from conch.backends.fil.forest_files import FILENAMES, detect_form
 from conch.backends.pytorch.archive import Format, open_archive
-from conch.cli.repository.model_kinds import Kind, find_model, is_part
 from conch.errors import InvalidRequest
 from conch.model_files.onnx_file import NotOnnx, read_onnx
+from conch.repository.entries.model_kinds import PICKLES, Kind, find_model, is_forest, is_part
 from conch.tensor import BYTES
 from conch.triton_messages import ModelConfig as ConfigMessage
 
@@ -32,6 +33,7 @@ class EntryOptions:
     inputs: Sequence[tuple[str, str, Sequence[int]]] = ()
     outputs: Sequence[tuple[str, str, Sequence[int]]] = ()
     max_batch_size: int = 0
+    allow_pickles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,9 @@ def _of_folder(folder: Path, options: EntryOptions) -> Entry:
 
 
 def _of_file(path: Path, options: EntryOptions) -> Entry:
-    make = _FILES.get(path.suffix.lower())
+    make = _forest if is_forest(path.name) else _FILES.get(path.suffix.lower())
     if make is None:
-        known = ", ".join(_FILES)
+        known = ", ".join(each for each in _FILES if each not in PICKLES)
         raise InvalidRequest(f"'{path}' is not a model: expected {known}, or a folder with a language model")
     return make(path, options)
 
@@ -176,12 +178,47 @@ def _torch(path: Path, options: EntryOptions) -> Entry:
     return Entry(backend, {name: path}, config=_config(backend, options))
 
 
+def _forest(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "fil")
+    _check_content(path)
+    form = detect_form(path)
+    if not form:
+        raise InvalidRequest(
+            f"'{path}' is not a forest: expected JSON or UBJSON of XGBoost, text of LightGBM, or a treelite checkpoint"
+        )
+    return Entry(backend, {FILENAMES[form]: path}, config=_config(backend))
+
+
+def _pickle(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "python")
+    if not options.allow_pickles:
+        raise InvalidRequest(
+            f"'{path}' is a pickle, which is not loaded because it can run any code: convert it to ONNX with skl2onnx, "
+            "or, if you trust its source, serve it by conch serve --model-dir=FOLDER --allow-pickled-models"
+        )
+    # The last part of the name tells joblib how the file is compressed.
+    name = f"model{path.suffix.lower()}"
+    return Entry(backend, {name: path}, {"model.py": _PICKLE_CODE.format(name=name)}, _config(backend))
+
+
+# The model's code: Triton's way to a Python model, with Conch's reader of pickles.
+_PICKLE_CODE = """from pathlib import Path
+
+from conch_child.python.adapters.pickled_model import PickledModel
+
+
+class TritonPythonModel(PickledModel):
+    path = Path(__file__).with_name("{name}")
+    # Inherited: auto_complete_config, initialize, execute.
+"""
+
 _FILES: dict[str, Callable[[Path, EntryOptions], Entry]] = {
     ".gguf": _gguf,
     ".onnx": _onnx,
     ".xml": _ir,
     ".pt": _torch,
     ".pt2": _torch,
+    **dict.fromkeys(PICKLES, _pickle),
 }
 
 

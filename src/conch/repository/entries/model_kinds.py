@@ -10,8 +10,14 @@ from conch.errors import InvalidRequest
 
 # Endings of models in a single file, in order of preference.
 SINGLE_FILES = (".gguf", ".onnx", ".xml", ".pt", ".pt2")
+# Forests, whose other endings are those of many files, and pickles of scikit-learn and others.
+_FOREST_ENDINGS = (".bst", ".ubj", ".tl")
+_FOREST_NAMES = ("model.json", "xgboost.json", "xgboost.model", "model.txt")
+PICKLES = (".joblib", ".pkl", ".pickle")
 # Endings of configurations, tokenizers and templates of language models.
 _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
+# Generic file names, for which the name of the folder is used.
+_GENERIC_NAMES = ("model", "openvino_model", "pytorch_model")
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf")
 
 
@@ -38,6 +44,19 @@ def is_model_folder(path: Path) -> bool:
     )
 
 
+def name_of(path: Path) -> str:
+    """Return the name of a file or folder, or of the nearest parent folder if that name is generic."""
+    path = path.absolute()
+    names = [path.name if path.is_dir() else path.stem, *(folder.name for folder in path.parents)]
+    name = next((each for each in names if each not in _GENERIC_NAMES and not each.isdecimal()), "")
+    return re.sub(r"\s+", "_", name)
+
+
+def is_forest(name: str) -> bool:
+    """Whether a file of this name can be a forest of XGBoost, LightGBM or treelite."""
+    return name.endswith(_FOREST_ENDINGS) or name in _FOREST_NAMES
+
+
 def find_model(names: Sequence[str], where: str) -> Found:
     """Return the model in a folder with these files. Raises InvalidRequest if there is none, or more than one."""
     if "openvino_model.xml" in names and "openvino_tokenizer.xml" in names:
@@ -47,8 +66,8 @@ def find_model(names: Sequence[str], where: str) -> Found:
         )
     if "config.json" in names and any(name.endswith(".safetensors") for name in names):
         return Found(Kind.CHECKPOINT, _chosen(names, lambda name: name.endswith((".safetensors", ".py"))))
-    for suffix in SINGLE_FILES:
-        found = [name for name in names if name.lower().endswith(suffix)]
+    for is_one in _SINGLE:
+        found = [name for name in names if is_one(name)]
         if len(found) > 1:
             shown = ", ".join(found[:8]) + (" …" if len(found) > 8 else "")
             raise InvalidRequest(f"{where} contains several models; choose one: {shown}")
@@ -57,8 +76,16 @@ def find_model(names: Sequence[str], where: str) -> Found:
     present = ", ".join(names[:8]) or "nothing"
     raise InvalidRequest(
         f"{where} contains no model: expected openvino_model.xml with openvino_tokenizer.xml, config.json with "
-        f".safetensors files, or one of {', '.join(SINGLE_FILES)}; found {present}"
+        f".safetensors files, or one of {', '.join((*SINGLE_FILES, *_FOREST_ENDINGS, *_FOREST_NAMES))}; found {present}"
     )
+
+
+def _ends(*endings: str) -> Callable[[str], bool]:
+    return lambda name: name.lower().endswith(endings)
+
+
+# Whether a name is a model in a single file, in order of preference. Of several matches of one, the user chooses.
+_SINGLE = (*map(_ends, SINGLE_FILES), is_forest, _ends(*PICKLES))
 
 
 def find_file(names: Sequence[str], name: str, where: str) -> Found:

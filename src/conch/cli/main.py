@@ -20,6 +20,7 @@ _COMMANDS = {
     "drill": ("rules.drill", "make an alert fire on a running system, and time it; see conch drill --help"),
     "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
     "gpu-exporter": ("gpu_exporter", "export metrics of GPUs and other accelerators; see conch gpu-exporter --help"),
+    "health": ("health", "ask a server whether it is ready; the health check of containers"),
     "k8s": ("k8s.command", "write Kubernetes objects of a deployment; see conch k8s render --help"),
     "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),
     "rules": ("rules.command", "write alerting rules, and find alerts that can never fire; see conch rules --help"),
@@ -36,6 +37,10 @@ _GLOBAL_FLAGS = ("--help", "--version")
 
 def main() -> None:
     """Run the command line of this process and exit with its status."""
+    if os.getpid() == 1:
+        from conch.cli.init_process import become_init
+
+        become_init()
     _configure_encodings()
     arguments = sys.argv[1:]
     if arguments and arguments[0] in _COMMANDS:

@@ -1,0 +1,63 @@
+"""`conch health`: ask a server on this machine whether it is ready. Imports little, as containers run it often."""
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+_HEALTHY, _UNHEALTHY, _USAGE_ERROR = 0, 1, 2
+_DEFAULT_PORT = "8000"
+_TIMEOUT_S = 3
+_WILDCARDS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound
+_HELP = """usage: conch health [--live] [--port PORT]
+
+Print whether a server on this machine is ready: GET /v2/health/ready. The exit status is 0 if it is, otherwise 1.
+
+  --live       whether it is live instead: /v2/health/live. A live server may still be loading models, or draining.
+  --port PORT  its HTTP port; CONCH_HTTP_PORT or 8000 if not given. CONCH_HTTP_ADDRESS is its address.
+"""
+
+
+def health(arguments: Sequence[str]) -> int:
+    """Print the state of the server; return the exit status."""
+    words = list(arguments)
+    if "--help" in words or "-h" in words:
+        print(_HELP, end="")
+        return _HEALTHY
+    state = "live" if "--live" in words else "ready"
+    words = [word for word in words if word != "--live"]
+    port = os.environ.get("CONCH_HTTP_PORT", _DEFAULT_PORT)
+    if words[:1] == ["--port"] and len(words) > 1:
+        words = [f"--port={words[1]}", *words[2:]]
+    if words and words[0].startswith("--port="):
+        port = words.pop(0).partition("=")[2]
+    if words:
+        return _complain(f"unknown argument {words[0]}; conch health --help lists all")
+    if not (port.isdecimal() and 0 < int(port) < 1 << 16):
+        return _complain(f"port {port!r}: must be 1 to 65535")
+    address = os.environ.get("CONCH_HTTP_ADDRESS", "")
+    return _ask(_WILDCARDS.get(address, address), int(port), state)
+
+
+def _ask(address: str, port: int, state: str) -> int:
+    try:
+        with socket.create_connection((address, port), _TIMEOUT_S) as connection:
+            connection.sendall(
+                f"GET /v2/health/{state} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+            )
+            reply = connection.makefile("rb").readline().split()
+    except OSError as error:
+        return _report(_UNHEALTHY, f"not {state}: {address}:{port}: {error}")
+    if reply[1:2] == [b"200"]:
+        return _report(_HEALTHY, state)
+    return _report(_UNHEALTHY, f"not {state}: {address}:{port}: status {b' '.join(reply[1:]).decode(errors='replace')}")
+
+
+def _report(status: int, text: str) -> int:
+    print(text)
+    return status
+
+
+def _complain(problem: str) -> int:
+    print(f"conch health: {problem}", file=sys.stderr)
+    return _USAGE_ERROR

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from conch import __version__
 from conch.deployment.chart.files import chart_file, schema_file, values_file
+from conch.deployment.chart.scaling_files import counters_file, pod_metrics_file
+from conch.deployment.kubernetes.adapter_rules import adapter_values_file
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "conch"
@@ -14,6 +16,9 @@ FILES: dict[Path, Callable[[], str]] = {
     CHART / "Chart.yaml": lambda: chart_file(__version__),
     CHART / "values.yaml": values_file,
     CHART / "values.schema.json": schema_file,
+    CHART / "files" / "adapter-rules.yaml": adapter_values_file,
+    CHART / "files" / "counters.yaml": counters_file,
+    CHART / "files" / "pod-metrics.yaml": pod_metrics_file,
 }
 
 

@@ -16,12 +16,12 @@ from conch.limits.limits_file import read_limits_text
 
 MAX_QPS = "max_qps"
 PREFIX = "conch.ai/"
-_MAX_QPS = f"{PREFIX}max-qps"
-_MAX_TOKENS = f"{PREFIX}max-tokens-per-second"
-_ENFORCED = f"{PREFIX}limits-enforced"
-_LIMITS = f"{PREFIX}limits"
-_SHARED = f"{PREFIX}limits-shared"
-KNOWN = (MAX_QPS, _MAX_QPS, _MAX_TOKENS, _ENFORCED, _LIMITS, _SHARED)
+QUALIFIED_MAX_QPS = f"{PREFIX}max-qps"
+MAX_TOKENS = f"{PREFIX}max-tokens-per-second"
+ENFORCED = f"{PREFIX}limits-enforced"
+LIMITS = f"{PREFIX}limits"
+SHARED = f"{PREFIX}limits-shared"
+KNOWN = (MAX_QPS, QUALIFIED_MAX_QPS, MAX_TOKENS, ENFORCED, LIMITS, SHARED)
 # Unknown annotations that begin so are mistakes; others may be for something else.
 _OURS = (f"{PREFIX}max", f"{PREFIX}limit")
 
@@ -35,15 +35,19 @@ def read_annotations(document: Mapping[str, Any]) -> dict[LimitKey, int]:
     for name in annotations:
         if str(name).startswith(_OURS) and name not in KNOWN:
             raise ConfigError(f"unknown annotation '{name}', expected one of {', '.join(KNOWN)}")
-    enforced = _flag(annotations, _ENFORCED)
+    enforced = _flag(annotations, ENFORCED)
     found: dict[LimitKey, int] = {}
-    for name, quantity in ((MAX_QPS, Quantity.REQUESTS), (_MAX_QPS, Quantity.REQUESTS), (_MAX_TOKENS, Quantity.TOKENS)):
+    for name, quantity in (
+        (MAX_QPS, Quantity.REQUESTS),
+        (QUALIFIED_MAX_QPS, Quantity.REQUESTS),
+        (MAX_TOKENS, Quantity.TOKENS),
+    ):
         if name in annotations:
             value = read_per_second(annotations[name], f"annotation {name}")
             found[LimitKey(Subject(EACH), quantity, enforced)] = value
-    if _LIMITS in annotations:
-        found |= read_limits_text(str(annotations[_LIMITS]), f"annotation {_LIMITS}")
-    if _flag(annotations, _SHARED):
+    if LIMITS in annotations:
+        found |= read_limits_text(str(annotations[LIMITS]), f"annotation {LIMITS}")
+    if _flag(annotations, SHARED):
         replicas = _replicas(document)
         found = {key: _share(value, replicas) for key, value in found.items()}
     return found

@@ -3,7 +3,13 @@
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+from conch.deployment.kubernetes.adapter_rules import adapter_config_map
+from conch.deployment.kubernetes.disruption_budget import disruption_budget
+from conch.deployment.kubernetes.horizontal_pod_autoscaler import horizontal_pod_autoscaler
+from conch.deployment.kubernetes.monitors import monitor
+from conch.deployment.kubernetes.network_policy import network_policy
 from conch.deployment.kubernetes.release import Release
+from conch.deployment.kubernetes.scaled_object import scaled_object
 from conch.deployment.kubernetes.services import services
 from conch.deployment.kubernetes.workload import workload
 from conch.deployment.values.deployment import DeploymentValues
@@ -14,6 +20,12 @@ Builder: TypeAlias = Callable[[DeploymentValues, Release], Iterable[dict[str, An
 _BUILDERS: tuple[Builder, ...] = (
     services,
     workload,
+    disruption_budget,
+    network_policy,
+    monitor,
+    adapter_config_map,
+    horizontal_pod_autoscaler,
+    scaled_object,
 )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from conch.deployment.kubernetes.limit_annotations import limit_annotations
 from conch.deployment.kubernetes.release import Release
 from conch.deployment.kubernetes.services import CONTAINER_PORTS
 from conch.deployment.values.deployment import DeploymentValues
@@ -14,9 +15,10 @@ def workload(values: DeploymentValues, release: Release) -> Iterator[dict[str, A
     yield {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": release.metadata("server"),
+        "metadata": release.metadata("server", annotations=limit_annotations(values.limits)),
         "spec": {
-            "replicas": values.replica_count,
+            # An upgrade would undo what the autoscaler has done.
+            **({"replicas": values.replica_count} if values.autoscaling.type == "none" else {}),
             "selector": {"matchLabels": release.selector},
             "template": {
                 "metadata": {"labels": release.labels("server")},

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from conch.deployment.values.conflicts import conflicts
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.description import ValueKey, keys, plain_type
 from conch.errors import ConfigError
@@ -46,9 +47,12 @@ def read_values(document: Mapping[str, Any]) -> DeploymentValues:
     Raises ConfigError with the place and what is allowed there.
     """
     try:
-        return msgspec.convert(_without_null(merge([defaults(), document])), DeploymentValues)
+        values = msgspec.convert(_without_null(merge([defaults(), document])), DeploymentValues)
     except msgspec.ValidationError as error:
         raise ConfigError(_message(str(error))) from None
+    for problem in conflicts(values):
+        raise ConfigError(f"values: {problem}")
+    return values
 
 
 def defaults() -> dict[str, Any]:

@@ -1,0 +1,44 @@
+{{- /* The matchers of the series of a release. Both monitors take the job from the label `app`. */}}
+{{- define "conch.matchers" -}}
+namespace="{{ .Release.Namespace }}",job="{{ .Release.Name }}"
+{{- end }}
+
+{{- define "conch.scaleTarget" -}}
+apiVersion: apps/v1
+kind: Deployment
+name: {{ .Release.Name }}
+{{- end }}
+
+{{- /* The sum of a metric over the pods. Arguments: root, name of the metric. */}}
+{{- define "conch.podMetricQuery" -}}
+{{- $root := index . 0 -}}
+{{- $queries := $root.Files.Get "files/pod-metrics.yaml" | fromYaml -}}
+sum({{ printf (index $queries (index . 1)) (include "conch.matchers" $root) }})
+{{- end }}
+
+{{- /* A target as KEDA reads it: a decimal number without a unit. */}}
+{{- define "conch.decimal" -}}
+{{- if hasSuffix "m" . }}{{ divf (trimSuffix "m" .) 1000 }}{{ else }}{{ mulf . 1 }}{{ end }}
+{{- end }}
+
+{{- /* A trigger of KEDA. Arguments: root, query, target. */}}
+{{- define "conch.prometheusTrigger" -}}
+{{- $root := index . 0 -}}
+{{- $keda := $root.Values.autoscaling.keda -}}
+type: prometheus
+metricType: AverageValue
+metadata:
+  serverAddress: {{ $keda.serverAddress | quote }}
+  query: {{ index . 1 | quote }}
+  threshold: {{ include "conch.decimal" (index . 2) | quote }}
+  activationThreshold: {{ include "conch.decimal" $keda.activationThreshold | quote }}
+  {{- /* No series is an error, on which the fallback keeps the replicas; without replicas it is normal. */}}
+  ignoreNullValues: {{ eq (int $root.Values.autoscaling.minReplicas) 0 | quote }}
+  {{- with $keda.authentication.mode }}
+  authModes: {{ . }}
+  {{- end }}
+{{- if $keda.authentication.mode }}
+authenticationRef:
+  name: {{ $root.Release.Name }}-prometheus
+{{- end }}
+{{- end }}

@@ -1,0 +1,15 @@
+"""Files of the chart that its templates of autoscalers read: queries, counters, rules of prometheus-adapter."""
+
+from conch.deployment.kubernetes.scaling_metrics import POD_METRICS
+from conch.deployment.values.conflicts import COUNTERS
+from conch.monitoring.yaml_documents import dump_documents
+
+
+def pod_metrics_file() -> str:
+    """Return the queries for one value per pod, with `%s` for the matchers."""
+    return dump_documents([{name: metric.by("pod", "%s") for name, metric in POD_METRICS.items()}])
+
+
+def counters_file() -> str:
+    """Return the names of the series that only grow."""
+    return dump_documents([sorted(COUNTERS)])

@@ -1,0 +1,20 @@
+"""Limits as annotations of the workload, in the form that `--limits-kubernetes` reads."""
+
+import json
+
+from conch.deployment.values.limits import LimitAnnotationValues
+from conch.limits.annotations import ENFORCED, LIMITS, MAX_QPS, MAX_TOKENS, SHARED
+
+
+def limit_annotations(limits: LimitAnnotationValues) -> dict[str, str]:
+    """Return the annotations; none where there are no limits."""
+    found: dict[str, str] = {}
+    if limits.max_qps is not None:
+        found[MAX_QPS] = str(limits.max_qps)
+    if limits.max_tokens_per_second is not None:
+        found[MAX_TOKENS] = str(limits.max_tokens_per_second)
+    if limits.entries:
+        found[LIMITS] = json.dumps({"limits": list(limits.entries)}, sort_keys=True, separators=(",", ":"))
+    if found:
+        found |= {name: "true" for name, wanted in ((ENFORCED, limits.enforced), (SHARED, limits.shared)) if wanted}
+    return found

@@ -1,0 +1,90 @@
+"""Values that are valid each, but not together. The chart's template `conflicts.yaml` has the same checks and texts."""
+
+from collections.abc import Iterator
+
+from conch.deployment.values.autoscaling import AutoscalingValues
+from conch.deployment.values.deployment import DeploymentValues
+from conch.metric_catalog.catalog import all_metrics
+
+# Metrics that only grow, by which an autoscaler would add replicas for ever.
+COUNTERS = frozenset(
+    name
+    for metric in all_metrics().values()
+    for name in (
+        (metric.name, f"{metric.name}_total")
+        if metric.kind == "counter"
+        else tuple(f"{metric.name}_{part}" for part in ("bucket", "sum", "count"))
+        if metric.kind == "histogram"
+        else ()
+    )
+)
+
+
+def conflicts(values: DeploymentValues) -> Iterator[str]:
+    """Yield what is wrong with values together: the keys, and what would be right."""
+    monitoring = values.monitoring
+    if monitoring.scrape_timeout_seconds > monitoring.interval_seconds:
+        yield (
+            f"monitoring.scrapeTimeoutSeconds {monitoring.scrape_timeout_seconds} exceeds monitoring.intervalSeconds"
+            f" {monitoring.interval_seconds}"
+        )
+    if values.autoscaling.type != "none":
+        yield from _autoscaling(values.autoscaling)
+    if values.disruption_budget.enabled:
+        yield from _disruption_budget(values)
+
+
+def _autoscaling(scaling: AutoscalingValues) -> Iterator[str]:
+    if scaling.min_replicas > scaling.max_replicas:
+        yield (f"autoscaling.minReplicas {scaling.min_replicas} exceeds autoscaling.maxReplicas {scaling.max_replicas}")
+    if scaling.type == "hpa":
+        if scaling.min_replicas == 0:
+            yield "autoscaling.minReplicas 0 needs autoscaling.type keda: a HorizontalPodAutoscaler keeps at least 1"
+        if not (scaling.metrics or scaling.resources or scaling.custom_metrics):
+            yield "autoscaling.metrics, resources and customMetrics are empty; the autoscaler needs one metric"
+        for each in scaling.custom_metrics:
+            for source in ("pods", "object", "external"):
+                name = _metric_name(each.get(source))
+                if name in COUNTERS:
+                    yield (
+                        f"autoscaling.customMetrics has '{name}', a counter: it only grows, so replicas would only be"
+                        " added; use a metric of autoscaling.metrics"
+                    )
+    else:
+        if scaling.min_replicas == 0 and not scaling.keda.triggers:
+            yield (
+                "autoscaling.minReplicas 0 needs a trigger in autoscaling.keda.triggers: without pods there is no"
+                " metric of pods that starts one"
+            )
+        if not (scaling.metrics or scaling.resources or scaling.keda.triggers or scaling.keda.prediction.enabled):
+            yield "autoscaling.metrics, resources and keda.triggers are empty; the autoscaler needs one trigger"
+        if scaling.keda.fallback.replicas > scaling.max_replicas:
+            yield (
+                f"autoscaling.keda.fallback.replicas {scaling.keda.fallback.replicas} exceeds autoscaling.maxReplicas"
+                f" {scaling.max_replicas}"
+            )
+        if scaling.keda.authentication.mode and not scaling.keda.authentication.secret_name:
+            yield "autoscaling.keda.authentication.secretName is empty; name the Secret of the mode"
+
+
+def _metric_name(source: object) -> object:
+    metric = source.get("metric") if isinstance(source, dict) else None
+    return metric.get("name") if isinstance(metric, dict) else None
+
+
+def _disruption_budget(values: DeploymentValues) -> Iterator[str]:
+    budget, scaling = values.disruption_budget, values.autoscaling
+    least, most = budget.min_available, budget.max_unavailable
+    if bool(least) == bool(most):
+        yield "disruptionBudget needs either minAvailable or maxUnavailable; set the other to ''"
+        return
+    if most in ("0", "0%"):
+        yield f"disruptionBudget.maxUnavailable {most} keeps all pods, so no node can be drained; use at least 1"
+    replicas = values.replica_count if scaling.type == "none" else max(scaling.min_replicas, 1)
+    if least and replicas:
+        kept = -(-int(least[:-1]) * replicas // 100) if least.endswith("%") else int(least)
+        if kept >= replicas:
+            yield (
+                f"disruptionBudget.minAvailable {least} keeps {kept} of {replicas} replicas, so no node can be drained;"
+                " use maxUnavailable 1"
+            )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from conch import __version__
-from conch.deployment.chart.files import chart_file, schema_file, values_file
+from conch.deployment.chart.files import chart_file, chart_keys_file, schema_file, values_file
 from conch.deployment.chart.scaling_files import counters_file, pod_metrics_file
 from conch.deployment.kubernetes.adapter_rules import adapter_values_file
 
@@ -14,6 +14,7 @@ CHART = ROOT / "deploy" / "helm" / "conch"
 # A file, and what makes its text.
 FILES: dict[Path, Callable[[], str]] = {
     CHART / "Chart.yaml": lambda: chart_file(__version__),
+    CHART / "files" / "chart-keys.yaml": chart_keys_file,
     CHART / "values.yaml": values_file,
     CHART / "values.schema.json": schema_file,
     CHART / "files" / "adapter-rules.yaml": adapter_values_file,

@@ -74,3 +74,16 @@ def by_name(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, An
     found = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     assert len(found) == len(objects), [(each["kind"], each["metadata"]["name"]) for each in objects]
     return found
+
+
+def differences(helm: Any, python: Any, place: str = "") -> list[str]:
+    """Return the places where two values differ, with both values."""
+    if isinstance(helm, dict) and isinstance(python, dict):
+        keys = sorted({*helm, *python})
+        parts = [(f"{place}.{key}", helm.get(key, "absent"), python.get(key, "absent")) for key in keys]
+    elif isinstance(helm, list) and isinstance(python, list) and len(helm) == len(python):
+        parts = [(f"{place}[{index}]", *pair) for index, pair in enumerate(zip(helm, python, strict=True))]
+    else:
+        same = helm == python and type(helm) is type(python)
+        return [] if same else [f"{place}: Helm {helm!r}, Python {python!r}"]
+    return [each for part, one, other in parts for each in differences(one, other, part)]

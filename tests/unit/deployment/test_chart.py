@@ -9,7 +9,7 @@ from conch.deployment.kubernetes.objects import objects
 from conch.deployment.kubernetes.release import Release
 from conch.deployment.values.read import read_values
 from tests import deploy_files
-from tests.helm_process import HelmChart, by_name
+from tests.helm_process import HelmChart, by_name, differences
 from tests.unit.deployment.value_sets import value_sets
 
 VALUE_SETS = value_sets()
@@ -20,8 +20,7 @@ def assert_equal(chart: HelmChart, values: dict[str, Any], name: str = "gpt2", n
     helm = by_name(chart.objects(values, name, namespace))
     python = by_name(objects(read_values(values), Release(name, namespace, __version__)))
     assert sorted(helm) == sorted(python)
-    for key, expected in python.items():
-        assert helm[key] == expected, key
+    assert [each for key, made in python.items() for each in differences(helm[key], made, "/".join(key))] == []
 
 
 def test_generated_files_are_up_to_date() -> None:

@@ -5,7 +5,7 @@ namespace="{{ .Release.Namespace }}",job="{{ .Release.Name }}"
 
 {{- define "conch.scaleTarget" -}}
 apiVersion: apps/v1
-kind: Deployment
+kind: {{ .Values.workload.kind }}
 name: {{ .Release.Name }}
 {{- end }}
 

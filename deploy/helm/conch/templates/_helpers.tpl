@@ -1,10 +1,10 @@
 {{- /* The labels by which Services, monitors and the workload find the pods of the server. */}}
 {{- define "conch.selector" -}}
-app: {{ $.Release.Name }}
+app: {{ .Release.Name }}
 app.kubernetes.io/component: server
 {{- end }}
 
-{{- /* The labels of an object. Argument: a list of the root context and the component. */}}
+{{- /* The labels of an object. Arguments: root context, component. */}}
 {{- define "conch.labels" -}}
 {{- $root := index . 0 -}}
 app: {{ $root.Release.Name }}
@@ -15,7 +15,7 @@ app.kubernetes.io/version: {{ $root.Chart.Version | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{- end }}
 
-{{- /* The metadata of an object. Arguments: root, component, suffix of the name, more labels, annotations. */}}
+{{- /* The metadata of an object. Arguments: root context, component, suffix of the name, more labels, annotations. */}}
 {{- define "conch.metadata" -}}
 {{- $root := index . 0 -}}
 name: {{ $root.Release.Name }}{{ index . 2 }}
@@ -30,9 +30,16 @@ annotations:
 
 {{- define "conch.image" -}}
 {{- $image := .Values.image -}}
-{{- if $image.digest -}}
-{{ $image.repository }}@{{ $image.digest }}
-{{- else -}}
-{{ $image.repository }}:{{ $image.tag | default .Chart.Version }}
-{{- end -}}
+{{- $digest := empty $image.digest | ternary "" (printf "%s@%s" $image.repository $image.digest) -}}
+{{- $tagged := printf "%s:%s" $image.repository ($image.tag | default .Chart.Version) -}}
+{{ include "conch.imageName" . | default $digest | default $tagged }}
+{{- end }}
+
+{{- define "conch.serviceAccountName" -}}
+{{ .Values.serviceAccount.name | default (ternary .Release.Name "default" .Values.serviceAccount.create) }}
+{{- end }}
+
+{{- /* Not empty if the cluster is of a version, such as 1.30, or later. Arguments: root context, version. */}}
+{{- define "conch.since" -}}
+{{ semverCompare (printf ">=%s" (index . 1)) (index . 0).Values.kubernetesVersion | ternary "true" "" }}
 {{- end }}

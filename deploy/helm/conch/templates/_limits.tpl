@@ -12,3 +12,8 @@
 {{- end -}}
 {{- toYaml $found -}}
 {{- end }}
+
+{{- /* Not empty if the server follows the annotations, for which it asks the API server. */}}
+{{- define "conch.readsLimits" -}}
+{{ or .Values.server.limitsKubernetes (include "conch.limitAnnotations" . | fromYaml) | empty | ternary "" "true" }}
+{{- end }}

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from conch.deployment.values.checks import CHART_KEYS
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.description import ValueKey, keys
 from conch.monitoring.yaml_documents import dump_documents
@@ -38,7 +39,7 @@ def chart_file(version: str) -> str:
 def values_file() -> str:
     """Return values.yaml: all keys with their descriptions and defaults."""
     lines = [f"# {_GENERATED}"]
-    for key in keys(DeploymentValues):
+    for key in keys(DeploymentValues()):
         lines += _lines(key)
     return "\n".join(lines) + "\n"
 
@@ -50,12 +51,17 @@ def schema_file() -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
+def chart_keys_file() -> str:
+    """Return what the templates refuse in other places: a table by place and key."""
+    return f"# {_GENERATED}\n" + dump_documents([CHART_KEYS])
+
+
 def _lines(key: ValueKey) -> Iterator[str]:
     indent = _INDENT * (len(key.path) - 1)
     if len(key.path) == 1:
         yield ""
     yield from _comment(key.description, indent)
-    if key.section is not None:
+    if key.is_section:
         yield f"{indent}{key.name}:"
         return
     text = dump_documents([{key.name: msgspec.to_builtins(key.default)}])

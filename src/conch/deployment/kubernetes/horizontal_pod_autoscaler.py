@@ -22,7 +22,7 @@ def horizontal_pod_autoscaler_object(values: DeploymentValues, release: Release)
         "kind": "HorizontalPodAutoscaler",
         "metadata": release.metadata("autoscaler", labels=values.monitoring.labels),
         "spec": {
-            "scaleTargetRef": scale_target(release),
+            "scaleTargetRef": scale_target(values, release),
             "minReplicas": scaling.min_replicas,
             "maxReplicas": scaling.max_replicas,
             "metrics": [
@@ -35,9 +35,9 @@ def horizontal_pod_autoscaler_object(values: DeploymentValues, release: Release)
     }
 
 
-def scale_target(release: Release) -> dict[str, Any]:
+def scale_target(values: DeploymentValues, release: Release) -> dict[str, Any]:
     """Return the reference to the workload."""
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": release.name}
+    return {"apiVersion": "apps/v1", "kind": values.workload.kind, "name": release.name}
 
 
 def behavior(scaling: AutoscalingValues) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 
+from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.limits import LimitAnnotationValues
 from conch.limits.annotations import ENFORCED, LIMITS, MAX_QPS, MAX_TOKENS, SHARED
 
@@ -18,3 +19,8 @@ def limit_annotations(limits: LimitAnnotationValues) -> dict[str, str]:
     if found:
         found |= {name: "true" for name, wanted in ((ENFORCED, limits.enforced), (SHARED, limits.shared)) if wanted}
     return found
+
+
+def reads_limits(values: DeploymentValues) -> bool:
+    """Whether the server follows the annotations, for which it asks the API server."""
+    return values.server.limits_kubernetes or bool(limit_annotations(values.limits))

@@ -10,6 +10,7 @@ from conch.deployment.kubernetes.monitors import monitor
 from conch.deployment.kubernetes.network_policy import network_policy
 from conch.deployment.kubernetes.release import Release
 from conch.deployment.kubernetes.scaled_object import scaled_object
+from conch.deployment.kubernetes.service_account import service_account
 from conch.deployment.kubernetes.services import services
 from conch.deployment.kubernetes.workload import workload
 from conch.deployment.values.deployment import DeploymentValues
@@ -18,6 +19,7 @@ Builder: TypeAlias = Callable[[DeploymentValues, Release], Iterable[dict[str, An
 
 # A line for each module of this package that builds objects; it yields none where the values ask for none.
 _BUILDERS: tuple[Builder, ...] = (
+    service_account,
     services,
     workload,
     disruption_budget,

@@ -32,7 +32,7 @@ def scaled_object(values: DeploymentValues, release: Release) -> Iterator[dict[s
         "kind": "ScaledObject",
         "metadata": release.metadata("autoscaler", labels=values.monitoring.labels),
         "spec": {
-            "scaleTargetRef": scale_target(release),
+            "scaleTargetRef": scale_target(values, release),
             "pollingInterval": keda.polling_interval,
             "cooldownPeriod": cooldown_s(keda),
             "minReplicaCount": scaling.min_replicas,

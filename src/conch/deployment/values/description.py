@@ -11,32 +11,33 @@ from conch.deployment.values.section import Section
 
 @dataclass(frozen=True, slots=True)
 class ValueKey:
-    """One key of the values. `section` is the type of a mapping with fixed keys, None for other keys."""
+    """One key of the values."""
 
     path: tuple[str, ...]
     annotation: Any
     default: Any
     description: str
-    section: type[Section] | None
 
     @property
     def name(self) -> str:
         """The last part of the path, as YAML has it."""
         return self.path[-1]
 
+    @property
+    def is_section(self) -> bool:
+        """Whether the key is a mapping with fixed keys, which are listed themselves."""
+        return isinstance(self.default, Section)
 
-def keys(section: type[Section], prefix: tuple[str, ...] = ()) -> Iterator[ValueKey]:
-    """Yield the keys of a section, each before those below it."""
-    hints = get_type_hints(section, include_extras=True)
-    for each in msgspec.structs.fields(section):
-        annotation = hints[each.name]
-        default = each.default_factory() if callable(each.default_factory) else each.default
-        plain = plain_type(annotation)
-        below = plain if isinstance(plain, type) and issubclass(plain, Section) else None
-        path = (*prefix, each.encode_name)
-        yield ValueKey(path, annotation, default, _description(annotation), below)
-        if below is not None:
-            yield from keys(below, path)
+
+def keys(section: Section, prefix: tuple[str, ...] = ()) -> Iterator[ValueKey]:
+    """Yield the keys of a section, each before those below it. The section's values are the defaults."""
+    hints = get_type_hints(type(section), include_extras=True)
+    for each in msgspec.structs.fields(type(section)):
+        default = getattr(section, each.name)
+        key = ValueKey((*prefix, each.encode_name), hints[each.name], default, _description(hints[each.name]))
+        yield key
+        if isinstance(default, Section):
+            yield from keys(default, key.path)
 
 
 def plain_type(annotation: Any) -> Any:

@@ -4,12 +4,15 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from conch.deployment.values.section import Section
+from conch.deployment.values.section import NamedSecret, Section
 
 
 class ImageValues(Section, frozen=True):
     """The server's image."""
 
+    name: Annotated[
+        str, Meta(description="The whole reference, such as registry/conch:1; it replaces repository, tag and digest")
+    ] = ""
     repository: Annotated[str, Meta(min_length=1, description="Image without tag and digest")] = (
         "ghcr.io/conch-server/conch"
     )
@@ -20,3 +23,6 @@ class ImageValues(Section, frozen=True):
     pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"], Meta(description="When the kubelet pulls the image")
     ] = "IfNotPresent"
+    pull_secrets: Annotated[
+        tuple[NamedSecret, ...], Meta(description="Secrets with logins of the image's registry: `[{name: …}]`")
+    ] = ()

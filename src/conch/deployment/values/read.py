@@ -7,9 +7,11 @@ from typing import Any, get_args
 
 import msgspec
 
+from conch.deployment.values.checks import problems
 from conch.deployment.values.conflicts import conflicts
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.description import ValueKey, keys, plain_type
+from conch.deployment.values.native import native
 from conch.errors import ConfigError
 
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*)`)?", re.DOTALL)
@@ -42,15 +44,15 @@ def _without_null(value: Any) -> Any:
 
 
 def read_values(document: Mapping[str, Any]) -> DeploymentValues:
-    """Return the typed values of a mapping; missing keys have their defaults.
+    """Return the typed values of a mapping, in Conch's own names; missing keys have their defaults.
 
     Raises ConfigError with the place and what is allowed there.
     """
     try:
-        values = msgspec.convert(_without_null(merge([defaults(), document])), DeploymentValues)
+        values = native(msgspec.convert(_without_null(merge([defaults(), document])), DeploymentValues))
     except msgspec.ValidationError as error:
         raise ConfigError(_message(str(error))) from None
-    for problem in conflicts(values):
+    for problem in (*problems(values), *conflicts(values)):
         raise ConfigError(f"values: {problem}")
     return values
 
@@ -71,7 +73,7 @@ def _message(error: str) -> str:
         near = get_close_matches(unknown[1], known, n=1)
         suggestion = f"did you mean '{near[0]}'? " if near else ""
         return f"values: unknown key '{_join(place, unknown[1])}'; {suggestion}Known: {', '.join(known)}"
-    key = next((each for each in keys(DeploymentValues) if ".".join(each.path) == place), None)
+    key = next((each for each in keys(DeploymentValues()) if ".".join(each.path) == place), None)
     if key is None:
         return f"values: {place}: {problem}"
     return f"values: {place}: {problem}{_allowed(key)} ({key.description})"
@@ -79,7 +81,7 @@ def _message(error: str) -> str:
 
 def _children(place: str) -> list[ValueKey]:
     parent = tuple(place.split(".")) if place else ()
-    return [key for key in keys(DeploymentValues) if key.path[:-1] == parent]
+    return [key for key in keys(DeploymentValues()) if key.path[:-1] == parent]
 
 
 def _join(place: str, name: str) -> str:

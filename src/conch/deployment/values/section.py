@@ -21,3 +21,9 @@ class Section(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_
     Each field has a default and a description: `Annotated[int, Meta(ge=1, description="…")] = 1`. The description is
     the comment in values.yaml, the text of values.schema.json and the row of the page of values.
     """
+
+
+class NamedSecret(Section, frozen=True):
+    """A reference to a Secret, as in `imagePullSecrets` of a pod."""
+
+    name: Annotated[str, Meta(min_length=1, description="Name of the Secret")]

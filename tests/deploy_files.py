@@ -1,12 +1,16 @@
 """The generated files of deploy/. `python -m tests.deploy_files` writes them; a test compares them."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from conch import __version__
 from conch.deployment.chart.files import chart_file, chart_keys_file, schema_file, values_file
+from conch.deployment.chart.rules_file import rules_file
 from conch.deployment.chart.scaling_files import counters_file, pod_metrics_file
 from conch.deployment.kubernetes.adapter_rules import adapter_values_file
+from conch.monitoring.dashboards.catalog import all_dashboards
+from conch.monitoring.dashboards.grafana import dashboard_json
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "conch"
@@ -20,6 +24,8 @@ FILES: dict[Path, Callable[[], str]] = {
     CHART / "files" / "adapter-rules.yaml": adapter_values_file,
     CHART / "files" / "counters.yaml": counters_file,
     CHART / "files" / "pod-metrics.yaml": pod_metrics_file,
+    CHART / "files" / "rules.yaml": rules_file,
+    **{CHART / "files" / "dashboards" / f"{each.uid}.json": partial(dashboard_json, each) for each in all_dashboards()},
 }
 
 

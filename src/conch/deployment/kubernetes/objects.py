@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from conch.deployment.kubernetes.adapter_rules import adapter_config_map
+from conch.deployment.kubernetes.dashboards import dashboards
 from conch.deployment.kubernetes.disruption_budget import disruption_budget
 from conch.deployment.kubernetes.horizontal_pod_autoscaler import horizontal_pod_autoscaler
 from conch.deployment.kubernetes.monitors import monitor
 from conch.deployment.kubernetes.network_policy import network_policy
+from conch.deployment.kubernetes.prometheus_rule import prometheus_rule
 from conch.deployment.kubernetes.release import Release
 from conch.deployment.kubernetes.scaled_object import scaled_object
 from conch.deployment.kubernetes.service_account import service_account
@@ -25,6 +27,8 @@ _BUILDERS: tuple[Builder, ...] = (
     disruption_budget,
     network_policy,
     monitor,
+    prometheus_rule,
+    dashboards,
     adapter_config_map,
     horizontal_pod_autoscaler,
     scaled_object,

@@ -123,7 +123,7 @@ class FaultyProxy(HttpPeer):
             connection.request(seen.method, seen.path, headers=seen.headers)
             response = connection.getresponse()
             body = response.read()
-            kept = {"content-type", "etag", "last-modified", "content-range", "accept-ranges"}
+            kept = {"content-type", "etag", "last-modified", "content-range", "accept-ranges", "docker-content-digest"}
             headers = {key: value for key, value in response.getheaders() if key.lower() in kept}
             return Reply(response.status, body, headers)
         finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from conch.backends.base import ModelSource
 from conch.errors import ConfigError
+from conch.real_path import real_path
 
 FLAG = "--allow-native-extensions"
 # No machine has more cores; a framework starts any number of threads.
@@ -98,9 +99,9 @@ def _inside(source: ModelSource, name: str, label: str) -> Path:
     folder = source.directory
     path = folder / name
     try:
-        leads_out = "\0" in name or not path.resolve().is_relative_to(folder.resolve())
+        leads_out = "\0" in name or not real_path(path).is_relative_to(real_path(folder))
     except (OSError, RuntimeError, ValueError):
         leads_out = True
     if leads_out:
         raise ConfigError(f"{label} leads out of the model's folder")
-    return path.resolve()
+    return real_path(path)

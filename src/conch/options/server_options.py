@@ -144,6 +144,12 @@ class ServerOptions:
         "Directory for copies of remote repositories; by default conch/repositories in the user's cache.",
         PATH,
     )
+    repository_verify_key: str = _flag(
+        "",
+        "Model repository",
+        "Public key (PEM, such as cosign.pub) that must have signed the images of oci:// repositories.",
+        PATH,
+    )
     model_control_mode: Literal["none", "poll", "explicit"] = _flag(
         "none",
         "Model repository",

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 from conch.errors import Code, ModelLoadError
+from conch.real_path import real_path
 
 
 def confined_path(folder: Path, filename: str, field: str, owner: str) -> Path:
@@ -18,7 +19,7 @@ def confined_path(folder: Path, filename: str, field: str, owner: str) -> Path:
     """
     path = folder / filename
     try:
-        is_inside = path.resolve().is_relative_to(folder.resolve())
+        is_inside = real_path(path).is_relative_to(real_path(folder))
     except (OSError, RuntimeError, ValueError):  # a name too long, a link to itself, a NUL
         is_inside = False
     if not is_inside or "\0" in filename:

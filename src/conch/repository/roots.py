@@ -91,11 +91,12 @@ class LocalRoot:
         return ModelLocation(directory, self.fingerprint(name)) if self.has(name) else None
 
 
-def open_root(text: str, cache: str = "", *, max_file_bytes: int | None = None) -> Root:
+def open_root(text: str, cache: str = "", *, max_file_bytes: int | None = None, verify_key: str = "") -> Root:
     """Return the root that a `--model-repository` names, without I/O.
 
     `cache` is `--repository-cache`, "" for the default folder. With `max_file_bytes`, larger files of a remote
-    repository are not fetched; empty files stand in for them. A relative path is resolved once, here, because model
+    repository are not fetched; empty files stand in for them. `verify_key` is the file with the public key that must
+    have signed an image; other repositories are not signed. A relative path is resolved once, here, because model
     processes may have other working directories. Raises ConfigError for a URL that does not name a repository.
     """
     if "://" not in text:
@@ -103,7 +104,8 @@ def open_root(text: str, cache: str = "", *, max_file_bytes: int | None = None) 
     # Imported only for remote repositories: their clients take memory and time.
     from conch.repository.remote.mirror import open_mirror
 
-    return open_mirror(text, cache, max_file_bytes=max_file_bytes)
+    is_image = text.startswith("oci://")
+    return open_mirror(text, cache, max_file_bytes=max_file_bytes, verify_key=verify_key if is_image else "")
 
 
 def public_name(text: str) -> str:

@@ -18,6 +18,7 @@ from conch.backends.child.conch_child.ipc.sandbox import landlock_abi, user
 from conch.backends.child.conch_child.ipc.wire import Message
 from conch.backends.processes.launch import Connection, Launcher, Process
 from conch.errors import ConfigError, ModelLoadError
+from conch.real_path import real_path
 
 # Setting → the resource that it limits. A model's configuration may lower each limit by a parameter of the same name.
 _LIMITS = {"memory-limit-bytes": "memory", "process-limit": "processes", "open-file-limit": "files"}
@@ -52,7 +53,7 @@ def confined(launcher: Launcher, source: ModelSource) -> Launcher:
             f"{where},landlock=true needs Landlock, which this kernel does not have: it takes Linux 5.13 or newer with "
             "landlock among its security modules (lsm=)"
         )
-    rules["read"] = [str(source.directory.resolve()), *_paths(chosen, "landlock-read", where)]
+    rules["read"] = [str(real_path(source.directory)), *_paths(chosen, "landlock-read", where)]
     rules["write"] = _paths(chosen, "landlock-write", where)
     return _Confined(launcher, rules)  # type: ignore[arg-type]
 

@@ -1,12 +1,16 @@
-"""`conch repo`: parse the command line of the sub-commands add, list, show, pack and pull."""
+"""`conch repo`: parse the command line of the sub-commands add, list, show, pack, pull and tag."""
 
+import signal
 import sys
+import threading
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from conch.cli.command_parser import CommandParser
 
 _FAILURE = 1
+_SYNC_RETRY_S = 300
 _REPOSITORY = "a directory, or an s3://, gs://, as://, oci:// or http(s):// URL"
 
 
@@ -16,12 +20,26 @@ def repo(arguments: Sequence[str]) -> int:
     from conch.errors import ConchError
 
     try:
-        return _run(given)
+        with _terminated_as_interrupted():
+            return _run(given)
     except ConchError as error:
         print(f"conch repo {given.command}: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print(f"conch repo {given.command}: interrupted; fetched files are kept in the cache", file=sys.stderr)
     return _FAILURE
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Handle SIGTERM: the first process of a container, as in an init container, ignores it without a handler."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(given: Namespace) -> int:
@@ -35,11 +53,34 @@ def _run(given: Namespace) -> int:
         if given.command == "list":
             return list_models(given.repository, cache=given.repository_cache, as_json=given.json)
         return show_model(given.repository, given.model, cache=given.repository_cache, as_json=given.json)
-    from conch.cli.repository.transfer import pack, pull
+    if given.command == "pull" and given.sync:
+        from conch.cli.repository.sync import sync
+
+        return sync(
+            given.repository,
+            given.path,
+            given.model,
+            cache=given.repository_cache,
+            verify_key=given.verify_key,
+            platform=given.platform,
+            retry_s=_SYNC_RETRY_S if given.retry_secs is None else given.retry_secs,
+        )
+    from conch.cli.repository.transfer import pack, pull, tag
 
     if given.command == "pack":
-        return pack(given.path, given.reference, given.model)
-    return pull(given.repository, given.path, given.model, cache=given.repository_cache, replace=given.replace)
+        return pack(given.path, given.reference, given.model, base=given.modelcar)
+    if given.command == "tag":
+        return tag(given.reference, given.tag)
+    return pull(
+        given.repository,
+        given.path,
+        given.model,
+        cache=given.repository_cache,
+        replace=given.replace,
+        verify_key=given.verify_key,
+        platform=given.platform,
+        retry_s=given.retry_secs or 0,
+    )
 
 
 def _parser() -> CommandParser:
@@ -63,7 +104,17 @@ def _parser() -> CommandParser:
     pulling = commands.add_parser("pull", help="write the models of an image to a directory", description=_PULL)
     pulling.add_argument("repository", metavar="REF", help="image, such as registry.example.com/team/models:1, or URL")
     pulling.add_argument("path", metavar="PATH", help="directory for the models; created if missing")
-    pulling.add_argument("--replace", action="store_true", help="replace existing models that differ")
+    _describe_pull(pulling)
+    tagging = commands.add_parser("tag", help="give an image in a registry another tag", description=_TAG)
+    tagging.add_argument("reference", metavar="REF", help="image, such as registry.example.com/team/models@sha256:…")
+    tagging.add_argument("tag", metavar="TAG", help="tag in the same repository, such as stable")
+    packing.add_argument(
+        "--modelcar",
+        default="",
+        metavar="BASE",
+        help="write the models below /models of this image, which has a shell, for KServe; such as "
+        "docker.io/library/busybox:1",
+    )
     for command in (packing, pulling):
         command.add_argument("--model", action="append", default=[], metavar="NAME", help="only this model; repeatable")
     for command in (listing, showing, pulling):
@@ -71,6 +122,34 @@ def _parser() -> CommandParser:
             "--repository-cache", default="", metavar="DIR", help="directory for the cache of remote repositories"
         )
     return parser
+
+
+def _describe_pull(pulling: CommandParser) -> None:
+    pulling.add_argument("--replace", action="store_true", help="replace existing models that differ")
+    pulling.add_argument(
+        "--sync",
+        action="store_true",
+        help="make the directory equal to the image, for init containers: replace models that differ, remove those of "
+        "an earlier --sync that it does not have, keep the cache in the directory",
+    )
+    pulling.add_argument(
+        "--verify-key",
+        default="",
+        metavar="FILE",
+        help="public key that must have signed the image, such as cosign.pub",
+    )
+    pulling.add_argument(
+        "--platform",
+        default="",
+        metavar="OS/ARCH",
+        help="image to choose in an index of several platforms (default: this machine's)",
+    )
+    pulling.add_argument(
+        "--retry-secs",
+        type=float,
+        metavar="N",
+        help=f"time to wait for a registry that does not answer (default: 0; with --sync {_SYNC_RETRY_S})",
+    )
 
 
 def _describe_add(adding: CommandParser) -> None:
@@ -129,4 +208,5 @@ _PACK = (
     "Push a repository, or some of its models, to an OCI registry, with one layer for each model, so that unchanged "
     "models are not sent again. Uses the logins of 'docker login'."
 )
+_TAG = "Give an image in a registry another tag, without moving its layers: for releases and for rolling back."
 _PULL = "Write the models of an image, or of another remote repository, to a directory. Existing models are kept."

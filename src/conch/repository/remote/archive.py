@@ -30,12 +30,17 @@ _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOF
 
 
 class Unpacker:
-    """Unpacks archives into a cache. `where` is for messages."""
+    """Unpacks archives into a cache. `where` is for messages.
 
-    def __init__(self, cache: Cache, where: str, limits: ArchiveLimits | None = None) -> None:
+    With `defers`, a link that leads out or nowhere, and a device, do not refuse the archive but become entries that are
+    `refused`: layers of images contain such files, outside of the models.
+    """
+
+    def __init__(self, cache: Cache, where: str, limits: ArchiveLimits | None = None, *, defers: bool = False) -> None:
         self._cache = cache
         self._where = where
         self._limits = limits or ArchiveLimits()
+        self._defers = defers
 
     def unpack(self, file: Path, suffix: str) -> list[RemoteFile]:
         """Store the files of an archive in the cache, by the SHA-256 of their contents, and return its entries.
@@ -45,8 +50,9 @@ class Unpacker:
         """
         found: dict[str, RemoteFile] = {}
         links: dict[str, str] = {}
+        refused: dict[str, str] = {}
         budget = ArchiveBudget(self._limits, file.stat().st_size, self._where)
-        members = self._zip(file, links, budget) if suffix == ".zip" else self._tar(file, links, budget)
+        members = (self._zip if suffix == ".zip" else self._tar)(file, links, refused, budget)
         try:
             for path, stream in members:
                 if stream is None:
@@ -60,11 +66,14 @@ class Unpacker:
             # gzip raises OSError for other formats, zipfile RuntimeError for encrypted members.
             raise ConfigError(f"{self._where}: the archive cannot be read: {_message(error)}") from error
         # Of two entries with the same path the later one counts, as in an extraction.
-        entries = found | {entry.path: entry for entry in self._followed(links, found, budget)}
+        entries = found | {entry.path: entry for entry in self._followed(links, found, refused, budget)}
+        entries |= {path: RemoteFile(path, "", 0, refused=reason) for path, reason in refused.items()}
         self._check_folders(entries)
         return list(entries.values())
 
-    def _tar(self, file: Path, links: dict[str, str], budget: ArchiveBudget) -> Iterator[tuple[str, IO[bytes] | None]]:
+    def _tar(
+        self, file: Path, links: dict[str, str], refused: dict[str, str], budget: ArchiveBudget
+    ) -> Iterator[tuple[str, IO[bytes] | None]]:
         for member, contents in tar_members(file, self._where):
             budget.count()
             if (path := self._path(member.name)) == ".":
@@ -74,26 +83,28 @@ class Unpacker:
             elif member.isreg():
                 yield path, contents()
             elif member.issym():
-                links[path] = self._target(path, str(PurePosixPath(path).parent / member.linkname))
+                self._add_link(path, str(PurePosixPath(path).parent / member.linkname), links, refused)
             elif member.islnk():
-                links[path] = self._target(path, member.linkname)
+                self._add_link(path, member.linkname, links, refused)
             else:
-                raise ConfigError(f"{self._where}: '{path}' is a device or pipe, which no model needs")
+                self._refuse(path, f"'{path}' is a device or pipe, which no model needs", refused)
 
-    def _zip(self, file: Path, links: dict[str, str], budget: ArchiveBudget) -> Iterator[tuple[str, IO[bytes] | None]]:
+    def _zip(
+        self, file: Path, links: dict[str, str], refused: dict[str, str], budget: ArchiveBudget
+    ) -> Iterator[tuple[str, IO[bytes] | None]]:
         for member, contents in zip_members(file, self._where):
             budget.count()
             if (path := self._path(member.filename)) == ".":
                 continue
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
-                raise ConfigError(f"{self._where}: '{path}' is a device or pipe, which no model needs")
-            if member.is_dir():
+                self._refuse(path, f"'{path}' is a device or pipe, which no model needs", refused)
+            elif member.is_dir():
                 yield path, None
             elif kind == stat.S_IFLNK:
                 with contents() as stream:
                     target = os.fsdecode(stream.read(MAX_PATH_BYTES + 1))
-                links[path] = self._target(path, str(PurePosixPath(path).parent / target))
+                self._add_link(path, str(PurePosixPath(path).parent / target), links, refused)
             else:
                 yield path, contents()
 
@@ -102,14 +113,22 @@ class Unpacker:
             return "."
         return str(inside(name, self._where))
 
-    def _target(self, path: str, target: str) -> str:
-        """Return the target of a link, relative to the archive. Raises ConfigError if it leads out."""
+    def _add_link(self, path: str, target: str, links: dict[str, str], refused: dict[str, str]) -> None:
+        """Add a link with its target, relative to the archive, or refuse it."""
         if len(target) > 2 * MAX_PATH_BYTES:
-            raise ConfigError(f"{self._where}: the link '{path}' leads to a path of {len(target)} characters")
+            self._refuse(path, f"the link '{path}' leads to a path of {len(target)} characters", refused)
+            return
         resolved = normpath(target)
         if resolved.startswith(("/", "../")) or resolved in ("..", "."):
-            raise ConfigError(f"{self._where}: the link '{path}' leads out of the repository")
-        return self._path(resolved)
+            self._refuse(path, f"the link '{path}' leads out of the repository", refused)
+        else:
+            links[path] = self._path(resolved)
+
+    def _refuse(self, path: str, reason: str, refused: dict[str, str]) -> None:
+        """Record why an entry cannot be used. Raises ConfigError, unless this is deferred."""
+        if not self._defers:
+            raise ConfigError(f"{self._where}: {reason}")
+        refused[path] = reason
 
     def _store(self, path: str, stream: IO[bytes], budget: ArchiveBudget) -> RemoteFile:
         digest, size = sha256(), 0
@@ -128,7 +147,11 @@ class Unpacker:
         return RemoteFile(path, key, size)
 
     def _followed(
-        self, links: Mapping[str, str], found: Mapping[str, RemoteFile], budget: ArchiveBudget
+        self,
+        links: Mapping[str, str],
+        found: Mapping[str, RemoteFile],
+        refused: dict[str, str],
+        budget: ArchiveBudget,
     ) -> Iterator[RemoteFile]:
         paths = sorted(found)
         for path, first in links.items():
@@ -146,7 +169,7 @@ class Unpacker:
                     break
                 below.append(known)
             if not below:
-                raise ConfigError(f"{self._where}: the link '{path}' leads to '{target}', which is not in the archive")
+                self._refuse(path, f"the link '{path}' leads to '{target}', which is not in the archive", refused)
             for known in below:
                 budget.count()
                 entry = found[known]
@@ -157,7 +180,7 @@ class Unpacker:
         for path in entries:
             above = path.rpartition("/")[0]
             while above:
-                if above in entries and not entries[above].is_folder:
+                if above in entries and entries[above].key:
                     raise ConfigError(f"{self._where}: '{above}' is both a file and a folder")
                 above = above.rpartition("/")[0]
 

@@ -18,6 +18,7 @@ import tempfile
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +26,7 @@ from conch.errors import Unavailable
 from conch.repository.remote.listing import RemoteFile, inside
 
 _READ_ONLY = 0o444
-_OBJECT_MTIME_S = 946_684_800  # the modification time of all objects, so that a later change is detected
+_FIRST_MTIME_S = 946_684_800  # 2000-01-01; an object's modification time is this plus a part of its key
 _NEW = "new-"  # prefix of files that are being written
 
 
@@ -55,7 +56,7 @@ class Cache:
     def has(self, key: str) -> bool:
         """Whether an object is in the cache and unchanged: a model could have written to its hard link."""
         try:
-            return self.object(key).stat().st_mtime == _OBJECT_MTIME_S
+            return self.object(key).stat().st_mtime == _mtime_s(key)
         except FileNotFoundError:
             return False
 
@@ -77,7 +78,7 @@ class Cache:
             with file.open("rb+") as stream:
                 os.fsync(stream.fileno())
             file.chmod(_READ_ONLY)
-            os.utime(file, (_OBJECT_MTIME_S, _OBJECT_MTIME_S))
+            os.utime(file, (_mtime_s(target.name), _mtime_s(target.name)))
             file.replace(target)
             _sync_folder(target.parent)
 
@@ -111,7 +112,7 @@ class Cache:
                         target.mkdir(parents=True, exist_ok=True)
                         continue
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    _link(self.object(entry.key), target)
+                    link_or_copy(self.object(entry.key), target)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -147,14 +148,20 @@ class Cache:
                 continue
 
 
-def _link(source: Path, target: Path) -> None:
+def _mtime_s(key: str) -> int:
+    """The modification time of an object: it shows later changes, and differs between contents of the same size."""
+    return _FIRST_MTIME_S + int(sha256(key.encode()).hexdigest()[:7], 16)
+
+
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Create a hard link, or a copy with the same times where the file system supports no more links."""
     try:
-        target.hardlink_to(source)
+        Path(target).hardlink_to(source)
     except OSError as error:
-        # A file system without hard links, or with too many of them to this file.
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+        # A file system without hard links, another one, or too many links to this file.
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV):
             raise
-        shutil.copyfile(source, target)
+        shutil.copy2(source, target)
 
 
 def _remove_unused(path: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from conch.errors import Unavailable
 from conch.repository.remote.cache import Cache
@@ -23,7 +23,16 @@ _CONNECTIONS = 8
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 Buffer: TypeAlias = bytes | memoryview
-Progress: TypeAlias = Callable[[int], None]  # called with the size of each received chunk in bytes
+
+
+class FetchProgress(Protocol):
+    """Callbacks of a download, from several threads. Parts that were fetched before count as received."""
+
+    def expect(self, count: int) -> None:
+        """This many bytes more are to be fetched."""
+
+    def received(self, count: int) -> None:
+        """This many bytes have been received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +47,20 @@ class Download:
 
 
 class Downloader:
-    """Downloads into one cache. `progress` is called from several threads."""
+    """Downloads into one cache."""
 
-    def __init__(self, cache: Cache, *, part_bytes: int = PART_BYTES, progress: Progress | None = None) -> None:
+    def __init__(self, cache: Cache, *, part_bytes: int = PART_BYTES, progress: FetchProgress | None = None) -> None:
         self._cache = cache
         self._part_bytes = part_bytes
-        self._progress = progress or (lambda _count: None)
+        self._received = progress.received if progress is not None else _ignore
+        self._expect = progress.expect if progress is not None else _ignore
 
     def fetch(self, downloads: Iterable[Download]) -> None:
         """Fetch missing objects. Raises the errors of `read`, Unavailable for a wrong size or a full disk."""
         missing = {one.key: one for one in downloads if not self._cache.has(one.key)}
         large = [one for one in missing.values() if one.in_parts and one.size > self._part_bytes]
         small = [one for one in missing.values() if one not in large]
+        self._expect(sum(one.size for one in missing.values()))
         with ThreadPoolExecutor(_CONNECTIONS, "conch-download") as pool:
             stop = threading.Event()
             _all(pool, stop, [partial(self._whole, one, stop) for one in small])
@@ -78,7 +89,7 @@ class Downloader:
                 journal.add(index)
 
             parts = range(-(-one.size // self._part_bytes))
-            self._progress(sum(min(self._part_bytes, one.size - index * self._part_bytes) for index in done))
+            self._received(sum(min(self._part_bytes, one.size - index * self._part_bytes) for index in done))
             _all(pool, stop, [partial(fetch, index) for index in parts if index not in done])
             self._cache.commit(path, self._cache.object(one.key))
             journal.remove()
@@ -94,7 +105,7 @@ class Downloader:
             with self._cache.writing():
                 _write(descriptor, chunk, position)
             position += len(chunk)
-            self._progress(len(chunk))
+            self._received(len(chunk))
         if position != end:
             raise Unavailable(f"{one.name}: the connection ended after {position - start} of {end - start} bytes")
 
@@ -159,9 +170,17 @@ def _all(pool: ThreadPoolExecutor, stop: threading.Event, tasks: Sequence[Callab
             failures.append(error)  # the first one is the cause; the others may be its effects
             stop.set()
 
-    wait([pool.submit(run, task) for task in tasks])
+    try:
+        wait([pool.submit(run, task) for task in tasks])
+    except BaseException:  # a signal: the pool would wait for all of them
+        stop.set()
+        raise
     if failures:
         raise failures[0]
+
+
+def _ignore(_count: int) -> None:
+    """Do nothing: the default callback of progress."""
 
 
 def _write(descriptor: int, chunk: Buffer, position: int) -> None:

@@ -17,17 +17,21 @@ MAX_PATH_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file, or a folder, which has no key. `path` is relative to the model or to the repository."""
+    """A file, or a folder, which has no key. `path` is relative to the model or to the repository.
+
+    An image may contain links and devices that a model must not have, outside of its models; `refused` is the reason.
+    """
 
     path: str
     key: str  # of the object in the cache: hexadecimal, "" for a folder
     size: int
     etag: str = ""  # as sent by the server, "" if it sends none
+    refused: str = ""
 
     @property
     def is_folder(self) -> bool:
         """Whether this is a folder that the source lists explicitly."""
-        return not self.key
+        return not self.key and not self.refused
 
 
 Contents: TypeAlias = Mapping[str, tuple[RemoteFile, ...]]  # model → its entries, sorted by path

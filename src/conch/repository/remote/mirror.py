@@ -9,9 +9,15 @@ from time import monotonic
 
 from conch.errors import ConfigError, NotFound, Unavailable
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.download import Downloader, Progress
+from conch.repository.remote.download import Downloader, FetchProgress
 from conch.repository.remote.listing import Contents, RemoteFile, fingerprint_of, inside
-from conch.repository.remote.location import ArchiveLocation, ImageLocation, Location, parse_location
+from conch.repository.remote.location import (
+    ArchiveLocation,
+    ImageLocation,
+    Location,
+    ObjectStoreLocation,
+    parse_location,
+)
 from conch.repository.remote.offline_index import OfflineIndex
 from conch.repository.remote.source import ChangedMeanwhile, RemoteSource, Unreachable
 from conch.repository.roots import ModelLocation
@@ -33,13 +39,16 @@ class Mirror:
     that, a repository that does not answer is an error, and the server keeps the loaded models.
     """
 
-    def __init__(self, where: str, source: RemoteSource, cache: Cache, max_file_bytes: int | None = None) -> None:
+    def __init__(
+        self, where: str, source: RemoteSource, cache: Cache, max_file_bytes: int | None = None, trust: str = ""
+    ) -> None:
+        """Assign. `trust` is what was verified: a cache that was filled without it is not served."""
         self._where = where
         self._source = source
         self._cache = cache
         self._max_file_bytes = max_file_bytes
         self._known: Contents = {}
-        self._offline_index = OfflineIndex(cache, where)
+        self._offline_index = OfflineIndex(cache, f"{where}\0{trust}" if trust else where)
         self._answered = False
         self._cause = ""  # of the last failure before the first answer
         self._retry_at_s = 0.0  # monotonic
@@ -125,7 +134,10 @@ class Mirror:
         """Return the models that can be served from the cache. Raises Unreachable if there are none."""
         cached = self._offline_index.read()
         if not cached.models:
-            raise Unreachable(self._cause)
+            raise Unreachable(
+                f"{self._cause}; nothing is cached to serve instead: check the address, the network and the proxy, "
+                "or start with a --repository-cache that is filled"
+            )
         if not self._known:
             _log.warning("%s; until it answers, models are served from the cache: %s", self._cause, cached)
         return cached.models
@@ -144,28 +156,43 @@ class Mirror:
 
 
 def open_mirror(
-    url: str, cache: str = "", *, progress: Progress | None = None, max_file_bytes: int | None = None
+    url: str,
+    cache: str = "",
+    *,
+    progress: FetchProgress | None = None,
+    max_file_bytes: int | None = None,
+    verify_key: str = "",
+    platform: str = "",
+    shared: bool = False,
 ) -> Mirror:
     """Return the mirror of a repository; `cache` is a directory, "" for the default one. Raises ConfigError.
 
-    `progress` is called with the number of bytes of each received chunk; `max_file_bytes` is that of `Mirror`.
+    `progress` is told of the bytes to fetch and received; `max_file_bytes` is that of `Mirror`. `verify_key` and
+    `platform` are for images: the file with the public key that must have signed it, and the platform to choose in an
+    index, "" for this machine's. With `shared`, all repositories use `cache` itself, not a folder each.
     """
     location = parse_location(url)
-    objects = Cache(_directory(location, cache, os.environ))
+    if verify_key and not isinstance(location, ImageLocation):
+        raise ConfigError(f"'{location}' is not an OCI image; signatures are verified only for oci:// repositories")
+    objects = Cache(Path(cache) if shared else _directory(location, cache, os.environ))
     downloader = Downloader(objects, progress=progress)
+    if isinstance(location, ImageLocation):
+        from conch.repository.remote.oci.image import ImageSource
+        from conch.repository.remote.oci.signature import SignatureVerifier
+
+        verifier = SignatureVerifier(verify_key) if verify_key else None
+        images = ImageSource(location, objects, downloader, verifier=verifier, platform=platform)
+        trust = f"{verifier or ''}\0{platform}".strip("\0")
+        return Mirror(str(location), images, objects, max_file_bytes, trust)
     return Mirror(str(location), _source(location, objects, downloader), objects, max_file_bytes)
 
 
-def _source(location: Location, cache: Cache, downloader: Downloader) -> RemoteSource:
+def _source(location: ObjectStoreLocation | ArchiveLocation, cache: Cache, downloader: Downloader) -> RemoteSource:
     # Each source imports another client library, so only the one that is needed is imported.
     if isinstance(location, ArchiveLocation):
         from conch.repository.remote.http_archive import ArchiveSource
 
         return ArchiveSource(location, cache, downloader)
-    if isinstance(location, ImageLocation):
-        from conch.repository.remote.oci.image import ImageSource
-
-        return ImageSource(location, cache, downloader)
     from conch.repository.remote.object_store import ObjectStoreSource
 
     return ObjectStoreSource(location, downloader)

@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from conch.errors import ConfigError
+from conch.errors import ConfigError, NotFound
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.listing import Contents, RemoteFile, by_model
 
 _CONFIG_FILE = "config.pbtxt"
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
+_MODELS = "models/"  # where images of KServe and of many builds have their models
 
 
 def models_of(entries: Iterable[RemoteFile], stem: str) -> Contents:
@@ -22,6 +24,29 @@ def models_of(entries: Iterable[RemoteFile], stem: str) -> Contents:
     tops = {one.path.partition("/")[0] for one in found}
     if len(models) == 1 and len(tops) == 1 and not _is_model(next(iter(models.values()))):
         return by_model(next(iter(models.values())))
+    return models
+
+
+def models_of_image(entries: Iterable[RemoteFile], stem: str, where: str) -> Contents:
+    """Return the models of an image: those below `/models` if it has that folder, else as `models_of`.
+
+    Raises NotFound if there are none, ConfigError for a link or device among them that a model must not have.
+    """
+    found = list(entries)
+    below = [replace(one, path=one.path.removeprefix(_MODELS)) for one in found if one.path.startswith(_MODELS)]
+    others = [one for one in found if one.path.partition("/")[0] != _MODELS[:-1]]
+    if below and not (_is_model(below) and any(_is_model(each) for each in by_model(others).values())):
+        found = below
+    for one in found:
+        if one.refused:
+            raise ConfigError(f"{where}: {one.refused}")
+    models = models_of(found, stem)
+    if not any(map(_is_model, models.values())):
+        tops = sorted({one.path.partition("/")[0] for one in found})
+        raise NotFound(
+            f"{where} contains no models: expected MODEL/config.pbtxt or MODEL/1/… at the top or below /models; found "
+            f"{', '.join(tops[:10]) or 'nothing'}"
+        )
     return models
 
 
@@ -56,7 +81,10 @@ def read_index(cache: Cache, key: str) -> list[RemoteFile] | None:
     """Return the cached listing of an archive, None if there is none. The files may no longer be in the cache."""
     try:
         rows = json.loads(cache.index(key).read_text(encoding="utf-8"))
-        return [RemoteFile(str(path), str(object_key), int(size)) for path, object_key, size in rows]
+        return [
+            RemoteFile(str(path), str(object_key), int(size), refused=str(refused))
+            for path, object_key, size, refused in rows
+        ]
     except (OSError, ValueError, TypeError):
         return None
 
@@ -64,7 +92,7 @@ def read_index(cache: Cache, key: str) -> list[RemoteFile] | None:
 def write_index(cache: Cache, key: str, entries: Iterable[RemoteFile]) -> None:
     """Cache the listing of an archive whose files are all in the cache. Raises Unavailable."""
     with cache.new_file() as (file, stream):
-        rows = [[one.path, one.key, one.size] for one in entries]
+        rows = [[one.path, one.key, one.size, one.refused] for one in entries]
         with cache.writing():
             stream.write(json.dumps(rows).encode())
             stream.flush()

@@ -3,17 +3,17 @@
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from conch.errors import ConfigError
-from conch.repository.remote.oci.registry import OCI_MANIFEST
+from conch.repository.remote.oci.manifest import LAYER
+from conch.repository.remote.oci.registry import OCI_INDEX, OCI_MANIFEST
 
-_LAYER = "application/vnd.oci.image.layer.v1.tar"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _TITLE = "org.opencontainers.image.title"
 _CHUNK_BYTES = 1024 * 1024
@@ -23,18 +23,22 @@ _BYTECODE = "__pycache__"  # written by the interpreter beside a Python model
 class ModelLayer:
     """A model's folder as a streamed tar file. It is not compressed, because weights hardly compress.
 
-    Owners, times and modes are left out, so that the same files give the same digest on any machine.
+    Owners, times and modes are left out, so that the same files give the same digest on any machine. `prefix` is the
+    folder of the model in the image, with a slash at its end, "" for the top.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prefix: str = "") -> None:
         self._folder = folder
+        self._prefix = prefix
         self.name = folder.name
 
     def content(self) -> Iterator[bytes]:
         """Yield the bytes of the tar file. Raises ConfigError for a file that cannot be read."""
-        yield _header(self.name, directory=True)
+        if self._prefix:
+            yield _header(self._prefix, directory=True)
+        yield _header(f"{self._prefix}{self.name}", directory=True)
         for path in self._paths():
-            name = f"{self.name}/{path.relative_to(self._folder).as_posix()}"
+            name = f"{self._prefix}{self.name}/{path.relative_to(self._folder).as_posix()}"
             if path.is_dir():
                 yield _header(name, directory=True)
                 continue
@@ -78,29 +82,61 @@ class Blob:
         return f"sha256:{sha256(self.content).hexdigest()}"
 
 
-def image_of(layers: Sequence[ModelLayer]) -> tuple[Blob, Blob]:
-    """Return the configuration and the manifest of an image of these layers."""
+@dataclass(frozen=True, slots=True)
+class BaseImage:
+    """An image below the models: the values of its configuration, and its layers as a manifest lists them."""
+
+    config: Mapping[str, Any] = field(default_factory=lambda: {"architecture": "amd64", "os": "linux", "config": {}})
+    layers: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def platform(self) -> dict[str, Any]:
+        """The platform as an index lists it."""
+        return {key: self.config[key] for key in ("architecture", "os", "variant") if key in self.config}
+
+
+def image_of(layers: Sequence[ModelLayer], base: BaseImage) -> tuple[Blob, Blob]:
+    """Return the configuration and the manifest of an image of these layers above a base."""
     sizes = [layer.size_and_digest for layer in layers]
-    config = _json(
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {},
-            "rootfs": {"type": "layers", "diff_ids": [digest for _, digest in sizes]},
-        }
-    )
+    below = base.config.get("rootfs", {}).get("diff_ids", [])
+    document = {**base.config, "rootfs": {"type": "layers", "diff_ids": [*below, *(digest for _, digest in sizes)]}}
+    if "history" in document:
+        document["history"] = [*document["history"], *({"created_by": f"conch repo pack {x.name}"} for x in layers)]
+    config = _json(document)
     manifest = _json(
         {
             "schemaVersion": 2,
             "mediaType": OCI_MANIFEST,
             "config": {"mediaType": _CONFIG, "size": len(config.content), "digest": config.digest},
             "layers": [
-                {"mediaType": _LAYER, "size": size, "digest": digest, "annotations": {_TITLE: layer.name}}
-                for layer, (size, digest) in zip(layers, sizes, strict=True)
+                *base.layers,
+                *(
+                    {"mediaType": LAYER, "size": size, "digest": digest, "annotations": {_TITLE: layer.name}}
+                    for layer, (size, digest) in zip(layers, sizes, strict=True)
+                ),
             ],
         }
     )
     return config, manifest
+
+
+def index_of(manifests: Sequence[tuple[Blob, BaseImage]]) -> Blob:
+    """Return the index of images for several platforms."""
+    return _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": OCI_INDEX,
+            "manifests": [
+                {
+                    "mediaType": OCI_MANIFEST,
+                    "size": len(manifest.content),
+                    "digest": manifest.digest,
+                    "platform": base.platform,
+                }
+                for manifest, base in manifests
+            ],
+        }
+    )
 
 
 def _json(document: Any) -> Blob:

@@ -3,6 +3,7 @@
 Plain HTTP is used only for registries on this machine; see `ImageLocation.url`.
 """
 
+import json
 import os
 import re
 import threading
@@ -18,9 +19,10 @@ from conch.repository.remote.oci.docker_config import RegistryLogin, registry_lo
 from conch.repository.remote.source import Unreachable
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 _MANIFESTS = (
     OCI_MANIFEST,
-    "application/vnd.oci.image.index.v1+json",
+    OCI_INDEX,
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
@@ -40,6 +42,14 @@ class Registry:
         self._authorization = ""
         self._lock = threading.Lock()
 
+    def __str__(self) -> str:
+        return str(self._location)
+
+    @property
+    def reference(self) -> str:
+        """The tag or digest of the image."""
+        return self._location.reference
+
     def manifest(self, reference: str) -> tuple[bytes, str]:
         """Return a manifest's bytes and their digest. Raises NotFound, Unavailable."""
         with self._open("GET", f"/manifests/{reference}", {"Accept": ", ".join(_MANIFESTS)}) as answer:
@@ -50,6 +60,15 @@ class Registry:
         if expected.startswith("sha256:") and expected != digest:
             raise Unavailable(f"{self._location}: the manifest is damaged: its digest is {digest}, not {expected}")
         return body, digest
+
+    def digest(self, reference: str) -> str:
+        """Return the digest of a manifest as the registry reports it, "" if it does not. Raises as `manifest`.
+
+        Registries limit how often manifests are fetched, but not how often this is requested.
+        """
+        with self._open("HEAD", f"/manifests/{reference}", {"Accept": ", ".join(_MANIFESTS)}) as answer:
+            self._check(answer, 200)
+            return answer.headers.get("docker-content-digest", "")
 
     def supports_ranges(self, digest: str) -> bool:
         """Whether the registry, or its blob storage, supports range requests for a blob."""
@@ -86,8 +105,10 @@ class Registry:
             self._check(answer, 201)
 
     def write_manifest(self, reference: str, body: bytes) -> str:
-        """Upload a manifest with a tag and return its digest. Raises Unavailable."""
-        with self._open("PUT", f"/manifests/{reference}", {"Content-Type": OCI_MANIFEST}, body) as answer:
+        """Upload a manifest or index with a tag, or its digest, and return the digest. Raises Unavailable."""
+        document = json.loads(body)
+        kind = document.get("mediaType") or (OCI_INDEX if "manifests" in document else OCI_MANIFEST)
+        with self._open("PUT", f"/manifests/{reference}", {"Content-Type": kind}, body) as answer:
             self._check(answer, 201)
         return f"sha256:{sha256(body).hexdigest()}"
 
@@ -115,7 +136,7 @@ class Registry:
             return f"Bearer {self._token(dict(_PARAMETER.findall(challenge)), login)}"
         raise Unavailable(
             f"{self._location}: access denied: no login for {self._location.registry} in Docker's config; "
-            "run 'docker login'"
+            "run 'docker login', or name the folder of a config.json in DOCKER_CONFIG"
         )
 
     def _token(self, challenge: Mapping[str, str], login: RegistryLogin | None) -> str:
@@ -154,7 +175,7 @@ class Registry:
                 f"{self._location}: the registry refused the request as invalid (400); a file may have changed during "
                 "the upload"
             )
-        kind = Unreachable if answer.status >= 500 else Unavailable
+        kind = Unreachable if answer.status >= 500 or answer.status in (408, 429) else Unavailable
         raise kind(f"{self._location}: the registry answered {answer.status}")
 
 

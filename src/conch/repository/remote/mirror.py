@@ -167,7 +167,7 @@ def open_mirror(
 ) -> Mirror:
     """Return the mirror of a repository; `cache` is a directory, "" for the default one. Raises ConfigError.
 
-    `progress` is told of the bytes to fetch and received; `max_file_bytes` is that of `Mirror`. `verify_key` and
+    `progress` gets the numbers of bytes to fetch and received; `max_file_bytes` is that of `Mirror`. `verify_key` and
     `platform` are for images: the file with the public key that must have signed it, and the platform to choose in an
     index, "" for this machine's. With `shared`, all repositories use `cache` itself, not a folder each.
     """

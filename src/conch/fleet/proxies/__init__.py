@@ -1,0 +1,1 @@
+"""Proxies in front of the replicas: one module each."""

@@ -23,6 +23,11 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
 
     @property
+    def started(self) -> bool:
+        """Whether there is, or was, a process."""
+        return self._process is not None
+
+    @property
     def process(self) -> asyncio.subprocess.Process:
         """The process, after `start`."""
         assert self._process is not None, "not started"

@@ -1,0 +1,1 @@
+"""Load on the fleet, by the official client of Triton in a child process."""

@@ -1,0 +1,1 @@
+"""Prometheus, and the API by which an autoscaler reads metrics from it."""

@@ -1,0 +1,1 @@
+"""What a fleet did: journal, plot, verdict, files."""

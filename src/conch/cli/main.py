@@ -19,6 +19,7 @@ _COMMANDS = {
     "dashboards": ("dashboards", "write Grafana dashboards; see conch dashboards --help"),
     "drill": ("rules.drill", "make an alert fire on a running system, and time it; see conch drill --help"),
     "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
+    "fleet": ("fleet.command", "run replicas behind a proxy and scale them with an HPA; see conch fleet --help"),
     "gpu-exporter": ("gpu_exporter", "export metrics of GPUs and other accelerators; see conch gpu-exporter --help"),
     "health": ("health", "ask a server whether it is ready; the health check of containers"),
     "k8s": ("k8s.command", "write Kubernetes objects of a deployment; see conch k8s render --help"),

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
@@ -62,8 +62,8 @@ class FleetSettings:
     replica: ReplicaSettings
     replicas: int = 1
     proxy: ProxyName = "haproxy"
-    ports: FleetPorts = FleetPorts()
-    timing: Timing = Timing()
+    ports: FleetPorts = field(default_factory=FleetPorts)
+    timing: Timing = field(default_factory=Timing)
 
 
 class Fleet:
@@ -261,9 +261,7 @@ class Fleet:
         if load is None:
             return FleetSample(*state)
         answers = load.recent
-        return FleetSample(
-            *state, load.clients, answers.rate, answers.p50_s, answers.p99_s, load.answered, load.failed
-        )
+        return FleetSample(*state, load.clients, answers.rate, answers.p50_s, answers.p99_s, load.answered, load.failed)
 
 
 def _free_port() -> int:

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from conch.errors import ConfigError
-from conch.fleet.report.journal import Journal
 from conch.fleet.metrics.custom_metrics import GROUP, VERSIONS
 from conch.fleet.replica_set import ReplicaSet
+from conch.fleet.report.journal import Journal
 from conch.fleet.timing import SYNC_PERIOD_S, ClusterClock, Timing
 from conch.scaling.autoscaler import MetricReading, ScalingDecision
 from conch.scaling.hpa.controller import HpaController

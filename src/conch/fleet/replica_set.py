@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from conch.fleet.report.journal import Journal
 from conch.fleet.replica import Replica, ReplicaSettings, ReplicaState
+from conch.fleet.report.journal import Journal
 from conch.fleet.timing import MAX_RESTART_BACKOFF_S, RESTART_BACKOFF_S, ClusterClock
 from conch.scaling.autoscaler import Pod, PodPhase
 

@@ -47,7 +47,10 @@ class ApiServer:
         state: Callable[[], Mapping[str, Any]],
         evict: Callable[[str], bool],
     ) -> None:
-        """Assign. `labels` are those of all pods; `shorten` adapts the ranges of a query to the fleet's timing; `pods` returns the pods' names."""
+        """Assign. `labels` are those of all pods, `pods` returns the names of the pods.
+
+        `shorten` adapts the ranges of a query to the fleet's timing.
+        """
         self.rules = rules
         self.prometheus_url = prometheus_url
         self.labels = labels
@@ -86,7 +89,9 @@ class ApiServer:
         if asked is None:
             return 404, failure(404, "NotFound", "the server could not find the requested resource")
         if "metricLabelSelector" in parameters:
-            return 400, failure(400, "BadRequest", "metricLabelSelector is not supported: a metric has one series per pod")
+            return 400, failure(
+                400, "BadRequest", "metricLabelSelector is not supported: a metric has one series per pod"
+            )
         selector = parameters.get("labelSelector", "")
         if not all(re.fullmatch(r"[\w./-]+==?[\w.-]+", each) for each in filter(None, selector.split(","))):
             return 400, failure(400, "BadRequest", f"labelSelector '{selector}' is not a list of name=value")
@@ -148,5 +153,5 @@ class _ApiRequest(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *_: object) -> None:
         """Print nothing."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from conch.deployment.load_balancers.description import Backend, LoadBalancer
+from conch.deployment.load_balancers.description import BalancedReplica, LoadBalancer
 from conch.deployment.load_balancers.haproxy import haproxy_configuration
 from conch.errors import Unavailable
 from conch.fleet.child import Child
@@ -19,8 +19,6 @@ from conch.fleet.replica import Replica, ReplicaState
 _STOP_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 5.0
 _UNUSED_PORT = 1
-# The backend whose servers have health checks; those of the others follow them.
-_LEADER = "http"
 
 
 class HaproxyProxy:
@@ -32,7 +30,9 @@ class HaproxyProxy:
         self._socket = folder / "haproxy.sock"
         names = [f"slot{number}" for number in range(slots)]
         balancer = LoadBalancer(
-            backends=tuple(Backend(each, "127.0.0.1", _UNUSED_PORT, _UNUSED_PORT, state="down") for each in names),
+            replicas=tuple(
+                BalancedReplica(each, "127.0.0.1", _UNUSED_PORT, _UNUSED_PORT, state="down") for each in names
+            ),
             address="127.0.0.1",
             http_port=ports[0],
             grpc_port=ports[1],
@@ -76,7 +76,8 @@ class HaproxyProxy:
         await self.child.stop(_STOP_TIMEOUT_S)
 
     async def _set_state(self, slot: str, state: Literal["ready", "drain", "maint"]) -> None:
-        await self._command(f"set server {_LEADER}/{slot} state {state}")
+        # Followers inherit the state, but they have their own maintenance, in which they were configured.
+        await self._command(*(f"set server {each}/{slot} state {state}" for each in reversed(self._backends)))
         (self._draining.add if state == "drain" else self._draining.discard)(slot)
 
     async def _place(self, replica: Replica) -> str:
@@ -84,22 +85,23 @@ class HaproxyProxy:
         slot = next((slot for slot, taken in self._slots.items() if taken is None), None)
         if slot is None:
             raise Unavailable(f"all {len(self._slots)} slots of haproxy are in use")
-        for backend in self._backends:
-            port = replica.ports["grpc" if backend.startswith("grpc") else "http"]
-            await self._command(f"set server {backend}/{slot} addr 127.0.0.1 port {port}")
+        ports = {each: replica.ports["grpc" if each.startswith("grpc") else "http"] for each in self._backends}
+        await self._command(*(f"set server {each}/{slot} addr 127.0.0.1 port {port}" for each, port in ports.items()))
         self._slots[slot] = replica
         return slot
 
-    async def _command(self, command: str) -> str:
-        """Run a command of the runtime API. Raises Unavailable."""
+    async def _command(self, *commands: str) -> str:
+        """Run commands of the runtime API. Raises Unavailable."""
+        line = "; ".join(commands)
         try:
             async with asyncio.timeout(_COMMAND_TIMEOUT_S):
                 reader, writer = await asyncio.open_unix_connection(self._socket)
-                writer.write(f"{command}\n".encode())
+                writer.write(f"{line}\n".encode())
                 answer = (await reader.read()).decode().strip()
                 writer.close()
         except (OSError, TimeoutError) as error:
-            raise Unavailable(f'haproxy does not answer "{command}": {error}; {self.child.tail.strip()}') from None
-        if command.startswith("set ") and answer and "changed" not in answer and "no need" not in answer:
-            raise Unavailable(f'haproxy rejects "{command}": {answer}')
+            raise Unavailable(f'haproxy does not answer "{line}": {error}; {self.child.tail.strip()}') from None
+        said = [each for each in answer.splitlines() if each] if line.startswith("set ") else []
+        if rejected := [each for each in said if "changed" not in each and "no need" not in each]:
+            raise Unavailable(f'haproxy rejects "{line}": {rejected[0]}')
         return answer

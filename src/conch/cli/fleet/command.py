@@ -1,0 +1,333 @@
+"""`conch fleet`: replicas as local processes behind a real proxy and a real Prometheus, scaled by a shipped HPA."""
+
+import asyncio
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from conch.cli.command_parser import CommandParser
+from conch.cli.text_files import read_text
+from conch.errors import ConchError, ConfigError
+
+if TYPE_CHECKING:
+    from conch.cli.fleet.view import FleetView
+    from conch.fleet.fleet import Fleet, FleetSettings
+    from conch.fleet.load.profile import LoadProfile
+
+_FAILURE = 1
+_POLL_S = 0.2
+_DEMO_SPEED = 6.0
+_DEMO_LOAD = "15s:1,60s:10,15s:1"
+_NOTE = (
+    "conch fleet shows and tests scaling policies on one machine. It is not a deployment: replicas share the machine's "
+    "processors, and its autoscaler replaces Kubernetes' for the demonstration only."
+)
+
+
+def fleet(arguments: Sequence[str]) -> int:
+    """Run a fleet, or the demonstration. Returns the exit status."""
+    own, serve_flags = _split(arguments)
+    parser = _parser()
+    given = parser.parse_args(own)
+    try:
+        if find_spec("yaml") is None or find_spec("promql_parser") is None or find_spec("msgspec") is None:
+            raise ConfigError("packages are missing: pip install 'conch-server[deploy]'")
+        if given.load and find_spec("grpc" if given.client == "grpc" else "geventhttpclient") is None:
+            raise ConfigError(f"the official client is missing: pip install 'tritonclient[{given.client}]'")
+        with TemporaryDirectory(prefix="conch-fleet-") as folder:
+            return asyncio.run(_run(given, serve_flags, Path(folder)))
+    except ConchError as error:
+        print(f"conch fleet: {error}", file=sys.stderr)
+        return _FAILURE
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after `--`."""
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+async def _run(given: Namespace, serve_flags: Sequence[str], folder: Path) -> int:
+    from conch.cli.fleet.view import fleet_view
+    from conch.fleet.fleet import Fleet
+    from conch.fleet.load.profile import parse_profile
+    from conch.stop_signals import stop_signals
+
+    stopping = stop_signals()
+    profile = parse_profile(given.load) if given.load else None
+    settings, hpa_text = _settings(given, serve_flags, folder)
+    model = _model(given, settings) if profile is not None else ""
+    view = fleet_view()
+    running = Fleet(settings, view.event)
+    print(_NOTE)
+    print(_timing_line(given.speed), flush=True)
+    working = asyncio.ensure_future(_work(given, running, profile, model))
+    refreshing = asyncio.ensure_future(_refresh(running, view))
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    except (OSError, ConchError) as error:
+        raise ConfigError(f"{error}; logs: {_kept_logs(given, folder)}") from None
+    finally:
+        for task in (working, refreshing, stopped):
+            task.cancel()
+        await asyncio.gather(working, refreshing, stopped, return_exceptions=True)
+        view.close()
+        await running.stop()
+    return _report(given, running, hpa_text, complete=not stopping.is_set())
+
+
+async def _work(given: Namespace, running: "Fleet", profile: "LoadProfile | None", model: str) -> None:
+    await running.start()
+    print(
+        f"proxy: HTTP {running.address['http']}, gRPC {running.address['grpc']}; Prometheus: {running.prometheus.url}"
+    )
+    print(f"custom metrics and state: {running.api.url}; logs: {running.settings.folder}", flush=True)
+    if profile is not None:
+        await running.run_load(profile, given.client, model)
+    if given.command == "demo":
+        await running.settle()
+        await asyncio.sleep(1.0)  # a last sample
+        await running.stop_load()
+        return
+    await running.run()
+
+
+async def _refresh(running: "Fleet", view: "FleetView") -> None:
+    while True:
+        with suppress(AttributeError):  # not started
+            view.refresh(running)
+        await asyncio.sleep(_POLL_S)
+
+
+def _timing_line(speed: float) -> str:
+    if speed == 1:
+        return "time: all intervals are those of a cluster"
+    return (
+        f"time: compressed {speed:g}×: scrapes, rule windows, syncs and stabilization windows are {speed:g} times "
+        "shorter than in a cluster; replicas start and answer in real time"
+    )
+
+
+def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tuple[FleetSettings, str]":
+    """Return the settings and the text of the HorizontalPodAutoscaler. Raises ConchError."""
+    from conch.deployment.kubernetes.release import Release
+    from conch.fleet.demo_model import write_demo_repository
+    from conch.fleet.fleet import FleetPorts, FleetSettings
+    from conch.fleet.metrics.custom_metrics import read_rules
+    from conch.fleet.policy import check_supported
+    from conch.fleet.programs import find_programs
+    from conch.fleet.replica import ReplicaSettings
+    from conch.fleet.timing import Timing
+
+    hpa_text = read_text(given.hpa) if given.hpa else _shipped_hpa(given.name)
+    hpa = _read_hpa(hpa_text, given.hpa)
+    check_supported(hpa)
+    repositories = given.model_repository or [write_demo_repository(folder / "models")]
+    if missing := [each for each in repositories if not each.is_dir()]:
+        raise ConfigError(f"--model-repository: '{missing[0]}' is not a folder")
+    release = Release(given.name, given.namespace)
+    settings = FleetSettings(
+        name=given.name,
+        namespace=given.namespace,
+        labels=release.selector,
+        folder=folder,
+        programs=find_programs(("prometheus", given.proxy)),
+        hpa=hpa,
+        adapter_rules=read_rules(_adapter_rules()),
+        replica=ReplicaSettings([each.resolve() for each in repositories], serve_flags, given.exit_timeout_secs),
+        replicas=given.replicas,
+        proxy=given.proxy,
+        ports=FleetPorts(given.http_port, given.grpc_port, given.prometheus_port, given.api_port),
+        timing=Timing(given.speed),
+    )
+    return settings, hpa_text
+
+
+def _shipped_hpa(name: str) -> str:
+    from conch.monitoring.yaml_documents import dump_documents
+
+    return dump_documents(
+        [
+            {
+                "apiVersion": "autoscaling/v2",
+                "kind": "HorizontalPodAutoscaler",
+                "metadata": {"name": name},
+                "spec": {
+                    "minReplicas": 1,
+                    "maxReplicas": 4,
+                    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+                    "metrics": [
+                        {
+                            "type": "Pods",
+                            "pods": {
+                                "metric": {"name": "triton:queue_compute:ratio"},
+                                "target": {"type": "AverageValue", "averageValue": "1000m"},
+                            },
+                        }
+                    ],
+                },
+            }
+        ]
+    )
+
+
+def _adapter_rules() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": {"as": "triton:queue_compute:ratio"},
+            "metricsQuery": "max by (<<.GroupBy>>) (triton:queue_compute:ratio{<<.LabelMatchers>>})",
+        }
+    ]
+
+
+def _read_hpa(text: str, path: Path | None) -> Any:
+    from conch.monitoring.yaml_documents import YamlError, load_documents
+    from conch.scaling.hpa.read import read_hpa
+
+    try:
+        documents = [each.value for each in load_documents(text)]
+    except YamlError as error:
+        raise ConfigError(f"{path}:{error.line}: {error}") from None
+    kind = "HorizontalPodAutoscaler"
+    found = [each for each in documents if isinstance(each, dict) and each.get("kind") == kind]
+    if len(found) != 1:
+        raise ConfigError(f"{path}: {len(found)} objects of kind {kind}, expected one")
+    return read_hpa(found[0])
+
+
+def _model(given: Namespace, settings: "FleetSettings") -> str:
+    """Return the model that the load is for. Raises ConfigError."""
+    from conch.fleet.fleet import model_names
+
+    names = model_names(settings.replica.repositories)
+    if given.model:
+        if given.model not in names:
+            raise ConfigError(f"--model: no model '{given.model}' in the repository; it has {', '.join(names)}")
+        return str(given.model)
+    if len(names) != 1:
+        raise ConfigError(f"--model is missing: the repository has {', '.join(names) or 'no models'}")
+    return names[0]
+
+
+def _kept_logs(given: Namespace, folder: Path) -> Path:
+    """Copy the logs to the output folder, and return it."""
+    logs = Path(given.output) / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    for each in folder.glob("*.log"):
+        (logs / each.name).write_bytes(each.read_bytes())
+    return logs
+
+
+def _report(given: Namespace, running: "Fleet", hpa_text: str, *, complete: bool) -> int:
+    """Write the report; print the verdict of a complete demonstration. Returns the exit status."""
+    from conch.fleet.report.files import document, to_json, to_page
+    from conch.fleet.report.plot import fleet_panels, to_svg
+    from conch.fleet.report.verdict import judge
+
+    load, journal, hpa = running.load, running.journal, running.settings.hpa
+    verdict = None
+    if load is not None and complete:
+        limits = (hpa.min_replicas, hpa.max_replicas)
+        verdict = judge(journal.samples, limits, sent=load.sent, lost=load.lost, errors=load.errors)
+    if given.output is None or not journal.samples:
+        return 0
+    given.output.mkdir(parents=True, exist_ok=True)
+    metric = hpa.metrics[0]
+    svg = to_svg([each.at_s for each in journal.samples], fleet_panels(journal.samples, metric.name, metric.target))
+    settings = {"speed": given.speed, "proxy": given.proxy, "client": given.client, "load": given.load}
+    report = document(settings, journal, verdict)
+    lines = verdict.lines() if verdict else []
+    title = f"Fleet of {running.settings.name}"
+    page = to_page(title, f"{_NOTE} {_timing_line(given.speed)}.", report, journal, lines, svg)
+    files = {"fleet.svg": svg, "fleet.json": to_json(report), "fleet.html": page, "hpa.yaml": hpa_text}
+    for name, text in files.items():
+        (given.output / name).write_text(text)
+    _kept_logs(given, running.settings.folder)
+    for line in lines:
+        print(line)
+    print(f"plot: {given.output / 'fleet.svg'}, report: {given.output / 'fleet.html'}")
+    if verdict is not None:
+        print("passed: the replicas followed the load, and no request was lost" if verdict.passed else "failed")
+    return 0 if verdict is None or verdict.passed or given.command != "demo" else _FAILURE
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("conch fleet", description=_NOTE, epilog="Flags after -- are those of conch serve.")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="command", required=True)
+    up = commands.add_parser("up", help="run a fleet until Ctrl-C", description=_NOTE)
+    up.add_argument("--model-repository", type=Path, action="append", required=True, metavar="DIR", help="repeatable")
+    up.add_argument("--hpa", type=Path, required=True, metavar="FILE", help="a HorizontalPodAutoscaler in YAML")
+    _add_common(up, speed=1.0, http_port=8000, grpc_port=8001, load="", output=None)
+    demo = commands.add_parser(
+        "demo", help="show the loop in three minutes: load rises, 1 → 4 replicas, load falls", description=_NOTE
+    )
+    demo.add_argument(
+        "--model-repository", type=Path, action="append", metavar="DIR", help="default: a model that takes 0.1 s"
+    )
+    demo.add_argument("--hpa", type=Path, metavar="FILE", help="default: the one of the chart, with its default values")
+    _add_common(demo, speed=_DEMO_SPEED, http_port=0, grpc_port=0, load=_DEMO_LOAD, output=Path("fleet-output"))
+    return parser
+
+
+def _add_common(
+    parser: CommandParser, *, speed: float, http_port: int, grpc_port: int, load: str, output: Path | None
+) -> None:
+    parser.add_argument("--name", default="conch", metavar="NAME", help="of the release (default: conch)")
+    parser.add_argument("--namespace", default="default", metavar="NAME", help="default: default")
+    parser.add_argument("--replicas", type=_count, default=1, metavar="N", help="at the start (default: 1)")
+    parser.add_argument("--proxy", choices=("haproxy", "nginx"), default="haproxy", help="default: haproxy")
+    for name, default in (("http", http_port), ("grpc", grpc_port), ("prometheus", 0), ("api", 0)):
+        shown = default or "any free port"
+        parser.add_argument(f"--{name}-port", type=_port, default=default, metavar="PORT", help=f"default: {shown}")
+    parser.add_argument(
+        "--speed",
+        type=_speed,
+        default=speed,
+        metavar="X",
+        help=f"how much shorter than in a cluster all intervals and windows are (default: {speed:g})",
+    )
+    parser.add_argument(
+        "--load",
+        default=load,
+        metavar="PROFILE",
+        help=f"clients over time, such as {_DEMO_LOAD} (default: {load or 'none'})",
+    )
+    parser.add_argument("--model", metavar="NAME", help="for --load (default: the only one)")
+    parser.add_argument("--client", choices=("grpc", "http"), default="grpc", help="for --load (default: grpc)")
+    parser.add_argument(
+        "--exit-timeout-secs", type=_count, default=30, metavar="S", help="for requests in flight (default: 30)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=output, metavar="DIR", help=f"for plot and report (default: {output or 'none'})"
+    )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise ArgumentTypeError(f"'{text}' is not a valid port")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"'{text}' is not a positive integer")
+    return int(text)
+
+
+def _speed(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= 60:
+        raise ArgumentTypeError(f"'{text}' is not a number from 1 to 60")
+    return value

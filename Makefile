@@ -7,7 +7,7 @@ ARGS ?=
 WORKERS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo observe quick test vllm test-vllm check format bench bench-llm bench-tools docs deploy-files clean
+.PHONY: help setup demo observe fleet quick test vllm test-vllm check format bench bench-llm bench-tools docs deploy-files clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--on
 
 observe: .venv/.observe ## Show metrics, limits, alerts and dashboards with Prometheus and Alertmanager (ARGS=--once ends by itself)
 	$(BIN)/python examples/observe.py $(ARGS)
+
+fleet: .venv/.fleet ## Scale replicas behind HAProxy with an HPA under load, in three minutes; needs: apt-get install haproxy prometheus (ARGS go to conch fleet demo)
+	$(BIN)/conch fleet demo --output=demo-output/fleet $(ARGS)
 
 quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow, in less than a minute (ARGS go to pytest)
 	$(BIN)/ruff check .
@@ -77,7 +80,7 @@ clean: ## Remove the environment and what tools leave behind
 .venv/.dev: pyproject.toml | .venv/bin/python
 	@echo "Installing what development needs into .venv; this can take a few minutes."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch .venv/.dev .venv/.demo .venv/.observe
+	@touch .venv/.dev .venv/.demo .venv/.observe .venv/.fleet
 
 .venv/.demo: pyproject.toml | .venv/bin/python
 	@echo "Installing what the demo needs into .venv; this can take a few minutes."
@@ -88,6 +91,11 @@ clean: ## Remove the environment and what tools leave behind
 	@echo "Installing what the demonstration needs into .venv; this can take a few minutes."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[examples,monitoring]'
 	@touch .venv/.demo .venv/.observe
+
+.venv/.fleet: pyproject.toml | .venv/bin/python
+	@echo "Installing what the demonstration needs into .venv; this can take a few minutes."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[client,deploy]'
+	@touch .venv/.fleet
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

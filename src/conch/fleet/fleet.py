@@ -75,7 +75,9 @@ class Fleet:
         self.clock = ClusterClock(settings.timing)
         self.journal = Journal(lambda: self.clock.elapsed_s, on_event)
         ports = settings.ports
-        self.ports = FleetPorts(*(each or _free_port() for each in (ports.http, ports.grpc, ports.prometheus)), 0)
+        self.ports = FleetPorts(
+            ports.http or _free_port(), ports.grpc or _free_port(), ports.prometheus or _free_port(), ports.api
+        )
         self.prometheus = PrometheusProcess(
             settings.programs["prometheus"],
             settings.folder,

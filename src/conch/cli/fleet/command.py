@@ -16,6 +16,7 @@ from conch.errors import ConchError, ConfigError
 
 if TYPE_CHECKING:
     from conch.cli.fleet.view import FleetView
+    from conch.deployment.kubernetes.release import Release
     from conch.fleet.fleet import Fleet, FleetSettings
     from conch.fleet.load.profile import LoadProfile
 
@@ -120,6 +121,7 @@ def _timing_line(speed: float) -> str:
 def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tuple[FleetSettings, str]":
     """Return the settings and the text of the HorizontalPodAutoscaler. Raises ConchError."""
     from conch.deployment.kubernetes.release import Release
+    from conch.deployment.kubernetes.scaling_metrics import adapter_rules
     from conch.fleet.demo_model import write_demo_repository
     from conch.fleet.fleet import FleetPorts, FleetSettings
     from conch.fleet.metrics.custom_metrics import read_rules
@@ -128,13 +130,13 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
     from conch.fleet.replica import ReplicaSettings
     from conch.fleet.timing import Timing
 
-    hpa_text = read_text(given.hpa) if given.hpa else _shipped_hpa(given.name)
+    release = Release(given.name, given.namespace)
+    hpa_text = read_text(given.hpa) if given.hpa else _shipped_hpa(release)
     hpa = _read_hpa(hpa_text, given.hpa)
     check_supported(hpa)
     repositories = given.model_repository or [write_demo_repository(folder / "models")]
     if missing := [each for each in repositories if not each.is_dir()]:
         raise ConfigError(f"--model-repository: '{missing[0]}' is not a folder")
-    release = Release(given.name, given.namespace)
     settings = FleetSettings(
         name=given.name,
         namespace=given.namespace,
@@ -142,7 +144,7 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
         folder=folder,
         programs=find_programs(("prometheus", given.proxy)),
         hpa=hpa,
-        adapter_rules=read_rules(_adapter_rules()),
+        adapter_rules=read_rules(adapter_rules()),
         replica=ReplicaSettings([each.resolve() for each in repositories], serve_flags, given.exit_timeout_secs),
         replicas=given.replicas,
         proxy=given.proxy,
@@ -152,41 +154,13 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
     return settings, hpa_text
 
 
-def _shipped_hpa(name: str) -> str:
+def _shipped_hpa(release: "Release") -> str:
+    """Return the object that the chart has with its default values."""
+    from conch.deployment.kubernetes.horizontal_pod_autoscaler import horizontal_pod_autoscaler_object
+    from conch.deployment.values.deployment import DeploymentValues
     from conch.monitoring.yaml_documents import dump_documents
 
-    return dump_documents(
-        [
-            {
-                "apiVersion": "autoscaling/v2",
-                "kind": "HorizontalPodAutoscaler",
-                "metadata": {"name": name},
-                "spec": {
-                    "minReplicas": 1,
-                    "maxReplicas": 4,
-                    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-                    "metrics": [
-                        {
-                            "type": "Pods",
-                            "pods": {
-                                "metric": {"name": "triton:queue_compute:ratio"},
-                                "target": {"type": "AverageValue", "averageValue": "1000m"},
-                            },
-                        }
-                    ],
-                },
-            }
-        ]
-    )
-
-
-def _adapter_rules() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": {"as": "triton:queue_compute:ratio"},
-            "metricsQuery": "max by (<<.GroupBy>>) (triton:queue_compute:ratio{<<.LabelMatchers>>})",
-        }
-    ]
+    return dump_documents([horizontal_pod_autoscaler_object(DeploymentValues(), release)])
 
 
 def _read_hpa(text: str, path: Path | None) -> Any:

@@ -13,7 +13,7 @@ _MAX_CLIENTS = 500
 
 @dataclass(frozen=True, slots=True)
 class LoadStage:
-    """So many clients for so long. Each sends a request when the answer to its previous one has come."""
+    """A number of clients for a duration. Each sends a request when the answer to its previous one has come."""
 
     duration_s: float
     clients: int

@@ -42,7 +42,7 @@ class PlotPanel:
         highest = max([*values, self.target or 0.0, 1e-3])
         power = 10.0 ** (len(f"{int(highest)}") - 1) if highest >= 1 else 10.0**-3
         while True:
-            for factor in (1, 2, 4, 5):
+            for factor in (1.0, 2.0, 4.0, 5.0):
                 if factor * power >= highest:
                     return factor * power
             power *= 10
@@ -81,9 +81,9 @@ def _panel(panel: PlotPanel, times: Sequence[float], end: float, y0: float) -> I
     bottom, right = y0 + _HEIGHT, _LEFT + _WIDTH
     yield f'<text class="title" x="{_LEFT}" y="{y0 - 10}">{escape(panel.title)}</text>'
     for position, each in enumerate(panel.lines):
-        x = right - 90 * (len(panel.lines) - position)
-        yield f'<rect x="{x}" y="{y0 - 19}" width="10" height="10" fill="{each.colour}"/>'
-        yield f'<text x="{x + 15}" y="{y0 - 10}">{escape(each.name)}</text>'
+        left = right - 90 * (len(panel.lines) - position)
+        yield f'<rect x="{left}" y="{y0 - 19}" width="10" height="10" fill="{each.colour}"/>'
+        yield f'<text x="{left + 15}" y="{y0 - 10}">{escape(each.name)}</text>'
     for value in (0.0, top / 2, top):
         y = bottom - value / top * _HEIGHT
         yield f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'

@@ -20,7 +20,7 @@ demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--on
 observe: .venv/.observe ## Show metrics, limits, alerts and dashboards with Prometheus and Alertmanager (ARGS=--once ends by itself)
 	$(BIN)/python examples/observe.py $(ARGS)
 
-fleet: .venv/.fleet ## Scale replicas behind HAProxy with an HPA under load, in three minutes; needs: apt-get install haproxy prometheus (ARGS go to conch fleet demo)
+fleet: .venv/.fleet ## Show autoscaling under load in three minutes (needs Debian's haproxy and prometheus; ARGS go to conch fleet demo)
 	$(BIN)/conch fleet demo --output=demo-output/fleet $(ARGS)
 
 quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow, in less than a minute (ARGS go to pytest)

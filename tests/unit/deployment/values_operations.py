@@ -79,6 +79,7 @@ CASES: dict[str, dict[str, Any]] = {
         "disruptionBudget": {"minAvailable": "50%", "maxUnavailable": ""},
     },
     "keda": {"autoscaling": {"type": "keda"}},
+    "keda of a StatefulSet": {"autoscaling": {"type": "keda"}, "workload": {"kind": "StatefulSet"}},
     "keda with everything": {
         "autoscaling": {
             "type": "keda",

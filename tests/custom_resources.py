@@ -1,0 +1,72 @@
+"""Validate objects of the Prometheus operator and of KEDA against the schemas of their custom resources."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.npm import npm_packages
+
+_OPERATOR, _KEDA = "@kubernetes-models/prometheus-operator", "@kubernetes-models/keda"
+_PACKAGES = (f"{_OPERATOR}@6.0.0", f"{_KEDA}@2.0.0")
+_MODULES = {
+    **{
+        kind: f"{_OPERATOR}/monitoring.coreos.com/v1/{kind}"
+        for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule")
+    },
+    **{kind: f"{_KEDA}/keda.sh/v1alpha1/{kind}" for kind in ("ScaledObject", "TriggerAuthentication")},
+}
+KINDS = tuple(_MODULES)
+_VALIDATE = """
+const [modules, objects] = JSON.parse(require("fs").readFileSync(0));
+(async () => {
+  const answers = [];
+  for (const value of objects) {
+    const kind = (await import(modules[value.kind]))[value.kind];
+    try { new kind(value).validate(); answers.push(""); } catch (error) { answers.push(String(error.message)); }
+  }
+  console.log(JSON.stringify(answers));
+})();
+"""
+_PROPERTY = re.compile(r"data\d*\.(\w+)")
+
+
+def custom_resource_errors(objects: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the error of each object, "" if it is valid. Skips the test where npm is missing."""
+    folder = npm_packages(*_PACKAGES)
+    command = ["node", "--no-warnings", "-e", _VALIDATE]
+    text = json.dumps([_MODULES, list(objects)])
+    done = subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    errors: list[str] = json.loads(done.stdout)
+    return [error or _unknown(folder, value) for error, value in zip(errors, objects, strict=True)]
+
+
+def _unknown(folder: Path, value: dict[str, Any]) -> str:
+    """Return the keys of a spec that no schema of the package has; the API server would drop them."""
+    known = _properties(folder / "node_modules" / "/".join(_MODULES[value["kind"]].split("/")[:2]))
+    unknown = sorted(set(_keys(value["spec"])) - known)
+    return f"unknown keys: {', '.join(unknown)}" if unknown else ""
+
+
+@cache
+def _properties(package: Path) -> set[str]:
+    names: set[str] = set()
+    for each in (package / "_schemas").glob("*.js"):
+        names |= set(_PROPERTY.findall(each.read_text(encoding="utf-8")))
+    return names
+
+
+def _keys(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _keys(each)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield key
+            # Their keys are free.
+            if key not in ("labels", "annotations", "metadata", "selector", "behavior"):
+                yield from _keys(each)

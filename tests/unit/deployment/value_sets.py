@@ -11,7 +11,7 @@ import yaml
 
 from tests.deploy_files import CHART
 
-EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
+EXAMPLES = sorted([*CHART.glob("*_values.yaml"), *(CHART / "examples").glob("*.yaml")])
 _MODULES = sorted(path.stem for path in Path(__file__).parent.glob("values_*.py"))
 
 

@@ -18,7 +18,7 @@ sum({{ printf (index $queries (index . 1)) (include "conch.matchers" $root) }})
 
 {{- /* A target as KEDA reads it: a decimal number without a unit. */}}
 {{- define "conch.decimal" -}}
-{{- if hasSuffix "m" . }}{{ divf (trimSuffix "m" .) 1000 }}{{ else }}{{ mulf . 1 }}{{ end }}
+{{- mulf (trimSuffix "m" .) (hasSuffix "m" . | ternary 0.001 1.0) }}
 {{- end }}
 
 {{- /* A trigger of KEDA. Arguments: root, query, target. */}}

@@ -1,0 +1,66 @@
+"""Values of the server's own objects that are refused, with the texts of the refusals."""
+
+from typing import Any
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"environment": [{"name": "shm-size", "value": "5g"}]},
+        "environment: shm-size does not change the size of /dev/shm; set sharedMemory.size",
+    ),
+    ({"environment": [{"name": "SHM_SIZE", "value": "5g"}]}, "environment: SHM_SIZE does not change"),
+    (
+        {"environment": [{"name": "CONCH_OPENAI_API_KEY", "value": "sk-1"}]},
+        "environment: CONCH_OPENAI_API_KEY contains a secret; put the keys in a Secret, and set secrets.apiKeys",
+    ),
+    (
+        {"server": {"extraArgs": ["--log-verbose=1", "--http-port=9000"]}},
+        "server.extraArgs: --http-port is set by the chart; use service.httpPort",
+    ),
+    (
+        {"server": {"extraArgs": ["--openai-api-key=sk-1"]}},
+        "server.extraArgs: --openai-api-key is set by the chart; use secrets.apiKeys",
+    ),
+    ({"podSpec": {"volumes": []}}, "podSpec: volumes is set by the chart; use extraVolumes"),
+    ({"service": {"spec": {"type": "NodePort"}}}, "service.spec: type is set by the chart; use service.type"),
+    (
+        {"modelRepository": {"claimName": "models", "pull": "registry.example.com/models:1"}},
+        "modelRepository: claimName, image, pull and volume exclude each other; set one of them",
+    ),
+    (
+        {"modelRepositoryPath": "s3://models", "modelRepository": {"claimName": "models"}},
+        "modelRepository.path: s3://models is not a folder; set none of claimName, image, pull and volume",
+    ),
+    (
+        {"modelRepository": {"image": "registry.example.com/models:1"}},
+        "modelRepository.image: image volumes need kubernetesVersion 1.31 or later; use modelRepository.pull",
+    ),
+    (
+        {"model": {"name": "gpt2"}, "server": {"modelControlMode": "poll"}},
+        "server.modelControlMode: poll excludes server.loadModels; use none or explicit",
+    ),
+    ({"accelerator": {"sharing": "mig"}}, "accelerator: sharing mig and migProfile go together; set both or none"),
+    ({"accelerator": {"migProfile": "1g.5gb"}}, "accelerator: sharing mig and migProfile go together"),
+    (
+        {"gpu": ["NVIDIA-A10G"], "affinity": {"nodeAffinity": {}}},
+        "affinity.nodeAffinity: accelerator.products and accelerator.sharing set it; remove it, or them",
+    ),
+    ({"accelerator": {"sharing": "mps"}, "affinity": {"nodeAffinity": {}}}, "affinity.nodeAffinity: "),
+]
+
+# What the types refuse: the place, and what is allowed there. Helm's message has the place, too.
+INVALID: list[tuple[dict[str, Any], str, str]] = [
+    ({"replicas": 2}, "unknown key 'replicas'; did you mean 'replicaCount'?", "replicas"),
+    ({"image": {"version": "1"}}, "unknown key 'image.version'; Known: name, repository", "version"),
+    ({"image": {"tag": 24.06}}, "image.tag: Expected `str`, got `float` (Tag; ", "/image/tag"),
+    ({"image": {"digest": "sha256:1"}}, "image.digest: Expected `str` matching regex", "/image/digest"),
+    ({"image": {"pullPolicy": "Sometimes"}}, "allowed: Always, IfNotPresent, Never", "/image/pullPolicy"),
+    ({"replicaCount": -1}, "replicaCount: Expected `int` >= 0", "/replicaCount"),
+    ({"service": {"httpPort": 65536}}, "service.httpPort: Expected `int` <= 65535", "/service/httpPort"),
+    ({"sharedMemory": {"size": "5g"}}, "sharedMemory.size: ", "/sharedMemory/size"),
+    ({"workload": {"kind": "DaemonSet"}}, "allowed: Deployment, StatefulSet", "/workload/kind"),
+    ({"modelRepository": {"path": "models"}}, "modelRepository.path: ", "/modelRepository/path"),
+    ({"kubernetesVersion": "1.26"}, "kubernetesVersion: ", "/kubernetesVersion"),
+    ({"environment": [{"name": "A", "value": 1}]}, "environment[0].value: Expected `str`", "/environment/0/value"),
+    ({"secretEnvironment": [{"name": "A"}]}, "secretEnvironment[0]: ", "/secretEnvironment/0"),
+    ({"gpu": "NVIDIA-A10G"}, "gpu: Expected `array`, got `str`", "/gpu"),
+]

@@ -8,16 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.npm import npm_packages
+from tests.npm import npm_package
 
-_OPERATOR, _KEDA = "@kubernetes-models/prometheus-operator", "@kubernetes-models/keda"
-_PACKAGES = (f"{_OPERATOR}@6.0.0", f"{_KEDA}@2.0.0")
+_OPERATOR, _KEDA = ("@kubernetes-models/prometheus-operator", "6.0.0"), ("@kubernetes-models/keda", "2.0.0")
+# Kind → package, and its module below that.
 _MODULES = {
     **{
-        kind: f"{_OPERATOR}/monitoring.coreos.com/v1/{kind}"
+        kind: (_OPERATOR, f"monitoring.coreos.com/v1/{kind}")
         for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule")
     },
-    **{kind: f"{_KEDA}/keda.sh/v1alpha1/{kind}" for kind in ("ScaledObject", "TriggerAuthentication")},
+    **{kind: (_KEDA, f"keda.sh/v1alpha1/{kind}") for kind in ("ScaledObject", "TriggerAuthentication")},
 }
 KINDS = tuple(_MODULES)
 _VALIDATE = """
@@ -36,19 +36,22 @@ _PROPERTY = re.compile(r"data\d*\.(\w+)")
 
 def custom_resource_errors(objects: Sequence[dict[str, Any]]) -> list[str]:
     """Return the error of each object, "" if it is valid. Skips the test where npm is missing."""
-    folder = npm_packages(*_PACKAGES)
+    folders = {package: npm_package(*package) for package in (_OPERATOR, _KEDA)}
+    modules = {kind: str(folders[package] / f"{module}.js") for kind, (package, module) in _MODULES.items()}
+    text = json.dumps([modules, list(objects)])
     command = ["node", "--no-warnings", "-e", _VALIDATE]
-    text = json.dumps([_MODULES, list(objects)])
-    done = subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     errors: list[str] = json.loads(done.stdout)
-    return [error or _unknown(folder, value) for error, value in zip(errors, objects, strict=True)]
+    return [
+        error or _unknown(folders[_MODULES[value["kind"]][0]], value)
+        for error, value in zip(errors, objects, strict=True)
+    ]
 
 
-def _unknown(folder: Path, value: dict[str, Any]) -> str:
+def _unknown(package: Path, value: dict[str, Any]) -> str:
     """Return the keys of a spec that no schema of the package has; the API server would drop them."""
-    known = _properties(folder / "node_modules" / "/".join(_MODULES[value["kind"]].split("/")[:2]))
-    unknown = sorted(set(_keys(value["spec"])) - known)
+    unknown = sorted(set(_keys(value["spec"])) - _properties(package))
     return f"unknown keys: {', '.join(unknown)}" if unknown else ""
 
 

@@ -1,7 +1,6 @@
-"""Packages of npm for tests, installed below `.venv/npm` once; nothing is installed for the machine."""
+"""Packages of npm for tests, installed once below `.venv/npm`."""
 
 import fcntl
-import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,25 +10,21 @@ import pytest
 _FOLDER = Path(__file__).parents[1] / ".venv" / "npm"
 
 
-def npm_packages(*packages: str) -> Path:
-    """Return a folder whose node_modules has packages such as `name@1.2.3`.
-
-    Skips the test, with the reason, where npm is missing or cannot download them.
-    """
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip(f"npm is not installed, and {', '.join(packages)} are packages of npm")
-    folder = _FOLDER / hashlib.sha256(" ".join(packages).encode()).hexdigest()[:12]
-    done = folder / "done"
+def npm_package(name: str, version: str) -> Path:
+    """Return the folder of a package. Skips the test, with the reason, where npm is missing or cannot install it."""
+    folder = _FOLDER / f"{name.replace('/', '-')}-{version}"
+    found = folder / "node_modules" / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
-        if not done.is_file():
-            command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
-            try:
-                subprocess.run(
-                    [*command, "--prefix", str(folder), *packages], check=True, capture_output=True, timeout=300
-                )
-            except (OSError, subprocess.SubprocessError) as error:
-                pytest.skip(f"npm cannot install {', '.join(packages)}: {error}")
-            done.touch()
-    return folder
+        if not (folder / "installed").exists():
+            if shutil.which("npm") is None:
+                pytest.skip(f"npm is not installed; it would install {name}")
+            command = ["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--ignore-scripts"]
+            done = subprocess.run(
+                [*command, f"{name}@{version}"], capture_output=True, text=True, check=False, timeout=300
+            )
+            if done.returncode:
+                pytest.skip(f"npm cannot install {name}: {done.stderr.strip()[-200:]}")
+            (folder / "installed").touch()
+    return found

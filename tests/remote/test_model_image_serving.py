@@ -191,7 +191,7 @@ def test_a_modelcar_runs_as_kserve_starts_it(registry: str, tmp_path: Path, cont
     call(podman, *containers, "pull", "-q", "--tls-verify=false", f"{name}:1")
     mount = tmp_path / "mnt"
     mount.mkdir()
-    # Limits and runtime of their own, because a machine may not permit podman's.
+    # Other limits and another runtime, because a machine may not permit podman's.
     limits = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000", "--network=none"]
     run = [podman, *containers, "--runtime=runc", "run", "--rm", *limits]
     prefetch = '[ -d /models ] && [ "$(ls -A /models)" ] && echo OK'

@@ -316,7 +316,7 @@ def test_the_image_of_this_machine_is_chosen(name: str, tmp_path: Path) -> None:
     assert list(mirror(f"{name}/only:1", tmp_path).scan()) == ["others"]  # models for any machine
 
 
-def test_artefacts_that_are_no_images_are_named(name: str, tmp_path: Path) -> None:
+def test_artefacts_other_than_images_are_named(name: str, tmp_path: Path) -> None:
     push(f"{name}:chart", b"?", kind="application/vnd.cncf.helm.chart.content.v1.tar+gzip")
     with pytest.raises(ConfigError, match=r"a layer has the type 'application/vnd\.cncf\.helm"):
         mirror(f"{name}:chart", tmp_path).scan()

@@ -8,6 +8,7 @@ from conch import __version__
 from conch.deployment.chart.files import chart_file, chart_keys_file, schema_file, values_file
 from conch.deployment.chart.rules_file import rules_file
 from conch.deployment.chart.scaling_files import counters_file, pod_metrics_file
+from conch.deployment.kserve.files import kserve_files
 from conch.deployment.kubernetes.adapter_rules import adapter_values_file
 from conch.monitoring.dashboards.catalog import all_dashboards
 from conch.monitoring.dashboards.grafana import dashboard_json
@@ -26,6 +27,7 @@ FILES: dict[Path, Callable[[], str]] = {
     CHART / "files" / "pod-metrics.yaml": pod_metrics_file,
     CHART / "files" / "rules.yaml": rules_file,
     **{CHART / "files" / "dashboards" / f"{each.uid}.json": partial(dashboard_json, each) for each in all_dashboards()},
+    **{ROOT / "deploy" / "kserve" / path: text for path, text in kserve_files(__version__)},
 }
 
 

@@ -50,7 +50,7 @@ from conch.observability.metrics.model_table import ModelRow, model_table
 from conch.observability.metrics.processes import ProcessMeter
 from conch.observability.tracing.observer import Observer
 from conch.options.server_options import ServerOptions
-from conch.repository.entries.model_dir import ModelDirRoot, wait_for_folder
+from conch.repository.entries.model_dir import ModelDirRoot, wait_for_path
 from conch.repository.namespaces import Repositories
 from conch.repository.roots import Root, open_root, public_name
 from conch.repository.store import Repository
@@ -175,7 +175,7 @@ class Server:
         if removed := await asyncio.to_thread(remove_abandoned):
             _log.info("removed the uploaded files of %d killed servers", removed)
         if self._options.model_dir:
-            await wait_for_folder(Path(self._options.model_dir), self._options.model_dir_wait_secs)
+            await wait_for_path(Path(self._options.model_dir), self._options.model_dir_wait_secs)
         try:
             report = await self.control.load_at_start(self._options.load_model if mode == "explicit" else [ALL_MODELS])
         except ConchError as error:

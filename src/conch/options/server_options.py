@@ -115,7 +115,7 @@ class ServerOptions:
         "",
         "Model repository",
         "Directory of one model without the folders of a repository, such as only model.onnx; KServe mounts such ones. "
-        "A repository in it is served too.",
+        "A file of a model or a repository is served too.",
         PATH,
         aliases=("model_dir",),
     )

@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from conch.errors import ConfigError
-from conch.repository.entries.model_dir import ModelDirRoot, wait_for_folder
+from conch.repository.entries.model_dir import ModelDirRoot, wait_for_path
 from conch.repository.store import ModelFiles, Repository
 from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
@@ -98,6 +98,17 @@ def test_language_models(tmp_path: Path, read: Read) -> None:
     assert (files.directory / "1" / "checkpoint" / "config.json").is_symlink()
 
 
+def test_one_of_several_files(onnx: Path, read: Read) -> None:
+    onnx.chmod(0o755)
+    (onnx / "other.onnx").write_bytes((onnx / "model.onnx").read_bytes())
+    with pytest.raises(ConfigError, match=r"several models; choose one: model\.onnx, other\.onnx"):
+        read(onnx)
+    files = read(onnx / "other.onnx")
+    assert (files.directory / "1" / "model.onnx").readlink() == onnx / "other.onnx"
+    assert [path for path, _, _ in files.fingerprint] == ["model.onnx", "other.onnx"]
+    assert ModelDirRoot(onnx / "other.onnx").names() == ["other"]
+
+
 @pytest.mark.parametrize("name", ["model.joblib", "model.pkl", "iris.pickle"])
 def test_pickles_need_a_flag(name: str, tmp_path: Path, read: Read) -> None:
     (tmp_path / name).write_bytes(b"\x80\x04N.")
@@ -167,11 +178,11 @@ def test_waiting_for_a_modelcar(tmp_path: Path) -> None:
     link = tmp_path / "models"
     thread = threading.Timer(0.2, link.symlink_to, [tmp_path / "image"])
     thread.start()
-    asyncio.run(wait_for_folder(link, 60))
+    asyncio.run(wait_for_path(link, 60))
     assert link.is_dir()
     thread.join()
 
 
 def test_a_modelcar_that_does_not_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    asyncio.run(wait_for_folder(tmp_path / "models", 1))
+    asyncio.run(wait_for_path(tmp_path / "models", 1))
     assert "does not exist after 1 s" in caplog.text

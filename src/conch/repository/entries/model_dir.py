@@ -21,7 +21,7 @@ _POLL_S = 0.1
 
 
 class ModelDirRoot:
-    """A folder that is presented as a repository of one model. Nothing is written into it.
+    """A folder, or a model's file, that is presented as a repository of one model. Nothing is written into it.
 
     * A model's files, such as only `model.onnx`: each load gets a temporary folder of symbolic links to them, with the
       configuration that they need.
@@ -46,14 +46,18 @@ class ModelDirRoot:
     def is_repository(self) -> bool:
         """Whether the folder is a repository of models. Reads it."""
         try:
-            return not is_model_folder(self._folder) and any(
-                is_model_name(path.name) and is_model_folder(path) for path in self._folder.iterdir()
+            return (
+                self._folder.is_dir()
+                and not is_model_folder(self._folder)
+                and any(is_model_name(path.name) and is_model_folder(path) for path in self._folder.iterdir())
             )
         except OSError:
             return False
 
     def names(self) -> list[str]:
         """Return the model's name, or those of a repository. Raises ConfigError if the folder cannot be read."""
+        if self._folder.is_file():
+            return [self.name]
         found = LocalRoot(self._folder).names()
         return found if self.is_repository else [self.name]
 
@@ -68,6 +72,9 @@ class ModelDirRoot:
         if name != self.name:
             return ()
         try:
+            if self._folder.is_file():
+                # Weights may be in other files beside it.
+                return fingerprint(self._folder.parent)
             return fingerprint(self._folder)
         except OSError as error:
             raise Unavailable(f"the files of model '{name}' cannot be read: {error}") from error
@@ -113,17 +120,17 @@ def _link(folder: Path, entry: Entry) -> None:
         (folder / "config.pbtxt").write_text(entry.config, encoding="utf-8")
 
 
-async def wait_for_folder(folder: Path, limit_s: int) -> None:
-    """Return when the folder exists or `limit_s` seconds have passed.
+async def wait_for_path(path: Path, limit_s: int) -> None:
+    """Return when the folder or file exists, or `limit_s` seconds have passed.
 
     The folder of a modelcar is a link that another container creates, at a time that is not ordered with this one.
     """
-    if not limit_s or folder.is_dir():  # noqa: ASYNC240 - once, at start
+    if not limit_s or path.exists():  # noqa: ASYNC240 - once, at start
         return
-    _log.info("waiting up to %d s for '%s'", limit_s, folder)
+    _log.info("waiting up to %d s for '%s'", limit_s, path)
     try:
         async with asyncio.timeout(limit_s):
-            while not folder.is_dir():  # noqa: ASYNC110, ASYNC240 - a file system reports no event for this
+            while not path.exists():  # noqa: ASYNC110, ASYNC240 - a file system reports no event for this
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
-        _log.error("'%s' does not exist after %d s", folder, limit_s)
+        _log.error("'%s' does not exist after %d s", path, limit_s)

@@ -1,0 +1,174 @@
+"""Serving runtimes: how KServe starts Conch for a model format.
+
+A ClusterServingRuntime is chosen automatically only for formats that no runtime of KServe serves: installing one must
+not change services that run already. A ServingRuntime is installed into a namespace to serve all of its formats there.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+HTTP_PORT, GRPC_PORT, METRICS_PORT = 8080, 9000, 8002  # the first two are those of KServe's runtimes
+MODEL_DIR = "/mnt/models"
+_GROUP = "serving.kserve.io/v1alpha1"
+_PRIORITY = 2  # above the 1 of KServe's runtimes, where both are chosen automatically
+_WAIT_S = 600  # for the image of a modelcar to be pulled
+_EXIT_TIMEOUT_S = 20  # with the hook of 5 s less than the 30 s of Kubernetes between SIGTERM and SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFormat:
+    """A name and the versions of `modelFormat`. `built_in`: whether a runtime of KServe serves it."""
+
+    name: str
+    versions: tuple[str, ...]
+    built_in: bool
+
+
+ONNX = ModelFormat("onnx", ("1",), built_in=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingRuntime:
+    """One flavour of the image, and the formats that it serves. `flavour` is the suffix of the image's tag."""
+
+    name: str
+    extras: str  # of the image's build
+    flavour: str
+    formats: tuple[ModelFormat, ...]
+    generates: bool = False  # language models, which clients call over HTTP
+    memory: str = "2Gi"
+    shared_memory: str = "256Mi"
+    limits: tuple[tuple[str, str], ...] = ()  # further resources
+
+    def objects(self, version: str) -> Iterator[dict[str, Any]]:
+        """Yield the cluster's runtimes: one for HTTP and one for gRPC, because Knative allows one port."""
+        yield self.runtime(version)
+        if not self.generates:
+            yield self.runtime(version, grpc=True)
+
+    def runtime(self, version: str, *, grpc: bool = False, namespaced: bool = False) -> dict[str, Any]:
+        """Return the object for a version of the image."""
+        return {
+            "apiVersion": _GROUP,
+            "kind": "ServingRuntime" if namespaced else "ClusterServingRuntime",
+            "metadata": {"name": f"{self.name}-grpc" if grpc else self.name},
+            "spec": {
+                "annotations": {
+                    "prometheus.kserve.io/port": str(METRICS_PORT),
+                    "prometheus.kserve.io/path": "/metrics",
+                },
+                "supportedModelFormats": list(self._formats(automatic=namespaced)),
+                "protocolVersions": ["grpc-v2" if grpc else "v2"],
+                "multiModel": False,
+                "containers": [self._container(version, grpc=grpc)],
+                "volumes": [
+                    {"name": "tmp", "emptyDir": {}},
+                    {"name": "cache", "emptyDir": {}},
+                    {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": self.shared_memory}},
+                ],
+            },
+        }
+
+    def _formats(self, *, automatic: bool) -> Iterator[dict[str, Any]]:
+        for each in self.formats:
+            chosen = {"autoSelect": True, "priority": _PRIORITY} if automatic or not each.built_in else {}
+            for version in each.versions:
+                yield {"name": each.name, "version": version, **({"autoSelect": False} | chosen)}
+
+    def _container(self, version: str, *, grpc: bool) -> dict[str, Any]:
+        resources = {"cpu": "1", "memory": self.memory, **dict(self.limits)}
+        return {
+            "name": "kserve-container",
+            "image": image(version, self.flavour),
+            "args": [
+                "serve",
+                "--model-name={{.Name}}",
+                f"--model-dir={MODEL_DIR}",
+                f"--model-dir-wait-secs={_WAIT_S}",
+                f"--http-port={HTTP_PORT}",
+                f"--grpc-port={GRPC_PORT}",
+                f"--metrics-port={METRICS_PORT}",
+                f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+            ],
+            # The image's default, which has no models here.
+            "env": [{"name": "CONCH_MODEL_REPOSITORY", "value": ""}],
+            "ports": [
+                {"name": "h2c", "containerPort": GRPC_PORT, "protocol": "TCP"}
+                if grpc
+                else {"name": "http1", "containerPort": HTTP_PORT, "protocol": "TCP"}
+            ],
+            **_probes(grpc=grpc),
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "privileged": False,
+                "readOnlyRootFilesystem": True,
+                "runAsNonRoot": True,
+                "capabilities": {"drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "resources": {"requests": dict(resources), "limits": resources},
+            "volumeMounts": [
+                {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the container
+                {"name": "cache", "mountPath": "/cache"},
+                {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+            ],
+        }
+
+
+def _probes(*, grpc: bool) -> Mapping[str, Any]:
+    """Return the probes: a server that loads a model is alive and not ready, and is not restarted."""
+    if grpc:
+        # Knative probes readiness on the port of the service only. Health of gRPC is readiness.
+        alive: dict[str, Any] = {"tcpSocket": {"port": GRPC_PORT}}
+        ready: dict[str, Any] = {"grpc": {"port": GRPC_PORT}}
+    else:
+        alive = {"httpGet": {"path": "/v2/health/live", "port": HTTP_PORT}}
+        ready = {"httpGet": {"path": "/v2/health/ready", "port": HTTP_PORT}}
+    return {
+        "startupProbe": {**alive, "periodSeconds": 2, "failureThreshold": 60},
+        "livenessProbe": {**alive, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
+        "readinessProbe": {**ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
+    }
+
+
+def image(version: str, flavour: str) -> str:
+    """Return the reference of the image of a version."""
+    return f"ghcr.io/conch-server/conch:{version}{f'-{flavour}' if flavour else ''}"
+
+
+RUNTIMES = (
+    ServingRuntime("conch", "remote,onnxruntime", "", (ONNX, ModelFormat("triton", ("2",), built_in=True))),
+    ServingRuntime("conch-openvino", "remote,openvino", "openvino", (ModelFormat("openvino", ("1",), built_in=False),)),
+    ServingRuntime(
+        "conch-trees",
+        "remote,onnxruntime,fil,sklearn",
+        "trees",
+        (
+            ModelFormat("xgboost", ("1", "2", "3"), built_in=True),
+            ModelFormat("lightgbm", ("3", "4"), built_in=True),
+            ModelFormat("sklearn", ("1",), built_in=True),
+            ModelFormat("treelite", ("4",), built_in=False),
+        ),
+    ),
+    ServingRuntime("conch-pytorch", "remote,pytorch", "pytorch", (ModelFormat("pytorch", ("1", "2"), built_in=True),)),
+    ServingRuntime(
+        "conch-genai",
+        "remote,openvino-genai",
+        "genai",
+        (ModelFormat("gguf", ("1",), built_in=False), ModelFormat("openvino-genai", ("1",), built_in=False)),
+        generates=True,
+        memory="8Gi",
+        shared_memory="1Gi",
+    ),
+    ServingRuntime(
+        "conch-vllm",
+        "remote,vllm",
+        "vllm",
+        (ModelFormat("huggingface", ("1",), built_in=True),),
+        generates=True,
+        memory="24Gi",
+        shared_memory="4Gi",
+        limits=(("nvidia.com/gpu", "1"),),
+    ),
+)

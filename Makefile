@@ -7,7 +7,7 @@ ARGS ?=
 WORKERS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo observe fleet quick test vllm test-vllm check format bench bench-llm bench-tools docs deploy-files clean
+.PHONY: help setup demo observe fleet quick test vllm test-vllm kserve test-kserve check format bench bench-llm bench-tools docs deploy-files clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,12 @@ vllm: .venv/.dev ## Make .bench/vllm-venv, where the vllm engine and its tests f
 
 test-vllm: vllm ## Run the tests that need vLLM, which other runs skip where it is missing (ARGS go to pytest)
 	$(BIN)/python -m pytest -m vllm $(ARGS)
+
+kserve: .venv/.dev ## Make .bench/kserve-venv with KServe's Python package, whose client tests use (450 MB)
+	$(BIN)/python -m tests.kserve.environment
+
+test-kserve: kserve ## Run the tests that need it, which other runs skip where it is missing (ARGS go to pytest)
+	$(BIN)/python -m pytest -m kserve $(ARGS)
 
 check: .venv/.dev ## Run linter, formatter, type checker, import contract, spelling and style
 	$(BIN)/ruff check .

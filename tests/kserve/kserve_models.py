@@ -6,6 +6,7 @@ are generated from KServe's CRDs, those of pods from Kubernetes' OpenAPI documen
 
 import re
 import sys
+from pathlib import Path
 
 import kserve.models
 import kubernetes.client.models
@@ -62,7 +63,6 @@ def expect(value, kind, place):
 
 if __name__ == "__main__":
     for path in sys.argv[1:]:
-        with open(path) as file:
-            for document in yaml.safe_load_all(file):
-                build(document, KINDS[document["kind"]], f"{path}: {document['kind']}")
-                print(document["kind"], document["metadata"]["name"])
+        for document in yaml.safe_load_all(Path(path).read_text()):
+            build(document, KINDS[document["kind"]], f"{path}: {document['kind']}")
+            print(document["kind"], document["metadata"]["name"])

@@ -37,6 +37,7 @@ class ServingRuntime:
     flavour: str
     formats: tuple[ModelFormat, ...]
     generates: bool = False  # language models, which clients call over HTTP
+    rows: int = 64  # of a request and a batch, where the model does not say; Triton's default is 4
     memory: str = "2Gi"
     shared_memory: str = "256Mi"
     limits: tuple[tuple[str, str], ...] = ()  # further resources
@@ -90,6 +91,7 @@ class ServingRuntime:
                 f"--grpc-port={GRPC_PORT}",
                 f"--metrics-port={METRICS_PORT}",
                 f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+                *([] if self.generates else [f"--backend-config=default-max-batch-size={self.rows}"]),
             ],
             # The image's default, which has no models here.
             "env": [{"name": "CONCH_MODEL_REPOSITORY", "value": ""}],
@@ -150,6 +152,7 @@ RUNTIMES = (
             ModelFormat("sklearn", ("1",), built_in=True),
             ModelFormat("treelite", ("4",), built_in=False),
         ),
+        rows=1024,
     ),
     ServingRuntime("conch-pytorch", "remote,pytorch", "pytorch", (ModelFormat("pytorch", ("1", "2"), built_in=True),)),
     ServingRuntime(

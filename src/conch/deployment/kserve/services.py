@@ -13,7 +13,7 @@ _RATIO = 'avg(triton:queue_compute:ratio{{namespace="models", pod=~"{name}-predi
 
 
 @dataclass(frozen=True, slots=True)
-class InferenceService:
+class KServeService:
     """One InferenceService. `model` and `predictor` are further fields of the specification's parts of these names."""
 
     name: str
@@ -46,7 +46,7 @@ class InferenceService:
 
 
 SERVICES = (
-    InferenceService(
+    KServeService(
         "densenet",
         "an ONNX file, scaled by Knative on concurrent requests, down to none",
         "onnx",
@@ -54,7 +54,7 @@ SERVICES = (
         "conch",
         predictor={"minReplicas": 0, "maxReplicas": 4, "scaleMetric": "concurrency", "scaleTarget": 8},
     ),
-    InferenceService(
+    KServeService(
         "densenet-grpc",
         "the same model over gRPC",
         "onnx",
@@ -62,7 +62,7 @@ SERVICES = (
         "conch-grpc",
         model={"protocolVersion": "grpc-v2"},
     ),
-    InferenceService(
+    KServeService(
         "densenet-canary",
         "a tenth of the requests for the model at a new place; apply over the service that has the old one",
         "onnx",
@@ -70,7 +70,7 @@ SERVICES = (
         "conch",
         predictor={"canaryTrafficPercent": 10},
     ),
-    InferenceService(
+    KServeService(
         "densenet-keda",
         "a Deployment that KEDA scales on the ratio of queue time to compute time, by the shipped recording rule",
         "onnx",
@@ -98,7 +98,7 @@ SERVICES = (
             },
         },
     ),
-    InferenceService(
+    KServeService(
         "densenet-hpa",
         "a Deployment that the HPA scales on CPU",
         "onnx",
@@ -108,17 +108,17 @@ SERVICES = (
         model={"lifecycle": _DRAIN},
         predictor={"minReplicas": 1, "maxReplicas": 4, "scaleMetric": "cpu", "scaleTarget": 80},
     ),
-    InferenceService(
+    KServeService(
         "iris-xgboost", "a forest of XGBoost", "xgboost", "gs://kfserving-examples/models/xgboost/iris", "conch-trees"
     ),
-    InferenceService(
+    KServeService(
         "iris-lightgbm",
         "a forest of LightGBM",
         "lightgbm",
         "gs://kfserving-examples/models/lightgbm/iris",
         "conch-trees",
     ),
-    InferenceService(
+    KServeService(
         "iris-sklearn",
         "model.joblib, a pickle: the flag states that its source is trusted to run code",
         "sklearn",
@@ -126,14 +126,14 @@ SERVICES = (
         "conch-trees",
         model={"args": ["--allow-pickled-models=true"]},
     ),
-    InferenceService(
+    KServeService(
         "detector",
         "a repository of Triton in an OCI image, with Python models and an ensemble (a modelcar)",
         "triton",
         "oci://registry.example.com/team/models:1",
         "conch",
     ),
-    InferenceService(
+    KServeService(
         "chat",
         "a language model on the CPU; of several GGUF files in the folder the argument chooses one",
         "gguf",
@@ -141,7 +141,7 @@ SERVICES = (
         "conch-genai",
         model={"args": ["--model-dir=/mnt/models/qwen2.5-0.5b-instruct-q4_k_m.gguf"]},
     ),
-    InferenceService(
+    KServeService(
         "chat-vllm",
         "a language model on a GPU; max_model_len and others are in the model.json beside the checkpoint",
         "huggingface",

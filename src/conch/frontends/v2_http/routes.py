@@ -51,6 +51,8 @@ _MAX_VERSION = 2**63 - 1
 _VERSION_DIGITS = 19
 _MAX_SHOWN_DIGITS = 40
 _TEXT = content_type(b"text/plain")
+# Triton sends no body; the protocol has these documents, and KServe's Python client parses them.
+_LIVE, _READY = b'{"live":true}', b'{"ready":true}'
 
 _INFER = ("infer",)
 _GET = (b"GET",)
@@ -239,10 +241,10 @@ class V2Http:
         reply.send(200, JSON, self._metadata)
 
     def _live(self, _request: HttpRequest, reply: HttpReply) -> None:
-        reply.send(200 if self._inference.live() else 400, _TEXT)
+        _send_health(reply, self._inference.live(), _LIVE)
 
     def _ready(self, _request: HttpRequest, reply: HttpReply) -> None:
-        reply.send(200 if self._inference.ready() else 400, _TEXT)
+        _send_health(reply, self._inference.ready(), _READY)
 
     def _all_statistics(self, _request: HttpRequest, reply: HttpReply) -> None:
         send_in_slices(reply, JSON, documents.statistics_pieces(self._inference.statistics()))
@@ -271,6 +273,13 @@ class V2Http:
 
 
 @lru_cache(maxsize=256)
+def _send_health(reply: HttpReply, healthy: bool, document: bytes) -> None:
+    if healthy:
+        reply.send(200, JSON, document)
+    else:
+        reply.send(400, _TEXT)
+
+
 def _split_model_path(path: str) -> tuple[str, str, tuple[str, ...]] | None:
     """Split `/v2/models/<name>[/versions/<digits>][/…]` into name, version and rest; None if it is no such path."""
     parts = path.split("/")

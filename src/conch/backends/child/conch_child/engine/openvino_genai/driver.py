@@ -14,7 +14,7 @@ from .. import messages
 from ..cache_size import GIB
 from ..detokenizer import DecodeMany, StopStrings, TextStream, TokenTexts, decode_new, partial_character_tokens
 from ..driver import Driver, Event, Prompt, Refused, describe_prompt, prompt_only_event, truncated
-from .options import Options, read_only_remedy, read_options
+from .options import Options, read_only_remedy, read_options, writable_model
 from .sampling import SAME_NAME, generation_config
 from .waiting import WaitingRequest, WaitingRequests
 
@@ -113,7 +113,8 @@ class OpenVinoDriver(Driver):
         for name, value in chosen.scheduler.items():
             setattr(scheduler, name, value)
         try:
-            self._pipeline = genai.ContinuousBatchingPipeline(str(chosen.model), scheduler, chosen.device, properties)
+            with writable_model(chosen.model, self.log) as model:
+                self._pipeline = genai.ContinuousBatchingPipeline(str(model), scheduler, chosen.device, properties)
         except RuntimeError as error:
             self.log(messages.ERROR, f"cannot load '{chosen.model}': {error}")
             raise Refused(

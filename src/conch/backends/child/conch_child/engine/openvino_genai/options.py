@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Iterator
 
 from .. import cache_size, messages
 from ..cache_size import GIB
@@ -177,6 +180,26 @@ def _trained_context(model: Path) -> int:
             f"{model}: the GGUF file is damaged or incomplete ({cause}); copy or convert it again"
         ) from error
     return 0
+
+
+@contextmanager
+def writable_model(model: Path, log: Log) -> Iterator[Path]:
+    """Yield a GGUF file that this user may write: a temporary copy of one on a read-only mount, else the file itself.
+
+    The copy is removed at the end: the library reads the file while it creates the pipeline, and not later.
+    """
+    if not read_only_remedy(model):
+        yield model
+        return
+    with TemporaryDirectory(prefix="conch-gguf-") as folder:
+        try:
+            copied = shutil.copyfile(model, Path(folder) / model.name)
+        except OSError as error:
+            log(messages.WARNING, f"no copy of the read-only '{model}' can be made in '{folder}': {error.strerror}")
+            copied = model
+        else:
+            log(messages.INFO, f"copied '{model}' to '{folder}' for the load: OpenVINO GenAI opens it for writing")
+        yield copied
 
 
 def read_only_remedy(path: Path) -> str:

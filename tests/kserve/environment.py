@@ -1,0 +1,48 @@
+"""KServe's Python package in a separate environment, because it needs other versions of psutil and of web frameworks.
+
+`python -m tests.kserve.environment` (`make kserve`) sets it up; tests find it there, or where TEST_KSERVE_ENV says.
+"""
+
+import os
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+
+VERSION = "0.21.0"
+_HOME = Path(__file__).parents[2] / ".bench" / "kserve-venv"
+_STAMP = _HOME / f"kserve-{VERSION}"  # written last
+
+
+def _python() -> Path | None:
+    named = os.environ.get("TEST_KSERVE_ENV")
+    if named:
+        return Path(named, "bin", "python")
+    return _HOME / "bin" / "python" if _STAMP.exists() else None
+
+
+PYTHON = _python()
+# Marks of a test that runs KServe's package.
+needs_kserve = (
+    pytest.mark.kserve,
+    pytest.mark.skipif(
+        PYTHON is None,
+        reason="the kserve package (450 MB) is not there: `make kserve` sets it up, or set TEST_KSERVE_ENV",
+    ),
+)
+
+
+def run(script: Path, *arguments: object) -> str:
+    """Run a script by the environment's interpreter and return what it prints. Fails with its errors."""
+    assert PYTHON is not None
+    done = subprocess.run([PYTHON, script, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+if __name__ == "__main__":
+    if not _STAMP.exists():
+        venv.create(_HOME, clear=True, with_pip=True)
+        subprocess.run([_HOME / "bin" / "python", "-m", "pip", "install", "--quiet", f"kserve=={VERSION}"], check=True)
+        _STAMP.touch()

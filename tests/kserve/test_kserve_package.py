@@ -1,0 +1,74 @@
+"""KServe's own Python package: its classes read our objects, its clients call our server."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conch.deployment.kserve.runtimes import RUNTIMES
+from tests.backends.onnxruntime.onnx_models import FP32, write_identity
+from tests.deploy_files import ROOT
+from tests.kserve.environment import PYTHON, needs_kserve, run
+from tests.kserve.pod import Pod
+
+HERE = Path(__file__).parent
+FILES = sorted((ROOT / "deploy" / "kserve").rglob("*.yaml"))
+BUILT = {each.name: each for each in RUNTIMES}
+
+pytestmark = list(needs_kserve)
+
+
+def test_the_objects_are_those_of_kserve() -> None:
+    built = run(HERE / "kserve_models.py", *FILES).splitlines()
+    assert len(built) == sum(path.read_text().count("\nkind: ") for path in FILES)
+    assert {line.split()[0] for line in built} == {"ClusterServingRuntime", "ServingRuntime", "InferenceService"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("storageUri", "storageURI", "spec.predictor.model: V1beta1ModelSpec has no field 'storageURI'"),
+        ("maxReplicas: 4", "maxReplicas: four", "spec.predictor.maxReplicas: expected int, got 'four'"),
+        ("\nspec:", "\nspecification:", "has no field 'specification'"),
+    ],
+)
+def test_wrong_objects_are_found(old: str, new: str, complaint: str, tmp_path: Path) -> None:
+    text = (ROOT / "deploy" / "kserve" / "services" / "densenet.yaml").read_text()
+    assert old in text
+    (tmp_path / "wrong.yaml").write_text(text.replace(old, new))
+    assert PYTHON is not None
+    command: list[Any] = [PYTHON, HERE / "kserve_models.py", tmp_path / "wrong.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+
+
+def called(pod: Pod, *names: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(run(HERE / "kserve_client.py", f"http://{pod.http}", pod.grpc, *names))
+    return answer
+
+
+def test_the_clients_call_an_onnx_model(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    shutil.move(write_identity(tmp_path / "made", FP32, ["n", 4]) / "1" / "model.onnx", tmp_path / "models")
+    with Pod(BUILT["conch"].runtime("1"), "densenet", tmp_path / "models", tmp_path / "pod") as pod:
+        answer = called(pod, "densenet", "IN", "OUT", "2,4")
+    assert np.allclose(answer["values"], answer["rows"])
+
+
+def test_the_clients_call_a_forest_in_a_file_called_bst(tmp_path: Path) -> None:
+    xgboost = pytest.importorskip("xgboost")
+    (tmp_path / "models").mkdir()
+    random = np.random.default_rng(1)
+    data = xgboost.DMatrix(random.random((60, 4)), random.integers(0, 3, 60))
+    booster = xgboost.train({"objective": "multi:softprob", "num_class": 3}, data, 3)
+    booster.save_model(tmp_path / "forest.ubj")
+    shutil.move(tmp_path / "forest.ubj", tmp_path / "models" / "model.bst")
+    with Pod(BUILT["conch-trees"].runtime("1", grpc=True), "iris", tmp_path / "models", tmp_path / "pod") as pod:
+        answer = called(pod, "iris", "input__0", "output__0", "64,4")
+    expected = booster.predict(xgboost.DMatrix(np.array(answer["rows"], np.float32)))
+    assert np.allclose(answer["values"], expected, atol=1e-5)

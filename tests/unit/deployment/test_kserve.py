@@ -1,0 +1,109 @@
+"""The objects for KServe: containers that Kubernetes accepts, and KServe's own rules for runtimes and services."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from conch.deployment.kserve.runtimes import ONNX, RUNTIMES, ModelFormat, ServingRuntime
+from conch.deployment.kserve.services import SERVICES, KServeService
+from conch.options.parser import parse
+from conch.options.server_options import ServerOptions
+
+VERSIONS = ("1.27", "1.30", "1.33", "1.37")
+OBJECTS = [each for runtime in RUNTIMES for each in runtime.objects("1.2.3")]
+# Where KServe's runtimes choose themselves, with their priorities, by protocol; of release 0.21.
+BUILT_IN = {"sklearn", "xgboost", "lightgbm", "onnx", "pytorch", "triton", "tensorrt", "huggingface"}
+# What KServe's storage initializer and modelcars fetch.
+SCHEMES = ("s3", "gs", "pvc", "hf", "oci", "https")
+
+
+def container(runtime: dict[str, Any]) -> dict[str, Any]:
+    (only,) = runtime["spec"]["containers"]
+    assert isinstance(only, dict)
+    return only
+
+
+def options(words: list[str], **flags: str) -> ServerOptions:
+    """The server's options from the arguments of a container."""
+    assert words[0] == "serve"
+    return parse([word.replace("{{.Name}}", "m") for word in words[1:]], flags)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("runtime", OBJECTS, ids=lambda each: each["metadata"]["name"])
+def test_kubernetes_accepts_the_pods(runtime: dict[str, Any], version: str) -> None:
+    spec = {"containers": runtime["spec"]["containers"], "volumes": runtime["spec"]["volumes"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "m"}, "spec": spec}
+    kubernetes_validate.validate(pod, version, strict=True)
+    assert {each["name"] for each in spec["volumes"]} == {each["name"] for each in container(runtime)["volumeMounts"]}
+
+
+@pytest.mark.parametrize("runtime", OBJECTS, ids=lambda each: each["metadata"]["name"])
+def test_the_server_accepts_the_arguments_and_listens_where_it_is_probed(runtime: dict[str, Any]) -> None:
+    only = container(runtime)
+    chosen = options(only["args"], **{each["name"]: each["value"] for each in only["env"]})
+    assert (chosen.model_dir, chosen.model_name, chosen.model_repository) == ("/mnt/models", "m", ())
+    (port,) = only["ports"]  # Knative allows one
+    over_grpc = runtime["spec"]["protocolVersions"] == ["grpc-v2"]
+    assert (port["name"], port["containerPort"]) == (
+        ("h2c", chosen.grpc_port) if over_grpc else ("http1", chosen.http_port)
+    )
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        (probed,) = (each["port"] for each in only[name].values() if isinstance(each, dict))
+        assert probed == port["containerPort"], name
+    assert runtime["spec"]["annotations"]["prometheus.kserve.io/port"] == str(chosen.metrics_port)
+    assert chosen.exit_timeout_secs < 30
+
+
+def automatic(runtime: dict[str, Any]) -> Iterator[tuple[str, str, str, int]]:
+    for each in runtime["spec"]["supportedModelFormats"]:
+        if each["autoSelect"]:
+            for protocol in runtime["spec"]["protocolVersions"]:
+                yield each["name"], each["version"], protocol, each["priority"]
+
+
+def test_a_cluster_runtime_takes_no_services_from_those_of_kserve() -> None:
+    chosen = [each for runtime in OBJECTS for each in automatic(runtime)]
+    assert {name for name, *_ in chosen} == {"openvino", "treelite", "gguf", "openvino-genai"}
+    assert not {name for name, *_ in chosen} & BUILT_IN
+    # KServe's webhook refuses two runtimes of one priority for a format and a protocol.
+    assert len({(name, version, protocol) for name, version, protocol, _ in chosen}) == len(chosen)
+
+
+def test_a_namespace_opts_in_to_all_formats() -> None:
+    runtime = RUNTIMES[0].runtime("1", namespaced=True)
+    assert runtime["kind"] == "ServingRuntime"
+    assert [name for name, *_ in automatic(runtime)] == [each.name for each in RUNTIMES[0].formats]
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda each: each.name)
+def test_services_name_a_runtime_that_serves_their_format_and_protocol(service: KServeService) -> None:
+    model = service.object()["spec"]["predictor"]["model"]
+    (runtime,) = (each for each in OBJECTS if each["metadata"]["name"] == model["runtime"])
+    assert model["modelFormat"]["name"] in {each["name"] for each in runtime["spec"]["supportedModelFormats"]}
+    assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
+    assert model["storageUri"].partition("://")[0] in SCHEMES
+    options([*container(runtime)["args"], *model.get("args", ())], CONCH_MODEL_REPOSITORY="")
+
+
+def test_knative_and_deployments_are_not_mixed() -> None:
+    for service in SERVICES:
+        is_deployment = service.annotations.get("serving.kserve.io/deploymentMode") == "Standard"
+        predictor = service.object()["spec"]["predictor"]
+        assert ("lifecycle" in predictor["model"]) == is_deployment, f"{service.name}: Knative allows no hooks"
+        if not is_deployment:
+            assert "autoScaling" not in predictor
+            assert predictor.get("scaleMetric", "concurrency") in ("concurrency", "rps")
+        elif predictor.get("minReplicas") == 0:
+            pytest.fail(f"{service.name}: a Deployment does not scale to zero")
+
+
+def test_resources_and_rows_are_those_of_the_table() -> None:
+    made = ServingRuntime("x", "", "gpu", (ONNX, ModelFormat("y", ("1", "2"), built_in=False)), limits=(("a/b", "1"),))
+    only = container(made.runtime("7"))
+    assert only["image"].endswith(":7-gpu")
+    assert only["resources"]["limits"] == {"cpu": "1", "memory": "2Gi", "a/b": "1"}
+    assert "--backend-config=default-max-batch-size=64" in only["args"]
+    assert len(made.runtime("7")["spec"]["supportedModelFormats"]) == 3

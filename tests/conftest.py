@@ -14,6 +14,7 @@ LONGEST_FIRST = (
     "examples/test_observe.py",
     "robustness/test_llm_slow_clients.py",
     "robustness/test_grpc_slow_clients.py",
+    "fleet/test_loop.py",
     "backends/pytorch/test_processes.py",
 )
 

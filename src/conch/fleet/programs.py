@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from conch.errors import ConfigError
 
 # Program → Debian package.
-PACKAGES = {"prometheus": "prometheus", "haproxy": "haproxy", "nginx": "nginx-light"}
+PACKAGES = {"prometheus": "prometheus", "haproxy": "haproxy", "nginx": "nginx"}
 # Debian has servers in /usr/sbin, which is not on every user's PATH.
 _SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 

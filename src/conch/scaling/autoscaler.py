@@ -18,6 +18,7 @@ class Pod:
     """A pod as the autoscaler sees it. Times are seconds of any one clock.
 
     `requests` is by resource name, such as "cpu" in cores, summed over containers, and by "container/resource".
+    `count` is how many pods like this one it stands for, with equal values: simulations have thousands.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Pod:
     ready_since_s: float | None = 0.0  # when the ready condition last changed
     deleted: bool = False
     requests: Mapping[str, float] = field(default_factory=dict)
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)

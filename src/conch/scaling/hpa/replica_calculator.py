@@ -87,7 +87,7 @@ def group_pods(
         elif resource == "cpu" and _is_starting(pod, reading, now_s, settings):
             unready.add(pod.name)
         else:
-            ready += 1
+            ready += pod.count
     return PodGroups(ready, frozenset(unready), frozenset(missing), frozenset(ignored))
 
 
@@ -115,7 +115,9 @@ def _from_pods(
     }
     if not values:
         raise MetricUnavailable("did not receive metrics for targeted pods (pods might be unready)")
-    usage_of = _utilization(metric, seen.pods) if metric.target_type is TargetType.UTILIZATION else _average(metric)
+    counts = {each.name: each.count for each in seen.pods if each.count != 1}
+    is_utilization = metric.target_type is TargetType.UTILIZATION
+    usage_of = _utilization(metric, seen.pods, counts) if is_utilization else _Average(milli(metric.target), counts)
     ratio, shown = usage_of.ratio(values)
     scale_up_with_unready = bool(groups.unready) and ratio > 1.0
     if not scale_up_with_unready and not groups.missing:
@@ -132,7 +134,7 @@ def _from_pods(
     turned = (ratio < 1.0 < damped) or (damped < 1.0 < ratio)
     if tolerances.contain(damped) or turned:
         return ReplicaProposal(seen.spec_replicas, shown)
-    replicas = _whole(damped * len(values))
+    replicas = _whole(damped * sum(counts.get(name, 1) for name in values))
     if (damped < 1.0 and replicas > seen.spec_replicas) or (damped > 1.0 and replicas < seen.spec_replicas):
         return ReplicaProposal(seen.spec_replicas, shown)
     return ReplicaProposal(replicas, shown)
@@ -144,13 +146,14 @@ class _Utilization:
 
     target: int
     requests: Mapping[str, int]
+    counts: Mapping[str, int]
 
     def ratio(self, values: Mapping[str, int]) -> tuple[float, float]:
-        known = {name: value for name, value in values.items() if name in self.requests}
-        requested = sum(self.requests[name] for name in known)
+        known = [name for name in values if name in self.requests]
+        requested = sum(self.requests[name] * self.counts.get(name, 1) for name in known)
         if not requested:
             raise MetricUnavailable("no metrics returned matched known pods")
-        percent = sum(known.values()) * 100 // requested
+        percent = sum(values[name] * self.counts.get(name, 1) for name in known) * 100 // requested
         return percent / self.target, float(percent)
 
     def when_missing(self, pod: str) -> int:
@@ -162,9 +165,11 @@ class _Average:
     """Usage as the average of the pods."""
 
     target: int
+    counts: Mapping[str, int]
 
     def ratio(self, values: Mapping[str, int]) -> tuple[float, float]:
-        average = sum(values.values()) // len(values)
+        total = sum(value * self.counts.get(name, 1) for name, value in values.items())
+        average = total // sum(self.counts.get(name, 1) for name in values)
         return average / self.target, average / 1000
 
     def when_missing(self, pod: str) -> int:
@@ -172,7 +177,7 @@ class _Average:
         return self.target
 
 
-def _utilization(metric: MetricSpec, pods: Sequence[Pod]) -> _Utilization:
+def _utilization(metric: MetricSpec, pods: Sequence[Pod], counts: Mapping[str, int]) -> _Utilization:
     requests = {}
     for pod in pods:
         request = pod.requests.get(metric.request_key)
@@ -181,11 +186,7 @@ def _utilization(metric: MetricSpec, pods: Sequence[Pod]) -> _Utilization:
                 f"missing request for {metric.name} in container {metric.container} of Pod {pod.name}"
             )
         requests[pod.name] = milli(request)
-    return _Utilization(int(metric.target), requests)
-
-
-def _average(metric: MetricSpec) -> _Average:
-    return _Average(milli(metric.target))
+    return _Utilization(int(metric.target), requests, counts)
 
 
 def _from_total(usage: int, target: int, seen: Observation, tolerances: Tolerances) -> ReplicaProposal:
@@ -198,7 +199,7 @@ def _from_total(usage: int, target: int, seen: Observation, tolerances: Toleranc
         raise MetricUnavailable(
             "unable to calculate ready pods: no pods returned by selector while calculating replica count"
         )
-    ready = sum(1 for each in seen.pods if each.phase is PodPhase.RUNNING and each.ready)
+    ready = sum(each.count for each in seen.pods if each.phase is PodPhase.RUNNING and each.ready)
     return ReplicaProposal(_whole(ratio * ready), usage / 1000)
 
 

@@ -1,0 +1,1 @@
+"""KEDA: ScaledObjects, polling, activation, fallback, scaling modifiers, and the HPA that KEDA creates. Pure."""

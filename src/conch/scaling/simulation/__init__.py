@@ -1,0 +1,1 @@
+"""Simulation of autoscaled replicas over a day: queues, start of replicas, what Prometheus sees, faults. Pure."""

@@ -12,7 +12,7 @@ _NOISE_CORRELATION_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class TrafficCurve:
     """Requests per second, one value per second; `name` is how it is shown."""
 
     name: str
@@ -28,7 +28,7 @@ class Traffic:
         """All requests."""
         return float(self.rates.sum())
 
-    def with_noise(self, share: float, seed: int) -> "Traffic":
+    def with_noise(self, share: float, seed: int) -> "TrafficCurve":
         """Return traffic that wanders around this one: lognormal with this deviation, correlated over a minute."""
         if share <= 0:
             return self
@@ -43,17 +43,17 @@ class Traffic:
         for index in range(1, count):
             wander[index] = keep * wander[index - 1] + np.sqrt(1 - keep * keep) * shocks[index]
         factor = np.exp(share * np.interp(np.arange(self.duration_s), np.arange(count) * step, wander) - share**2 / 2)
-        return Traffic(self.name, self.rates * factor)
+        return TrafficCurve(self.name, self.rates * factor)
 
 
-def diurnal(low: float, high: float, peak_h: float = 20.0, duration_s: int = DAY_S) -> Traffic:
+def diurnal(low: float, high: float, peak_h: float = 20.0, duration_s: int = DAY_S) -> TrafficCurve:
     """Return a day between two rates: a cosine with its peak at an hour."""
     hours = np.arange(duration_s) / 3600
     wave = (1 + np.cos((hours - peak_h) * 2 * np.pi / 24)) / 2
-    return Traffic(f"diurnal from {low:g} to {high:g} requests/s", low + (high - low) * wave)
+    return TrafficCurve(f"diurnal from {low:g} to {high:g} requests/s", low + (high - low) * wave)
 
 
-def from_curve(curve: RateCurve, duration_s: int, name: str) -> Traffic:
+def from_curve(curve: RateCurve, duration_s: int, name: str) -> TrafficCurve:
     """Return the rates of a curve."""
     ends, starts = list[float](), list[float]()
     begins, at = list[float](), 0.0
@@ -67,19 +67,19 @@ def from_curve(curve: RateCurve, duration_s: int, name: str) -> Traffic:
     first, last = np.array(starts)[index], np.array(ends)[index]
     lengths = np.diff([*begins, at])
     within = (seconds - np.array(begins)[index]) / lengths[index]
-    return Traffic(name, first + (last - first) * within)
+    return TrafficCurve(name, first + (last - first) * within)
 
 
-def from_times(times_s: NDArray[np.float64], name: str, factor: float = 1.0) -> Traffic:
+def from_times(times_s: NDArray[np.float64], name: str, factor: float = 1.0) -> TrafficCurve:
     """Return the requests of each second of a recording, times a factor. Raises ValueError for an empty one."""
     if not len(times_s):
         raise ValueError(f"{name} has no requests")
     counts = np.bincount(np.asarray(times_s, dtype=np.int64)).astype(np.float64)
-    return Traffic(name, counts * factor)
+    return TrafficCurve(name, counts * factor)
 
 
-def from_counts(counts: NDArray[np.float64], interval_s: int, name: str, factor: float = 1.0) -> Traffic:
+def from_counts(counts: NDArray[np.float64], interval_s: int, name: str, factor: float = 1.0) -> TrafficCurve:
     """Return the rates of counts per interval, even within each. Raises ValueError for an empty recording."""
     if not len(counts) or interval_s < 1:
         raise ValueError(f"{name} has no counts, or its interval is shorter than 1 s")
-    return Traffic(name, np.repeat(np.asarray(counts, dtype=np.float64) / interval_s, interval_s) * factor)
+    return TrafficCurve(name, np.repeat(np.asarray(counts, dtype=np.float64) / interval_s, interval_s) * factor)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from conch.scaling.autoscaler import MetricReading, Pod, ScalingDecision
 from conch.scaling.hpa.controller import HpaController
-from conch.scaling.hpa.spec import HpaSettings, MetricType
+from conch.scaling.hpa.spec import HpaSettings, MetricType, TargetType
 from conch.scaling.keda.formula import FormulaError
 from conch.scaling.keda.spec import ScaledObjectSpec, Trigger
 
@@ -34,7 +34,7 @@ class KedaController:
                 return ScalingDecision(first, "KEDAScaleTargetActivated", f"Scaled from {replicas} to {first}")
             return ScalingDecision(replicas, "ScalerActive", "Scaling is performed because triggers are active")
         if any(each.error for each in read):
-            # A metric that cannot be read is no sign of idleness.
+            # Whether there is load is unknown while a metric cannot be read.
             if spec.fallback is not None and self._is_failing() and replicas < spec.fallback.choose(replicas):
                 return ScalingDecision(spec.fallback.choose(replicas), "FallbackExists", "triggers cannot be read")
             return ScalingDecision(replicas, "TriggerError", "triggers cannot be read; replicas stay")
@@ -84,6 +84,8 @@ class KedaController:
         if not reading.error or fallback is None or self._failures[index] <= fallback.failure_threshold:
             return reading
         metric = self.spec.modifiers.metric if self.spec.modifiers is not None else trigger.metric
+        if metric.target_type is not TargetType.AVERAGE_VALUE:
+            return reading
         # The value that makes an HPA with the target AverageValue ask for these replicas.
         return MetricReading(value=metric.target * fallback.choose(replicas))
 

@@ -81,8 +81,10 @@ def _check(spec: ScaledObjectSpec) -> None:
         )
     if spec.fallback is not None:
         checked = [spec.modifiers.metric] if spec.modifiers else [each.metric for each in spec.triggers if each.query]
-        if any(each.target_type is not TargetType.AVERAGE_VALUE for each in checked):
-            raise ConfigError("spec.fallback: works with the metric type AverageValue only; KEDA ignores it otherwise")
+        if not any(each.target_type is TargetType.AVERAGE_VALUE for each in checked):
+            raise ConfigError(
+                "spec.fallback: needs a trigger with the metricType AverageValue; KEDA ignores it otherwise"
+            )
     if spec.modifiers is not None:
         unknown = spec.modifiers.formula.names - {each.metric.name for each in spec.triggers}
         if unknown:

@@ -9,7 +9,7 @@ from conch.scaling.hpa.controller import HpaController
 from conch.scaling.hpa.spec import HpaSpec, MetricSpec, MetricType
 from conch.scaling.keda.controller import KedaController
 from conch.scaling.keda.spec import ScaledObjectSpec
-from conch.scaling.simulation.queries import QueryCompiler, Series
+from conch.scaling.simulation.queries import CompiledQuery, QueryCompiler
 from conch.scaling.simulation.scenario import Scenario
 
 PolicySpec: TypeAlias = int | HpaSpec | ScaledObjectSpec
@@ -29,7 +29,7 @@ class AppliedPolicy:
         self._hpa = HpaController(spec, scenario.settings) if isinstance(spec, HpaSpec) else None
         self._keda = KedaController(spec, scenario.settings) if isinstance(spec, ScaledObjectSpec) else None
         self._utilization = queries.compile("rate(conch_instance_busy_seconds_total[1m]) / conch_instances")
-        self._series: list[tuple[MetricSpec, Series]] = []
+        self._series: list[tuple[MetricSpec, CompiledQuery]] = []
         if isinstance(spec, HpaSpec):
             self._series = [(each, self._compile(queries, each)) for each in spec.metrics]
         elif isinstance(spec, ScaledObjectSpec):
@@ -54,7 +54,7 @@ class AppliedPolicy:
     def _readings(self, now_s: int, pods: Sequence[Pod]) -> list[MetricReading]:
         return [self._reading(metric, series, now_s, pods) for metric, series in self._series]
 
-    def _reading(self, metric: MetricSpec, series: Series, now_s: int, pods: Sequence[Pod]) -> MetricReading:
+    def _reading(self, metric: MetricSpec, series: CompiledQuery, now_s: int, pods: Sequence[Pod]) -> MetricReading:
         is_resource = metric.type in {MetricType.RESOURCE, MetricType.CONTAINER_RESOURCE}
         # The metrics server, which serves resources, does not depend on Prometheus.
         state = "" if is_resource else self._availability(now_s)
@@ -69,7 +69,7 @@ class AppliedPolicy:
             return MetricReading(value=value)
         return MetricReading(by_pod={each.name: value for each in pods if each.name == "ready"})
 
-    def _compile(self, queries: QueryCompiler, metric: MetricSpec) -> Series:
+    def _compile(self, queries: QueryCompiler, metric: MetricSpec) -> CompiledQuery:
         if metric.type in {MetricType.RESOURCE, MetricType.CONTAINER_RESOURCE}:
             return self._utilization
         series = queries.compile(metric.name)
@@ -79,7 +79,7 @@ class AppliedPolicy:
             return queries.compile(f"sum({metric.name})")
         return series
 
-    def _trigger(self, queries: QueryCompiler, query: str) -> Series:
+    def _trigger(self, queries: QueryCompiler, query: str) -> CompiledQuery:
         if not query:
             return self._utilization
         series = queries.compile(query)

@@ -36,7 +36,7 @@ _US = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class MetricDelays:
     """How old values are when an autoscaler reads them."""
 
     scrape_interval_s: int = 15
@@ -45,7 +45,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class CompiledQuery:
     """A compiled query; `per_pod` if its result has a series for each pod."""
 
     evaluate: Evaluation
@@ -55,11 +55,11 @@ class Series:
 class QueryCompiler:
     """Compiles queries over one history."""
 
-    def __init__(self, history: History, service: ServiceModel, timing: Timing) -> None:
+    def __init__(self, history: History, service: ServiceModel, timing: MetricDelays) -> None:
         self._history, self._service, self._timing = history, service, timing
         self._counters, self._gauges = _columns(history, service)
 
-    def compile(self, text: str) -> Series:
+    def compile(self, text: str) -> CompiledQuery:
         """Return the series of a query, or of a metric of the custom metrics API. Raises ConfigError."""
         try:
             tree = parse(_ADAPTED.get(text, text))
@@ -67,21 +67,23 @@ class QueryCompiler:
             raise ConfigError(f"query '{text}': {error}") from None
         series = self._node(tree, text)
         lag = self._timing.adapter_lag_s
-        return Series(lambda at_s: series.evaluate(at_s - lag), series.per_pod)
+        return CompiledQuery(lambda at_s: series.evaluate(at_s - lag), series.per_pod)
 
     def names(self) -> list[str]:
         """Return the metrics that the simulation has."""
         return sorted([*self._counters, *self._gauges, *_RECORDED, *_ADAPTED])
 
-    def _node(self, node: Node, text: str) -> Series:
+    def _node(self, node: Node, text: str) -> CompiledQuery:
         match strip(node):
             case Number(value=value):
-                return Series(lambda _: value, per_pod=False)
+                return CompiledQuery(lambda _: value, per_pod=False)
             case Selector() as selector:
                 return self._selector(selector, text)
             case Negation(expr=expr):
                 inner = self._node(expr, text)
-                return Series(lambda at_s: None if (got := inner.evaluate(at_s)) is None else -got, inner.per_pod)
+                return CompiledQuery(
+                    lambda at_s: None if (got := inner.evaluate(at_s)) is None else -got, inner.per_pod
+                )
             case Aggregation() as aggregation:
                 return self._aggregation(aggregation, text)
             case Binary() as binary:
@@ -91,15 +93,17 @@ class QueryCompiler:
             case Parentheses() | Subquery() | _:
                 raise ConfigError(f"query '{text}': not supported in a simulation: {type(node).__name__}")
 
-    def _selector(self, selector: Selector, text: str) -> Series:
+    def _selector(self, selector: Selector, text: str) -> CompiledQuery:
         name = selector.metric or ""
         if name in _RECORDED:
             inner = self._node(parse(_RECORDED[name]), text)
             interval = self._timing.rule_interval_s
-            return Series(lambda at_s: inner.evaluate(at_s // interval * interval), per_pod=True)
+            return CompiledQuery(lambda at_s: inner.evaluate(at_s // interval * interval), per_pod=True)
         if name in self._gauges:
             gauge = self._gauges[name]
-            return Series(lambda at_s: gauge(self._scraped(at_s)) if self._has_pods(at_s) else None, per_pod=True)
+            return CompiledQuery(
+                lambda at_s: gauge(self._scraped(at_s)) if self._has_pods(at_s) else None, per_pod=True
+            )
         if name in self._counters:
             column, factor = self._counters[name]
             ages = self._history.age_share
@@ -108,7 +112,7 @@ class QueryCompiler:
                 index = self._scraped(at_s)
                 return column[index] * factor * ages[index] if self._has_pods(at_s) else None
 
-            return Series(raw, per_pod=True)
+            return CompiledQuery(raw, per_pod=True)
         raise ConfigError(f"query '{text}': the simulation has no metric '{name}'; it has {', '.join(self.names())}")
 
     def _has_pods(self, at_s: float) -> bool:
@@ -119,7 +123,7 @@ class QueryCompiler:
         interval = self._timing.scrape_interval_s
         return int(at_s // interval * interval)
 
-    def _aggregation(self, node: Aggregation, text: str) -> Series:
+    def _aggregation(self, node: Aggregation, text: str) -> CompiledQuery:
         inner = self._node(node.expr, text)
         keeps_pods = (node.grouping == "by" and bool(_POD_LABELS & set(node.labels))) or (
             node.grouping == "without" and not _POD_LABELS & set(node.labels)
@@ -129,7 +133,7 @@ class QueryCompiler:
         if keeps_pods or not inner.per_pod:
             return inner
         if node.operator in {"avg", "max", "min"}:
-            return Series(inner.evaluate, per_pod=False)
+            return CompiledQuery(inner.evaluate, per_pod=False)
         is_count = node.operator == "count"
 
         def total(at_s: float) -> float | None:
@@ -137,9 +141,9 @@ class QueryCompiler:
             pods = self._history.pods[self._scraped(at_s)] if value is not None else 0
             return None if value is None else float(pods) * (1.0 if is_count else value)
 
-        return Series(total, per_pod=False)
+        return CompiledQuery(total, per_pod=False)
 
-    def _binary(self, node: Binary, text: str) -> Series:
+    def _binary(self, node: Binary, text: str) -> CompiledQuery:
         left, right = self._node(node.left, text), self._node(node.right, text)
         operate = _BINARY.get(node.operator)
         if operate is None:
@@ -150,9 +154,9 @@ class QueryCompiler:
             result = operate(first(at_s), second(at_s))
             return float(result is not None) if returns_bool else result
 
-        return Series(evaluate, left.per_pod or right.per_pod)
+        return CompiledQuery(evaluate, left.per_pod or right.per_pod)
 
-    def _call(self, node: Call, text: str) -> Series:
+    def _call(self, node: Call, text: str) -> CompiledQuery:
         name, arguments = node.function, [strip(each) for each in node.arguments]
         if name in {"rate", "irate", "increase"} and isinstance(arguments[0], Selector):
             return self._rate(arguments[0], name, text)
@@ -161,12 +165,14 @@ class QueryCompiler:
         if name in {"clamp_min", "clamp_max"}:
             inner, bound = self._node(arguments[0], text), self._node(arguments[1], text)
             choose = max if name == "clamp_min" else min
-            return Series(lambda at_s: _chosen(choose, inner.evaluate(at_s), bound.evaluate(at_s)), inner.per_pod)
+            return CompiledQuery(
+                lambda at_s: _chosen(choose, inner.evaluate(at_s), bound.evaluate(at_s)), inner.per_pod
+            )
         if name in {"scalar", "vector"}:
-            return Series(self._node(arguments[0], text).evaluate, per_pod=False)
+            return CompiledQuery(self._node(arguments[0], text).evaluate, per_pod=False)
         raise ConfigError(f"query '{text}': {name} is not supported in a simulation")
 
-    def _rate(self, selector: Selector, function: str, text: str) -> Series:
+    def _rate(self, selector: Selector, function: str, text: str) -> CompiledQuery:
         if selector.metric is None or selector.metric not in self._counters:
             raise ConfigError(
                 f"query '{text}': {function} needs a counter, got '{selector.metric}'; "
@@ -186,9 +192,9 @@ class QueryCompiler:
                 return None
             return (column[last] - column[first]) / span * scale
 
-        return Series(rate, per_pod=True)
+        return CompiledQuery(rate, per_pod=True)
 
-    def _over_time(self, name: str, arguments: list[Node], text: str) -> Series:
+    def _over_time(self, name: str, arguments: list[Node], text: str) -> CompiledQuery:
         source = arguments[0]
         if isinstance(source, Subquery):
             inner = self._node(source.expr, text)
@@ -210,7 +216,7 @@ class QueryCompiler:
             ]
             return reduce(points, horizon) if points else None
 
-        return Series(evaluate, inner.per_pod)
+        return CompiledQuery(evaluate, inner.per_pod)
 
 
 def _columns(

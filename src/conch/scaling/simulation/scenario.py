@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from conch.scaling.hpa.spec import HpaSettings
-from conch.scaling.simulation.queries import Timing
+from conch.scaling.simulation.queries import MetricDelays
 from conch.scaling.simulation.service import ServiceModel
-from conch.scaling.traffic import Traffic
+from conch.scaling.traffic import TrafficCurve
 
 
 class FaultKind(Enum):
@@ -47,7 +47,7 @@ class ColdStart:
 class Scenario:
     """One simulation, but for the policy. `slo_s` is the latency that `objective` of all requests must meet."""
 
-    traffic: Traffic
+    traffic: TrafficCurve
     service: ServiceModel
     cold_start: ColdStart = field(default_factory=ColdStart)
     slo_s: float = 0.2
@@ -55,6 +55,6 @@ class Scenario:
     objective: float = 0.99
     initial_replicas: int = 1
     max_queue: float = float("inf")  # waiting requests of a replica; more are rejected
-    timing: Timing = field(default_factory=Timing)
+    timing: MetricDelays = field(default_factory=MetricDelays)
     settings: HpaSettings = field(default_factory=HpaSettings)
     faults: tuple[Fault, ...] = ()

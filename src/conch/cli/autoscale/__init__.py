@@ -1,0 +1,1 @@
+"""`conch autoscale`: simulations of autoscalers."""

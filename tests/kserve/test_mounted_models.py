@@ -88,6 +88,21 @@ def test_a_modelcar_that_comes_late_and_a_pickle_that_is_trusted(tmp_path: Path)
         image.chmod(0o755)
 
 
+def test_openvino_ir(onnx: Path, tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    (tmp_path / "ir").mkdir()
+    openvino.save_model(openvino.convert_model(onnx / "model.onnx"), tmp_path / "ir" / "net.xml")
+    runtime = next(each for each in RUNTIMES if each.name == "conch-openvino").runtime("1")
+    with (
+        Pod(runtime, "net", tmp_path / "ir", tmp_path / "pod") as pod,
+        tritonclient.http.InferenceServerClient(pod.http) as client,
+    ):
+        (given,) = client.get_model_metadata("net")["inputs"]
+        rows = tritonclient.http.InferInput(given["name"], [2, 4], "FP32")
+        rows.set_data_from_numpy(np.ones((2, 4), np.float32))
+        assert client.infer("net", [rows]).get_response()["outputs"][0]["shape"] == [2, 4]
+
+
 def test_a_repository_keeps_its_names(tmp_path: Path) -> None:
     write_identity(tmp_path / "models" / "a", FP32, ["n", 4])
     write_identity(tmp_path / "models" / "b", FP32, ["n", 4])

@@ -1,5 +1,6 @@
 """The objects for KServe: containers that Kubernetes accepts, and KServe's own rules for runtimes and services."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from conch.deployment.kserve.runtimes import ONNX, RUNTIMES, ModelFormat, Servin
 from conch.deployment.kserve.services import SERVICES, KServeService
 from conch.options.parser import parse
 from conch.options.server_options import ServerOptions
+from tests.deploy_files import ROOT
 
 VERSIONS = ("1.27", "1.30", "1.33", "1.37")
 OBJECTS = [each for runtime in RUNTIMES for each in runtime.objects("1.2.3")]
@@ -107,3 +109,12 @@ def test_resources_and_rows_are_those_of_the_table() -> None:
     assert only["resources"]["limits"] == {"cpu": "1", "memory": "2Gi", "a/b": "1"}
     assert "--backend-config=default-max-batch-size=64" in only["args"]
     assert len(made.runtime("7")["spec"]["supportedModelFormats"]) == 3
+
+
+def test_the_page_lists_runtimes_and_services() -> None:
+    page = (ROOT / "docs" / "kserve.md").read_text(encoding="utf-8")
+    for runtime in RUNTIMES:
+        formats = ", ".join(each.name for each in runtime.formats)
+        assert f"\n| `{runtime.name}` | {formats} | `{runtime.extras}` |\n" in page
+    rows = page.partition("| File in `deploy/kserve/services`")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"`([\w-]+)\.yaml`", rows)) == sorted(each.name for each in SERVICES)

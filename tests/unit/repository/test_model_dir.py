@@ -125,11 +125,14 @@ def test_a_model_folder_is_served_under_another_name(tmp_path: Path, read: Read)
     assert (files.versions_on_disk, files.temporary) == ((1, 7), False)
 
 
-def test_models_of_a_repository_keep_their_names(tmp_path: Path) -> None:
+def test_models_of_a_repository_keep_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     put(tmp_path, {"a/config.pbtxt": 'backend: "python"', "a/1/model.py": "", "b/1/model.py": "", ".git/1/x": ""})
     root = ModelDirRoot(tmp_path, "isvc")
     assert root.is_repository
-    assert sorted(root.names()) == ["a", "b"]
+    for _ in range(2):
+        assert sorted(root.names()) == ["a", "b"]
+    assert caplog.text.count("its models keep their names, --model-name is not used") == 1
     assert Repository([root]).read("b").directory == tmp_path / "b"
     assert not root.has("isvc")
 

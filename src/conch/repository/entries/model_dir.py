@@ -38,6 +38,7 @@ class ModelDirRoot:
             raise ConfigError(f"model name '{self.name}' is not possible: servers ignore folders of this name")
         self._options = EntryOptions(allow_pickles=allow_pickles)
         self._links = TemporaryFolders()
+        self._unused_name = name
 
     def __str__(self) -> str:
         return str(self._folder)
@@ -59,7 +60,12 @@ class ModelDirRoot:
         if self._folder.is_file():
             return [self.name]
         found = LocalRoot(self._folder).names()
-        return found if self.is_repository else [self.name]
+        if not self.is_repository:
+            return [self.name]
+        if self._unused_name:
+            _log.info("'%s' is a repository: its models keep their names, --model-name is not used", self._folder)
+            self._unused_name = ""
+        return found
 
     def scan(self) -> Mapping[str, Fingerprint]:
         """Return the fingerprints of the models."""

@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+ENGINE ?= docker
 # Number of processes that run tests. A later -n in ARGS wins: -n 0 runs them in one, as a debugger needs it.
 WORKERS ?= $(shell nproc)
 
@@ -76,6 +77,13 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 
 deploy-files: .venv/.dev ## Write the generated files of deploy/ from the typed values
 	$(BIN)/python -m tests.deploy_files
+
+.PHONY: image test-image
+image: ## Build the container image with docker (ENGINE=podman; ARGS="--build-arg FLAVOUR=openvino" for another flavour)
+	$(ENGINE) build -f deploy/Dockerfile -t conch $(ARGS) .
+
+test-image: .venv/.dev ## Build the image with podman and run it; needs root, runc and mmdebstrap (ARGS go to pytest)
+	CONCH_TEST_IMAGE=1 $(BIN)/python -m pytest -n 0 tests/image $(ARGS)
 
 clean: ## Remove the environment and what tools leave behind
 	rm -rf .venv .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-output

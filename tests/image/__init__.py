@@ -1,0 +1,1 @@
+"""The container image: its Dockerfile, and what podman builds and runs from it."""

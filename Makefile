@@ -8,7 +8,7 @@ ENGINE ?= docker
 WORKERS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo observe fleet quick test vllm test-vllm kserve test-kserve check format bench bench-llm bench-tools docs deploy-files clean
+.PHONY: help setup demo observe fleet quick test vllm test-vllm kserve test-kserve test-terraform check format bench bench-llm bench-tools docs deploy-files clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ kserve: .venv/.dev ## Make .bench/kserve-venv with KServe's Python package, whos
 
 test-kserve: kserve ## Run the tests that need it, which other runs skip where it is missing (ARGS go to pytest)
 	$(BIN)/python -m pytest -m kserve $(ARGS)
+
+test-terraform: .venv/.dev ## Run all tests of the blueprint for EKS; make test omits those that take minutes
+	CONCH_TEST_TERRAFORM=1 $(BIN)/python -m pytest tests/terraform $(ARGS)
 
 check: .venv/.dev ## Run linter, formatter, type checker, import contract, spelling and style
 	$(BIN)/ruff check .

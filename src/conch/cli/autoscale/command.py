@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from conch.scaling.simulation.engine import SimulationRun
 
 _FAILURE, _USAGE_ERROR = 1, 2
-_DEFAULT_POLICIES = ("ratio", "utilization", "rps", "pending", "predict")
+_DEFAULT_POLICIES = ("ratio", "utilization", "utilization+ratio", "pending", "predict")
 
 _DESCRIPTION = "Simulates autoscalers of Kubernetes and KEDA over a day of traffic, and compares them."
 _EPILOG = """
@@ -28,7 +28,8 @@ _EPILOG = """
 
 traffic: steady:RATE, diurnal:LOW:HIGH[:PEAK HOUR], burst:BASE:BURST:ON/PERIOD, ramp:START:END:TIME,
 counts:TIME:FILE (numbers of requests per TIME), or a recorded load as of conch bench --trace
-policies: ratio, utilization, rps, pending, predict, counter, kv, waiting, ttft, keda, fixed; :TARGET sets the target
+policies: ratio, utilization, rps, pending, kv, waiting, or several of them as utilization+ratio; predict, keda, ttft,
+counter, fixed. :TARGET sets the target, as in ratio:500m
 faults: prometheus-down:AT:TIME, metric-missing:AT:TIME, kill:AT[:N], drain:AT[:N], never-ready:AT[:N]
 """
 

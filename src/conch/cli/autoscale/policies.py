@@ -65,20 +65,30 @@ def _documents(path: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def built_in(word: str, given: Namespace, scenario: Scenario) -> NamedPolicy:
-    """Return a built-in policy by NAME or NAME:TARGET. Raises ConfigError."""
-    name, colon, target = word.partition(":")
-    if name not in _BUILT_IN:
-        raise ConfigError(f"--policy: '{name}' is not a policy; expected one of {', '.join(_BUILT_IN)}")
+    """Return a built-in policy by NAME or NAME:TARGET, or an HPA with several as NAME+NAME. Raises ConfigError."""
+    parts = [each.partition(":")[::2] for each in word.split("+")]
+    for name, _ in parts:
+        if name not in _BUILT_IN or (len(parts) > 1 and name not in _POD_METRICS):
+            known = _POD_METRICS if len(parts) > 1 else _BUILT_IN
+            raise ConfigError(f"--policy: '{name}' is not a policy here; expected one of {', '.join(known)}")
     peak = needed_replicas(float(scenario.traffic.rates.max()), scenario.service)
+    name, text = parts[0]
     if name == "fixed":
-        return NamedPolicy(word, int(target) if colon else peak)
-    default = _default_target(name, scenario)
-    number = parse_quantity(target) if colon else default
-    if number is None or number <= 0:
-        raise ConfigError(f"--policy: '{target}' is not a target; expected a quantity such as 500m or 2")
+        if text and not text.isdecimal():
+            raise ConfigError(f"--policy: '{text}' is not a number of replicas; expected fixed:4")
+        return NamedPolicy(word, int(text or peak))
     maximum = given.max_replicas or max(_MAX_FACTOR * peak, 4)
-    scaling = {"minReplicas": given.min_replicas, "maxReplicas": maximum, **_BUILT_IN[name](number, scenario)}
-    return _deployed(word, scaling, given)
+    scaling = _BUILT_IN[name](_target(name, text, scenario), scenario)
+    for more, target in parts[1:]:
+        scaling["metrics"] += _BUILT_IN[more](_target(more, target, scenario), scenario)["metrics"]
+    return _deployed(word, {"minReplicas": given.min_replicas, "maxReplicas": maximum, **scaling}, given)
+
+
+def _target(name: str, text: str, scenario: Scenario) -> float:
+    number = parse_quantity(text) if text else _default_target(name, scenario)
+    if number is None or number <= 0:
+        raise ConfigError(f"--policy: '{text}' is not a target; expected a quantity such as 500m or 2")
+    return number
 
 
 def _deployed(word: str, scaling: Mapping[str, Any], given: Namespace) -> NamedPolicy:
@@ -149,16 +159,19 @@ def _ttft(target: float, scenario: Scenario) -> dict[str, Any]:
     return {"type": "keda", "metrics": [waiting], "keda": {"triggers": [trigger]}}
 
 
+_POD_METRICS = {
+    "ratio": "triton:queue_compute:ratio",
+    "utilization": "conch:instance_utilization:ratio_rate1m",
+    "rps": "conch_requests_per_second",
+    "pending": "nv_inference_pending_request_count",
+    "kv": "vllm:kv_cache_usage_perc",
+    "waiting": "vllm:num_requests_waiting",
+}
 _BUILT_IN: Mapping[str, Callable[[float, Scenario], dict[str, Any]]] = {
-    "ratio": _hpa("triton:queue_compute:ratio"),
-    "utilization": _hpa("conch:instance_utilization:ratio_rate1m"),
-    "rps": _hpa("conch_requests_per_second"),
-    "pending": _hpa("nv_inference_pending_request_count"),
+    **{name: _hpa(metric) for name, metric in _POD_METRICS.items()},
     "predict": _keda("conch_requests_per_second", predicts=True),
     "keda": _keda("conch_requests_per_second", predicts=False),
-    "counter": lambda target, _: {"type": "hpa", "counter": target},
-    "kv": _hpa("vllm:kv_cache_usage_perc"),
-    "waiting": _hpa("vllm:num_requests_waiting"),
     "ttft": _ttft,
+    "counter": lambda target, _: {"type": "hpa", "counter": target},
     "fixed": lambda target, _: {"fixed": target},
 }

@@ -16,7 +16,7 @@ from conch.scaling.simulation.judgement import flapping, remarks
 
 _WIDTH = 120
 _BARS = "▁▂▃▄▅▆▇█"
-_CELLS = 32
+_COLUMNS = 80  # beside the name and the bars
 _SERIES_STEP_S = 60
 
 
@@ -35,11 +35,12 @@ def report(runs: Sequence[SimulationRun], winner: SimulationRun) -> str:
         f"{duration_text(scenario.slo_s)}.\n"
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("policy", overflow="fold", max_width=24)
+    table.add_column("policy", no_wrap=True)
     for title in ("missed", "replica-hours", "% × hours", "replicas", "max. in flight", "changes"):
         table.add_column(title, justify="right")
     table.add_column("ready replicas")
     highest = max(int(each.ready.max()) for each in runs)
+    cells = max(_WIDTH - _COLUMNS - max(len(each.name) for each in runs), 10)
     for run in runs:
         style = "bold green" if run is winner and run.meets_objective else "bold" if run is winner else ""
         table.add_row(
@@ -50,22 +51,22 @@ def report(runs: Sequence[SimulationRun], winner: SimulationRun) -> str:
             f"{run.ready.min()}–{run.ready.max()}",
             _count(run.max_inside),
             str(len(run.events)),
-            sparkline(run.ready, highest),
+            sparkline(run.ready, highest, cells),
             style=style,
         )
-    table.add_row("load", "", "", "", "", "", "", sparkline(rates, float(rates.max())), style="dim")
+    table.add_row("load", "", "", "", "", "", "", sparkline(rates, float(rates.max()), cells), style="dim")
     console.print(table)
     for run in runs:
         for each in remarks(run):
             console.print(f"{run.name}: {each}", soft_wrap=True)
     verdict = "meets the objective with the fewest replica-hours" if winner.meets_objective else "misses the fewest"
     console.print(f"\n{winner.name} {verdict}.", soft_wrap=True)
-    return stream.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
 
 
-def sparkline(values: NDArray[Any], highest: float) -> str:
+def sparkline(values: NDArray[Any], highest: float, cells: int) -> str:
     """Return the largest values of equal parts of the time as bars."""
-    parts = np.array_split(values, min(_CELLS, len(values)))
+    parts = np.array_split(values, min(cells, len(values)))
     scale = (len(_BARS) - 1) / max(highest, 1e-9)
     return "".join(_BARS[min(round(float(each.max()) * scale), len(_BARS) - 1)] for each in parts)
 

@@ -30,6 +30,10 @@ Evaluation: TypeAlias = Callable[[float], float | None]
 # Names that prometheus-adapter serves, and what they are.
 _ADAPTED = {"conch_requests_per_second": "rate(nv_inference_request_success[1m])"}
 _RECORDED = {each.name: each.expr for each in recording_rules().rules if "sum by" not in each.expr}
+# Adapters are often configured to serve names without colons.
+_UNDERSCORED = {
+    each.replace(":", "_"): each for each in (*_RECORDED, "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+}
 _POD_LABELS = frozenset({"pod", "instance", "pod_name", "kubernetes_pod_name"})
 _DEFAULT_SUBQUERY_STEP_S = 60.0
 _US = 1e6
@@ -62,7 +66,7 @@ class QueryCompiler:
     def compile(self, text: str) -> CompiledQuery:
         """Return the series of a query, or of a metric of the custom metrics API. Raises ConfigError."""
         try:
-            tree = parse(_ADAPTED.get(text, text))
+            tree = parse(_ADAPTED.get(text) or _UNDERSCORED.get(text) or text)
         except PromqlError as error:
             raise ConfigError(f"query '{text}': {error}") from None
         series = self._node(tree, text)

@@ -61,6 +61,8 @@ _log = logging.getLogger(__name__)
 
 _MIN_THREADS_TIMEOUT_S = 0.5
 _DRAIN_POLL_S = 0.01
+# After the shutdown delay: how long requests may still come on connections that are open.
+_LAST_REQUESTS_S = 1.0
 
 
 class Server:
@@ -159,7 +161,7 @@ class Server:
         )
         for service in services(parts):
             with _naming_flags(service):
-                await service.listener.start()
+                await service.listener.start(listen=service.flags == "metrics" or not self._options.listen_when_ready)
             self._services.append(service)
             self.ports[service.flags] = service.listener.port
             _log.info("Started %s at %s:%d", service.name, service.address, service.listener.port)
@@ -188,6 +190,10 @@ class Server:
         if mode == "poll":
             self._watchers.append(asyncio.create_task(self.control.poll(self._options.repository_poll_secs)))
         self._accepting = True
+        if self._options.listen_when_ready:
+            for service in self._services:
+                if service.flags != "metrics":
+                    await service.listener.listen()
         if any(isinstance(model, GenerativeModel) for model in self.inference.models()):
             self._prompts.warm()
         _reduce_collections()
@@ -208,6 +214,25 @@ class Server:
             _log.info("no model is loaded; clients can load the %d models of %s", len(index), places)
         else:
             _log.warning("no models found in %s; expected <repository>/<model>/<version>/<file>", places)
+
+    async def leave(self) -> None:
+        """Report not ready and serve on for --shutdown-delay-secs, then close the ports and serve what is on its way.
+
+        A request that comes in this time is answered. Clients are asked to open other connections: for load balancers
+        without health checks, which learn of the end when these are refused.
+        """
+        self._accepting = False
+        listeners = [service.listener for service in self._services]
+        for listener in listeners:
+            listener.retire_connections()
+        await asyncio.sleep(self._options.shutdown_delay_secs)
+        for listener in listeners:
+            listener.stop_accepting()
+            listener.retire_connections()
+        for _ in range(round(_LAST_REQUESTS_S / _DRAIN_POLL_S)):
+            await asyncio.sleep(_DRAIN_POLL_S)
+            if not any(listener.connections for listener in listeners):
+                break
 
     async def stop(self) -> bool:
         """Report not ready, drain the admitted requests and stop. Returns whether that was done in time."""
@@ -412,6 +437,9 @@ async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: lo
                 await server.stop()
                 return 1
         await stopping.wait()
+        if starting.done() and options.shutdown_delay_secs:
+            _log.info("Not ready; stopping in %d s", options.shutdown_delay_secs)
+            await server.leave()
         starting.cancel()
     except (OSError, ConchError) as error:
         _log.error("cannot start: %s", error)

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import socket
 import ssl
 from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
@@ -57,6 +59,11 @@ class Listener(ABC, Generic[Connection]):
         self._sweeper: asyncio.Task[None] | None = None
         self._connections: set[Connection] = set()
         self._all_closed = asyncio.Event()
+        self._late: set[asyncio.Task[object]] = set()  # the last connections, being accepted
+
+    @abstractmethod
+    def retire_connections(self) -> None:
+        """Ask clients to open other connections; requests on the present ones are still answered."""
 
     @abstractmethod
     def _accept(self) -> asyncio.BaseProtocol:
@@ -72,8 +79,8 @@ class Listener(ABC, Generic[Connection]):
         """How many clients are connected."""
         return len(self._connections)
 
-    async def start(self) -> None:
-        """Listen. Raises OSError if the address is not available."""
+    async def start(self, *, listen: bool = True) -> None:
+        """Bind the address, and accept connections now or at `listen`. Raises OSError if it is not available."""
         loop = asyncio.get_running_loop()
         self._max_connections = max_connections(self._max_connections)
         self.clock.now = loop.time()
@@ -85,9 +92,15 @@ class Listener(ABC, Generic[Connection]):
             ssl=self._tls,
             ssl_handshake_timeout=self._handshake_s if self._tls is not None else None,
             reuse_port=self._reuse_port or None,
+            start_serving=listen,
         )
         self._port = self._server.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep())
+
+    async def listen(self) -> None:
+        """Accept connections; before, the system refuses them."""
+        if self._server is not None:
+            await self._server.start_serving()
 
     def opened(self, connection: Connection) -> bool:
         """Count a connection in; False if there are too many."""
@@ -101,13 +114,42 @@ class Listener(ABC, Generic[Connection]):
             self._all_closed.set()
 
     def stop_accepting(self) -> None:
-        """Stop accepting connections; open ones are not affected."""
-        if self._server is not None:
-            self._server.close()
+        """Stop accepting connections; open ones, and those that the system has accepted, are not affected."""
+        server = self._server
+        if server is None:
+            return
+        # The system resets connections in the queue of a socket that closes; a proxy would not retry their requests.
+        listening = server.sockets if server.is_serving() else ()
+        copies = [socket.socket(fileno=os.dup(each.fileno())) for each in listening]
+        server.close()
+        for copy in copies:
+            with copy, contextlib.suppress(OSError):
+                while True:
+                    self._accept_late(copy.accept()[0])
 
-    def _close(self) -> tuple[Connection, ...]:
+    def _accept_late(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        handshake_s = self._handshake_s if self._tls is not None else None
+        task = asyncio.ensure_future(
+            asyncio.get_running_loop().connect_accepted_socket(
+                self._accept, connection, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
+        )
+        self._late.add(task)
+        task.add_done_callback(self._accepted_late)
+
+    def _accepted_late(self, task: "asyncio.Task[object]") -> None:
+        self._late.discard(task)
+        if not task.cancelled():
+            task.exception()  # a client that closed, or an invalid handshake
+
+    async def _close(self) -> tuple[Connection, ...]:
         """Stop accepting connections; return the open ones."""
         self.stop_accepting()
+        if self._late:
+            _, pending = await asyncio.wait(self._late, timeout=SWEEP_S)
+            for task in pending:
+                task.cancel()
         return tuple(self._connections)
 
     async def _wait_until_closed(self, timeout_s: float) -> None:

@@ -58,6 +58,19 @@ class ServerOptions:
     exit_timeout_secs: int = _flag(
         30, "Server", "Seconds to wait for requests in flight when the server stops.", SECONDS
     )
+    shutdown_delay_secs: int = _flag(
+        0,
+        "Server",
+        "Seconds to serve on, with readiness false, after the signal to stop: load balancers leave in this time.",
+        SECONDS,
+    )
+    listen_when_ready: bool = _flag(
+        False,
+        "Server",
+        "Accept connections, except for metrics, when the initial models are loaded, as Triton does: for load "
+        "balancers without health checks.",
+        BOOLEAN,
+    )
     exit_on_error: bool = _flag(True, "Server", "Exit if a model cannot be loaded at start.", BOOLEAN)
 
     openai_address: str = _flag("", "OpenAI", "Address of the OpenAI port; --http-address if not given.", TEXT)

@@ -55,8 +55,8 @@ class GrpcFrontend:
         self.traffic = Traffic()
         self.port = options.grpc_port
 
-    async def start(self) -> None:
-        """Listen; afterwards `port` is the port that is listened on.
+    async def start(self, *, listen: bool = True) -> None:
+        """Bind the port, and accept connections now or at `listen`; afterwards `port` is the port.
 
         Raises OSError if the address is not available, ConfigError for invalid files, patterns and restrictions.
         """
@@ -98,7 +98,7 @@ class GrpcFrontend:
             traffic=self.traffic,
         )
         try:
-            await server.start()
+            await server.start(listen=listen)
         except OSError as error:
             raise _cannot_listen(options.grpc_address, options.grpc_port, error) from None
         self.port = server.port
@@ -110,10 +110,20 @@ class GrpcFrontend:
         """How many clients are connected."""
         return 0 if self._server is None else self._server.connections
 
+    async def listen(self) -> None:
+        """Accept connections; before, the system refuses them."""
+        if self._server is not None:
+            await self._server.listen()
+
     def stop_accepting(self) -> None:
         """Stop accepting connections; open ones are not affected."""
         if self._server is not None:
             self._server.stop_accepting()
+
+    def retire_connections(self) -> None:
+        """Ask the clients of open connections to open others; calls on the present ones are still answered."""
+        if self._server is not None:
+            self._server.retire_connections()
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, give those that run `grace_s` seconds to finish, then cancel them."""

@@ -34,6 +34,7 @@ class HttpSender(ReplyChannel):
         super().__init__()
         self._context = context
         self._traffic = context.traffic
+        self.ending = context.ending
         self._transport: asyncio.Transport
         self._source: RequestSource
         # Requests that are complete, the oldest first; a refusal is the last.

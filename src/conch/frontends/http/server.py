@@ -48,9 +48,15 @@ class HttpServer(Listener[HttpConnection]):
             refusal=refusal,
         )
 
+    def retire_connections(self) -> None:
+        """Close each connection after its next answer, also those that open later."""
+        self.context.ending = True
+        for connection in self._connections:
+            connection.sender.ending = True
+
     async def stop(self, timeout_s: float) -> None:
         """Stop accepting connections, close the idle ones, let the rest finish for `timeout_s`, then abort them."""
-        for connection in self._close():
+        for connection in await self._close():
             connection.finish()
         await self._wait_until_closed(timeout_s)
         await self._abort_connections()

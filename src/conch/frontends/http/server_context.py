@@ -18,7 +18,7 @@ class ServerContext:
     whatever its body is, None if it is not; it is called with the head alone.
     """
 
-    __slots__ = ("body_limit", "budget", "clock", "handler", "limits", "parse_budget", "refusal", "traffic")
+    __slots__ = ("body_limit", "budget", "clock", "ending", "handler", "limits", "parse_budget", "refusal", "traffic")
 
     def __init__(
         self,
@@ -40,3 +40,4 @@ class ServerContext:
         self.clock = clock
         self.body_limit = body_limit
         self.refusal = refusal
+        self.ending = False  # whether connections close after their next answer

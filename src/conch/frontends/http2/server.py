@@ -58,9 +58,14 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
         self.limits = limits
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
 
+    def retire_connections(self) -> None:
+        """Send GOAWAY on the open connections; they close when their streams have ended."""
+        for connection in tuple(self._connections):
+            connection.session.drain()
+
     async def stop(self, grace_s: float) -> None:
         """Take no more connections, let the open streams end within `grace_s` seconds, then abort them."""
-        for connection in self._close():
+        for connection in await self._close():
             connection.session.refuse_streams()
         await self._wait_until_closed(grace_s)
         for connection in tuple(self._connections):

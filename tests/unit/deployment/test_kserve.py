@@ -103,7 +103,7 @@ def test_knative_and_deployments_are_not_mixed() -> None:
 
 
 def test_resources_and_rows_are_those_of_the_table() -> None:
-    made = ServingRuntime("x", "", "gpu", (ONNX, ModelFormat("y", ("1", "2"), built_in=False)), limits=(("a/b", "1"),))
+    made = ServingRuntime("x", "-gpu", "", (ONNX, ModelFormat("y", ("1", "2"), built_in=False)), limits=(("a/b", "1"),))
     only = container(made.runtime("7"))
     assert only["image"].endswith(":7-gpu")
     assert only["resources"]["limits"] == {"cpu": "1", "memory": "2Gi", "a/b": "1"}
@@ -115,6 +115,7 @@ def test_the_page_lists_runtimes_and_services() -> None:
     page = (ROOT / "docs" / "kserve.md").read_text(encoding="utf-8")
     for runtime in RUNTIMES:
         formats = ", ".join(each.name for each in runtime.formats)
-        assert f"\n| `{runtime.name}` | {formats} | `{runtime.extras}` |\n" in page
+        built = f"`{runtime.build}`" if runtime.build else "published"
+        assert f"\n| `{runtime.name}` | {formats} | `VERSION{runtime.suffix}` | {built} |\n" in page
     rows = page.partition("| File in `deploy/kserve/services`")[2].partition("\n\n")[0]
     assert sorted(re.findall(r"`([\w-]+)\.yaml`", rows)) == sorted(each.name for each in SERVICES)

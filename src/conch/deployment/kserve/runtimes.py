@@ -30,11 +30,14 @@ ONNX = ModelFormat("onnx", ("1",), built_in=True)
 
 @dataclass(frozen=True, slots=True)
 class ServingRuntime:
-    """One flavour of the image, and the formats that it serves. `flavour` is the suffix of the image's tag."""
+    """An image and the formats that it serves.
+
+    `suffix` is that of the image's tag; `build` are the arguments of its build, "" for a published image.
+    """
 
     name: str
-    extras: str  # of the image's build
-    flavour: str
+    suffix: str
+    build: str
     formats: tuple[ModelFormat, ...]
     generates: bool = False  # language models, which clients call over HTTP
     rows: int = 64  # of a request and a batch, where the model does not say; Triton's default is 4
@@ -81,7 +84,7 @@ class ServingRuntime:
         resources = {"cpu": "1", "memory": self.memory, **dict(self.limits)}
         return {
             "name": "kserve-container",
-            "image": image(version, self.flavour),
+            "image": image(version, self.suffix),
             "args": [
                 "serve",
                 "--model-name={{.Name}}",
@@ -134,18 +137,18 @@ def _probes(*, grpc: bool) -> Mapping[str, Any]:
     }
 
 
-def image(version: str, flavour: str) -> str:
+def image(version: str, suffix: str) -> str:
     """Return the reference of the image of a version."""
-    return f"ghcr.io/conch-server/conch:{version}{f'-{flavour}' if flavour else ''}"
+    return f"ghcr.io/conch-server/conch:{version}{suffix}"
 
 
 RUNTIMES = (
-    ServingRuntime("conch", "remote,onnxruntime", "", (ONNX, ModelFormat("triton", ("2",), built_in=True))),
-    ServingRuntime("conch-openvino", "remote,openvino", "openvino", (ModelFormat("openvino", ("1",), built_in=False),)),
+    ServingRuntime("conch", "", "", (ONNX, ModelFormat("triton", ("2",), built_in=True))),
+    ServingRuntime("conch-openvino", "-openvino", "", (ModelFormat("openvino", ("1",), built_in=False),)),
     ServingRuntime(
         "conch-trees",
-        "remote,onnxruntime,fil,sklearn",
-        "trees",
+        "-trees",
+        "EXTRAS=fil,sklearn",
         (
             ModelFormat("xgboost", ("1", "2", "3"), built_in=True),
             ModelFormat("lightgbm", ("3", "4"), built_in=True),
@@ -154,11 +157,13 @@ RUNTIMES = (
         ),
         rows=1024,
     ),
-    ServingRuntime("conch-pytorch", "remote,pytorch", "pytorch", (ModelFormat("pytorch", ("1", "2"), built_in=True),)),
+    ServingRuntime(
+        "conch-pytorch", "-pytorch", "FLAVOUR=base EXTRAS=pytorch", (ModelFormat("pytorch", ("1", "2"), built_in=True),)
+    ),
     ServingRuntime(
         "conch-genai",
-        "remote,openvino-genai",
-        "genai",
+        "-genai",
+        "",
         (ModelFormat("gguf", ("1",), built_in=False), ModelFormat("openvino-genai", ("1",), built_in=False)),
         generates=True,
         memory="8Gi",
@@ -166,8 +171,8 @@ RUNTIMES = (
     ),
     ServingRuntime(
         "conch-vllm",
-        "remote,vllm",
-        "vllm",
+        "-vllm",
+        "FLAVOUR=base EXTRAS=vllm",
         (ModelFormat("huggingface", ("1",), built_in=True),),
         generates=True,
         memory="24Gi",

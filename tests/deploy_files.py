@@ -8,8 +8,10 @@ from conch import __version__
 from conch.deployment.chart.files import chart_file, chart_keys_file, schema_file, values_file
 from conch.deployment.chart.rules_file import rules_file
 from conch.deployment.chart.scaling_files import counters_file, pod_metrics_file
+from conch.deployment.compose import compose_file, configuration_files, gpu_override
 from conch.deployment.kserve.files import kserve_files
 from conch.deployment.kubernetes.adapter_rules import adapter_values_file
+from conch.deployment.values.deployment import DeploymentValues
 from conch.monitoring.dashboards.catalog import all_dashboards
 from conch.monitoring.dashboards.grafana import dashboard_json
 
@@ -28,6 +30,9 @@ FILES: dict[Path, Callable[[], str]] = {
     CHART / "files" / "rules.yaml": rules_file,
     **{CHART / "files" / "dashboards" / f"{each.uid}.json": partial(dashboard_json, each) for each in all_dashboards()},
     **{ROOT / "deploy" / "kserve" / path: text for path, text in kserve_files(__version__)},
+    ROOT / "deploy" / "compose.yaml": lambda: compose_file(DeploymentValues(), __version__),
+    ROOT / "deploy" / "compose.gpu.yaml": gpu_override,
+    **{ROOT / "deploy" / "compose" / path: partial(str, text) for path, text in configuration_files().items()},
 }
 
 

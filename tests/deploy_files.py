@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from conch import __version__
+from conch.deployment.chart import reference
 from conch.deployment.chart.files import chart_file, chart_keys_file, schema_file, values_file
 from conch.deployment.chart.rules_file import rules_file
 from conch.deployment.chart.scaling_files import counters_file, pod_metrics_file
@@ -24,6 +25,7 @@ FILES: dict[Path, Callable[[], str]] = {
     CHART / "files" / "chart-keys.yaml": chart_keys_file,
     CHART / "values.yaml": values_file,
     CHART / "values.schema.json": schema_file,
+    ROOT / "docs" / "reference" / "values.md": reference.page,
     CHART / "files" / "adapter-rules.yaml": adapter_values_file,
     CHART / "files" / "counters.yaml": counters_file,
     CHART / "files" / "pod-metrics.yaml": pod_metrics_file,

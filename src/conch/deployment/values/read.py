@@ -48,13 +48,25 @@ def read_values(document: Mapping[str, Any]) -> DeploymentValues:
 
     Raises ConfigError with the place and what is allowed there.
     """
+    document = merge([defaults(), document])
+    _refuse_null(document)
     try:
-        values = native(msgspec.convert(_without_null(merge([defaults(), document])), DeploymentValues))
+        values = native(msgspec.convert(_without_null(document), DeploymentValues))
     except msgspec.ValidationError as error:
         raise ConfigError(_message(str(error))) from None
     for problem in (*problems(values), *conflicts(values)):
         raise ConfigError(f"values: {problem}")
     return values
+
+
+def _refuse_null(document: Mapping[str, Any]) -> None:
+    """Refuse null where it does not remove a key of a mapping that Kubernetes defines. Raises ConfigError."""
+    for key in keys(DeploymentValues()):
+        value: Any = document
+        for part in key.path:
+            value = value.get(part, "") if isinstance(value, Mapping) else ""
+        if value is None and key.default is not None:
+            raise ConfigError(f"values: {'.'.join(key.path)}: null is not valid; leave the key out for the default")
 
 
 def defaults() -> dict[str, Any]:

@@ -1,0 +1,52 @@
+"""Random combinations of what the cases and examples set: Helm and Python accept the same, and make the same objects."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conch.deployment.values.read import merge, read_values
+from conch.errors import ConfigError
+from tests.helm_process import HelmChart, HelmError
+from tests.unit.deployment.refused_values import REFUSED
+from tests.unit.deployment.test_chart import assert_equal
+from tests.unit.deployment.test_conflicts import CONFLICTS
+from tests.unit.deployment.value_sets import value_sets
+
+MAX_SETTINGS = 12
+
+
+def settings_of(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each key of a document that has no mapping below it, alone in its mappings."""
+    found: list[dict[str, Any]] = []
+    for key, value in values.items():
+        below = settings_of(value) if isinstance(value, dict) and value else [value]
+        found += [{key: each} for each in below]
+    return found
+
+
+ACCEPTED = [each for values in value_sets().values() for each in settings_of(values)]
+ALL = [*ACCEPTED, *(each for values, _ in (*CONFLICTS, *REFUSED) for each in settings_of(values))]
+NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    chosen=st.lists(st.sampled_from(ACCEPTED), max_size=MAX_SETTINGS)
+    | st.lists(st.sampled_from(ALL), max_size=MAX_SETTINGS),
+    name=NAMES,
+    namespace=NAMES,
+)
+def test_any_values_are_refused_or_rendered_alike(
+    chart: HelmChart, chosen: list[dict[str, Any]], name: str, namespace: str
+) -> None:
+    values = merge(chosen)
+    try:
+        read_values(values)
+    except ConfigError:
+        try:
+            chart.objects(values, name, namespace)
+        except HelmError:
+            return
+        raise AssertionError("only Python refuses these values") from None
+    assert_equal(chart, values, name, namespace)

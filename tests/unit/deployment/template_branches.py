@@ -15,6 +15,8 @@ from conch.deployment.values.description import keys
 _ACTION = re.compile(
     r"\{\{-?\s*(?:(?P<comment>/\*.*?\*/)|(?P<word>if|else|with|range|end|define)\b(?P<rest>.*?))\s*-?\}\}", re.DOTALL
 )
+# Templates whose argument does not lead to the root context, so that they cannot share the marks.
+_WITHOUT_ROOT = ("conch.duration",)
 _OPENING = ("if", "with", "range")
 _SEEN = re.compile(r"#branch (\S+)")
 _PRINT = "\n---\n{{- range $mark := keys .Values.global.branches }}\n#branch {{ $mark }}\n{{- end }}\n"
@@ -49,7 +51,11 @@ def _marked(name: str, text: str, marks: set[str]) -> str:
     position = 0
     open_blocks: list[tuple[str, str, bool]] = []  # word, place, whether it has an else
 
+    marked = True
+
     def mark(place: str, way: str, action: str = "") -> str:
+        if not marked:
+            return ""
         marks.add(f"{place}:{way}")
         return f'{{{{- $_ := set $marks "{place}:{way}" true {_end(action)}'
 
@@ -70,6 +76,7 @@ def _marked(name: str, text: str, marks: set[str]) -> str:
             parts += [found[0], mark(place, "true", found[0])]
             open_blocks.append((word, place, word == "range" or _is_section(found["rest"])))
         elif word == "define":
+            marked = found["rest"].strip(' "') not in _WITHOUT_ROOT
             parts += [found[0], f'{begin}{{{{- "" {_end(found[0])}']
             open_blocks.append((word, place, False))
         elif word == "else":

@@ -6,7 +6,7 @@ namespace="{{ .Release.Namespace }}",job="{{ .Release.Name }}"
 {{- define "conch.scaleTarget" -}}
 apiVersion: apps/v1
 kind: {{ .Values.workload.kind }}
-name: {{ .Release.Name }}
+name: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- /* The sum of a metric over the pods. Arguments: root, name of the metric. */}}

@@ -1,15 +1,15 @@
 {{- /* The labels by which Services, monitors and the workload find the pods of the server. */}}
 {{- define "conch.selector" -}}
-app: {{ .Release.Name }}
+app: {{ .Release.Name | quote }}
 app.kubernetes.io/component: server
 {{- end }}
 
 {{- /* The labels of an object. Arguments: root context, component. */}}
 {{- define "conch.labels" -}}
 {{- $root := index . 0 -}}
-app: {{ $root.Release.Name }}
+app: {{ $root.Release.Name | quote }}
 app.kubernetes.io/name: conch
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 app.kubernetes.io/version: {{ $root.Chart.Version | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
@@ -18,8 +18,8 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{- /* The metadata of an object. Arguments: root context, component, suffix of the name, more labels, annotations. */}}
 {{- define "conch.metadata" -}}
 {{- $root := index . 0 -}}
-name: {{ $root.Release.Name }}{{ index . 2 }}
-namespace: {{ $root.Release.Namespace }}
+name: {{ print $root.Release.Name (index . 2) | quote }}
+namespace: {{ $root.Release.Namespace | quote }}
 labels:
   {{- merge (dict) (index . 3) (include "conch.labels" . | fromYaml) | toYaml | nindent 2 }}
 {{- with index . 4 }}

@@ -5,7 +5,7 @@ from typing import Any
 
 from conch.errors import ConfigError
 
-_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_INTEGER = re.compile(r"0|[1-9][0-9]*|[+-][0-9]+")
 _WORDS = {"true": True, "false": False, "null": None}
 _MAX_INDEX = 65536
 _PART = re.compile(r"(?P<name>(?:\\.|[^\\.\[\]])*)(?P<indices>(?:\[\d+\])*)")
@@ -68,8 +68,10 @@ def _scalar(text: str, strings: bool) -> Any:
     plain = _unescaped(text)
     if strings:
         return plain
-    if text in _WORDS:
-        return _WORDS[text]
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if text == "[]":
+        return []
     return int(text) if _INTEGER.fullmatch(text) else plain
 
 

@@ -1,0 +1,54 @@
+"""`conch k8s render`."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conch.cli.k8s.command import k8s
+from tests.deploy_files import CHART
+from tests.helm_process import HelmChart, by_name, differences
+
+
+def test_it_writes_what_the_chart_creates(tmp_path: Path) -> None:
+    output = tmp_path / "gpt2.yaml"
+    chosen = ["-f", str(CHART / "gpt2_values.yaml"), "--set", "triton.image.name=<your custom image>"]
+    assert k8s(["render", "gpt2", *chosen, "--set-string", "image.tag=24", "-n", "models", "-o", str(output)]) == 0
+    written = by_name([each for each in yaml.safe_load_all(output.read_text()) if each])
+    values = yaml.safe_load((CHART / "gpt2_values.yaml").read_text())
+    values["triton"]["image"]["name"] = "<your custom image>"
+    with HelmChart(CHART) as chart:
+        created = by_name(chart.objects(values, "gpt2", "models"))
+    assert sorted(written) == sorted(created)
+    assert [each for key in created for each in differences(created[key], written[key], "/".join(key))] == []
+
+
+def test_defaults_go_to_the_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert k8s(["render", "demo"]) == 0
+    kinds = [each["kind"] for each in yaml.safe_load_all(capsys.readouterr().out)]
+    assert kinds[:4] == ["ServiceAccount", "Service", "Service", "Deployment"]
+
+
+def test_failures_name_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = {
+        "replicas: 2\n": "values: unknown key 'replicas'; did you mean 'replicaCount'?",
+        "replicaCount: two\n": "values: replicaCount: Expected `int`, got `str`",
+        "a: 1\na: 2\n": "values.yaml:2: 'a' is given twice",
+        "- a\n": "values.yaml: not a mapping of values",
+        "a: [\n": "values.yaml:2: invalid YAML",
+    }
+    path = tmp_path / "values.yaml"
+    for text, message in cases.items():
+        path.write_text(text)
+        assert k8s(["render", "demo", "--values", str(path)]) == 1
+        assert message in capsys.readouterr().err
+    assert k8s(["render", "demo", "-f", str(tmp_path / "absent.yaml")]) == 1
+    assert "cannot read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["7b", "Demo", "a" * 54, "a.b"])
+def test_names_that_no_service_can_have_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        k8s(["render", name])
+    assert exit_.value.code == 2
+    assert f"'{name}' is not a valid release name" in capsys.readouterr().err

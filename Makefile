@@ -8,7 +8,7 @@ ENGINE ?= docker
 WORKERS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo observe fleet quick test vllm test-vllm kserve test-kserve test-terraform check format bench bench-llm bench-tools docs deploy-files clean
+.PHONY: help setup demo observe fleet test-fleet quick test vllm test-vllm kserve test-kserve test-terraform check format bench bench-llm bench-tools docs deploy-files clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ test-kserve: kserve ## Run the tests that need it, which other runs skip where i
 
 test-terraform: .venv/.dev ## Run all tests of the blueprint for EKS; make test omits those that take minutes
 	CONCH_TEST_TERRAFORM=1 $(BIN)/python -m pytest tests/terraform $(ARGS)
+
+test-fleet: .venv/.dev ## Run the tests of conch fleet that take minutes: nginx, HTTP, KEDA (ARGS go to pytest)
+	CONCH_TEST_FLEET=1 $(BIN)/python -m pytest tests/fleet $(ARGS)
 
 check: .venv/.dev ## Run linter, formatter, type checker, import contract, spelling and style
 	$(BIN)/ruff check .

@@ -110,7 +110,7 @@ def test_the_report_has_plot_page_and_object(loop: Loop) -> None:
         "fleet.svg",
         "fleet.json",
         "fleet.html",
-        "hpa.yaml",
+        "policy.yaml",
         "logs",
     }
     assert (loop.output / "fleet.svg").read_text().count("<polyline") >= 4

@@ -15,7 +15,8 @@ from conch.fleet.load.profile import LoadProfile
 from conch.fleet.metrics.api_server import ApiServer
 from conch.fleet.metrics.custom_metrics import AdapterRule
 from conch.fleet.metrics.prometheus import PrometheusProcess
-from conch.fleet.policy import HpaLoop
+from conch.fleet.policies.read_policy import FleetPolicy
+from conch.fleet.policies.scaling_loop import LoopContext, ScalingLoop
 from conch.fleet.proxies.haproxy import HaproxyProxy
 from conch.fleet.proxies.nginx import NginxProxy
 from conch.fleet.proxies.proxy import Proxy
@@ -23,7 +24,6 @@ from conch.fleet.replica import ReplicaSettings
 from conch.fleet.replica_set import ReplicaSet
 from conch.fleet.report.journal import FleetEvent, FleetSample, Journal
 from conch.fleet.timing import ClusterClock, Timing
-from conch.scaling.hpa.spec import HpaSpec
 
 _SAMPLE_S = 0.5
 _POLL_S = 0.1
@@ -57,7 +57,7 @@ class FleetSettings:
     labels: Mapping[str, str]
     folder: Path
     programs: Mapping[str, str]
-    hpa: HpaSpec
+    policy: FleetPolicy
     adapter_rules: Mapping[str, AdapterRule]
     replica: ReplicaSettings
     replicas: int = 1
@@ -83,7 +83,8 @@ class Fleet:
             settings.folder,
             self.ports.prometheus,
             settings.timing,
-            settings.namespace,
+            job=settings.name,
+            namespace=settings.namespace,
         )
         self.proxy = self._make_proxy()
         self.replica_set = ReplicaSet(
@@ -105,7 +106,7 @@ class Fleet:
             state=self.state,
             evict=self.replica_set.evict,
         )
-        self.hpa: HpaLoop
+        self.autoscaler: ScalingLoop
         self.load: LoadGenerator | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -114,7 +115,7 @@ class Fleet:
         program = settings.programs[settings.proxy]
         if settings.proxy == "nginx":
             return NginxProxy(program, settings.folder, ports)
-        slots = max(settings.hpa.max_replicas, settings.replicas) + _SURPLUS_SLOTS
+        slots = max(settings.policy.hpa.max_replicas, settings.replicas) + _SURPLUS_SLOTS
         return HaproxyProxy(program, settings.folder, ports, slots)
 
     @property
@@ -128,15 +129,17 @@ class Fleet:
         await self.proxy.start()
         self.api.start()
         settings = self.settings
-        self.hpa = HpaLoop(
-            settings.hpa,
-            self.replica_set,
-            api_url=self.api.url,
-            namespace=settings.namespace,
-            labels=settings.labels,
-            timing=settings.timing,
-            clock=self.clock,
-            journal=self.journal,
+        self.autoscaler = settings.policy.loop(
+            LoopContext(
+                self.replica_set,
+                self.prometheus,
+                self.api.url,
+                settings.namespace,
+                settings.labels,
+                settings.timing,
+                self.clock,
+                self.journal,
+            )
         )
         self.replica_set.scale(settings.replicas)
         self._spawn(self.replica_set.run())
@@ -146,7 +149,7 @@ class Fleet:
             if monotonic() > deadline:
                 raise Unavailable(f"no replica is ready after {_READY_TIMEOUT_S:.0f} s; see {settings.folder}")
             await asyncio.sleep(_POLL_S)
-        for part in (self.hpa.run(), self._supervise_prometheus(), self._sample()):
+        for part in (self.autoscaler.run(), self._supervise_prometheus(), self._sample()):
             self._spawn(part)
 
     async def run(self) -> None:
@@ -176,7 +179,7 @@ class Fleet:
         deadline = self.clock.now_s + _SETTLE_S
         while self.clock.now_s < deadline:
             self._check()
-            if len(self.replica_set.replicas) == self.settings.hpa.min_replicas == self.replica_set.desired:
+            if len(self.replica_set.replicas) == self.settings.policy.min_replicas == self.replica_set.desired:
                 return True
             await asyncio.sleep(_POLL_S)
         return False
@@ -224,7 +227,7 @@ class Fleet:
                 }
                 for each in replicas.replicas
             ],
-            "horizontalPodAutoscaler": self.hpa.state(),
+            "horizontalPodAutoscaler": self.autoscaler.state(),
         }
 
     def _spawn(self, part: Coroutine[None, None, None]) -> None:
@@ -259,7 +262,13 @@ class Fleet:
     def sample(self) -> FleetSample:
         """Return the state of now as a sample."""
         replicas, load = self.replica_set, self.load
-        state = (self.clock.elapsed_s, replicas.desired, len(replicas.current), len(replicas.ready), self.hpa.usage)
+        state = (
+            self.clock.elapsed_s,
+            replicas.desired,
+            len(replicas.current),
+            len(replicas.ready),
+            self.autoscaler.usage,
+        )
         if load is None:
             return FleetSample(*state)
         answers = load.recent

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from conch.monitoring.promql import Node, Selector, Subquery, parse, render, rewrite
+from conch.monitoring.promql import Call, Node, Number, Selector, Subquery, parse, render, rewrite
 from conch.monitoring.rules.rule import RecordingRule, RuleGroup
 
 # What a cluster has at speed 1.
@@ -39,8 +39,16 @@ class Timing:
         return render(rewrite(parse(expr), self._shorten))
 
     def _shorten(self, node: Node) -> Node:
-        if isinstance(node, Selector | Subquery) and node.range_s is not None:
+        if isinstance(node, Selector) and node.range_s is not None:
             return replace(node, range_s=round(self.shortened_s(node.range_s), 3))
+        if isinstance(node, Subquery):
+            step_s = None if node.step_s is None else round(self.shortened_s(node.step_s), 3)
+            return replace(node, range_s=round(self.shortened_s(node.range_s), 3), step_s=step_s)
+        if isinstance(node, Call) and node.function == "predict_linear":
+            past, horizon = node.arguments
+            return replace(
+                node, arguments=(past, Number(horizon.value / self.speed) if isinstance(horizon, Number) else horizon)
+            )
         return node
 
 

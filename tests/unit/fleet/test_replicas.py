@@ -22,6 +22,15 @@ spec:
   metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
 """
 
+SCALED_OBJECT = """
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: conch}
+spec:
+  scaleTargetRef: {name: conch}
+  triggers: [{type: cpu, metricType: Utilization, metadata: {value: "80"}}]
+"""
+
 
 def replica(name: str, created_s: float, *, ready: bool) -> Replica:
     made = Replica(name, Path(), ReplicaSettings([]), created_s)
@@ -42,7 +51,7 @@ def test_a_replica_listens_on_loopback_and_any_free_port() -> None:
 
 
 def test_intervals_of_prometheus_are_shortened_together() -> None:
-    found = configuration(Timing(6), Path("rules"), Path("targets"))["global"]
+    found = configuration(Timing(6), "conch", Path("rules"), Path("targets"))["global"]
     assert set(found.values()) == {"1000ms"}
 
 
@@ -58,7 +67,8 @@ def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyP
     ("text", "message"),
     [
         (HPA, "a metric of type Resource is not supported by conch fleet"),
-        ("kind: Deployment", "0 objects of kind HorizontalPodAutoscaler, expected one"),
+        (SCALED_OBJECT, "a trigger of type cpu is not supported by conch fleet"),
+        ("kind: Deployment", "0 objects of the kinds HorizontalPodAutoscaler and ScaledObject, expected one"),
         ("a: [", "invalid YAML"),
     ],
 )

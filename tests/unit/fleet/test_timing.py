@@ -24,6 +24,7 @@ def test_speed_1_changes_nothing() -> None:
         ("max by (pod) (x)", "max by (pod) (x)"),
         ("sum by (pod) (rate(x[1m]))", "sum by (pod) (rate(x[3s]))"),
         ("max_over_time(rate(x[1m])[5m:])", "max_over_time(rate(x[3s])[15s:])"),
+        ("predict_linear(sum(x)[5m:20s], 60)", "predict_linear(sum(x)[15s:1s], 3)"),
     ],
 )
 def test_ranges_of_a_query(expr: str, expected: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from conch.cli.command_parser import CommandParser
 from conch.cli.text_files import read_text
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from conch.deployment.kubernetes.release import Release
     from conch.fleet.fleet import Fleet, FleetSettings
     from conch.fleet.load.profile import LoadProfile
+    from conch.fleet.policies.read_policy import FleetPolicy
 
 _FAILURE = 1
 _POLL_S = 0.2
@@ -62,7 +63,7 @@ async def _run(given: Namespace, serve_flags: Sequence[str], folder: Path) -> in
 
     stopping = stop_signals()
     profile = parse_profile(given.load) if given.load else None
-    settings, hpa_text = _settings(given, serve_flags, folder)
+    settings, policy_text = _settings(given, serve_flags, folder)
     model = _model(given, settings) if profile is not None else ""
     view = fleet_view()
     running = Fleet(settings, view.event)
@@ -83,7 +84,7 @@ async def _run(given: Namespace, serve_flags: Sequence[str], folder: Path) -> in
         await asyncio.gather(working, refreshing, stopped, return_exceptions=True)
         view.close()
         await running.stop()
-    return _report(given, running, hpa_text, complete=not stopping.is_set())
+    return _report(given, running, policy_text, complete=not stopping.is_set())
 
 
 async def _work(given: Namespace, running: "Fleet", profile: "LoadProfile | None", model: str) -> None:
@@ -125,25 +126,23 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
     from conch.fleet.demo_model import write_demo_repository
     from conch.fleet.fleet import FleetPorts, FleetSettings
     from conch.fleet.metrics.custom_metrics import read_rules
-    from conch.fleet.policy import check_supported
     from conch.fleet.programs import find_programs
     from conch.fleet.replica import ReplicaSettings
     from conch.fleet.timing import Timing
 
-    release = Release(given.name, given.namespace)
-    hpa_text = read_text(given.hpa) if given.hpa else _shipped_hpa(release)
-    hpa = _read_hpa(hpa_text, given.hpa)
-    check_supported(hpa)
+    policy_text = read_text(given.hpa) if given.hpa else _shipped_hpa(Release("conch"))
+    policy = _read_policy(policy_text, given.hpa)
+    release = Release(policy.release or "conch", policy.namespace)
     repositories = given.model_repository or [write_demo_repository(folder / "models")]
     if missing := [each for each in repositories if not each.is_dir()]:
         raise ConfigError(f"--model-repository: '{missing[0]}' is not a folder")
     settings = FleetSettings(
-        name=given.name,
-        namespace=given.namespace,
+        name=release.name,
+        namespace=release.namespace,
         labels=release.selector,
         folder=folder,
         programs=find_programs(("prometheus", given.proxy)),
-        hpa=hpa,
+        policy=policy,
         adapter_rules=read_rules(adapter_rules()),
         replica=ReplicaSettings([each.resolve() for each in repositories], serve_flags, given.exit_timeout_secs),
         replicas=given.replicas,
@@ -151,7 +150,7 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
         ports=FleetPorts(given.http_port, given.grpc_port, given.prometheus_port, given.api_port),
         timing=Timing(given.speed),
     )
-    return settings, hpa_text
+    return settings, policy_text
 
 
 def _shipped_hpa(release: "Release") -> str:
@@ -163,19 +162,16 @@ def _shipped_hpa(release: "Release") -> str:
     return dump_documents([horizontal_pod_autoscaler_object(DeploymentValues(), release)])
 
 
-def _read_hpa(text: str, path: Path | None) -> Any:
+def _read_policy(text: str, path: Path | None) -> "FleetPolicy":
+    from conch.fleet.policies.read_policy import read_policy
     from conch.monitoring.yaml_documents import YamlError, load_documents
-    from conch.scaling.hpa.read import read_hpa
 
     try:
-        documents = [each.value for each in load_documents(text)]
+        return read_policy([each.value for each in load_documents(text)])
     except YamlError as error:
         raise ConfigError(f"{path}:{error.line}: {error}") from None
-    kind = "HorizontalPodAutoscaler"
-    found = [each for each in documents if isinstance(each, dict) and each.get("kind") == kind]
-    if len(found) != 1:
-        raise ConfigError(f"{path}: {len(found)} objects of kind {kind}, expected one")
-    return read_hpa(found[0])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _model(given: Namespace, settings: "FleetSettings") -> str:
@@ -201,28 +197,28 @@ def _kept_logs(given: Namespace, folder: Path) -> Path:
     return logs
 
 
-def _report(given: Namespace, running: "Fleet", hpa_text: str, *, complete: bool) -> int:
+def _report(given: Namespace, running: "Fleet", policy_text: str, *, complete: bool) -> int:
     """Write the report; print the verdict of a complete demonstration. Returns the exit status."""
     from conch.fleet.report.files import document, to_json, to_page
     from conch.fleet.report.plot import fleet_panels, to_svg
     from conch.fleet.report.verdict import judge
 
-    load, journal, hpa = running.load, running.journal, running.settings.hpa
+    load, journal, policy = running.load, running.journal, running.settings.policy
     verdict = None
     if load is not None and complete:
-        limits = (hpa.min_replicas, hpa.max_replicas)
+        limits = (policy.min_replicas, policy.hpa.max_replicas)
         verdict = judge(journal.samples, limits, sent=load.sent, lost=load.lost, errors=load.errors)
     if given.output is None or not journal.samples:
         return 0
     given.output.mkdir(parents=True, exist_ok=True)
-    metric = hpa.metrics[0]
+    metric = policy.hpa.metrics[0]
     svg = to_svg([each.at_s for each in journal.samples], fleet_panels(journal.samples, metric.name, metric.target))
     settings = {"speed": given.speed, "proxy": given.proxy, "client": given.client, "load": given.load}
     report = document(settings, journal, verdict)
     lines = verdict.lines() if verdict else []
     title = f"Fleet of {running.settings.name}"
     page = to_page(title, f"{_NOTE} {_timing_line(given.speed)}.", report, journal, lines, svg)
-    files = {"fleet.svg": svg, "fleet.json": to_json(report), "fleet.html": page, "hpa.yaml": hpa_text}
+    files = {"fleet.svg": svg, "fleet.json": to_json(report), "fleet.html": page, "policy.yaml": policy_text}
     for name, text in files.items():
         (given.output / name).write_text(text)
     _kept_logs(given, running.settings.folder)
@@ -239,7 +235,9 @@ def _parser() -> CommandParser:
     commands = parser.add_subparsers(title="commands", dest="command", metavar="command", required=True)
     up = commands.add_parser("up", help="run a fleet until Ctrl-C", description=_NOTE)
     up.add_argument("--model-repository", type=Path, action="append", required=True, metavar="DIR", help="repeatable")
-    up.add_argument("--hpa", type=Path, required=True, metavar="FILE", help="a HorizontalPodAutoscaler in YAML")
+    up.add_argument(
+        "--hpa", type=Path, required=True, metavar="FILE", help="a HorizontalPodAutoscaler or ScaledObject in YAML"
+    )
     _add_common(up, speed=1.0, http_port=8000, grpc_port=8001, load="", output=None)
     demo = commands.add_parser(
         "demo", help="show the loop in three minutes: load rises, 1 → 4 replicas, load falls", description=_NOTE
@@ -255,8 +253,6 @@ def _parser() -> CommandParser:
 def _add_common(
     parser: CommandParser, *, speed: float, http_port: int, grpc_port: int, load: str, output: Path | None
 ) -> None:
-    parser.add_argument("--name", default="conch", metavar="NAME", help="of the release (default: conch)")
-    parser.add_argument("--namespace", default="default", metavar="NAME", help="default: default")
     parser.add_argument("--replicas", type=_count, default=1, metavar="N", help="at the start (default: 1)")
     parser.add_argument("--proxy", choices=("haproxy", "nginx"), default="haproxy", help="default: haproxy")
     for name, default in (("http", http_port), ("grpc", grpc_port), ("prometheus", 0), ("api", 0)):

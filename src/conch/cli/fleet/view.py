@@ -58,7 +58,7 @@ class PlainFleetView:
         """Print a line if it is time for one."""
         if monotonic() >= self._next and fleet.journal.samples:
             self._next = monotonic() + _PLAIN_S
-            print(status_line(fleet.journal.samples[-1], fleet.hpa.targets_text), flush=True)
+            print(status_line(fleet.journal.samples[-1], fleet.autoscaler.targets_text), flush=True)
 
     def close(self) -> None:
         """Nothing is to be restored."""
@@ -103,7 +103,7 @@ def _screen(fleet: Fleet, events: list[FleetEvent]) -> "RenderableType":
     pods = Table("pod", "state", "ready", "pid", box=None, pad_edge=False)
     for each in fleet.replica_set.replicas:
         pods.add_row(each.name, each.state.value, "yes" if each.ready else "no", str(each.pid))
-    status = status_line(fleet.journal.samples[-1], fleet.hpa.targets_text)
+    status = status_line(fleet.journal.samples[-1], fleet.autoscaler.targets_text)
     lines = [Text(event_line(each), "dim", no_wrap=True, overflow="ellipsis") for each in events]
     return Group(Text(status, "bold"), pods, *lines, Text("Ctrl-C ends the fleet", "dim"))
 

@@ -18,7 +18,6 @@ from conch.monitoring.rules.documents import rule_file
 from conch.monitoring.rules.recording import recording_rules
 from conch.monitoring.yaml_documents import dump_documents
 
-JOB = "conch"
 _QUERY_TIMEOUT_S = 2.0
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
@@ -47,14 +46,14 @@ def query(url: str, expr: str) -> list[SeriesValue]:
     return [SeriesValue(row["metric"], float(row["value"][1]), float(row["value"][0])) for row in rows]
 
 
-def configuration(timing: Timing, rules: Path, targets: Path) -> dict[str, Any]:
+def configuration(timing: Timing, job: str, rules: Path, targets: Path) -> dict[str, Any]:
     """Return the configuration: one job that reads its targets from a file."""
     interval = timing.shortened(SCRAPE_INTERVAL_S)
     discovery = {"files": [str(targets)], "refresh_interval": "1s"}
     return {
         "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
         "rule_files": [str(rules)],
-        "scrape_configs": [{"job_name": JOB, "file_sd_configs": [discovery]}],
+        "scrape_configs": [{"job_name": job, "file_sd_configs": [discovery]}],
     }
 
 
@@ -69,10 +68,11 @@ def target_groups(replicas: Sequence[Replica], namespace: str) -> list[dict[str,
 class PrometheusProcess:
     """Prometheus on 127.0.0.1. Life: `start`, `supervise` until cancelled, `stop`."""
 
-    def __init__(self, program: str, folder: Path, port: int, timing: Timing, namespace: str) -> None:
-        """Assign."""
+    def __init__(self, program: str, folder: Path, port: int, timing: Timing, *, job: str, namespace: str) -> None:
+        """Assign. `job` and `namespace` are labels of all series."""
         self._port = port
         self._timing = timing
+        self._job = job
         self._namespace = namespace
         self._targets = folder / "targets.json"
         self._rules = folder / "rules.yaml"
@@ -98,7 +98,9 @@ class PrometheusProcess:
         self._rules.write_text(dump_documents([rule_file([group])]))
         if not self._targets.exists():
             self.set_targets(())
-        self._configuration.write_text(dump_documents([configuration(self._timing, self._rules, self._targets)]))
+        self._configuration.write_text(
+            dump_documents([configuration(self._timing, self._job, self._rules, self._targets)])
+        )
         await self.child.start()
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):

@@ -5,7 +5,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from tests.fleet.process import FleetProcess, runs
 from tests.server.models import write_config
 
-RESPONSES = 30
+RESPONSES = 50
 CLIENTS = 4
 
 # Ratio and a metric that no server has.
@@ -86,7 +86,7 @@ def fleet(hold: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flee
         assert [pid for pid in pids if runs(pid)] == []
 
 
-def stream(address: str, responses: int) -> int:
+def stream(address: str, responses: int, on_response: Callable[[], None]) -> int:
     """Return how many responses one request over a stream gets. Raises InferenceServerException."""
     results: queue.Queue[Any] = queue.Queue()
     with triton.InferenceServerClient(address, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
@@ -102,12 +102,14 @@ def stream(address: str, responses: int) -> int:
             if result.get_response().parameters["triton_final_response"].bool_param:
                 return count
             count += 1
+            on_response()
 
 
 class Streams:
-    """Streams in threads: `counts` are their responses, `errors` their failures."""
+    """Streams in threads: `begun` has those with a response, `counts` are responses, `errors` failures."""
 
     def __init__(self, address: str, responses: int, *, until: threading.Event | None = None) -> None:
+        self.begun: set[int] = set()
         self.counts: list[int] = []
         self.errors: list[tuple[int, str]] = []
         self._arguments = (address, responses, until)
@@ -126,7 +128,7 @@ class Streams:
         address, responses, until = self._arguments
         while True:
             try:
-                self.counts.append(stream(address, responses))
+                self.counts.append(stream(address, responses, lambda: self.begun.add(number)))
             except InferenceServerException as error:
                 self.errors.append((number, str(error)))
                 time.sleep(0.5)  # a request sent while the kernel still closes the replica's sockets is in flight there
@@ -148,7 +150,7 @@ def test_a_missing_metric_is_unknown_and_nothing_scales_down(fleet: FleetProcess
 def test_streams_end_before_their_drained_replica_does(fleet: FleetProcess) -> None:
     pods = fleet.until_ready(2)["pods"]
     with Streams(fleet.proxy["grpc"], RESPONSES) as streams:
-        threading.Event().wait(0.5)
+        fleet.until("all streams have begun", lambda: len(streams.begun) == CLIENTS)
         assert [fleet.evict(each["name"]) for each in pods] == [201, 201]
         fleet.until("both drain", lambda: "terminating" in {each["state"] for each in fleet.state()["pods"]})
         assert not streams.counts, "streams have ended before the drain"

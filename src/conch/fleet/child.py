@@ -40,8 +40,8 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """The exit status, None while it runs."""
-        return self.process.returncode
+        """The exit status, None before the end."""
+        return None if self._process is None else self._process.returncode
 
     @property
     def tail(self) -> str:
@@ -63,9 +63,9 @@ class Child:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if the process still runs."""
-        if self.status is None:
+        if self._process is not None and self.status is None:
             with suppress(ProcessLookupError):
-                self.process.send_signal(number)
+                self._process.send_signal(number)
 
     async def wait(self) -> int:
         """Return the exit status when the process has ended."""

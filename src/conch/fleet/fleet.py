@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -195,8 +194,7 @@ class Fleet:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(Unavailable):  # a proxy that has ended
-            await self.replica_set.stop()
+        await self.replica_set.stop()
         self.api.stop()
         for part in (self.proxy, self.prometheus):
             if part.child.started:

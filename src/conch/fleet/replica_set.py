@@ -3,9 +3,11 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from conch.errors import Unavailable
 from conch.fleet.replica import Replica, ReplicaSettings, ReplicaState
 from conch.fleet.report.journal import Journal
 from conch.fleet.timing import MAX_RESTART_BACKOFF_S, RESTART_BACKOFF_S, ClusterClock
@@ -101,7 +103,8 @@ class ReplicaSet:
     async def stop(self) -> None:
         """End all replicas; those that serve drain first."""
         self.desired = 0
-        await self._drop(self.current)
+        with suppress(Unavailable):  # a proxy that has ended sends no requests
+            await self._drop(self.current)
         await asyncio.gather(*self._ending)
 
     async def _reconcile(self) -> None:
@@ -148,9 +151,11 @@ class ReplicaSet:
         for each in replicas:
             each.state = ReplicaState.TERMINATING
             self._journal.record("draining", each.name, "removed from the proxy; SIGTERM follows")
-        await self._publish()
-        for each in replicas:
-            self._ending_task(self._end(each))
+        try:
+            await self._publish()
+        finally:
+            for each in replicas:
+                self._ending_task(self._end(each))
 
     async def _end(self, replica: Replica) -> None:
         status = await replica.terminate()

@@ -4,10 +4,9 @@ import asyncio
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING
 
 from conch.cli.command_parser import CommandParser
@@ -105,8 +104,7 @@ async def _work(given: Namespace, running: "Fleet", profile: "LoadProfile | None
 
 async def _refresh(running: "Fleet", view: "FleetView") -> None:
     while True:
-        with suppress(AttributeError):  # not started
-            view.refresh(running)
+        view.refresh(running)
         await asyncio.sleep(_POLL_S)
 
 
@@ -189,8 +187,8 @@ def _model(given: Namespace, settings: "FleetSettings") -> str:
 
 
 def _kept_logs(given: Namespace, folder: Path) -> Path:
-    """Copy the logs to the output folder, and return it."""
-    logs = Path(given.output) / "logs"
+    """Copy the logs to the output folder, else to a temporary one, and return it."""
+    logs = Path(given.output or mkdtemp(prefix="conch-fleet-")) / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     for each in folder.glob("*.log"):
         (logs / each.name).write_bytes(each.read_bytes())

@@ -1,14 +1,15 @@
 """A fleet: replicas, proxy, Prometheus, the API of custom metrics, the autoscaler and load. Its composition root."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
-from conch.errors import Unavailable
+from conch.errors import ConfigError, Unavailable
 from conch.fleet.load.load_generator import ClientProtocol, LoadGenerator
 from conch.fleet.load.profile import LoadProfile
 from conch.fleet.metrics.api_server import ApiServer
@@ -123,7 +124,8 @@ class Fleet:
         return {"http": f"127.0.0.1:{self.ports.http}", "grpc": f"127.0.0.1:{self.ports.grpc}"}
 
     async def start(self) -> None:
-        """Start everything and wait until a replica is ready. Raises Unavailable, OSError."""
+        """Start everything and wait until a replica is ready. Raises ConfigError, Unavailable, OSError."""
+        _check_free(self.settings.ports)
         await self.prometheus.start()
         await self.proxy.start()
         self.api.start()
@@ -271,6 +273,17 @@ class Fleet:
             return FleetSample(*state)
         answers = load.recent
         return FleetSample(*state, load.clients, answers.rate, answers.p50_s, answers.p99_s, load.answered, load.failed)
+
+
+def _check_free(ports: FleetPorts) -> None:
+    """Raise ConfigError if a given port is in use."""
+    for name, port in asdict(ports).items():
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on port {port}: {error.strerror}; --{name}-port chooses another"
+            ) from None
 
 
 def _free_port() -> int:

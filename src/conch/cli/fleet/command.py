@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from conch.cli.command_parser import CommandParser
 from conch.cli.text_files import read_text
-from conch.errors import ConchError, ConfigError
+from conch.errors import ConchError, ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from conch.cli.fleet.view import FleetView
@@ -75,8 +75,8 @@ async def _run(given: Namespace, serve_flags: Sequence[str], folder: Path) -> in
         await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             working.result()
-    except (OSError, ConchError) as error:
-        raise ConfigError(f"{error}; logs: {_kept_logs(given, folder)}") from None
+    except (OSError, Unavailable) as error:
+        raise Unavailable(f"{error}; logs: {_kept_logs(given, folder)}") from None
     finally:
         for task in (working, refreshing, stopped):
             task.cancel()

@@ -35,7 +35,7 @@ async def until_listening(child: Child, ports: Sequence[int], log: Path) -> None
     for port in ports:
         while not await _accepts(port):
             if child.status is not None or monotonic() > deadline:
-                raise Unavailable(f"{log.stem} does not listen on port {port}: {child.tail.strip()}")
+                raise Unavailable(f"{log.stem} does not listen: {child.tail.strip()}")
             await asyncio.sleep(_POLL_S)
 
 

@@ -281,9 +281,8 @@ def _check_free(ports: FleetPorts) -> None:
         try:
             socket.create_server(("127.0.0.1", port)).close()
         except OSError as error:
-            raise ConfigError(
-                f"cannot listen on port {port}: {error.strerror}; --{name}-port chooses another"
-            ) from None
+            reason = os.strerror(error.errno or 0)
+            raise ConfigError(f"cannot listen on port {port}: {reason}; --{name}-port chooses another") from None
 
 
 def _free_port() -> int:

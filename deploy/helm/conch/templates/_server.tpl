@@ -52,7 +52,8 @@ volumeMounts:
 {{- /* The init container that copies the models of an OCI image: the server's image, without a shell. */}}
 {{- define "conch.pullContainer" -}}
 {{- $repository := .Values.modelRepository -}}
-{{- $command := concat (list "conch" "repo" "pull" "--sync") $repository.pullArgs -}}
+{{- $verified := $repository.verifyKeyConfigMap | empty | ternary list (list "--verify-key=/etc/conch/verify-key/cosign.pub") -}}
+{{- $command := concat (list "conch" "repo" "pull" "--sync") $verified $repository.pullArgs -}}
 name: models
 image: {{ include "conch.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -74,6 +75,10 @@ volumeMounts:
   - name: registry
     mountPath: /etc/conch/registry
   {{- end }}
+  {{- if $repository.verifyKeyConfigMap }}
+  - name: verify-key
+    mountPath: /etc/conch/verify-key
+  {{- end }}
 {{- end }}
 
 {{- define "conch.args" -}}
@@ -81,6 +86,9 @@ volumeMounts:
 {{- $models := include "conch.loadModels" . | fromJsonArray -}}
 - serve
 - {{ printf "--model-repository=%s" (include "conch.repositoryPath" .) | quote }}
+{{- if and .Values.modelRepository.verifyKeyConfigMap (include "conch.repositoryPath" . | hasPrefix "oci://") }}
+- --repository-verify-key=/etc/conch/verify-key/cosign.pub
+{{- end }}
 - --model-control-mode={{ empty $models | ternary $server.modelControlMode "explicit" }}
 {{- range $models }}
 - {{ printf "--load-model=%s" . | quote }}

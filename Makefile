@@ -80,6 +80,7 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m conch.check.rules.reference > docs/check.md
 	$(BIN)/python -m conch.metric_catalog.reference > docs/reference/metrics.md
 	$(BIN)/python -m tests.code_map
+	$(BIN)/python -m tests.autoscaling_page
 
 deploy-files: .venv/.dev ## Write the generated files of deploy/ from the typed values
 	$(BIN)/python -m tests.deploy_files

@@ -50,7 +50,7 @@ def diurnal(low: float, high: float, peak_h: float = 20.0, duration_s: int = DAY
     """Return a day between two rates: a cosine with its peak at an hour."""
     hours = np.arange(duration_s) / 3600
     wave = (1 + np.cos((hours - peak_h) * 2 * np.pi / 24)) / 2
-    return TrafficCurve(f"diurnal from {low:g} to {high:g} requests/s", low + (high - low) * wave)
+    return TrafficCurve(f"diurnal from {low:,.10g} to {high:,.10g} requests/s", low + (high - low) * wave)
 
 
 def from_curve(curve: RateCurve, duration_s: int, name: str) -> TrafficCurve:

@@ -165,6 +165,13 @@ def test_the_best_meets_the_objective_with_the_fewest_replica_hours() -> None:
     assert best(runs[:1]) is runs[0]
 
 
+def test_a_policy_that_only_scales_up_is_not_the_best() -> None:
+    day = diurnal(100, 500, peak_h=1, duration_s=9 * HOUR)
+    rising, following = run(hpa("nv_inference_request_success", 1000), day, initial=4), run(RPS, day, initial=4)
+    assert best([rising, following]) is following
+    assert best([rising]) is rising
+
+
 def history(seconds: int = 600) -> History:
     """Return two pods with 100 requests/s each, 2 ms in the queue and 20 ms of computing per request."""
     made = History()

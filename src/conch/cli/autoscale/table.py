@@ -59,7 +59,9 @@ def report(runs: Sequence[SimulationRun], winner: SimulationRun) -> str:
     for run in runs:
         for each in remarks(run):
             console.print(f"{run.name}: {each}", soft_wrap=True)
-    verdict = "meets the objective with the fewest replica-hours" if winner.meets_objective else "misses the fewest"
+    verdict = (
+        "meets the objective with the fewest replica-hours" if winner.meets_objective else "misses the fewest requests"
+    )
     console.print(f"\n{winner.name} {verdict}.", soft_wrap=True)
     return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
 

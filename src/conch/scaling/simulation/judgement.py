@@ -69,12 +69,15 @@ def remarks(run: SimulationRun) -> list[str]:
 
 
 def best(runs: Sequence[SimulationRun]) -> SimulationRun:
-    """Return the run with the fewest replica-hours of those that meet the objective, else with the lowest cost."""
-    good = [each for each in runs if each.meets_objective and flapping(each.events) is None]
-    good = good or [each for each in runs if each.meets_objective]
+    """Return the run with the fewest replica-hours of those that meet the objective, else with the fewest misses.
+
+    Runs that flap or only scale up come last: they are good by chance, or at the highest cost.
+    """
+    sound = [each for each in runs if flapping(each.events) is None and not only_rises(each)] or runs
+    good = [each for each in sound if each.meets_objective]
     if good:
         return min(good, key=lambda each: each.replica_hours)
-    return min(runs, key=lambda each: (each.miss_share, each.cost))
+    return min(sound, key=lambda each: (each.miss_share, each.cost))
 
 
 def clock(at_s: float) -> str:

@@ -1,0 +1,9 @@
+"""docs/autoscaling.md: its numbers are those that its commands print."""
+
+from tests.autoscaling_page import PAGE, page
+
+
+def test_the_page_shows_what_its_commands_print() -> None:
+    """Where this fails, `make docs` rewrites the outputs."""
+    text = PAGE.read_text()
+    assert page(text) == text

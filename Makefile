@@ -38,7 +38,7 @@ vllm: .venv/.dev ## Make .bench/vllm-venv, where the vllm engine and its tests f
 test-vllm: vllm ## Run the tests that need vLLM, which other runs skip where it is missing (ARGS go to pytest)
 	$(BIN)/python -m pytest -m vllm $(ARGS)
 
-kserve: .venv/.dev ## Make .bench/kserve-venv with KServe's Python package, whose client tests use (450 MB)
+kserve: .venv/.dev ## Make .bench/kserve-venv with KServe's Python packages, which tests use (550 MB)
 	$(BIN)/python -m tests.kserve.environment
 
 test-kserve: kserve ## Run the tests that need it, which other runs skip where it is missing (ARGS go to pytest)

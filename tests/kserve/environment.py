@@ -1,4 +1,4 @@
-"""KServe's Python package in a separate environment, because it needs other versions of psutil and of web frameworks.
+"""KServe's Python packages in a separate environment, because they need other versions of psutil and of web frameworks.
 
 `python -m tests.kserve.environment` (`make kserve`) sets it up; tests find it there, or where TEST_KSERVE_ENV says.
 """
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-VERSION = "0.21.0"
+PACKAGES = ("kserve==0.21.0", "kserve-storage==0.21.0")
 _HOME = Path(__file__).parents[2] / ".bench" / "kserve-venv"
-_STAMP = _HOME / f"kserve-{VERSION}"  # written last
+_STAMP = _HOME / "+".join(PACKAGES)  # written last
 
 
 def _python() -> Path | None:
@@ -28,7 +28,7 @@ needs_kserve = (
     pytest.mark.kserve,
     pytest.mark.skipif(
         PYTHON is None,
-        reason="the kserve package (450 MB) is not there: `make kserve` sets it up, or set TEST_KSERVE_ENV",
+        reason="the kserve package (550 MB) is not there: `make kserve` sets it up, or set TEST_KSERVE_ENV",
     ),
 )
 
@@ -44,5 +44,5 @@ def run(script: Path, *arguments: object) -> str:
 if __name__ == "__main__":
     if not _STAMP.exists():
         venv.create(_HOME, clear=True, with_pip=True)
-        subprocess.run([_HOME / "bin" / "python", "-m", "pip", "install", "--quiet", f"kserve=={VERSION}"], check=True)
+        subprocess.run([_HOME / "bin" / "python", "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
         _STAMP.touch()

@@ -1,19 +1,25 @@
-"""KServe's own Python package: its classes read our objects, its clients call our server."""
+"""KServe's own Python packages: classes read our objects, clients call our server, which serves what is fetched."""
 
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.http
+from moto.server import ThreadedMotoServer
 
 from conch.deployment.kserve.runtimes import RUNTIMES
+from conch.repository.entries.model_dir import ModelDirRoot
+from conch.repository.store import Repository
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.deploy_files import ROOT
 from tests.kserve.environment import PYTHON, needs_kserve, run
 from tests.kserve.pod import Pod
+from tests.remote.peers import S3
 
 HERE = Path(__file__).parent
 FILES = sorted((ROOT / "deploy" / "kserve").rglob("*.yaml"))
@@ -58,6 +64,46 @@ def test_the_clients_call_an_onnx_model(tmp_path: Path) -> None:
     with Pod(BUILT["conch"].runtime("1"), "densenet", tmp_path / "models", tmp_path / "pod") as pod:
         answer = called(pod, "densenet", "IN", "OUT", "2,4")
     assert np.allclose(answer["values"], answer["rows"])
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """A bucket, for which the environment has address and keys."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    yield S3(endpoint, "models")
+    server.stop()
+
+
+def test_what_the_storage_initializer_fetches_is_served(s3: S3, tmp_path: Path) -> None:
+    """A prefix with one file, one file by its name, a repository, and an archive on the local disk."""
+    onnx = write_identity(tmp_path / "made", FP32, ["n", 4]) / "1" / "model.onnx"
+    config = 'backend: "identity"\n' + "".join(
+        f'{kind} {{ name: "{name}" data_type: TYPE_FP32 dims: 4 }}\n'
+        for kind, name in (("input", "I"), ("output", "O"))
+    )
+    s3.put("densenet/model.onnx", onnx.read_bytes())
+    s3.put("repository/a/config.pbtxt", config)
+    s3.put("repository/a/1/model.txt", "x")  # empty files are not fetched
+    s3.put("repository/b/1/model.onnx", onnx.read_bytes())
+    archive = shutil.make_archive(str(tmp_path / "packed"), "gztar", tmp_path / "made" / "1")
+    uris = ("s3://models/densenet", "s3://models/densenet/model.onnx", "s3://models/repository", f"file://{archive}")
+    folders = [tmp_path / f"mnt{number}" for number in range(len(uris))]
+    run(HERE / "storage_initializer.py", *(word for pair in zip(uris, folders, strict=True) for word in pair))
+    assert [sorted(ModelDirRoot(folder, "m").names()) for folder in folders] == [["m"], ["m"], ["a", "b"], ["m"]]
+    for folder in (folders[0], folders[1], folders[3]):
+        repository = Repository([ModelDirRoot(folder, "m")])
+        assert repository.read("m").config.backend == "onnxruntime"
+    with (
+        Pod(BUILT["conch"].runtime("1"), "pipeline", folders[2], tmp_path / "pod") as pod,
+        tritonclient.http.InferenceServerClient(pod.http) as client,
+    ):
+        assert (client.is_model_ready("a"), client.is_model_ready("b")) == (True, True)
 
 
 def test_the_clients_call_a_forest_in_a_file_called_bst(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import platform
 import random
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tritonclient.http as triton
+import yaml
 
 from tests.image.podman import ROOT, Podman, podman_or_skip
 from tests.server.models import ECHO, tensor, write_config, write_python
@@ -39,6 +42,13 @@ SLOW = f"""
 print("the slow request began", flush=True)
 time.sleep(2)
 {ECHO}
+"""
+
+ASK_DIGITS = """
+import json, urllib.request
+image = {"name": "image", "shape": [1, 8, 8], "datatype": "FP32", "data": [0] * 64}
+body = json.dumps({"inputs": [image]}).encode()
+print(urllib.request.urlopen("http://127.0.0.1:8000/v2/models/digits/infer", body).read().decode())
 """
 
 
@@ -158,6 +168,41 @@ print(json.dumps([names, files, stale, json.load(open("/opt/conch/sbom.cdx.json"
     assert uncompiled == []
     assert sbom["bomFormat"] == "CycloneDX"
     assert sorted(f"{each['name']} {each['version']}" for each in sbom["components"]) == installed
+
+
+def test_podman_plays_the_deployment_that_the_chart_renders(
+    podman: Podman, image: str, models: Path, tmp_path: Path
+) -> None:
+    """With its security context, volumes and environment. podman makes health checks of probes only under systemd."""
+    name, _, tag = image.rpartition(":")
+    release = f"image-test-{os.getpid()}"
+    values = {
+        "image": {"repository": name, "tag": tag, "pullPolicy": "Never"},
+        "modelRepository": {"volume": {"hostPath": {"path": str(models)}}},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    command = [sys.executable, "-m", "conch", "k8s", "render", release, f"--values={tmp_path / 'values.yaml'}"]
+    rendered = subprocess.run(command, capture_output=True, check=True).stdout
+    (deployment,) = (each for each in yaml.safe_load_all(rendered) if each["kind"] == "Deployment")
+    (tmp_path / "deployment.yaml").write_text(yaml.safe_dump(deployment))
+    container = f"{release}-pod-0-server"
+    podman.run("play", "kube", str(tmp_path / "deployment.yaml"))
+    try:
+        until(
+            lambda: podman.run("exec", container, "conch", "health", check=False).returncode == 0,
+            lambda: podman.logs(container),
+        )
+        answer = podman.run("exec", container, "python", "-c", ASK_DIGITS).stdout
+        assert len(json.loads(answer)["outputs"][0]["data"]) == 10
+        described = podman.inspect("container", container)
+        assert described["HostConfig"]["ReadonlyRootfs"]
+        assert {each["Destination"] for each in described["Mounts"]} >= {"/models", "/tmp", "/cache", "/dev/shm"}
+        podman.run("pod", "stop", "--time=60", f"{release}-pod-0")
+        assert podman.inspect("container", container)["State"]["ExitCode"] == 0
+    finally:
+        podman.run("play", "kube", "--down", str(tmp_path / "deployment.yaml"))
+        for volume in podman.run("volume", "ls", "--quiet").stdout.split():
+            podman.run("volume", "rm", "--force", volume)  # of this test's own storage
 
 
 def test_a_missing_extra_is_named(podman: Podman, image: str, tmp_path: Path) -> None:

@@ -33,9 +33,10 @@ CONFLICTS: list[tuple[dict[str, Any], str]] = [
     ({"autoscaling": {"type": "keda", "keda": {"authentication": {"mode": "tls"}}}}, "secretName is empty"),
     ({"disruptionBudget": {"minAvailable": "1"}}, "needs either minAvailable or maxUnavailable"),
     ({"disruptionBudget": {"maxUnavailable": ""}}, "needs either minAvailable or maxUnavailable"),
+    ({"disruptionBudget": {"maxUnavailable": 0}}, "maxUnavailable 0 keeps all pods"),
     ({"disruptionBudget": {"maxUnavailable": "0%"}}, "maxUnavailable 0% keeps all pods, so no node can be drained"),
     (
-        {"disruptionBudget": {"minAvailable": "1", "maxUnavailable": ""}},
+        {"disruptionBudget": {"minAvailable": 1, "maxUnavailable": ""}},
         "disruptionBudget.minAvailable 1 keeps 1 of 1 replicas, so no node can be drained; use maxUnavailable 1",
     ),
     (

@@ -67,7 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
             "maxReplicas": 10,
             "metrics": [
                 {"name": _RATIO, "averageValue": "750m"},
-                {"name": "nv_inference_pending_request_count", "averageValue": "8"},
+                {"name": "nv_inference_pending_request_count", "averageValue": 8},
                 {"averageValue": "2"},
                 {"name": "conch_requests_per_second"},
             ],
@@ -84,7 +84,13 @@ CASES: dict[str, dict[str, Any]] = {
         "autoscaling": {
             "type": "keda",
             "minReplicas": 0,
-            "metrics": [{"name": _RATIO, "averageValue": "1500m"}, {"name": "vllm:kv_cache_usage_perc"}, {}],
+            "metrics": [
+                {"name": _RATIO, "averageValue": "1500m"},
+                {"averageValue": "0.5"},
+                {"averageValue": 12},
+                {"name": "vllm:kv_cache_usage_perc"},
+                {},
+            ],
             "resources": [{"name": "cpu"}],
             "keda": {
                 "serverAddress": "https://prometheus.example.org",
@@ -124,7 +130,7 @@ CASES: dict[str, dict[str, Any]] = {
                 "rules": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"protocol": "TCP", "port": 443}]}],
             },
         },
-        "disruptionBudget": {"minAvailable": "1", "maxUnavailable": ""},
+        "disruptionBudget": {"minAvailable": 1, "maxUnavailable": ""},
         "replicaCount": 2,
     },
     "network policy of the namespace": {"networkPolicy": {"enabled": True}},

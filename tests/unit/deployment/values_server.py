@@ -49,17 +49,10 @@ CASES: dict[str, dict[str, Any]] = {
             "pull": "registry.example.com/models:1",
             "pullArgs": ["--model=densenet_onnx"],
             "registrySecret": "registry",
-            "verifyKeyConfigMap": "models-verify-key",
         },
         "extraInitContainers": [CONTAINER],
     },
     "repository by an init container, without login": {"modelRepository": {"pull": "registry.example.com/models:1"}},
-    "repository that follows a signed image": {
-        "modelRepository": {
-            "path": "oci://registry.example.com/models:stable",
-            "verifyKeyConfigMap": "models-verify-key",
-        }
-    },
     "repository on the node": {"modelRepository": {"volume": {"hostPath": {"path": "/opt/triton-models"}}}},
     "repository in S3": {
         "modelRepository": {"path": "s3://bucket/models", "credentialsSecret": "aws", "registrySecret": "registry"}

@@ -18,7 +18,8 @@ sum({{ printf (index $queries (index . 1)) (include "conch.matchers" $root) }})
 
 {{- /* A target as KEDA reads it: a decimal number without a unit. */}}
 {{- define "conch.decimal" -}}
-{{- mulf (trimSuffix "m" .) (hasSuffix "m" . | ternary 0.001 1.0) }}
+{{- $text := toString . -}}
+{{- mulf (trimSuffix "m" $text) (hasSuffix "m" $text | ternary 0.001 1.0) }}
 {{- end }}
 
 {{- /* A trigger of KEDA. Arguments: root, query, target. */}}

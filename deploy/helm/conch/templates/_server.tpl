@@ -52,8 +52,7 @@ volumeMounts:
 {{- /* The init container that copies the models of an OCI image: the server's image, without a shell. */}}
 {{- define "conch.pullContainer" -}}
 {{- $repository := .Values.modelRepository -}}
-{{- $verified := $repository.verifyKeyConfigMap | empty | ternary list (list "--verify-key=/etc/conch/verify-key/cosign.pub") -}}
-{{- $command := concat (list "conch" "repo" "pull" "--sync") $verified $repository.pullArgs -}}
+{{- $command := concat (list "conch" "repo" "pull" "--sync") $repository.pullArgs -}}
 name: models
 image: {{ include "conch.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -75,10 +74,6 @@ volumeMounts:
   - name: registry
     mountPath: /etc/conch/registry
   {{- end }}
-  {{- if $repository.verifyKeyConfigMap }}
-  - name: verify-key
-    mountPath: /etc/conch/verify-key
-  {{- end }}
 {{- end }}
 
 {{- define "conch.args" -}}
@@ -86,9 +81,6 @@ volumeMounts:
 {{- $models := include "conch.loadModels" . | fromJsonArray -}}
 - serve
 - {{ printf "--model-repository=%s" (include "conch.repositoryPath" .) | quote }}
-{{- if and .Values.modelRepository.verifyKeyConfigMap (include "conch.repositoryPath" . | hasPrefix "oci://") }}
-- --repository-verify-key=/etc/conch/verify-key/cosign.pub
-{{- end }}
 - --model-control-mode={{ empty $models | ternary $server.modelControlMode "explicit" }}
 {{- range $models }}
 - {{ printf "--load-model=%s" . | quote }}

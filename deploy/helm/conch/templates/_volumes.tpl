@@ -73,11 +73,6 @@ emptyDir:
       - key: .dockerconfigjson
         path: config.json
 {{- end }}
-{{- with $repository.verifyKeyConfigMap }}
-- name: verify-key
-  configMap:
-    name: {{ . | quote }}
-{{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
@@ -114,11 +109,6 @@ emptyDir:
 {{- if $repository.registrySecret }}
 - name: registry
   mountPath: /etc/conch/registry
-  readOnly: true
-{{- end }}
-{{- if $repository.verifyKeyConfigMap }}
-- name: verify-key
-  mountPath: /etc/conch/verify-key
   readOnly: true
 {{- end }}
 {{- with .Values.extraVolumeMounts }}

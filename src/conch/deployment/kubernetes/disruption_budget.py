@@ -12,7 +12,7 @@ def disruption_budget(values: DeploymentValues, release: Release) -> Iterator[di
     budget = values.disruption_budget
     if not budget.enabled:
         return
-    amounts = {"minAvailable": budget.min_available, "maxUnavailable": budget.max_unavailable}
+    amounts = {"minAvailable": str(budget.min_available), "maxUnavailable": str(budget.max_unavailable)}
     yield {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

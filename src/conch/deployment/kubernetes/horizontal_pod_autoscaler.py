@@ -46,7 +46,7 @@ def behavior(scaling: AutoscalingValues) -> dict[str, Any]:
 
 
 def _pods(metric: PodMetricValues) -> dict[str, Any]:
-    target = {"type": "AverageValue", "averageValue": metric.average_value}
+    target = {"type": "AverageValue", "averageValue": str(metric.average_value)}
     return {"type": "Pods", "pods": {"metric": {"name": metric.name}, "target": target}}
 
 

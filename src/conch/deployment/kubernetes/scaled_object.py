@@ -102,7 +102,7 @@ def _triggers(scaling: AutoscalingValues, release: Release) -> Iterator[dict[str
     yield from (dict(each) for each in scaling.keda.triggers)
 
 
-def _trigger(scaling: AutoscalingValues, expression: str, target: str, release: Release) -> dict[str, Any]:
+def _trigger(scaling: AutoscalingValues, expression: str, target: int | str, release: Release) -> dict[str, Any]:
     keda = scaling.keda
     found: dict[str, Any] = {
         "type": "prometheus",
@@ -122,7 +122,8 @@ def _trigger(scaling: AutoscalingValues, expression: str, target: str, release: 
     return found
 
 
-def _number(target: str) -> str:
+def _number(target: int | str) -> str:
     """Return a target as KEDA reads it: a decimal number without a unit."""
-    number = Decimal(target.removesuffix("m"))
-    return f"{(number / 1000 if target.endswith('m') else number).normalize():f}"
+    text = str(target)
+    number = Decimal(text.removesuffix("m"))
+    return f"{(number / 1000 if text.endswith('m') else number).normalize():f}"

@@ -8,16 +8,7 @@ from conch.deployment.kubernetes.limit_annotations import reads_limits
 from conch.deployment.kubernetes.parts import without_empty
 from conch.deployment.kubernetes.release import Release
 from conch.deployment.kubernetes.services import CONTAINER_PORTS, HTTP
-from conch.deployment.kubernetes.volumes import (
-    API_KEYS_PATH,
-    MODELS,
-    REGISTRY,
-    REGISTRY_PATH,
-    TLS_PATH,
-    VERIFY_KEY,
-    VERIFY_KEY_PATH,
-    mounts,
-)
+from conch.deployment.kubernetes.volumes import API_KEYS_PATH, MODELS, REGISTRY, REGISTRY_PATH, TLS_PATH, mounts
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.image import ImageValues
 from conch.deployment.values.pod import ProbeValues
@@ -66,11 +57,7 @@ def pull_containers(values: DeploymentValues, release: Release) -> Iterator[dict
     mounted = [{"name": MODELS, "mountPath": repository.path}]
     if login:
         mounted.append({"name": REGISTRY, "mountPath": REGISTRY_PATH})
-    verified = []
-    if repository.verify_key_config_map:
-        mounted.append({"name": VERIFY_KEY, "mountPath": VERIFY_KEY_PATH})
-        verified = [f"--verify-key={VERIFY_KEY_PATH}/cosign.pub"]
-    command = ["conch", "repo", "pull", "--sync", *verified, *repository.pull_args, repository.pull, repository.path]
+    command = ["conch", "repo", "pull", "--sync", *repository.pull_args, repository.pull, repository.path]
     yield without_empty(
         {
             "name": "models",
@@ -87,8 +74,6 @@ def pull_containers(values: DeploymentValues, release: Release) -> Iterator[dict
 def _flags(values: DeploymentValues) -> Iterator[str]:
     server, secrets = values.server, values.secrets
     yield f"--model-repository={values.model_repository.path}"
-    if values.model_repository.verify_key_config_map and values.model_repository.path.startswith("oci://"):
-        yield f"--repository-verify-key={VERIFY_KEY_PATH}/cosign.pub"
     yield f"--model-control-mode={'explicit' if server.load_models else server.model_control_mode}"
     yield from (f"--load-model={name}" for name in server.load_models)
     yield f"--exit-timeout-secs={server.exit_timeout_secs}"

@@ -6,9 +6,8 @@ from typing import Any
 from conch.deployment.values.deployment import DeploymentValues
 
 SHARED_MEMORY, TEMPORARY, CACHE, MODELS = "shared-memory", "tmp", "cache", "models"
-API_KEYS, TLS, REGISTRY, VERIFY_KEY = "api-keys", "tls", "registry", "verify-key"
+API_KEYS, TLS, REGISTRY = "api-keys", "tls", "registry"
 API_KEYS_PATH, TLS_PATH, REGISTRY_PATH = "/etc/conch/api-keys", "/etc/conch/tls", "/etc/conch/registry"
-VERIFY_KEY_PATH = "/etc/conch/verify-key"
 _SECRET_MODE = 0o440
 
 
@@ -31,8 +30,6 @@ def volumes(values: DeploymentValues) -> list[dict[str, Any]]:
     if repository.registry_secret:
         items = [{"key": ".dockerconfigjson", "path": "config.json"}]
         found.append(_secret(REGISTRY, repository.registry_secret, items))
-    if repository.verify_key_config_map:
-        found.append({"name": VERIFY_KEY, "configMap": {"name": repository.verify_key_config_map}})
     return [*found, *values.extra_volumes]
 
 
@@ -100,5 +97,3 @@ def _read_only_mounts(values: DeploymentValues) -> Iterator[dict[str, Any]]:
         yield {"name": TLS, "mountPath": TLS_PATH, "readOnly": True}
     if repository.registry_secret:
         yield {"name": REGISTRY, "mountPath": REGISTRY_PATH, "readOnly": True}
-    if repository.verify_key_config_map:
-        yield {"name": VERIFY_KEY, "mountPath": VERIFY_KEY_PATH, "readOnly": True}

@@ -18,7 +18,9 @@ PodMetricName = Literal[
 
 
 # A number, or thousandths of it, such as 1000m. KEDA knows no other units.
-Target = Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+|m)?$")]
+_Decimal = Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+|m)?$")]
+Target = PositiveCount | _Decimal
+Threshold = Count | _Decimal
 
 
 class PodMetricValues(Section, frozen=True):
@@ -88,7 +90,7 @@ class KedaValues(Section, frozen=True):
         Seconds,
         Meta(description="Idle seconds before the last replica ends; 0 means ten cold starts, at least 300"),
     ] = 0
-    activation_threshold: Annotated[Target, Meta(description="Value above which zero replicas become one")] = "0"
+    activation_threshold: Annotated[Threshold, Meta(description="Value above which zero replicas become one")] = "0"
     prediction: Annotated[PredictionValues, Meta(description="Scale before the load arrives")] = field(
         default_factory=PredictionValues
     )

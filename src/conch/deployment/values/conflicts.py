@@ -74,7 +74,7 @@ def _metric_name(source: object) -> object:
 
 def _disruption_budget(values: DeploymentValues) -> Iterator[str]:
     budget, scaling = values.disruption_budget, values.autoscaling
-    least, most = budget.min_available, budget.max_unavailable
+    least, most = str(budget.min_available), str(budget.max_unavailable)
     if bool(least) == bool(most):
         yield "disruptionBudget needs either minAvailable or maxUnavailable; set the other to ''"
         return

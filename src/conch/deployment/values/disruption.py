@@ -4,17 +4,17 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from conch.deployment.values.section import Section
+from conch.deployment.values.section import Count, Section
+
+_Amount = Count | Annotated[str, Meta(pattern="^([0-9]+%?)?$")]
 
 
 class DisruptionBudgetValues(Section, frozen=True):
     """The PodDisruptionBudget. Exactly one of minAvailable and maxUnavailable."""
 
     enabled: Annotated[bool, Meta(description="Create the PodDisruptionBudget")] = True
-    min_available: Annotated[
-        str, Meta(pattern="^([0-9]+%?)?$", description='Pods that stay, a number or a percentage such as "50%"')
-    ] = ""
+    min_available: Annotated[_Amount, Meta(description='Pods that stay, a number or a percentage such as "50%"')] = ""
     max_unavailable: Annotated[
-        str,
-        Meta(pattern="^([0-9]+%?)?$", description='Pods that may be missing, a number or a percentage; "" for none'),
-    ] = "1"
+        _Amount,
+        Meta(description='Pods that may be missing, a number or a percentage; "" for none'),
+    ] = 1

@@ -38,7 +38,3 @@ class ModelRepositoryValues(Section, frozen=True):
     registry_secret: Annotated[
         str, Meta(description="Secret of type kubernetes.io/dockerconfigjson: login for `pull` and for oci:// URLs")
     ] = ""
-    verify_key_config_map: Annotated[
-        str,
-        Meta(description="ConfigMap with cosign.pub, the public key that must have signed `pull` or an oci:// path"),
-    ] = ""

@@ -27,6 +27,7 @@ CHART_KEYS = {
         "--model-control-mode": "server.modelControlMode",
         "--model-repository": "modelRepository.path",
         "--openai-api-key": "secrets.apiKeys",
+        "--repository-verify-key": "modelRepository.verifyKeyConfigMap",
     },
     "podSpec": {
         "affinity": "affinity",

@@ -136,6 +136,12 @@ class Streams:
                 return
 
 
+def ratio(fleet: FleetProcess) -> str:
+    """The first metric and its target, as `kubectl get hpa` shows them."""
+    targets: str = fleet.state()["horizontalPodAutoscaler"]["targets"]
+    return targets.partition(",")[0]
+
+
 def test_a_missing_metric_is_unknown_and_nothing_scales_down(fleet: FleetProcess) -> None:
     fleet.until("the ratio is known", lambda: fleet.state()["horizontalPodAutoscaler"]["targets"] == "0/1, <unknown>/5")
     state = fleet.state()
@@ -145,6 +151,15 @@ def test_a_missing_metric_is_unknown_and_nothing_scales_down(fleet: FleetProcess
     assert "the server could not find the metric vllm:num_requests_waiting for pods" in active["message"]
     path = "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/pods/*/vllm:num_requests_waiting"
     assert fleet.get(path)[1]["code"] == 404
+
+
+def test_a_crashed_prometheus_is_restarted_and_the_replicas_stay(fleet: FleetProcess) -> None:
+    pid = fleet.state()["prometheus"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    fleet.until("the ratio is unknown", lambda: ratio(fleet) == "<unknown>/1")
+    fleet.until("it is restarted", lambda: fleet.state()["prometheus"]["pid"] != pid)
+    fleet.until("the ratio is known", lambda: ratio(fleet) == "0/1")
+    assert fleet.state()["replicas"] == {"desired": 2, "current": 2, "ready": 2}
 
 
 def test_streams_end_before_their_drained_replica_does(fleet: FleetProcess) -> None:

@@ -1,12 +1,13 @@
 """`conch autoscale simulate`: compare autoscalers by a simulated day."""
 
 import sys
-from argparse import Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conch.cli.bench.values import amount, duration, fraction, slo
+from conch.cli.bench.values import amount, count, duration, fraction, slo
 from conch.cli.command_parser import CommandParser
 from conch.cli.text_files import write_text
 from conch.errors import ConchError, ConfigError
@@ -80,29 +81,31 @@ def _add_policies(parser: CommandParser) -> None:
         metavar="NAME[:TARGET]",
         help=f"built-in policy, repeatable (default: {', '.join(_DEFAULT_POLICIES)})",
     )
-    policies.add_argument("--min-replicas", type=int, default=1, metavar="N", help="of built-in policies (default: 1)")
-    policies.add_argument("--max-replicas", type=int, metavar="N", help="default: three times what the peak needs")
+    policies.add_argument(
+        "--min-replicas", type=count, default=1, metavar="N", help="of built-in policies (default: 1)"
+    )
+    policies.add_argument("--max-replicas", type=count, metavar="N", help="default: three times what the peak needs")
 
 
 def _add_load(parser: CommandParser) -> None:
     load = parser.add_argument_group("load")
     load.add_argument("--traffic", required=True, metavar="LOAD", help="such as diurnal:200:1000; see below")
     load.add_argument("--duration", type=duration, default=86400.0, metavar="TIME", help="of synthetic loads (24h)")
-    load.add_argument("--scale", type=float, default=1.0, metavar="FACTOR", help="of the rates (default: 1)")
+    load.add_argument("--scale", type=_positive, default=1.0, metavar="FACTOR", help="of the rates (default: 1)")
     load.add_argument("--noise", type=_share, default=0.05, metavar="PERCENT", help="of synthetic loads (default: 5%%)")
     load.add_argument("--seed", type=int, default=0, metavar="N", help="of the noise (default: 0)")
     load.add_argument("--service-time", metavar="TIME|FILE", help="of one request, or a report of conch bench as JSON")
-    load.add_argument("--variation", type=float, default=0.5, help="standard deviation / mean of times (default: 0.5)")
-    load.add_argument("--instances", type=int, metavar="N", help="of a replica (default: 1, or as the report shows)")
+    load.add_argument("--variation", type=_positive, default=0.5, help="standard deviation / mean of times (0.5)")
+    load.add_argument("--instances", type=count, metavar="N", help="of a replica (default: 1, or as the report shows)")
     load.add_argument(
         "--batch", default="1", metavar="SIZE[:COST]", help="largest batch; COST of one more request, 0 to 1"
     )
     load.add_argument("--llm", type=_tokens, metavar="PROMPT/OUTPUT", help="tokens of a request to a language model")
-    load.add_argument("--prefill-rate", type=float, default=5000.0, metavar="N", help="tokens/s (default: 5000)")
+    load.add_argument("--prefill-rate", type=_positive, default=5000.0, metavar="N", help="tokens/s (default: 5000)")
     load.add_argument(
-        "--decode-rate", type=float, default=40.0, metavar="N", help="tokens/s of a sequence (default: 40)"
+        "--decode-rate", type=_positive, default=40.0, metavar="N", help="tokens/s of a sequence (default: 40)"
     )
-    load.add_argument("--slots", type=int, default=32, metavar="N", help="sequences at a time (default: 32)")
+    load.add_argument("--slots", type=count, default=32, metavar="N", help="sequences at a time (default: 32)")
     load.add_argument("--kv-tokens", type=float, default=0.0, metavar="N", help="of the KV cache (default: full slots)")
 
 
@@ -118,9 +121,9 @@ def _add_environment(parser: CommandParser) -> None:
     environment.add_argument(
         "--image-pull", type=duration, default=0.0, metavar="TIME", help="before that (default: 0s)"
     )
-    environment.add_argument("--initial-replicas", type=int, metavar="N", help="default: as the first load needs")
+    environment.add_argument("--initial-replicas", type=count, metavar="N", help="default: as the first load needs")
     environment.add_argument(
-        "--max-queue", type=int, metavar="N", help="waiting requests of a replica; more are rejected"
+        "--max-queue", type=count, metavar="N", help="waiting requests of a replica; more are rejected"
     )
     environment.add_argument("--scrape-interval", type=duration, default=15.0, metavar="TIME", help="default: 15s")
     environment.add_argument("--rule-interval", type=duration, default=15.0, metavar="TIME", help="default: 15s")
@@ -146,6 +149,16 @@ def _add_result(parser: CommandParser) -> None:
 
 def _share(text: str) -> float:
     return 0.0 if text in {"0", "0%"} else fraction(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if 0 < value < inf:
+        return value
+    raise ArgumentTypeError(f"'{text}' is not a number above 0")
 
 
 def _tokens(text: str) -> tuple[int, int]:

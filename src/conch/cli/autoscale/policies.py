@@ -107,7 +107,7 @@ def _deployed(word: str, scaling: Mapping[str, Any], given: Namespace) -> NamedP
     if counter is not None:
         # The chart refuses counters, which only grow; tutorials have them.
         document["spec"]["metrics"] = [_pods_metric("nv_inference_request_success", counter)]
-        document["spec"]["behavior"] = None
+        del document["spec"]["behavior"]
     return NamedPolicy(word, read_hpa(document), (document,))
 
 

@@ -21,6 +21,7 @@ from conch.scaling.traffic import TrafficCurve, diurnal, from_counts, from_curve
 _TIMED_FAULTS = (FaultKind.PROMETHEUS_DOWN, FaultKind.METRIC_MISSING)
 _HEADROOM = 0.7  # the utilization at which the first replicas start
 _MAX_DURATION_S = 31 * 86400
+_SAMPLES = 200  # of the times of a report
 
 
 def read_scenario(given: Namespace) -> Scenario:
@@ -125,27 +126,36 @@ def _service(given: Namespace) -> ServiceModel:
         raise ConfigError("--service-time or --llm is required")
     if given.service_time.endswith((".json", ".html")):
         return _from_report(Path(given.service_time), given.instances)
-    size, _, cost = given.batch.partition(":")
     base = constant_service(parse_duration(given.service_time), given.instances or 1, given.variation)
-    max_batch, batch_cost = int(size), float(cost or 1)
-    if max_batch < 1 or not 0 <= batch_cost <= 1:
-        raise ConfigError(f"--batch: '{given.batch}' is not valid; expected SIZE or SIZE:COST, such as 8:0.3")
+    max_batch, batch_cost = _batch(given.batch)
     return ServiceModel(base.times_s, base.servers, max_batch, batch_cost)
+
+
+def _batch(text: str) -> tuple[int, float]:
+    size, _, cost = text.partition(":")
+    try:
+        max_batch, batch_cost = int(size), float(cost or 1)
+    except ValueError:
+        max_batch, batch_cost = 0, 0.0
+    if max_batch < 1 or not 0 <= batch_cost <= 1:
+        raise ConfigError(f"--batch: '{text}' is not valid; expected SIZE or SIZE:COST, such as 8:0.3")
+    return max_batch, batch_cost
 
 
 def _from_report(path: Path, instances: int | None) -> ServiceModel:
     """Return the times of the lowest load of a report, and as many instances as its highest throughput needs."""
     from conch.bench.report.certificate_file import read_certificate
 
-    levels = [each for each in read_certificate(path).measurements if each.latency is not None]
-    if not levels:
+    measured = read_certificate(path).measurements
+    levels = [(each.throughput.value, each.service_latency or each.latency) for each in measured]
+    answered = sorted(((rate, times) for rate, times in levels if times is not None), key=lambda each: each[0])
+    if not answered:
         raise ConfigError(f"{path}: no level with a successful request")
-    lowest = min(levels, key=lambda each: each.throughput.value)
-    times = (lowest.service_latency or lowest.latency or levels[0].latency).histogram  # type: ignore[union-attr]
-    values = np.repeat([edge for edge, _ in times], [max(round(200 * n / lowest.latency.count), 1) for _, n in times])  # type: ignore[union-attr]
-    mean = float(values.mean())
-    peak = max(each.throughput.value for each in levels)
-    return ServiceModel(np.asarray(values, dtype=np.float64), instances or max(round(peak * mean), 1))
+    _, lowest = answered[0]
+    edges, counts = zip(*lowest.histogram, strict=True)
+    times_s = np.repeat(np.array(edges), [max(round(_SAMPLES * each / lowest.count), 1) for each in counts])
+    peak, mean_s = answered[-1][0], float(times_s.mean())
+    return ServiceModel(times_s, instances or max(round(peak * mean_s), 1))
 
 
 def _fault(text: str) -> Fault:

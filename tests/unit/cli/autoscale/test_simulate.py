@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from conch.bench.report.certificate_file import write_json
 from conch.cli.autoscale.command import autoscale
 from conch.scaling.hpa.read import read_hpa
+from tests.bench.report.samples import certificate
 from tests.unit.scaling.test_keda import SCALED_OBJECT
 from tests.unit.scaling.test_read_hpa import RATIO_HPA
 
@@ -86,6 +88,52 @@ def test_the_seed_decides_the_noise(capsys: pytest.CaptureFixture[str]) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
+COUNTER_HPA = """
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: triton-hpa}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: triton}
+  minReplicas: 2
+  maxReplicas: 10
+  metrics:
+    - type: Pods
+      pods:
+        metric: {name: nv_inference_request_success}
+        target: {type: AverageValue, averageValue: 1000}
+"""
+
+
+def test_published_autoscalers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An HPA on a counter, as published, only scales up; one on the ratio goes from 1 to 4 and back to 1."""
+    counter, ratio, results = tmp_path / "counter.yaml", tmp_path / "ratio.yaml", tmp_path / "results.json"
+    counter.write_text(COUNTER_HPA)
+    ratio.write_text(RATIO_HPA.replace("triton_queue_compute_ratio", "triton:queue_compute:ratio"))
+    words = ("--hpa", str(counter), "--hpa", str(ratio), "--initial-replicas", "1", "--json", str(results))
+    assert simulate(*words) == 0
+    assert "counter/triton-hpa: only scales up" in capsys.readouterr().out
+    rising, following = json.loads(results.read_text())["policies"]
+    assert [after for _, _, after in rising["events"]] == sorted(after for _, _, after in rising["events"])
+    assert rising["wanted"][-1] == 10
+    # Bursts are from minute 20 to 30, and from 50 to 60.
+    assert (following["wanted"][19], max(following["wanted"][20:30]), following["wanted"][48]) == (1, 4, 1)
+
+
+def test_service_times_of_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "bench.json"
+    write_json(certificate(1, 4, 16), report)
+    assert autoscale([*LOAD, "--service-time", str(report), "--policy", "fixed"]) == 0
+    assert "A replica serves" in capsys.readouterr().out
+    report.write_text("{}")
+    assert autoscale([*LOAD, "--service-time", str(report), "--policy", "fixed"]) == 2
+    assert "bench.json" in capsys.readouterr().err
+
+
+def test_batches_raise_the_capacity(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate("--batch", "8:0.25", "--policy", "fixed") == 0
+    assert "A replica serves 581.8/s" in capsys.readouterr().out
+
+
 def test_language_models(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("simulate", "--traffic", "steady:20", "--duration", "30m", "--llm", "500/200", "--slo", "ttft:1s")
     assert autoscale([*words, "--policy", "kv+waiting", "--policy", "ttft", "--policy", "fixed"]) == 0
@@ -116,6 +164,7 @@ def test_recorded_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         (("--fault", "prometheus-down:3h"), "needs a time; expected prometheus-down:3h:10m"),
         (("--fault", "kill:3h:all"), "'all' is not a number of replicas"),
         (("--batch", "0"), "--batch: '0' is not valid"),
+        (("--batch", "many"), "--batch: 'many' is not valid"),
         (("--slo", "ttft:1s"), "--slo ttft needs --llm"),
         (("--traffic", "diurnal:9"), "expected diurnal:LOW:HIGH or diurnal:LOW:HIGH:HOUR"),
         (("--traffic", "daily:9"), "expected steady, diurnal, burst, ramp, counts, or a file of a recorded load"),

@@ -16,6 +16,7 @@ from conch.deployment.kserve.services import SERVICES
 from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.kserve.pod import Pod
+from tests.server.test_repo_add import write_weighted
 
 CONCH = next(each for each in RUNTIMES if each.name == "conch")
 TREES = next(each for each in RUNTIMES if each.name == "conch-trees")
@@ -87,6 +88,20 @@ def test_a_modelcar_that_comes_late_and_a_pickle_that_is_trusted(tmp_path: Path)
         if pod.process.poll() is None:
             pod.stop(signal.SIGKILL)
         image.chmod(0o755)
+
+
+def test_weights_in_a_file_beside_the_model(tmp_path: Path) -> None:
+    """Behind the link of a modelcar, where onnxruntime checks that the file is not elsewhere."""
+    (tmp_path / "image").mkdir()
+    write_weighted(tmp_path / "image" / "net.onnx")
+    (tmp_path / "models").symlink_to(f"/proc/self/root{tmp_path}/image")
+    with (
+        Pod(REST, "net", tmp_path / "models", tmp_path / "pod") as pod,
+        tritonclient.http.InferenceServerClient(pod.http) as client,
+    ):
+        rows = tritonclient.http.InferInput("IN", [1, 400], "FP32")
+        rows.set_data_from_numpy(np.zeros((1, 400), np.float32))
+        assert np.array_equal(client.infer("net", [rows]).as_numpy("OUT")[0], np.arange(400))
 
 
 def test_openvino_ir(onnx: Path, tmp_path: Path) -> None:

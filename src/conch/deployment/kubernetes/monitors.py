@@ -20,6 +20,8 @@ def monitor(values: DeploymentValues, release: Release) -> Iterator[dict[str, An
         "path": "/metrics",
         "interval": f"{monitoring.interval_seconds}s",
         "scrapeTimeout": f"{monitoring.scrape_timeout_seconds}s",
+        # While an init container copies models, the pod has an address but no server yet.
+        "relabelings": [{"sourceLabels": ["__meta_kubernetes_pod_phase"], "regex": "Running", "action": "keep"}],
     }
     if monitoring.metric_relabelings:
         endpoint["metricRelabelings"] = [dict(each) for each in monitoring.metric_relabelings]

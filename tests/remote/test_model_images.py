@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 from base64 import b64encode
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -181,12 +183,13 @@ def test_sigterm_ends_a_pull_which_can_resume(name: str, models: Path, tmp_path:
 
 
 @pytest.fixture(scope="module")
-def containers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def containers() -> Iterator[list[str]]:
     """The flags of buildah and podman for a storage of these tests."""
     if os.geteuid() != 0:
         pytest.skip("buildah and podman need root, or user namespaces that tests cannot rely on")
-    folder = tmp_path_factory.mktemp("containers")
-    return ["--root", str(folder / "root"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"]
+    # podman refuses a runroot of more than 50 characters, which those of tmp_path can have.
+    with tempfile.TemporaryDirectory(prefix="conch-", ignore_cleanup_errors=True) as folder:
+        yield ["--root", f"{folder}/root", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
 
 
 def installed(program: str) -> str:

@@ -1,4 +1,4 @@
-"""Validate objects of the Prometheus operator and of KEDA against the schemas of their custom resources."""
+"""Validate objects of the Prometheus operator, KEDA, Traefik and the Gateway API against the schemas of their CRDs."""
 
 import json
 import re
@@ -11,6 +11,7 @@ from typing import Any
 from tests.npm import npm_package
 
 _OPERATOR, _KEDA = ("@kubernetes-models/prometheus-operator", "6.0.0"), ("@kubernetes-models/keda", "2.0.0")
+_TRAEFIK, _GATEWAY = ("@kubernetes-models/traefik", "2.0.0"), ("@kubernetes-models/gateway-api", "2.0.0")
 # Kind → package, and its module below that.
 _MODULES = {
     **{
@@ -20,6 +21,10 @@ _MODULES = {
     **{kind: (_KEDA, f"keda.sh/v1alpha1/{kind}") for kind in ("ScaledObject", "TriggerAuthentication")},
 }
 KINDS = tuple(_MODULES)
+_MODULES |= {
+    **{kind: (_TRAEFIK, f"traefik.io/v1alpha1/{kind}") for kind in ("IngressRoute", "Middleware", "ServersTransport")},
+    **{kind: (_GATEWAY, f"gateway.networking.k8s.io/v1/{kind}") for kind in ("Gateway", "HTTPRoute", "GRPCRoute")},
+}
 _VALIDATE = """
 const [modules, objects] = JSON.parse(require("fs").readFileSync(0));
 (async () => {
@@ -36,8 +41,9 @@ _PROPERTY = re.compile(r"data\d*\.(\w+)")
 
 def custom_resource_errors(objects: Sequence[dict[str, Any]]) -> list[str]:
     """Return the error of each object, "" if it is valid. Skips the test where npm is missing."""
-    folders = {package: npm_package(*package) for package in (_OPERATOR, _KEDA)}
-    modules = {kind: str(folders[package] / f"{module}.js") for kind, (package, module) in _MODULES.items()}
+    used = {kind: _MODULES[kind] for kind in {value["kind"] for value in objects}}
+    folders = {package: npm_package(*package) for package in {package for package, _ in used.values()}}
+    modules = {kind: str(folders[package] / f"{module}.js") for kind, (package, module) in used.items()}
     text = json.dumps([modules, list(objects)])
     command = ["node", "--no-warnings", "-e", _VALIDATE]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)

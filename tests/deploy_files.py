@@ -12,6 +12,7 @@ from conch.deployment.chart.scaling_files import counters_file, pod_metrics_file
 from conch.deployment.compose import compose_file, configuration_files, gpu_override
 from conch.deployment.kserve.files import kserve_files
 from conch.deployment.kubernetes.adapter_rules import adapter_values_file
+from conch.deployment.load_balancers.files import load_balancer_files
 from conch.deployment.values.deployment import DeploymentValues
 from conch.monitoring.dashboards.catalog import all_dashboards
 from conch.monitoring.dashboards.grafana import dashboard_json
@@ -35,6 +36,7 @@ FILES: dict[Path, Callable[[], str]] = {
     ROOT / "deploy" / "compose.yaml": lambda: compose_file(DeploymentValues(), __version__),
     ROOT / "deploy" / "compose.gpu.yaml": gpu_override,
     **{ROOT / "deploy" / "compose" / path: partial(str, text) for path, text in configuration_files().items()},
+    **{ROOT / "deploy" / "load-balancers" / path: text for path, text in load_balancer_files()},
 }
 
 

@@ -107,3 +107,14 @@ class LoadBalancer:
     metrics_port: int = 0
     run_folder: str = ""
     access_log: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedService:
+    """The Service of a release in Kubernetes, and the host name by which clients call it."""
+
+    name: str = "conch"
+    namespace: str = "default"
+    host: str = "conch.example.com"
+    http_port: int = 8000
+    grpc_port: int = 8001

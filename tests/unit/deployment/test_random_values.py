@@ -5,6 +5,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conch.deployment.values.deployment import DeploymentValues
+from conch.deployment.values.description import constraints, keys, plain_type
 from conch.deployment.values.read import merge, read_values
 from conch.errors import ConfigError
 from tests.helm_process import HelmChart, HelmError
@@ -25,6 +27,22 @@ def settings_of(values: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def hostile_settings() -> list[dict[str, Any]]:
+    """Texts that YAML could take for something else, and large numbers, wherever texts and numbers are allowed."""
+    found: list[dict[str, Any]] = []
+    for key in keys(DeploymentValues()):
+        plain, limits = plain_type(key.annotation), constraints(key.annotation)
+        texts = HOSTILE_TEXTS if plain is str and not any(each.pattern for each in limits) else ()
+        numbers = (1_000_000,) if plain is int and not any(each.le or each.lt for each in limits) else ()
+        for value in (*texts, *numbers):
+            document: Any = value
+            for part in reversed(key.path):
+                document = {part: document}
+            found.append(document)
+    return found
+
+
+HOSTILE_TEXTS = ("on", "1e3", "a: b #c", "x'\"y", "0o17", "~", "{{ .Values }}", "é\nf")
 ACCEPTED = [each for values in value_sets().values() for each in settings_of(values)]
 ALL = [*ACCEPTED, *(each for values, _ in (*CONFLICTS, *REFUSED) for each in settings_of(values))]
 # "on" and "y" are booleans in YAML unless they are quoted.
@@ -34,6 +52,7 @@ NAMES = st.sampled_from(("on", "no", "y", "n")) | st.from_regex(r"[a-z]([-a-z0-9
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     chosen=st.lists(st.sampled_from(ACCEPTED), max_size=MAX_SETTINGS)
+    | st.lists(st.sampled_from([*ACCEPTED, *hostile_settings()]), max_size=MAX_SETTINGS)
     | st.lists(st.sampled_from(ALL), max_size=MAX_SETTINGS),
     name=NAMES,
     namespace=NAMES,

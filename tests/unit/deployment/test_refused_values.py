@@ -32,6 +32,11 @@ def test_invalid_values_are_refused_with_their_place(
     assert place in str(helm.value)
 
 
+def test_older_clusters_are_refused(chart: HelmChart) -> None:
+    with pytest.raises(HelmError, match=r"kubernetesVersion 1\.99 is newer than the cluster; set it to 1\.\d+"):
+        chart.objects({"kubernetesVersion": "1.99"})
+
+
 def test_names_of_releases_that_no_service_can_have_are_refused(chart: HelmChart) -> None:
     with pytest.raises(HelmError, match="'7b' is not a valid release name; use at most 53 lower-case letters"):
         chart.objects({}, "7b")

@@ -5,6 +5,10 @@
 {{- if not (regexMatch "^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$" .Release.Name) -}}
 {{- $problems = append $problems (printf "'%s' is not a valid release name; use at most 53 lower-case letters, digits and -, beginning with a letter, e.g. gpt2" .Release.Name) -}}
 {{- end -}}
+{{- $cluster := .Capabilities.KubeVersion -}}
+{{- if semverCompare (printf "<%s-0" .Values.kubernetesVersion) $cluster.Version -}}
+{{- $problems = append $problems (printf "kubernetesVersion %s is newer than the cluster; set it to %s.%s" .Values.kubernetesVersion $cluster.Major $cluster.Minor) -}}
+{{- end -}}
 {{- range .Values.environment -}}
 {{- if regexMatch "^(?i)shm[-_]size$" .name -}}
 {{- $problems = append $problems (printf "environment: %s does not change the size of /dev/shm; set sharedMemory.size" .name) -}}

@@ -51,7 +51,7 @@ affinity:
 {{- with .Values.topologySpread.topologyKeys }}
 topologySpreadConstraints:
   {{- range . }}
-  - maxSkew: {{ $.Values.topologySpread.maxSkew }}
+  - maxSkew: {{ int $.Values.topologySpread.maxSkew }}
     topologyKey: {{ . | quote }}
     whenUnsatisfiable: {{ $.Values.topologySpread.whenUnsatisfiable }}
     labelSelector:

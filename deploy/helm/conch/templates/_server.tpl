@@ -85,7 +85,7 @@ volumeMounts:
 {{- range $models }}
 - {{ printf "--load-model=%s" . | quote }}
 {{- end }}
-- --exit-timeout-secs={{ $server.exitTimeoutSecs }}
+- --exit-timeout-secs={{ int $server.exitTimeoutSecs }}
 - --log-format={{ $server.logFormat }}
 {{- if include "conch.readsLimits" . }}
 - --limits-kubernetes=true

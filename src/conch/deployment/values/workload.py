@@ -6,6 +6,8 @@ from msgspec import Meta, field
 
 from conch.deployment.values.section import Count, Labels, Seconds, Section
 
+Percentage = Annotated[str, Meta(pattern=r"^[0-9]+%$")]
+
 
 class WorkloadValues(Section, frozen=True):
     """The Deployment or StatefulSet, called like the release."""
@@ -19,10 +21,10 @@ class WorkloadValues(Section, frozen=True):
         Meta(description="Recreate: end the old replicas first, where no GPU is free. A StatefulSet always rolls"),
     ] = "RollingUpdate"
     max_unavailable: Annotated[
-        Count | str, Meta(description="Replicas of a Deployment that may be missing during an update: 1 or 25%")
+        Count | Percentage, Meta(description="Replicas of a Deployment that may be missing during an update: 1 or 25%")
     ] = 0
     max_surge: Annotated[
-        Count | str, Meta(description="Additional replicas of a Deployment during an update: 1 or 25%")
+        Count | Percentage, Meta(description="Additional replicas of a Deployment during an update: 1 or 25%")
     ] = 1
     progress_deadline_seconds: Annotated[
         Seconds, Meta(description="A Deployment reports failure after this time; pulling and loading can be slow")

@@ -65,7 +65,8 @@ class Child:
         """Send a signal, if the process still runs."""
         if self._process is not None and self.status is None:
             with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                # Process.send_signal polls: it takes the exit status of a process that has just ended from asyncio.
+                os.kill(self._process.pid, number)
 
     async def wait(self) -> int:
         """Return the exit status when the process has ended."""

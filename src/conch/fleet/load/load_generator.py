@@ -18,6 +18,7 @@ from conch.fleet.load.profile import LoadProfile
 ClientProtocol = Literal["grpc", "http"]
 _TICK_S = 0.1
 _STOP_TIMEOUT_S = 120.0
+_END_TIMEOUT_S = 2.0
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 
 
@@ -88,7 +89,7 @@ class LoadGenerator:
         stdin.close()
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._reading), _STOP_TIMEOUT_S)
-        await self._child.stop(_TICK_S)
+        await self._child.stop(_END_TIMEOUT_S)
         self._reading.cancel()
 
     async def _set_clients(self, clients: int) -> None:

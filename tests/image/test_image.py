@@ -20,6 +20,7 @@ import pytest
 import tritonclient.http as triton
 import yaml
 
+from conch.deployment.kserve.runtimes import HTTP_PORT, RUNTIMES
 from tests.image.podman import ROOT, Podman, podman_or_skip
 from tests.server.models import ECHO, tensor, write_config, write_python
 
@@ -201,6 +202,41 @@ def test_podman_plays_the_deployment_that_the_chart_renders(
         assert podman.inspect("container", container)["State"]["ExitCode"] == 0
     finally:
         podman.run("play", "kube", "--down", str(tmp_path / "deployment.yaml"))
+        for volume in podman.run("volume", "ls", "--quiet").stdout.split():
+            podman.run("volume", "rm", "--force", volume)  # of this test's own storage
+
+
+def test_podman_plays_the_pod_of_the_kserve_runtime(podman: Podman, image: str, models: Path, tmp_path: Path) -> None:
+    """With a folder of only model.onnx, as KServe's storage initializer leaves it."""
+    release = f"kserve-test-{os.getpid()}"
+    (tmp_path / "mounted").mkdir()
+    shutil.copy(models / "digits" / "1" / "model.onnx", tmp_path / "mounted")
+    runtime = RUNTIMES[0].runtime("0")
+    (server,) = runtime["spec"]["containers"]
+    server |= {"image": image, "imagePullPolicy": "Never"}
+    server["args"] = [word.replace("{{.Name}}", "digits") for word in server["args"]]
+    server["volumeMounts"].append({"name": "models", "mountPath": "/mnt/models", "readOnly": True})
+    volumes = [*runtime["spec"]["volumes"], {"name": "models", "hostPath": {"path": str(tmp_path / "mounted")}}]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": release}}
+    (tmp_path / "pod.yaml").write_text(
+        yaml.safe_dump({**pod, "spec": {"containers": [server], "volumes": volumes, "restartPolicy": "Never"}})
+    )
+    container = f"{release}-kserve-container"
+    podman.run("play", "kube", str(tmp_path / "pod.yaml"))
+    try:
+        port = f"CONCH_HTTP_PORT={HTTP_PORT}"
+        until(
+            lambda: podman.run("exec", f"--env={port}", container, "conch", "health", check=False).returncode == 0,
+            lambda: podman.logs(container),
+        )
+        asked = ASK_DIGITS.replace("8000", str(HTTP_PORT))
+        answer = json.loads(podman.run("exec", container, "python", "-c", asked).stdout)
+        assert (answer["model_name"], len(answer["outputs"][0]["data"])) == ("digits", 10)
+        assert podman.inspect("container", container)["HostConfig"]["ReadonlyRootfs"]
+        podman.run("pod", "stop", "--time=60", release)
+        assert podman.inspect("container", container)["State"]["ExitCode"] == 0
+    finally:
+        podman.run("play", "kube", "--down", str(tmp_path / "pod.yaml"))
         for volume in podman.run("volume", "ls", "--quiet").stdout.split():
             podman.run("volume", "rm", "--force", volume)  # of this test's own storage
 

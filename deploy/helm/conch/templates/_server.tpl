@@ -86,6 +86,7 @@ volumeMounts:
 - {{ printf "--load-model=%s" . | quote }}
 {{- end }}
 - --exit-timeout-secs={{ int $server.exitTimeoutSecs }}
+- --shutdown-delay-secs=2
 - --log-format={{ $server.logFormat }}
 {{- if include "conch.readsLimits" . }}
 - --limits-kubernetes=true

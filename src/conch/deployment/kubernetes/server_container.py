@@ -14,6 +14,7 @@ from conch.deployment.values.image import ImageValues
 from conch.deployment.values.pod import ProbeValues
 
 _LIVE, _READY = "/v2/health/live", "/v2/health/ready"
+_SHUTDOWN_DELAY_S = 2  # part of termination.marginSeconds
 _MIN_VERSION_OF_SLEEP = 30
 
 
@@ -77,6 +78,8 @@ def _flags(values: DeploymentValues) -> Iterator[str]:
     yield f"--model-control-mode={'explicit' if server.load_models else server.model_control_mode}"
     yield from (f"--load-model={name}" for name in server.load_models)
     yield f"--exit-timeout-secs={server.exit_timeout_secs}"
+    # Clients whose connections outlive the endpoint, as gRPC's do, move to other pods without an error.
+    yield f"--shutdown-delay-secs={_SHUTDOWN_DELAY_S}"
     yield f"--log-format={server.log_format}"
     if reads_limits(values):
         yield "--limits-kubernetes=true"

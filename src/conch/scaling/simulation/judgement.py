@@ -71,13 +71,13 @@ def remarks(run: SimulationRun) -> list[str]:
 def best(runs: Sequence[SimulationRun]) -> SimulationRun:
     """Return the run with the fewest replica-hours of those that meet the objective, else with the fewest misses.
 
-    Runs that flap or only scale up come last: they are good by chance, or at the highest cost.
+    Runs that only scale up come last, they cost the most in the end; runs that flap come after those that do not.
     """
-    sound = [each for each in runs if flapping(each.events) is None and not only_rises(each)] or runs
-    good = [each for each in sound if each.meets_objective]
+    following = [each for each in runs if not only_rises(each)] or list(runs)
+    good = [each for each in following if each.meets_objective]
     if good:
-        return min(good, key=lambda each: each.replica_hours)
-    return min(sound, key=lambda each: (each.miss_share, each.cost))
+        return min(good, key=lambda each: (flapping(each.events) is not None, each.replica_hours))
+    return min(following, key=lambda each: (each.miss_share, each.cost))
 
 
 def clock(at_s: float) -> str:

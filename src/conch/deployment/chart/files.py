@@ -46,7 +46,7 @@ def values_file() -> str:
 
 def schema_file() -> str:
     """Return values.schema.json."""
-    document: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": _GENERATED}
+    document: dict[str, Any] = {"$schema": "http://json-schema.org/draft-07/schema#", "$comment": _GENERATED}
     document |= msgspec.json.schema(DeploymentValues)
     return json.dumps(document, indent=2) + "\n"
 

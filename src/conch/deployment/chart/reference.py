@@ -34,7 +34,8 @@ Kubernetes defines, such as `podSecurityContext: {runAsUser: null}`. The chart n
       kubectl create secret generic hf-model-pull --from-literal=password=<HF_access_token>
       kubectl create secret docker-registry ngc-container-pull --docker-server=nvcr.io --docker-username='$oauthtoken' …
 
-Files of values for examples are beside the chart: [gpt2_values.yaml](../../deploy/helm/conch/gpt2_values.yaml) and
+[Kubernetes](../kubernetes.md) leads from an empty cluster to a model that scales. Files of values for examples are
+beside the chart: [gpt2_values.yaml](../../deploy/helm/conch/gpt2_values.yaml) and
 [examples](../../deploy/helm/conch/examples).
 
 """

@@ -86,7 +86,8 @@ class MonitoringValues(Section, frozen=True):
         bool, Meta(description="Create the objects below; the cluster needs the Prometheus operator")
     ] = False
     monitor: Annotated[
-        Literal["PodMonitor", "ServiceMonitor", "none"], Meta(description="How the operator finds the pods")
+        Literal["PodMonitor", "ServiceMonitor", "none"],
+        Meta(description="How the operator finds the pods; none: you scrape them, with the release's name as job"),
     ] = "PodMonitor"
     labels: Annotated[
         Labels, Meta(description="Labels of the monitor and the rules by which Prometheus selects them")

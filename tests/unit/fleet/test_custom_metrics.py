@@ -16,6 +16,8 @@ PATH = f"/apis/custom.metrics.k8s.io/v1beta1/namespaces/ml/pods/*/{RATIO}"
 
 def test_a_path_names_version_namespace_pods_and_metric() -> None:
     assert parse_path(PATH) == MetricPath("v1beta1", "ml", "*", RATIO)
+    quoted = PATH.replace("pods/*/triton", "pods%2F%2A%2Ftriton")  # as the kubernetes package for Python sends it
+    assert parse_path(quoted) == parse_path(PATH)
     assert parse_path(PATH.replace("*", "a").replace(":", "%3A")) == MetricPath("v1beta1", "ml", "a", RATIO)
 
 

@@ -53,7 +53,7 @@ def read_rules(documents: Sequence[Mapping[str, Any]]) -> dict[str, AdapterRule]
 
 def parse_path(path: str) -> MetricPath | None:
     """Return what a path asks for, None if it is not a metric of pods."""
-    parts = [unquote(each) for each in path.strip("/").split("/")]
+    parts = unquote(path).strip("/").split("/")  # the API server unquotes first; Python's client quotes slashes
     if len(parts) != 8 or parts[:2] != ["apis", GROUP] or parts[2] not in VERSIONS:
         return None
     if (parts[3], parts[5]) != ("namespaces", "pods"):

@@ -158,7 +158,7 @@ def test_a_day_at_a_million_requests_per_second_is_one_loop_over_seconds() -> No
     """Pods that are alike are one: what counts is the number of seconds, not of requests or replicas."""
     morning = diurnal(2e5, 1e6, peak_h=2, duration_s=4 * HOUR)
     result = run(hpa("conch_requests_per_second", 140, 9000), morning, initial=6000)
-    assert result.wanted.max() > 7000
+    assert result.wanted.max() > 6500
     assert result.meets_objective
 
 

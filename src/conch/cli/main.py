@@ -12,7 +12,10 @@ _COMMANDS = {
     "advise": ("advise", "recommend engine, backend, layout and GPUs for models; see conch advise --help"),
     "alerts": ("alerts", "receive alerts of Alertmanager and send them to chat services; see conch alerts --help"),
     "audit": ("audit", "verify the audit log of limits; see conch audit verify --help"),
-    "autoscale": ("autoscale.command", "compare autoscalers by simulation; see conch autoscale simulate --help"),
+    "autoscale": (
+        "autoscale.command",
+        "simulate autoscalers, and explain one that does not scale; see conch autoscale --help",
+    ),
     "bench": ("bench.command", "measure a server: latency, throughput, tokens; see conch bench --help"),
     "chat": ("chat", "chat with a language model in the terminal over the OpenAI API"),
     "check": ("check", "check a model repository for errors without starting a server"),

@@ -1,4 +1,4 @@
-"""`conch autoscale simulate`: compare autoscalers by a simulated day."""
+"""`conch autoscale`: compare autoscalers by a simulated day, and explain one that does not scale."""
 
 import sys
 from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
@@ -34,11 +34,26 @@ counter, fixed. :TARGET sets the target, as in ratio:500m
 faults: prometheus-down:AT:TIME, metric-missing:AT:TIME, kill:AT[:N], drain:AT[:N], never-ready:AT[:N]
 """
 
+_DOCTOR = """\
+Follow the metrics of a HorizontalPodAutoscaler from the pods through Prometheus, rules and adapter to the autoscaler,
+and name the link that is broken. Reads manifests, the output of kubectl get --output yaml, or the cluster through
+kubectl proxy. The exit status is 1 if a link is broken.
+"""
+_DOCTOR_EPILOG = """
+  conch autoscale doctor hpa.yaml deployment.yaml monitor.yaml rules.yaml
+  conch k8s render gpt2 -f gpt2_values.yaml | conch autoscale doctor -
+  kubectl proxy & conch autoscale doctor --api http://127.0.0.1:8001 --namespace default --prometheus http://127.0.0.1:9090
+"""
+
 
 def autoscale(arguments: Sequence[str]) -> int:
     """Run a sub-command; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
     given = _parser().parse_args(arguments)
     try:
+        if given.command == "doctor":
+            from conch.cli.autoscale.doctor import doctor
+
+            return doctor(given)
         return _simulate(given)
     except ModuleNotFoundError as error:
         print(
@@ -47,13 +62,13 @@ def autoscale(arguments: Sequence[str]) -> int:
         )
         return _FAILURE
     except (ConchError, ValueError) as error:
-        print(f"conch autoscale simulate: {error}", file=sys.stderr)
+        print(f"conch autoscale {given.command}: {error}", file=sys.stderr)
         return _USAGE_ERROR
 
 
 def _parser() -> CommandParser:
     parser = CommandParser("conch autoscale", description="Choose how the number of replicas follows the load.")
-    commands = parser.add_subparsers(title="commands", metavar="command", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
     simulate = commands.add_parser(
         "simulate",
         help="simulate autoscalers over a day of traffic",
@@ -65,6 +80,14 @@ def _parser() -> CommandParser:
     _add_load(simulate)
     _add_environment(simulate)
     _add_result(simulate)
+    examine = commands.add_parser(
+        "doctor",
+        help="find out why an autoscaler shows <unknown>, or only scales up",
+        description=_DOCTOR,
+        epilog=_DOCTOR_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    _add_doctor(examine)
     return parser
 
 
@@ -202,3 +225,14 @@ def _write(given: Namespace, runs: "Sequence[SimulationRun]", winner: "NamedPoli
     if given.html is not None:
         status |= write_text("conch autoscale simulate", given.html, page(runs, winner.name))
     return status
+
+
+def _add_doctor(parser: CommandParser) -> None:
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="manifests, rule files, values of the adapter; - is stdin"
+    )
+    parser.add_argument("--api", metavar="URL", help="API server without a login: what kubectl proxy prints")
+    parser.add_argument("--prometheus", metavar="URL", help="Prometheus, such as http://127.0.0.1:9090")
+    parser.add_argument("--namespace", "-n", default="default", help="of the autoscaler (default: default)")
+    parser.add_argument("--name", default="", help="of the autoscaler (default: each)")
+    parser.add_argument("--json", action="store_true", help="print JSON")

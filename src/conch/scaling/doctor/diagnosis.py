@@ -1,0 +1,246 @@
+"""Follow each metric of a HorizontalPodAutoscaler from the pods to its status."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from conch.metric_catalog.catalog import all_metrics
+from conch.monitoring.rules.known_metrics import MetricTable
+from conch.monitoring.rules.recording import QUEUE_COMPUTE
+from conch.scaling.doctor.facts import AutoscalerFacts, KubernetesObject, Link, LinkState, name_of, part, parts
+from conch.scaling.hpa.read import read_hpa
+from conch.scaling.hpa.spec import HpaSpec, MetricSpec, MetricType
+
+_OK, _BROKEN, _UNKNOWN = LinkState.OK, LinkState.BROKEN, LinkState.UNKNOWN
+# Reason of a condition → what it means, and what to do; those without are described by their message.
+_REASONS = {
+    "FailedGetScale": ("the target does not exist", "correct spec.scaleTargetRef"),
+    "FailedGetResourceMetric": ("metrics.k8s.io has no values of the pods", "install metrics-server; see its log"),
+    "FailedGetPodsMetric": (
+        "custom.metrics.k8s.io has no values of the pods",
+        "follow the metric from the pods: monitor, rule, adapter",
+    ),
+    "FailedGetExternalMetric": ("external.metrics.k8s.io has no value", "see the log of KEDA's operator"),
+    "InvalidSelector": ("the target has no selector", "scale a Deployment or a StatefulSet"),
+    "AmbiguousSelector": ("several autoscalers select the same pods", "delete all but one"),
+    "ScalingDisabled": ("the target has 0 replicas, so the autoscaler rests", "scale the target to 1 or more"),
+    "TooManyReplicas": ("the metric asks for more than maxReplicas", "raise maxReplicas if there are nodes for it"),
+}
+
+
+def diagnose(facts: AutoscalerFacts) -> list[Link]:
+    """Return the links of each metric, in the order of the way. Raises ConfigError for an invalid autoscaler."""
+    spec = read_hpa({key: value for key, value in facts.autoscaler.items() if key != "status"})
+    found = [*_target(facts, spec)]
+    for metric in spec.metrics:
+        if metric.type in {MetricType.RESOURCE, MetricType.CONTAINER_RESOURCE}:
+            found += _resource(facts, spec, metric)
+        elif metric.type is MetricType.PODS:
+            found += _pods_metric(facts, spec, metric)
+        else:
+            found += _from_api(facts, metric, f"{metric.type.value} metric")
+    return [*found, *_status(facts)]
+
+
+def _target(facts: AutoscalerFacts, spec: HpaSpec) -> Iterator[Link]:
+    kind, name = spec.target
+    workloads = [each for each in facts.objects if each.get("kind") == kind]
+    if _workload(facts, spec) is not None:
+        yield Link("", "target", _OK, f"{kind} '{name}' exists")
+    elif workloads:
+        names = ", ".join(sorted(f"'{name_of(each)}'" for each in workloads))
+        remedy = f"correct scaleTargetRef; there is {names}"
+        yield Link("", "target", _BROKEN, f"there is no {kind} '{name}'", remedy)
+    else:
+        yield Link("", "target", _UNKNOWN, f"{kind} '{name}' is not among the files")
+    for each in facts.objects:
+        target = part(each, "spec", "scaleTargetRef", "name")
+        same = each.get("kind") == "HorizontalPodAutoscaler" and name_of(each) != spec.name
+        if target == name and (same or each.get("kind") == "ScaledObject"):
+            what = f"{each.get('kind')} '{name_of(each)}' scales the same {kind}"
+            yield Link("", "target", _BROKEN, f"{what}; each undoes what the other does", "delete one of them")
+
+
+def _workload(facts: AutoscalerFacts, spec: HpaSpec) -> KubernetesObject | None:
+    return next((each for each in facts.objects if (each.get("kind"), name_of(each)) == spec.target), None)
+
+
+def _resource(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
+    workload = _workload(facts, spec)
+    if workload is not None:
+        lacking = [
+            str(each.get("name"))
+            for each in parts(workload, "spec", "template", "spec", "containers")
+            if part(each, "resources", "requests", metric.name) is None
+            and part(each, "resources", "limits", metric.name) is None
+            and metric.container in {"", each.get("name")}
+        ]
+        if lacking:
+            text = f"{', '.join(lacking)}: no request for {metric.name}, so a share of it is not defined"
+            yield Link(metric.name, "request", _BROKEN, text, f"set resources.requests.{metric.name}")
+        else:
+            yield Link(metric.name, "request", _OK, f"each container requests {metric.name}")
+    yield from _from_api(facts, metric, "metrics.k8s.io", "install metrics-server, which clusters may lack")
+
+
+def _pods_metric(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
+    table = MetricTable(all_metrics())
+    known = table.find(metric.name)
+    if known is not None and known.is_counter:
+        yield Link(metric.name, "metric", _BROKEN, _counter(spec, metric), f"scale on {QUEUE_COMPUTE} or on a rate")
+    elif known is None and ":" not in metric.name and table.is_own(metric.name):
+        text = f"no server exports '{metric.name}'{table.suggestion(metric.name)}"
+        yield Link(metric.name, "metric", _BROKEN, text, "correct the name; docs/reference/metrics.md lists them")
+    elif known is not None:
+        yield Link(metric.name, "metric", _OK, "a gauge of the server")
+    yield from _rule(facts, metric)
+    yield from _monitor(facts, spec, metric)
+    yield from _series(facts, metric)
+    yield from _adapter(facts, metric)
+    yield from _from_api(facts, metric, "custom.metrics.k8s.io", "install prometheus-adapter with a rule for it")
+
+
+def _counter(spec: HpaSpec, metric: MetricSpec) -> str:
+    """Explain what an autoscaler does with a counter, with its own numbers."""
+    enough = metric.target * spec.max_replicas
+    return (
+        f"'{metric.name}' is a counter, which never falls: desired = sum / {metric.target:g}. When the pods together "
+        f"have counted {enough:,.0f}, after {enough / 100:,.0f} s at 100/s, it is at maxReplicas "
+        f"({spec.max_replicas}) and stays there without any load, until pods restart"
+    )
+
+
+def _rule(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
+    if ":" not in metric.name:
+        return
+    rules = [each for each in facts.objects if each.get("kind") == "PrometheusRule" or "groups" in each]
+    recorded = {
+        str(rule.get("record"))
+        for each in rules
+        for group in parts(each.get("spec") or each, "groups")
+        for rule in parts(group, "rules")
+    }
+    if metric.name in recorded:
+        yield Link(metric.name, "recording rule", _OK, "a rule records it")
+    elif rules:
+        remedy = "conch rules operator writes a PrometheusRule that has it"
+        yield Link(metric.name, "recording rule", _BROKEN, f"no rule of the files records '{metric.name}'", remedy)
+    else:
+        yield Link(metric.name, "recording rule", _UNKNOWN, "there are no rules among the files")
+
+
+def _monitor(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
+    monitors = [each for each in facts.objects if each.get("kind") in {"PodMonitor", "ServiceMonitor"}]
+    workload = _workload(facts, spec)
+    if not monitors or workload is None:
+        yield Link(metric.name, "scrape", _UNKNOWN, "there is no monitor with its workload among the files")
+        return
+    template = part(workload, "spec", "template", "metadata", "labels") or {}
+    ports = {
+        str(port.get("name"))
+        for container in parts(workload, "spec", "template", "spec", "containers")
+        for port in parts(container, "ports")
+    }
+    services = [
+        each
+        for each in facts.objects
+        if each.get("kind") == "Service" and _selects(part(each, "spec", "selector"), template)
+    ]
+    faults = []
+    for monitor in monitors:
+        of_pods = monitor["kind"] == "PodMonitor"
+        wanted = part(monitor, "spec", "selector", "matchLabels") or {}
+        named = f"{monitor['kind']} '{name_of(monitor)}'"
+        chosen = [each for each in services if _selects(wanted, part(each, "metadata", "labels") or {})]
+        if not (_selects(wanted, template) if of_pods else chosen):
+            what = "the pods do" if of_pods else "no Service of the pods has"
+            faults.append(f"{named} selects {_written(wanted)}, which {what}{' not have' if of_pods else ''}")
+            continue
+        names = (
+            ports if of_pods else {str(port.get("name")) for each in chosen for port in parts(each, "spec", "ports")}
+        )
+        endpoints = parts(monitor, "spec", "podMetricsEndpoints" if of_pods else "endpoints")
+        lacking = [str(each["port"]) for each in endpoints if each.get("port") and str(each["port"]) not in names]
+        if lacking:
+            faults.append(f"{named} scrapes port '{lacking[0]}'; there is {', '.join(sorted(names)) or 'none'}")
+            continue
+        yield Link(metric.name, "scrape", _OK, f"{named} selects the pods")
+        return
+    yield Link(metric.name, "scrape", _BROKEN, "; ".join(faults), "make labels and ports agree")
+
+
+def _selects(wanted: Any, labels: Mapping[str, Any]) -> bool:
+    return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
+
+
+def _written(labels: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items()) or "nothing"
+
+
+def _series(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
+    found = facts.series.get(metric.name)
+    if found is None:
+        yield Link(metric.name, "Prometheus", _UNKNOWN, "was not asked; --prometheus URL does")
+    elif found.error:
+        yield Link(metric.name, "Prometheus", _BROKEN, f"does not answer: {found.error}", "see its pod and its log")
+    elif not found.labels:
+        text = "has no series of it now"
+        remedy = "see Status, Targets: are the pods scraped? A ratio of rates needs requests and two scrapes"
+        yield Link(metric.name, "Prometheus", _BROKEN, text, remedy)
+    elif lacking := [label for label in ("namespace", "pod") if not all(label in each for each in found.labels)]:
+        text = f"{len(found.labels)} series, but without the label {' and '.join(lacking)}"
+        remedy = "keep these labels in the rule (sum by (namespace, pod)) and in the scrape configuration"
+        yield Link(metric.name, "Prometheus", _BROKEN, text, remedy)
+    else:
+        pods = {each["pod"] for each in found.labels}
+        yield Link(metric.name, "Prometheus", _OK, f"{len(found.labels)} series of {len(pods)} pods")
+
+
+def _adapter(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
+    if facts.adapter_rules is None:
+        yield Link(metric.name, "adapter", _UNKNOWN, "its rules are not among the files")
+        return
+    for rule in facts.adapter_rules:
+        query = str(rule.get("seriesQuery", ""))
+        name = re.match(r"[\w:]+", query)
+        if metric.name not in {part(rule, "name", "as"), name[0] if name and not part(rule, "name", "as") else None}:
+            continue
+        overrides = part(rule, "resources", "overrides") or {}
+        resources = {str(part(each, "resource")) for each in overrides.values()}
+        template = part(rule, "resources", "template")
+        if template is None and not {"namespace", "pod"} <= resources:
+            text = "its rule does not map labels to namespace and pod"
+            remedy = "add resources.overrides for namespace and pod"
+            yield Link(metric.name, "adapter", _BROKEN, text, remedy)
+        else:
+            yield Link(metric.name, "adapter", _OK, "a rule serves it")
+        return
+    remedy = "add the rule that conch k8s render writes with autoscaling.adapter, and restart the adapter"
+    yield Link(metric.name, "adapter", _BROKEN, "no rule serves it", remedy)
+
+
+def _from_api(facts: AutoscalerFacts, metric: MetricSpec, api: str, remedy: str = "") -> Iterator[Link]:
+    found = facts.api.get(metric.name)
+    if found is None:
+        yield Link(metric.name, api, _UNKNOWN, "was not asked; --api URL does, with kubectl proxy")
+    elif found.error:
+        yield Link(metric.name, api, _BROKEN, found.error, remedy)
+    elif not found.values:
+        yield Link(metric.name, api, _BROKEN, "knows it, but has no value of a pod", "see the links before")
+    else:
+        yield Link(metric.name, api, _OK, f"has values of {found.values} pods")
+
+
+def _status(facts: AutoscalerFacts) -> Iterator[Link]:
+    status: Any = facts.autoscaler.get("status")
+    if not status:
+        return
+    for condition in parts(status, "conditions"):
+        reason = str(condition.get("reason", ""))
+        bad = condition.get("status") != ("False" if condition.get("type") == "ScalingLimited" else "True")
+        if bad and reason != "TooFewReplicas":  # fewer than minReplicas are wanted: as it should be
+            text, remedy = _REASONS.get(reason, (str(condition.get("message", "")), ""))
+            yield Link("", f"status {condition.get('type')}", _BROKEN, f"{reason}: {text}", remedy)
+    if not parts(status, "conditions"):
+        text = "the controller has not looked at it yet; kubectl shows <unknown> for its first 15 s"
+        yield Link("", "status", _UNKNOWN, text)

@@ -1,0 +1,164 @@
+"""The doctor names the link that is broken: each link of the chart's own objects is broken once."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conch.deployment.kubernetes.objects import objects
+from conch.deployment.kubernetes.release import Release
+from conch.deployment.kubernetes.scaling_metrics import adapter_rules
+from conch.deployment.values.read import read_values
+from conch.errors import ConfigError
+from conch.scaling.doctor.diagnosis import diagnose
+from conch.scaling.doctor.facts import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts
+
+RATIO = "triton:queue_compute:ratio"
+SERIES = {RATIO: SeriesFacts([{"namespace": "default", "pod": "gpt2-a"}])}
+VALUES = {RATIO: ApiFacts(1)}
+
+
+@pytest.fixture
+def chart() -> dict[str, dict[str, Any]]:
+    """Copies of the objects of a release by kind."""
+    values = read_values({"autoscaling": {"type": "hpa"}, "monitoring": {"enabled": True}})
+    return {each["kind"]: copy.deepcopy(each) for each in objects(values, Release("gpt2"))}
+
+
+def found(chart: dict[str, dict[str, Any]], **facts: Any) -> list[Link]:
+    given = {"adapter_rules": adapter_rules(), "series": SERIES, "api": VALUES, **facts}
+    autoscaler = chart["HorizontalPodAutoscaler"]
+    return diagnose(AutoscalerFacts(autoscaler, [each for each in chart.values() if each is not autoscaler], **given))
+
+
+def broken(links: list[Link]) -> list[tuple[str, str]]:
+    return [(each.stage, each.text) for each in links if each.state is LinkState.BROKEN]
+
+
+def test_the_objects_of_the_chart_are_whole(chart: dict[str, dict[str, Any]]) -> None:
+    links = found(chart)
+    assert broken(links) == []
+    assert {each.state for each in links} == {LinkState.OK}
+
+
+def test_what_was_not_given_is_unknown(chart: dict[str, dict[str, Any]]) -> None:
+    autoscaler = chart["HorizontalPodAutoscaler"]
+    links = diagnose(AutoscalerFacts(autoscaler))
+    assert {each.state for each in links} == {LinkState.UNKNOWN}
+
+
+def _metric(chart: dict[str, Any], name: str) -> None:
+    chart["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]["metric"]["name"] = name
+
+
+def _unlabelled(chart: dict[str, Any]) -> None:
+    chart["PodMonitor"]["spec"]["selector"]["matchLabels"] = {"app": "other"}
+
+
+def _port(chart: dict[str, Any]) -> None:
+    chart["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["port"] = "prometheus"
+
+
+def _rule(chart: dict[str, Any]) -> None:
+    chart["PrometheusRule"]["spec"]["groups"] = []
+
+
+def _target(chart: dict[str, Any]) -> None:
+    chart["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] = "gtp2"
+
+
+def _twice(chart: dict[str, Any]) -> None:
+    metadata = {"name": "gpt2"}
+    chart["ScaledObject"] = {
+        "kind": "ScaledObject",
+        "metadata": metadata,
+        "spec": {"scaleTargetRef": {"name": "gpt2"}},
+    }
+
+
+def _status(chart: dict[str, Any]) -> None:
+    condition = {"type": "ScalingActive", "status": "False", "reason": "FailedGetPodsMetric", "message": "…"}
+    chart["HorizontalPodAutoscaler"]["status"] = {"conditions": [condition]}
+
+
+@pytest.mark.parametrize(
+    ("change", "stage", "text"),
+    [
+        (_target, "target", "there is no Deployment 'gtp2'"),
+        (_twice, "target", "ScaledObject 'gpt2' scales the same Deployment"),
+        (_unlabelled, "scrape", "PodMonitor 'gpt2' selects app=other, which the pods do not have"),
+        (_port, "scrape", "PodMonitor 'gpt2' scrapes port 'prometheus'; there is"),
+        (_rule, "recording rule", f"no rule of the files records '{RATIO}'"),
+        (_status, "status ScalingActive", "custom.metrics.k8s.io has no values"),
+        (lambda chart: _metric(chart, "nv_inference_request_success"), "metric", "is a counter, which never falls"),
+        (lambda chart: _metric(chart, "nv_inference_queue_duration"), "metric", "no server exports"),
+    ],
+)
+def test_a_broken_link_is_named(
+    change: Callable[[dict[str, Any]], None], stage: str, text: str, chart: dict[str, dict[str, Any]]
+) -> None:
+    change(chart)
+    links = found(chart)
+    first = broken(links)[0]
+    assert first[0] == stage
+    assert text in first[1]
+    assert all(each.remedy for each in links if each.state is LinkState.BROKEN)
+
+
+@pytest.mark.parametrize(
+    ("facts", "stage", "text"),
+    [
+        ({"series": {RATIO: SeriesFacts()}}, "Prometheus", "has no series of it now"),
+        ({"series": {RATIO: SeriesFacts([{"model": "m"}])}}, "Prometheus", "without the label namespace and pod"),
+        ({"series": {RATIO: SeriesFacts(error="refused")}}, "Prometheus", "does not answer: refused"),
+        ({"adapter_rules": []}, "adapter", "no rule serves it"),
+        ({"adapter_rules": [{"seriesQuery": RATIO}]}, "adapter", "does not map labels to namespace and pod"),
+        ({"api": {RATIO: ApiFacts()}}, "custom.metrics.k8s.io", "has no value of a pod"),
+        ({"api": {RATIO: ApiFacts(error="status 404")}}, "custom.metrics.k8s.io", "status 404"),
+    ],
+)
+def test_an_answer_that_breaks_the_way_is_named(
+    facts: dict[str, Any], stage: str, text: str, chart: dict[str, dict[str, Any]]
+) -> None:
+    ((found_stage, found_text),) = broken(found(chart, **facts))
+    assert found_stage == stage
+    assert text in found_text
+
+
+def test_a_counter_is_explained_with_the_numbers_of_the_autoscaler() -> None:
+    """S3's autoscaler: 1000 successful requests per pod, 2 to 10 replicas."""
+    metric = {
+        "type": "Pods",
+        "pods": {
+            "metric": {"name": "nv_inference_request_success"},
+            "target": {"type": "AverageValue", "averageValue": 1000},
+        },
+    }
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "triton"}
+    autoscaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "triton-hpa"},
+        "spec": {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 10, "metrics": [metric]},
+    }
+    (link,) = [each for each in diagnose(AutoscalerFacts(autoscaler)) if each.state is LinkState.BROKEN]
+    assert "counted 10,000, after 100 s at 100/s, it is at maxReplicas (10)" in link.text
+
+
+def test_utilization_without_a_request_is_named(chart: dict[str, dict[str, Any]]) -> None:
+    resource = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
+    chart["HorizontalPodAutoscaler"]["spec"]["metrics"] = [{"type": "Resource", "resource": resource}]
+    container = chart["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    container["resources"] = {}
+    assert broken(found(chart))[0][0] == "request"
+    container["resources"] = {"limits": {"cpu": 2}}  # requests are those of the limits then
+    assert broken(found(chart)) == []
+    # <unknown>/80% with requests: nothing serves metrics.k8s.io.
+    ((stage, _),) = broken(found(chart, api={"cpu": ApiFacts(error="status 404")}))
+    assert stage == "metrics.k8s.io"
+
+
+def test_an_invalid_autoscaler_is_refused() -> None:
+    with pytest.raises(ConfigError, match="spec"):
+        diagnose(AutoscalerFacts({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}))

@@ -117,8 +117,10 @@ def test_what_is_not_run_says_why() -> None:
 
 
 def test_most_blocks_are_run() -> None:
+    """But those that need what no test machine has, such as a cluster, a GPU or a registry."""
     blocks = [block for page in pages() for block in blocks_of(page) if block.language in RUN]
-    assert len([block for block in blocks if not block.not_run]) > len(blocks) / 2
+    possible = [block for block in blocks if not block.not_run.startswith("needs ")]
+    assert len([block for block in possible if not block.not_run]) > len(possible) / 2
 
 
 @pytest.mark.skipif(not _can_unshare(), reason="no network namespaces here")

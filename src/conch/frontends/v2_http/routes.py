@@ -272,7 +272,6 @@ class V2Http:
         reply.send(200, JSON, documents.model_statistics(self._inference.statistics(name, version)))
 
 
-@lru_cache(maxsize=256)
 def _send_health(reply: HttpReply, healthy: bool, document: bytes) -> None:
     if healthy:
         reply.send(200, JSON, document)
@@ -280,6 +279,7 @@ def _send_health(reply: HttpReply, healthy: bool, document: bytes) -> None:
         reply.send(400, _TEXT)
 
 
+@lru_cache(maxsize=256)
 def _split_model_path(path: str) -> tuple[str, str, tuple[str, ...]] | None:
     """Split `/v2/models/<name>[/versions/<digits>][/…]` into name, version and rest; None if it is no such path."""
     parts = path.split("/")

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trustme
 
-from conch.deployment.load_balancers.description import BalancedReplica, LoadBalancer
+from conch.deployment.load_balancers.description import BalancedReplica, ListenerTls, LoadBalancer
 from conch.deployment.load_balancers.haproxy import haproxy_configuration
 from conch.deployment.load_balancers.nginx import nginx_configuration
 from tests.debian import debian_environment, debian_tool
@@ -37,6 +38,24 @@ def test_nginx_accepts_the_configuration(balancer: LoadBalancer, tmp_path: Path)
     file = tmp_path / "nginx.conf"
     file.write_text(nginx_configuration(replace(balancer, run_folder=str(tmp_path))))
     _check([str(debian_tool("nginx")), "-t", "-e", "stderr", "-p", str(tmp_path), "-c", str(file)])
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> LoadBalancer:
+    """TLS with a new certificate, whose key is where HAProxy looks for it."""
+    certificate, key = tmp_path / "tls.pem", tmp_path / "tls.pem.key"
+    issued = trustme.CA().issue_cert("localhost")
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    return LoadBalancer(replicas=REPLICAS, tls=ListenerTls(str(certificate), str(key)), run_folder=str(tmp_path))
+
+
+def test_both_accept_tls(secure: LoadBalancer, tmp_path: Path) -> None:
+    (tmp_path / "haproxy.cfg").write_text(haproxy_configuration(secure))
+    _check([str(debian_tool("haproxy")), "-c", "-f", str(tmp_path / "haproxy.cfg")])
+    (tmp_path / "nginx.conf").write_text(nginx_configuration(secure))
+    nginx = [str(debian_tool("nginx")), "-t", "-e", "stderr", "-p", str(tmp_path)]
+    _check([*nginx, "-c", str(tmp_path / "nginx.conf")])
 
 
 def _check(command: list[str]) -> None:

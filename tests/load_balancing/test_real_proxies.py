@@ -178,6 +178,7 @@ def test_a_sequence_ends_on_a_replica_that_stops(replicas: Replicas, proxies: di
 
 
 def test_a_killed_replica_loses_only_its_requests_in_flight(replicas: Replicas, proxies: dict[str, Proxy]) -> None:
+    wait_for_all(proxies)
     kinds = [(proxies[proxy], protocol) for proxy in PROXIES for protocol in PROTOCOLS for _ in NAMES]
     with ThreadPoolExecutor(len(kinds)) as threads:
         held = [threads.submit(hold, *kind) for kind in kinds]
@@ -196,9 +197,16 @@ def test_a_killed_replica_loses_only_its_requests_in_flight(replicas: Replicas, 
             replicas.gate.touch()
     assert load.failures == []
     assert len(failed) == received
-    for proxy in PROXIES:
+    wait_for_all(proxies)
+
+
+def wait_for_all(proxies: dict[str, Proxy]) -> None:
+    """Wait until every replica gets requests of every proxy: some may have started just now."""
+    for proxy in proxies.values():
         for protocol in PROTOCOLS:
-            key_of(OneClient(proxies[proxy], protocol), "b")  # it gets requests again
+            client = OneClient(proxy, protocol)
+            wait_until(lambda client=client: {client.replica() for _ in range(6)} == set(NAMES))
+            client.close()
 
 
 def hold(proxy: Proxy, protocol: str) -> None:

@@ -11,7 +11,7 @@ from conch.deployment.chart.rules_file import rules_file
 from conch.deployment.chart.scaling_files import counters_file, pod_metrics_file
 from conch.deployment.compose import compose_file, configuration_files, gpu_override
 from conch.deployment.kserve.files import kserve_files
-from conch.deployment.kubernetes.adapter_rules import adapter_values_file
+from conch.deployment.kubernetes.scaling.adapter_rules import adapter_values_file
 from conch.deployment.load_balancers.files import load_balancer_files
 from conch.deployment.values.deployment import DeploymentValues
 from conch.monitoring.dashboards.catalog import all_dashboards

@@ -10,7 +10,7 @@ import yaml
 
 from conch.check.deployment.dockerfiles import Stage, stages_of
 from conch.check.source import SourceFile
-from conch.deployment.kubernetes.services import CONTAINER_PORTS
+from conch.deployment.kubernetes.network.services import CONTAINER_PORTS
 from conch.deployment.values.deployment import DeploymentValues
 from conch.options.server_options import OWN_FLAGS
 

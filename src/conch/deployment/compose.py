@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from conch.deployment.kubernetes.pod.server_container import image
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.server_container import image
 from conch.deployment.values.deployment import DeploymentValues
 from conch.monitoring.dashboards.catalog import all_dashboards
 from conch.monitoring.dashboards.grafana import dashboard_json

@@ -14,13 +14,13 @@ from typing import Any, get_args
 
 import pytest
 
+from conch.deployment.kubernetes.monitoring.release_rules import release_groups
 from conch.deployment.kubernetes.objects import objects
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.release_rules import release_groups
-from conch.deployment.kubernetes.scaling_metrics import POD_METRICS, adapter_rules
-from conch.deployment.values.autoscaling import PodMetricName
+from conch.deployment.kubernetes.scaling.scaling_metrics import POD_METRICS, adapter_rules
 from conch.deployment.values.monitoring import ThresholdValues
 from conch.deployment.values.read import read_values
+from conch.deployment.values.scaling.autoscaling import PodMetricName
 from conch.monitoring.rules.documents import proof_file
 from conch.monitoring.rules.rule import InputSeries, Proof
 from conch.monitoring.rules.thresholds import Thresholds

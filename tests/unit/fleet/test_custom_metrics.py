@@ -2,7 +2,7 @@
 
 import pytest
 
-from conch.deployment.kubernetes.scaling_metrics import adapter_rules
+from conch.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
 from conch.errors import Unavailable
 from conch.fleet.metrics import api_server
 from conch.fleet.metrics.api_server import ApiServer

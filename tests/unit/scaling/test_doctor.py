@@ -8,7 +8,7 @@ import pytest
 
 from conch.deployment.kubernetes.objects import objects
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.scaling_metrics import adapter_rules
+from conch.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
 from conch.deployment.values.read import read_values
 from conch.errors import ConfigError
 from conch.scaling.doctor.diagnosis import diagnose

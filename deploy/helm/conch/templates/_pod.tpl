@@ -1,4 +1,4 @@
-{{- /* The spec of a pod: src/conch/deployment/kubernetes/workload.py is the same in Python. */}}
+{{- /* The spec of a pod: src/conch/deployment/kubernetes/pod/workload.py is the same in Python. */}}
 
 {{- define "conch.podSpec" -}}
 {{- $grace := add .Values.termination.preStopSeconds .Values.server.exitTimeoutSecs .Values.termination.marginSeconds -}}

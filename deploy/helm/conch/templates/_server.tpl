@@ -1,4 +1,4 @@
-{{- /* The containers: src/conch/deployment/kubernetes/server_container.py is the same in Python. */}}
+{{- /* The containers: src/conch/deployment/kubernetes/pod/server_container.py is the same in Python. */}}
 
 {{- define "conch.serverContainer" -}}
 {{- $environment := include "conch.environmentFrom" . | fromYamlArray -}}

@@ -1,4 +1,4 @@
-{{- /* Volumes of the pods and their mounts: src/conch/deployment/kubernetes/volumes.py is the same in Python. */}}
+{{- /* Volumes of the pods and their mounts: src/conch/deployment/kubernetes/pod/volumes.py is the same in Python. */}}
 
 {{- /* The source of the volume of models; {} if the image or the server has them. */}}
 {{- define "conch.modelVolume" -}}

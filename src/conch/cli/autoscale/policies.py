@@ -92,9 +92,9 @@ def _target(name: str, text: str, scenario: Scenario) -> float:
 
 
 def _deployed(word: str, scaling: Mapping[str, Any], given: Namespace) -> NamedPolicy:
-    from conch.deployment.kubernetes.horizontal_pod_autoscaler import horizontal_pod_autoscaler_object
     from conch.deployment.kubernetes.release import Release
-    from conch.deployment.kubernetes.scaled_object import scaled_object
+    from conch.deployment.kubernetes.scaling.horizontal_pod_autoscaler import horizontal_pod_autoscaler_object
+    from conch.deployment.kubernetes.scaling.scaled_object import scaled_object
     from conch.deployment.values.read import read_values
 
     release = Release(given.name, given.namespace, __version__)

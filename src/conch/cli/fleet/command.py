@@ -120,7 +120,7 @@ def _timing_line(speed: float) -> str:
 def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tuple[FleetSettings, str]":
     """Return the settings and the text of the HorizontalPodAutoscaler. Raises ConchError."""
     from conch.deployment.kubernetes.release import Release
-    from conch.deployment.kubernetes.scaling_metrics import adapter_rules
+    from conch.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
     from conch.fleet.demo_model import write_demo_repository
     from conch.fleet.fleet import FleetPorts, FleetSettings
     from conch.fleet.metrics.custom_metrics import read_rules
@@ -153,7 +153,7 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
 
 def _shipped_hpa(release: "Release") -> str:
     """Return the object that the chart has with its default values."""
-    from conch.deployment.kubernetes.horizontal_pod_autoscaler import horizontal_pod_autoscaler_object
+    from conch.deployment.kubernetes.scaling.horizontal_pod_autoscaler import horizontal_pod_autoscaler_object
     from conch.deployment.values.deployment import DeploymentValues
     from conch.monitoring.yaml_documents import dump_documents
 

@@ -7,8 +7,8 @@ with thresholds that no other number equals, and where such a number stands, or 
 import re
 from dataclasses import fields
 
+from conch.deployment.kubernetes.monitoring.release_rules import release_groups, release_rule_file
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.release_rules import release_groups, release_rule_file
 from conch.monitoring.promql import duration
 from conch.monitoring.rules.thresholds import Thresholds
 from conch.monitoring.yaml_documents import dump_documents

@@ -1,6 +1,6 @@
 """Files of the chart that its templates of autoscalers read: queries, counters, rules of prometheus-adapter."""
 
-from conch.deployment.kubernetes.scaling_metrics import POD_METRICS
+from conch.deployment.kubernetes.scaling.scaling_metrics import POD_METRICS
 from conch.deployment.values.conflicts import COUNTERS
 from conch.monitoring.yaml_documents import dump_documents
 

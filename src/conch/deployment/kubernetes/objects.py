@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from conch.deployment.kubernetes.adapter_rules import adapter_config_map
-from conch.deployment.kubernetes.dashboards import dashboards
-from conch.deployment.kubernetes.disruption_budget import disruption_budget
-from conch.deployment.kubernetes.horizontal_pod_autoscaler import horizontal_pod_autoscaler
-from conch.deployment.kubernetes.monitors import monitor
-from conch.deployment.kubernetes.network_policy import network_policy
-from conch.deployment.kubernetes.prometheus_rule import prometheus_rule
+from conch.deployment.kubernetes.monitoring.dashboards import dashboards
+from conch.deployment.kubernetes.monitoring.monitors import monitor
+from conch.deployment.kubernetes.monitoring.prometheus_rule import prometheus_rule
+from conch.deployment.kubernetes.network.network_policy import network_policy
+from conch.deployment.kubernetes.network.services import services
+from conch.deployment.kubernetes.pod.service_account import service_account
+from conch.deployment.kubernetes.pod.workload import workload
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.scaled_object import scaled_object
-from conch.deployment.kubernetes.service_account import service_account
-from conch.deployment.kubernetes.services import services
-from conch.deployment.kubernetes.workload import workload
+from conch.deployment.kubernetes.scaling.adapter_rules import adapter_config_map
+from conch.deployment.kubernetes.scaling.disruption_budget import disruption_budget
+from conch.deployment.kubernetes.scaling.horizontal_pod_autoscaler import horizontal_pod_autoscaler
+from conch.deployment.kubernetes.scaling.scaled_object import scaled_object
 from conch.deployment.values.deployment import DeploymentValues
 
 Builder: TypeAlias = Callable[[DeploymentValues, Release], Iterable[dict[str, Any]]]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from conch.deployment.values.autoscaling import AutoscalingValues
 from conch.deployment.values.deployment import DeploymentValues
+from conch.deployment.values.scaling.autoscaling import AutoscalingValues
 from conch.metric_catalog.catalog import all_metrics
 
 # Metrics that only grow, by which an autoscaler would add replicas for ever.

@@ -4,17 +4,13 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from conch.deployment.values.accelerator import AcceleratorValues, ParallelismValues
-from conch.deployment.values.autoscaling import AutoscalingValues
-from conch.deployment.values.disruption import DisruptionBudgetValues
-from conch.deployment.values.image import ImageValues
-from conch.deployment.values.limits import LimitAnnotationValues
-from conch.deployment.values.metrics_service import MetricsServiceValues
-from conch.deployment.values.model_repository import ModelRepositoryValues
 from conch.deployment.values.monitoring import MonitoringValues
-from conch.deployment.values.network import NetworkPolicyValues
+from conch.deployment.values.network.metrics_service import MetricsServiceValues
+from conch.deployment.values.network.network_policy import NetworkPolicyValues
+from conch.deployment.values.network.service import ServiceValues
 from conch.deployment.values.other_charts import ModelValues, TritonValues
-from conch.deployment.values.pod import (
+from conch.deployment.values.pod.accelerator import AcceleratorValues, ParallelismValues
+from conch.deployment.values.pod.container import (
     CacheValues,
     EnvironmentVariable,
     ProbesValues,
@@ -22,12 +18,16 @@ from conch.deployment.values.pod import (
     SharedMemoryValues,
     TemporaryFilesValues,
 )
-from conch.deployment.values.secrets import SecretsValues
+from conch.deployment.values.pod.image import ImageValues
+from conch.deployment.values.pod.limits import LimitAnnotationValues
+from conch.deployment.values.pod.model_repository import ModelRepositoryValues
+from conch.deployment.values.pod.secrets import SecretsValues
+from conch.deployment.values.pod.server import ServerValues
+from conch.deployment.values.pod.service_account import ServiceAccountValues
+from conch.deployment.values.pod.workload import TerminationValues, TopologySpreadValues, WorkloadValues
+from conch.deployment.values.scaling.autoscaling import AutoscalingValues
+from conch.deployment.values.scaling.disruption import DisruptionBudgetValues
 from conch.deployment.values.section import Count, KubernetesPart, Labels, Section
-from conch.deployment.values.server import ServerValues
-from conch.deployment.values.service import ServiceValues
-from conch.deployment.values.service_account import ServiceAccountValues
-from conch.deployment.values.workload import TerminationValues, TopologySpreadValues, WorkloadValues
 
 
 def _resources() -> KubernetesPart:

@@ -3,7 +3,7 @@
 import json
 
 from conch.deployment.values.deployment import DeploymentValues
-from conch.deployment.values.limits import LimitAnnotationValues
+from conch.deployment.values.pod.limits import LimitAnnotationValues
 from conch.limits.annotations import ENFORCED, LIMITS, MAX_QPS, MAX_TOKENS, SHARED
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from conch.deployment.kubernetes.horizontal_pod_autoscaler import behavior, scale_target
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.scaling_metrics import POD_METRICS
-from conch.deployment.values.autoscaling import AutoscalingValues, KedaValues, PodMetricName, PredictionValues
+from conch.deployment.kubernetes.scaling.horizontal_pod_autoscaler import behavior, scale_target
+from conch.deployment.kubernetes.scaling.scaling_metrics import POD_METRICS
 from conch.deployment.values.deployment import DeploymentValues
+from conch.deployment.values.scaling.autoscaling import AutoscalingValues, KedaValues, PodMetricName, PredictionValues
 
 _MIN_COOLDOWN_S = 300
 _COLD_STARTS_OF_COOLDOWN = 10

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.values.autoscaling import AutoscalingValues, PodMetricValues, ResourceMetricValues
 from conch.deployment.values.deployment import DeploymentValues
+from conch.deployment.values.scaling.autoscaling import AutoscalingValues, PodMetricValues, ResourceMetricValues
 
 
 def horizontal_pod_autoscaler(values: DeploymentValues, release: Release) -> Iterator[dict[str, Any]]:

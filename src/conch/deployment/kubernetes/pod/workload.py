@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
-from conch.deployment.kubernetes.devices import affinity, tolerations
-from conch.deployment.kubernetes.limit_annotations import limit_annotations, reads_limits
 from conch.deployment.kubernetes.parts import without_empty
+from conch.deployment.kubernetes.pod.devices import affinity, tolerations
+from conch.deployment.kubernetes.pod.limit_annotations import limit_annotations, reads_limits
+from conch.deployment.kubernetes.pod.server_container import pull_containers, server_container
+from conch.deployment.kubernetes.pod.service_account import service_account_name
+from conch.deployment.kubernetes.pod.volumes import claim_templates, volumes
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.server_container import pull_containers, server_container
-from conch.deployment.kubernetes.service_account import service_account_name
-from conch.deployment.kubernetes.volumes import claim_templates, volumes
 from conch.deployment.values.deployment import DeploymentValues
-from conch.deployment.values.workload import WorkloadValues
+from conch.deployment.values.pod.workload import WorkloadValues
 
 
 def workload(values: DeploymentValues, release: Release) -> Iterator[dict[str, Any]]:

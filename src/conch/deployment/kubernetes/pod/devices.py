@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from conch.deployment.values.accelerator import AcceleratorValues
 from conch.deployment.values.deployment import DeploymentValues
+from conch.deployment.values.pod.accelerator import AcceleratorValues
 
 _SHARED = ("time-slicing", "mps")
 _STRATEGY_LABEL = "nvidia.com/gpu.sharing-strategy"

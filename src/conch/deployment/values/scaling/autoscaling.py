@@ -6,7 +6,8 @@ from msgspec import Meta, field
 
 from conch.deployment.values.section import Count, KubernetesPart, PositiveCount, Seconds, Section
 
-# The metrics of pods that the adapter's rules define; conch.deployment.kubernetes.scaling_metrics has their queries.
+# The metrics of pods that the adapter's rules define; `deployment/kubernetes/scaling/scaling_metrics.py` has their
+# queries.
 PodMetricName = Literal[
     "triton:queue_compute:ratio",
     "conch:instance_utilization:ratio_rate1m",

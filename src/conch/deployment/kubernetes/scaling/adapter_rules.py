@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.scaling_metrics import adapter_rules
+from conch.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
 from conch.deployment.values.deployment import DeploymentValues
 from conch.monitoring.yaml_documents import dump_documents
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from conch.deployment.kubernetes.monitoring.release_rules import release_groups, release_rule_file
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.release_rules import release_groups, release_rule_file
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.monitoring import ThresholdValues
 from conch.monitoring.rules.thresholds import Thresholds

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from conch.deployment.kubernetes.limit_annotations import reads_limits
+from conch.deployment.kubernetes.pod.limit_annotations import reads_limits
 from conch.deployment.kubernetes.release import Release
 from conch.deployment.values.deployment import DeploymentValues
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from conch.deployment.kubernetes.network.services import GRPC, HTTP, METRICS
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.services import GRPC, HTTP, METRICS
 from conch.deployment.values.deployment import DeploymentValues
 
 # Kubernetes gives it to each namespace.

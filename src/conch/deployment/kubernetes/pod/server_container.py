@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
-from conch.deployment.kubernetes.devices import resources
-from conch.deployment.kubernetes.limit_annotations import reads_limits
+from conch.deployment.kubernetes.network.services import CONTAINER_PORTS, HTTP
 from conch.deployment.kubernetes.parts import without_empty
+from conch.deployment.kubernetes.pod.devices import resources
+from conch.deployment.kubernetes.pod.limit_annotations import reads_limits
+from conch.deployment.kubernetes.pod.volumes import API_KEYS_PATH, MODELS, REGISTRY, REGISTRY_PATH, TLS_PATH, mounts
 from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.services import CONTAINER_PORTS, HTTP
-from conch.deployment.kubernetes.volumes import API_KEYS_PATH, MODELS, REGISTRY, REGISTRY_PATH, TLS_PATH, mounts
 from conch.deployment.values.deployment import DeploymentValues
-from conch.deployment.values.image import ImageValues
-from conch.deployment.values.pod import ProbeValues
+from conch.deployment.values.pod.container import ProbeValues
+from conch.deployment.values.pod.image import ImageValues
 
 _LIVE, _READY = "/v2/health/live", "/v2/health/ready"
 _SHUTDOWN_DELAY_S = 2  # part of termination.marginSeconds

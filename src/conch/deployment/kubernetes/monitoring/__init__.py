@@ -1,0 +1,1 @@
+"""Objects of the Prometheus operator and of Grafana."""

@@ -1,0 +1,1 @@
+"""The Services, and the NetworkPolicy."""

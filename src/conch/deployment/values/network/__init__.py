@@ -1,0 +1,1 @@
+"""Values of the Services and of the NetworkPolicy."""

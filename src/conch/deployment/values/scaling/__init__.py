@@ -1,0 +1,1 @@
+"""Values of autoscaling, and of what keeps replicas."""

@@ -11,6 +11,8 @@ from tests.server.process import ConchProcess
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
+        ("GET", "/v2/health/live", 200),
+        ("GET", "/v2/health/ready", 200),
         ("GET", "/v2/models/addsub/ready", 200),
     ],
 )

@@ -1,7 +1,9 @@
 """What KServe mounts is served: the runtimes' arguments, environment and probes, on a read-only folder."""
 
+import json
 import shutil
 import signal
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,10 @@ def test_a_model_over_http_and_grpc(onnx: Path, tmp_path: Path) -> None:
     with Pod(GRPC, "densenet", onnx, tmp_path / "pod") as pod:
         with tritonclient.http.InferenceServerClient(pod.http) as client:
             assert client.is_model_ready("densenet")
+            # Documents, which KServe's client parses; without --model-dir there are none, as in Triton.
+            for path in ("live", "ready"):
+                with urllib.request.urlopen(f"http://{pod.http}/v2/health/{path}", timeout=30) as reply:
+                    assert json.load(reply) == {path: True}
             (name,) = (each["name"] for each in client.get_model_metadata("densenet")["inputs"])
             given = tritonclient.http.InferInput(name, rows.shape, "FP32")
             given.set_data_from_numpy(rows)

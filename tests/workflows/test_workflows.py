@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,10 @@ def test_the_model_workflow_checks_packs_and_moves_the_tag(tmp_path: Path) -> No
         moved = _bash(_script(MODEL_IMAGE, "image", "Move the tag that servers poll"), tmp_path, **names)
         assert moved.returncode == 0, moved.stdout + moved.stderr
         # The tag points to the image that was signed.
-        assert f"stable@{digest}" in moved.stdout
+        accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
+        asked = urllib.request.Request(f"http://{registry}/v2/team/models/manifests/stable", headers=accept)
+        with urllib.request.urlopen(asked, timeout=30) as reply:
+            assert reply.headers["Docker-Content-Digest"] == digest
 
 
 def test_the_model_workflow_fails_on_a_model_with_an_error(tmp_path: Path) -> None:

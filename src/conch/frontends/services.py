@@ -116,6 +116,7 @@ def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp, 
         tenants=tenants,
         limits=parts.limits,
         limits_remote=options.limits_admin_remote,
+        health_documents=bool(options.model_dir),
     )
     router = HttpRouter(v2, OpenAiServerRoutes(parts.inference, openai, None))
     listener = HttpServer(

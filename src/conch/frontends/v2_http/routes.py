@@ -51,7 +51,7 @@ _MAX_VERSION = 2**63 - 1
 _VERSION_DIGITS = 19
 _MAX_SHOWN_DIGITS = 40
 _TEXT = content_type(b"text/plain")
-# Triton sends no body; the protocol has these documents, and KServe's Python client parses them.
+# KServe's Python client parses these documents of its protocol. Triton sends no body.
 _LIVE, _READY = b'{"live":true}', b'{"ready":true}'
 
 _INFER = ("infer",)
@@ -99,8 +99,12 @@ class V2Http:
         tenants: Tenants | None = None,
         limits: LimitManager | None = None,
         limits_remote: bool = False,
+        health_documents: bool = False,
     ) -> None:
-        """Assign. `max_input_bytes` bounds JSON and decompressed bodies; binary tensors may be larger."""
+        """Assign. `max_input_bytes` bounds JSON and decompressed bodies; binary tensors may be larger.
+
+        `health_documents`: whether health is answered with a document, as KServe does, or without, as Triton does.
+        """
         self._inference = inference
         observer = observer or Observer()
         pool = pool or OffloadPool("codec")
@@ -125,6 +129,7 @@ class V2Http:
         self._limits = LimitsEndpoints(
             inference, limits, self._tasks, self._access or Access(), tenants, remote=limits_remote
         )
+        self._live_body, self._ready_body = (_LIVE, _READY) if health_documents else (b"", b"")
         self._metadata = documents.server_metadata(
             server_name, conch.__version__, shared_memory=shared_memory is not None
         )
@@ -241,10 +246,10 @@ class V2Http:
         reply.send(200, JSON, self._metadata)
 
     def _live(self, _request: HttpRequest, reply: HttpReply) -> None:
-        _send_health(reply, self._inference.live(), _LIVE)
+        _send_health(reply, self._inference.live(), self._live_body)
 
     def _ready(self, _request: HttpRequest, reply: HttpReply) -> None:
-        _send_health(reply, self._inference.ready(), _READY)
+        _send_health(reply, self._inference.ready(), self._ready_body)
 
     def _all_statistics(self, _request: HttpRequest, reply: HttpReply) -> None:
         send_in_slices(reply, JSON, documents.statistics_pieces(self._inference.statistics()))
@@ -274,7 +279,7 @@ class V2Http:
 
 def _send_health(reply: HttpReply, healthy: bool, document: bytes) -> None:
     if healthy:
-        reply.send(200, JSON, document)
+        reply.send(200, JSON if document else _TEXT, document)
     else:
         reply.send(400, _TEXT)
 

@@ -461,9 +461,8 @@ def test_server_metadata(serve):
 
 
 def test_health(client, inference):
-    assert client("GET", "/v2/health/live")[:2] == (200, b'{"live":true}')
-    assert client("GET", "/v2/health/ready")[:2] == (200, b'{"ready":true}')
-    assert client("GET", "/v2/models/identity/ready")[:2] == (200, b"")
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/identity/ready"):
+        assert client("GET", path)[:2] == (200, b"")
     inference.is_ready = False
     assert client("GET", "/v2/health/ready")[:2] == (400, b"")
     for path in ("/v2/models/nope/ready", "/v2/models/identity/versions/2/ready"):

@@ -25,8 +25,10 @@ def test_it_writes_what_the_chart_creates(tmp_path: Path) -> None:
 
 def test_defaults_go_to_the_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert k8s(["render", "demo"]) == 0
-    kinds = [each["kind"] for each in yaml.safe_load_all(capsys.readouterr().out)]
+    text = capsys.readouterr().out
+    kinds = [each["kind"] for each in yaml.safe_load_all(text)]
     assert kinds[:4] == ["ServiceAccount", "Service", "Service", "Deployment"]
+    assert len(list(yaml.safe_load_all(text + text))) == 2 * len(kinds)  # cat of two releases
 
 
 def test_failures_name_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,8 +38,7 @@ def doctor(given: Namespace) -> int:
         each for each in objects if each.get("kind") == _HPA and given.name in {"", part(each, "metadata", "name")}
     ]
     if not autoscalers:
-        wanted = f"{_HPA} '{given.name}'" if given.name else _HPA
-        raise ConfigError(f"no {wanted} in the files; give its manifest, or --api")
+        raise ConfigError(_missing(objects, given.name))
     adapter = _adapter_rules(objects)
     links: dict[str, list[Link]] = {}
     for each in autoscalers:
@@ -49,16 +48,36 @@ def doctor(given: Namespace) -> int:
         }
         api = {name: _values(given.api.rstrip("/"), given.namespace, kind, name) for kind, name in metrics if given.api}
         facts = AutoscalerFacts(each, [other for other in objects if other is not each], adapter, series, api)
-        links[str(part(each, "metadata", "name"))] = diagnose(facts)
+        links[_title(each, autoscalers)] = diagnose(facts)
     _print(links, as_json=given.json)
     broken = any(link.state is LinkState.BROKEN for found in links.values() for link in found)
     return _BROKEN_STATUS if broken else 0
 
 
+def _title(autoscaler: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]]) -> str:
+    """Return the name of an autoscaler, with its namespace if others have the same name."""
+    name = str(part(autoscaler, "metadata", "name"))
+    if sum(part(each, "metadata", "name") == name for each in all_of_them) == 1:
+        return name
+    return f"{part(autoscaler, 'metadata', 'namespace') or 'default'}/{name}"
+
+
+def _missing(objects: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Return what to give instead of objects without the autoscaler."""
+    wanted = f"{_HPA} '{name}'" if name else _HPA
+    scaled = [str(part(each, "metadata", "name")) for each in objects if each.get("kind") == "ScaledObject"]
+    if scaled and not name:
+        return (
+            f"no {_HPA} in the files; KEDA creates 'keda-hpa-{scaled[0]}' for the ScaledObject '{scaled[0]}': give"
+            f" --api, or what kubectl get hpa keda-hpa-{scaled[0]} -o yaml prints"
+        )
+    return f"no {wanted} in the files; give its manifest, or --api"
+
+
 def _documents(file: str) -> list[dict[str, Any]]:
     text = read_text(Path("/dev/stdin" if file == "-" else file))
     try:
-        found = [each.value for each in load_documents(text)]
+        found = [each.value for each in load_documents(text, unique_keys=True)]
     except YamlError as error:
         raise ConfigError(f"{file}:{error.line}: {error}") from None
     items: list[dict[str, Any]] = []
@@ -72,7 +91,8 @@ def _adapter_rules(objects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
     """Return the rules of prometheus-adapter: values of its chart, its configuration, or a ConfigMap with either."""
     found: list[Mapping[str, Any]] | None = None
     for each in objects:
-        texts = (each.get("data") or {}).values() if each.get("kind") == "ConfigMap" else ()
+        data = part(each, "data") if each.get("kind") == "ConfigMap" else None
+        texts = data.values() if isinstance(data, Mapping) else ()
         for document in [each, *(load.value for text in texts for load in _quietly(str(text)))]:
             rules = part(document, "rules")
             if isinstance(rules, Mapping):

@@ -26,10 +26,19 @@ _SAMPLES = 200  # of the times of a report
 
 def read_scenario(given: Namespace) -> Scenario:
     """Return the scenario of the arguments. Raises ConfigError and ValueError."""
+    if not 1 <= given.duration <= _MAX_DURATION_S:
+        raise ConfigError(f"--duration: expected 1 s to 31 days, got {given.duration:,.10g} s")
     service = _service(given)
     traffic = _traffic(given)
     if not 0 < traffic.duration_s <= _MAX_DURATION_S:
         raise ConfigError(f"--traffic: expected at most 31 days, got {traffic.duration_s / 86400:.1f}")
+    faults = tuple(_fault(each) for each in given.fault)
+    for fault in faults:
+        if fault.at_s >= traffic.duration_s:
+            raise ConfigError(
+                f"--fault: {fault.kind.value} begins at {fault.at_s:,} s, after the load, which lasts"
+                f" {traffic.duration_s:,} s"
+            )
     slo = {"latency": given.slo.get("latency"), "ttft": given.slo.get("ttft")}
     if (slo["latency"] is None) is (slo["ttft"] is None):
         raise ConfigError("--slo: expected one target, latency:200ms or ttft:1s")
@@ -49,7 +58,7 @@ def read_scenario(given: Namespace) -> Scenario:
             max(int(given.scrape_interval), 1), max(int(given.rule_interval), 1), int(given.adapter_lag)
         ),
         settings=HpaSettings(sync_period_s=max(int(given.sync_period), 1)),
-        faults=tuple(_fault(each) for each in given.fault),
+        faults=faults,
     )
 
 
@@ -119,6 +128,8 @@ def _numbers(path: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
 
 
 def _service(given: Namespace) -> ServiceModel:
+    if given.llm is not None and given.service_time is not None:
+        raise ConfigError("--service-time and --llm exclude each other; give one of them")
     if given.llm is not None:
         prompt, output = given.llm
         return language_model(prompt, output, given.prefill_rate, given.decode_rate, given.slots, given.kv_tokens)
@@ -126,7 +137,10 @@ def _service(given: Namespace) -> ServiceModel:
         raise ConfigError("--service-time or --llm is required")
     if given.service_time.endswith((".json", ".html")):
         return _from_report(Path(given.service_time), given.instances)
-    base = constant_service(parse_duration(given.service_time), given.instances or 1, given.variation)
+    seconds = parse_duration(given.service_time)
+    if seconds <= 0:
+        raise ConfigError(f"--service-time: expected a time above 0, such as 20ms, got {given.service_time}")
+    base = constant_service(seconds, given.instances or 1, given.variation)
     max_batch, batch_cost = _batch(given.batch)
     return ServiceModel(base.times_s, base.servers, max_batch, batch_cost)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from conch.fleet.policies.read_policy import FleetPolicy
 
 _FAILURE = 1
+_INTERRUPTED = 130
 _POLL_S = 0.2
 _DEMO_SPEED = 6.0
 _DEMO_LOAD = "15s:1,60s:10,15s:1"
@@ -45,6 +46,8 @@ def fleet(arguments: Sequence[str]) -> int:
     except ConchError as error:
         print(f"conch fleet: {error}", file=sys.stderr)
         return _FAILURE
+    except KeyboardInterrupt:  # before stop_signals handles it: nothing runs yet
+        return _INTERRUPTED
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -165,7 +168,7 @@ def _read_policy(text: str, path: Path | None) -> "FleetPolicy":
     from conch.monitoring.yaml_documents import YamlError, load_documents
 
     try:
-        return read_policy([each.value for each in load_documents(text)])
+        return read_policy([each.value for each in load_documents(text, unique_keys=True)])
     except YamlError as error:
         raise ConfigError(f"{path}:{error.line}: {error}") from None
     except ConfigError as error:

@@ -70,7 +70,8 @@ def _render(options: Namespace) -> str:
     for each in options.set_string:
         apply_set(values, each, strings=True)
     release = Release(options.name, options.namespace, __version__)
-    return dump_documents(objects(read_values(merge([*documents, values])), release))
+    # With a separator at the beginning, files of several releases can be concatenated.
+    return "---\n" + dump_documents(objects(read_values(merge([*documents, values])), release))
 
 
 def _values_of(path: Path) -> dict[str, Any]:

@@ -88,3 +88,32 @@ def test_faults_of_the_arguments_are_named(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "broken.yaml").write_text("a: [")
     assert autoscale(["doctor", str(tmp_path / "broken.yaml")]) == 2
     assert "broken.yaml:1: invalid YAML" in capsys.readouterr().err
+    (tmp_path / "twice.yaml").write_text("kind: Service\nkind: HorizontalPodAutoscaler\n")
+    assert autoscale(["doctor", str(tmp_path / "twice.yaml")]) == 2
+    assert "twice.yaml:2: 'kind' is given twice" in capsys.readouterr().err
+
+
+def test_scaled_objects_lead_to_the_autoscaler_that_keda_creates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keda.yaml"
+    assert k8s(["render", "gpt2", "--set", "autoscaling.type=keda", f"--output={file}"]) == 0
+    assert autoscale(["doctor", str(file)]) == 2
+    assert "KEDA creates 'keda-hpa-gpt2' for the ScaledObject 'gpt2': give --api" in capsys.readouterr().err
+
+
+def test_autoscalers_of_the_same_name_have_their_namespace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = []
+    for name, namespace in (("a", "blue"), ("a", "green"), ("b", "blue")):
+        file = tmp_path / f"{name}-{namespace}.yaml"
+        assert k8s(["render", name, "--set=autoscaling.type=hpa", f"--namespace={namespace}", f"-o={file}"]) == 0
+        files.append(str(file))
+    autoscale(["doctor", "--json", *files])
+    assert list(json.loads(capsys.readouterr().out)) == ["blue/a", "green/a", "b"]
+
+
+def test_objects_of_unexpected_forms_are_ignored(manifests: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with manifests.open("a") as file:
+        file.write("---\nkind: ConfigMap\ndata: [1]\n---\n- kind: Service\n---\nkind: Service\nspec: text\n")
+    assert autoscale(["doctor", str(manifests)]) == 0
+    assert "broken" not in capsys.readouterr().out

@@ -1,7 +1,14 @@
-"""Values of the server's own objects that are refused, with the texts of the refusals."""
+"""Values that are refused, with the texts of the refusals."""
 
 from typing import Any
 
+_COUNTER = {
+    "type": "Pods",
+    "pods": {
+        "metric": {"name": "nv_inference_request_success"},
+        "target": {"type": "AverageValue", "averageValue": "1000"},
+    },
+}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"environment": [{"name": "shm-size", "value": "5g"}]},
@@ -45,6 +52,41 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "affinity.nodeAffinity: accelerator.products and accelerator.sharing set it; remove it, or them",
     ),
     ({"accelerator": {"sharing": "mps"}, "affinity": {"nodeAffinity": {}}}, "affinity.nodeAffinity: "),
+    ({"monitoring": {"scrapeTimeoutSeconds": 7}}, "monitoring.scrapeTimeoutSeconds 7 exceeds monitoring.interval"),
+    ({"autoscaling": {"type": "hpa", "minReplicas": 9}}, "autoscaling.minReplicas 9 exceeds autoscaling.maxReplicas 4"),
+    ({"autoscaling": {"type": "hpa", "minReplicas": 0}}, "minReplicas 0 needs autoscaling.type keda"),
+    ({"autoscaling": {"type": "hpa", "metrics": []}}, "the autoscaler needs one metric"),
+    (
+        {"autoscaling": {"type": "hpa", "customMetrics": [_COUNTER]}},
+        "autoscaling.customMetrics has 'nv_inference_request_success', a counter: it only grows",
+    ),
+    ({"autoscaling": {"type": "keda", "minReplicas": 0}}, "minReplicas 0 needs a trigger in autoscaling.keda.triggers"),
+    ({"autoscaling": {"type": "keda", "metrics": []}}, "the autoscaler needs one trigger"),
+    (
+        {"autoscaling": {"type": "keda", "keda": {"fallback": {"replicas": 5}}}},
+        "autoscaling.keda.fallback.replicas 5 exceeds autoscaling.maxReplicas 4",
+    ),
+    ({"autoscaling": {"type": "keda", "keda": {"authentication": {"mode": "tls"}}}}, "secretName is empty"),
+    ({"disruptionBudget": {"minAvailable": "1"}}, "needs either minAvailable or maxUnavailable"),
+    ({"disruptionBudget": {"maxUnavailable": ""}}, "needs either minAvailable or maxUnavailable"),
+    ({"disruptionBudget": {"maxUnavailable": 0}}, "maxUnavailable 0 keeps all pods"),
+    ({"disruptionBudget": {"maxUnavailable": "0%"}}, "maxUnavailable 0% keeps all pods, so no node can be drained"),
+    (
+        {"disruptionBudget": {"minAvailable": 1, "maxUnavailable": ""}},
+        "disruptionBudget.minAvailable 1 keeps 1 of 1 replicas, so no node can be drained; use maxUnavailable 1",
+    ),
+    (
+        {"disruptionBudget": {"minAvailable": "67%", "maxUnavailable": ""}, "replicaCount": 3},
+        "disruptionBudget.minAvailable 67% keeps 3 of 3 replicas",
+    ),
+    (
+        {
+            "disruptionBudget": {"minAvailable": "2", "maxUnavailable": ""},
+            "autoscaling": {"type": "hpa", "minReplicas": 2},
+            "replicaCount": 9,
+        },
+        "disruptionBudget.minAvailable 2 keeps 2 of 2 replicas",
+    ),
 ]
 
 # What the types refuse: the place, and what is allowed there. Helm's message has the place, too.
@@ -63,4 +105,12 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"environment": [{"name": "A", "value": 1}]}, "environment[0].value: Expected `str`", "/environment/0/value"),
     ({"secretEnvironment": [{"name": "A"}]}, "secretEnvironment[0]: ", "/secretEnvironment/0"),
     ({"gpu": "NVIDIA-A10G"}, "gpu: Expected `array`, got `str`", "/gpu"),
+    ({"autoscaling": {"type": "both"}}, "autoscaling.type: ", "/autoscaling/type"),
+    ({"autoscaling": {"type": "both"}}, "allowed: none, hpa, keda", "/autoscaling/type"),
+    ({"autoscaling": {"hpa": {"enabled": True}}}, "unknown key 'autoscaling.hpa'; Known: type, minReplicas", "hpa"),
+    ({"monitoring": {"monitor": "podmonitor"}}, "allowed: PodMonitor, ServiceMonitor, none", "/monitoring/monitor"),
+    ({"monitoring": {"rules": {"thresholds": {"objective": 99.9}}}}, "rules.thresholds.objective", "/objective"),
+    ({"networkPolicy": {"metricsNamespace": ""}}, "Namespace of Prometheus", "/networkPolicy/metricsNamespace"),
+    ({"autoscaling": {"metrics": [{"name": "nv_inference_count"}]}}, "nv_inference_count", "/autoscaling/metrics"),
+    ({"autoscaling": {"metrics": [{"averageValue": "2Gi"}]}}, "averageValue", "/autoscaling/metrics"),
 ]

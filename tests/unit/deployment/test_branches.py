@@ -6,7 +6,6 @@ from tests.deploy_files import CHART
 from tests.helm_process import HelmChart
 from tests.unit.deployment.refused_values import REFUSED
 from tests.unit.deployment.template_branches import marked_copy
-from tests.unit.deployment.test_conflicts import CONFLICTS
 from tests.unit.deployment.value_sets import value_sets
 
 
@@ -14,7 +13,7 @@ def test_every_branch_of_the_templates_is_rendered(tmp_path: Path) -> None:
     copy = marked_copy(CHART, tmp_path / "conch")
     seen: set[str] = set()
     with HelmChart(copy.folder) as chart:
-        refused = [values for values, _ in (*CONFLICTS, *REFUSED)]
+        refused = [values for values, _ in REFUSED]
         for values in (*value_sets().values(), *refused):
             seen |= copy.seen(chart.templates({**values, "global": {"branches": {}}}))
         seen |= copy.seen(chart.templates({"global": {"branches": {}}, "kubernetesVersion": "1.99"}, "7b"))

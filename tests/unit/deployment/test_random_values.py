@@ -12,7 +12,6 @@ from conch.errors import ConfigError
 from tests.helm_process import HelmChart, HelmError
 from tests.unit.deployment.refused_values import REFUSED
 from tests.unit.deployment.test_chart import assert_equal
-from tests.unit.deployment.test_conflicts import CONFLICTS
 from tests.unit.deployment.value_sets import value_sets
 
 MAX_SETTINGS = 12
@@ -44,7 +43,7 @@ def hostile_settings() -> list[dict[str, Any]]:
 
 HOSTILE_TEXTS = ("on", "1e3", "a: b #c", "x'\"y", "0o17", "~", "{{ .Values }}", "é\nf")
 ACCEPTED = [each for values in value_sets().values() for each in settings_of(values)]
-ALL = [*ACCEPTED, *(each for values, _ in (*CONFLICTS, *REFUSED) for each in settings_of(values))]
+ALL = [*ACCEPTED, *(each for values, _ in REFUSED for each in settings_of(values))]
 # "on" and "y" are booleans in YAML unless they are quoted.
 NAMES = st.sampled_from(("on", "no", "y", "n")) | st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 

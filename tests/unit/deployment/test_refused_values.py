@@ -40,3 +40,11 @@ def test_older_clusters_are_refused(chart: HelmChart) -> None:
 def test_names_of_releases_that_no_service_can_have_are_refused(chart: HelmChart) -> None:
     with pytest.raises(HelmError, match="'7b' is not a valid release name; use at most 53 lower-case letters"):
         chart.objects({}, "7b")
+
+
+def test_budgets_that_let_nodes_drain() -> None:
+    half = {"minAvailable": "50%", "maxUnavailable": ""}
+    read_values({"disruptionBudget": half, "replicaCount": 2})
+    read_values({"disruptionBudget": half, "autoscaling": {"type": "hpa", "minReplicas": 2}})
+    read_values({"disruptionBudget": {"minAvailable": "1", "maxUnavailable": "", "enabled": False}})
+    read_values({"disruptionBudget": {"minAvailable": "1", "maxUnavailable": ""}, "replicaCount": 0})

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from conch.deployment.values.checks import CHART_KEYS
+from conch.deployment.values.chart_keys import CHART_KEYS
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.description import ValueKey, keys
 from conch.monitoring.yaml_documents import dump_documents

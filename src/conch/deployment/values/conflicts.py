@@ -1,11 +1,20 @@
-"""Values that are valid each, but not together. The chart's template `conflicts.yaml` has the same checks and texts."""
+"""Values that are valid each, but not together, or in the wrong place.
 
+The template `_conflicts.tpl` of the chart has the same checks with the same messages.
+"""
+
+import re
 from collections.abc import Iterator
 
+from conch.deployment.values.chart_keys import CHART_KEYS
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.scaling.autoscaling import AutoscalingValues
 from conch.metric_catalog.catalog import all_metrics
 
+_API_KEY = re.compile(r"CONCH_(OPENAI_)?API_KEY")
+_SHARED_MEMORY = re.compile(r"(?i)shm[-_]size")
+_MIN_VERSION_OF_IMAGE_VOLUMES = 31
+_REPOSITORY_SOURCES = "claimName, image, pull and volume"
 # Metrics that only grow, by which an autoscaler would add replicas for ever.
 COUNTERS = frozenset(
     name
@@ -21,7 +30,14 @@ COUNTERS = frozenset(
 
 
 def conflicts(values: DeploymentValues) -> Iterator[str]:
-    """Yield what is wrong with values together: the keys, and what would be right."""
+    """Yield what is wrong with values that are valid one by one: the keys, and what would be right.
+
+    They have Conch's own names.
+    """
+    yield from _environment(values)
+    yield from _keys_of_chart(values)
+    yield from _repository(values)
+    yield from _accelerator(values)
     monitoring = values.monitoring
     if monitoring.scrape_timeout_seconds > monitoring.interval_seconds:
         yield (
@@ -32,6 +48,47 @@ def conflicts(values: DeploymentValues) -> Iterator[str]:
         yield from _autoscaling(values.autoscaling)
     if values.disruption_budget.enabled:
         yield from _disruption_budget(values)
+
+
+def _environment(values: DeploymentValues) -> Iterator[str]:
+    for each in values.environment:
+        if _SHARED_MEMORY.fullmatch(each.name):
+            yield f"environment: {each.name} does not change the size of /dev/shm; set sharedMemory.size"
+        if _API_KEY.fullmatch(each.name):
+            yield f"environment: {each.name} contains a secret; put the keys in a Secret, and set secrets.apiKeys"
+
+
+def _keys_of_chart(values: DeploymentValues) -> Iterator[str]:
+    given = {
+        "server.extraArgs": (argument.split("=")[0] for argument in values.server.extra_args),
+        "podSpec": sorted(values.pod_spec),
+        "service.spec": sorted(values.service.spec),
+    }
+    for place, names in given.items():
+        for name in names:
+            if name in CHART_KEYS[place]:
+                yield f"{place}: {name} is set by the chart; use {CHART_KEYS[place][name]}"
+
+
+def _repository(values: DeploymentValues) -> Iterator[str]:
+    repository = values.model_repository
+    sources = [each for each in (repository.claim_name, repository.image, repository.pull, repository.volume) if each]
+    if len(sources) > 1:
+        yield f"modelRepository: {_REPOSITORY_SOURCES} exclude each other; set one of them"
+    if sources and "://" in repository.path:
+        yield f"modelRepository.path: {repository.path} is not a folder; set none of {_REPOSITORY_SOURCES}"
+    if repository.image and values.kubernetes_minor < _MIN_VERSION_OF_IMAGE_VOLUMES:
+        yield "modelRepository.image: image volumes need kubernetesVersion 1.31 or later; use modelRepository.pull"
+    if values.server.load_models and values.server.model_control_mode == "poll":
+        yield "server.modelControlMode: poll excludes server.loadModels; use none or explicit"
+
+
+def _accelerator(values: DeploymentValues) -> Iterator[str]:
+    accelerator = values.accelerator
+    if (accelerator.sharing == "mig") != bool(accelerator.mig_profile):
+        yield "accelerator: sharing mig and migProfile go together; set both or none"
+    if (accelerator.products or accelerator.is_shared) and "nodeAffinity" in values.affinity:
+        yield "affinity.nodeAffinity: accelerator.products and accelerator.sharing set it; remove it, or them"
 
 
 def _autoscaling(scaling: AutoscalingValues) -> Iterator[str]:

@@ -175,3 +175,8 @@ class DeploymentValues(Section, frozen=True):
     global_values: Annotated[
         KubernetesPart, Meta(description="What a chart that contains this one shares among its parts; ignored")
     ] = field(default_factory=dict, name="global")
+
+    @property
+    def kubernetes_minor(self) -> int:
+        """The minor part of the cluster's version: 30 of 1.30."""
+        return int(self.kubernetes_version.partition(".")[2])

@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import msgspec
 
-from conch.deployment.values.checks import problems
 from conch.deployment.values.conflicts import conflicts
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.description import ValueKey, keys, plain_type
@@ -54,7 +53,7 @@ def read_values(document: Mapping[str, Any]) -> DeploymentValues:
         values = native(msgspec.convert(_without_null(document), DeploymentValues))
     except msgspec.ValidationError as error:
         raise ConfigError(_message(str(error))) from None
-    for problem in (*problems(values), *conflicts(values)):
+    for problem in conflicts(values):
         raise ConfigError(f"values: {problem}")
     return values
 

@@ -5,7 +5,6 @@ from typing import Any
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.pod.accelerator import AcceleratorValues
 
-_SHARED = ("time-slicing", "mps")
 _STRATEGY_LABEL = "nvidia.com/gpu.sharing-strategy"
 
 
@@ -13,7 +12,7 @@ def device_resource(accelerator: AcceleratorValues) -> str:
     """Return the name of the resource that a pod asks for."""
     if accelerator.sharing == "mig":
         return f"nvidia.com/mig-{accelerator.mig_profile}"
-    return f"{accelerator.resource}.shared" if accelerator.sharing in _SHARED else accelerator.resource
+    return f"{accelerator.resource}.shared" if accelerator.is_shared else accelerator.resource
 
 
 def device_count(values: DeploymentValues) -> int:
@@ -49,7 +48,7 @@ def affinity(values: DeploymentValues) -> dict[str, Any]:
     expressions = []
     if accelerator.products:
         expressions.append({"key": accelerator.product_label, "operator": "In", "values": list(accelerator.products)})
-    if accelerator.sharing in _SHARED:
+    if accelerator.is_shared:
         expressions.append({"key": _STRATEGY_LABEL, "operator": "In", "values": [accelerator.sharing]})
     if not expressions:
         return values.affinity

@@ -131,7 +131,7 @@ def _lifecycle(values: DeploymentValues) -> dict[str, Any]:
     seconds = values.termination.pre_stop_seconds
     if not seconds:
         return {}
-    if int(values.kubernetes_version.partition(".")[2]) >= _MIN_VERSION_OF_SLEEP:
+    if values.kubernetes_minor >= _MIN_VERSION_OF_SLEEP:
         return {"preStop": {"sleep": {"seconds": seconds}}}
     # The image has no shell and no sleep; it has Python.
     return {"preStop": {"exec": {"command": ["python", "-c", f"import time; time.sleep({seconds})"]}}}

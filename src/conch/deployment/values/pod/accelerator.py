@@ -47,3 +47,8 @@ class AcceleratorValues(Section, frozen=True):
     tolerate: Annotated[
         bool, Meta(description="Tolerate the taint that GPU nodes have: the resource's name, effect NoSchedule")
     ] = True
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several pods have one device, as the device plug-in shares it."""
+        return self.sharing in ("time-slicing", "mps")

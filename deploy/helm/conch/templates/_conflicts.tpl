@@ -1,0 +1,147 @@
+{{- /* Values that contradict each other: src/conch/deployment/values/conflicts.py has the same checks and messages. */}}
+
+{{- define "conch.refuseConflicts" -}}
+{{- $problems := list -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$" .Release.Name) -}}
+{{- $problems = append $problems (printf "'%s' is not a valid release name; use at most 53 lower-case letters, digits and -, beginning with a letter, e.g. gpt2" .Release.Name) -}}
+{{- end -}}
+{{- $cluster := .Capabilities.KubeVersion -}}
+{{- if semverCompare (printf "<%s-0" .Values.kubernetesVersion) $cluster.Version -}}
+{{- $problems = append $problems (printf "kubernetesVersion %s is newer than the cluster; set it to %s.%s" .Values.kubernetesVersion $cluster.Major $cluster.Minor) -}}
+{{- end -}}
+{{- range .Values.environment -}}
+{{- if regexMatch "^(?i)shm[-_]size$" .name -}}
+{{- $problems = append $problems (printf "environment: %s does not change the size of /dev/shm; set sharedMemory.size" .name) -}}
+{{- end -}}
+{{- if regexMatch "^CONCH_(OPENAI_)?API_KEY$" .name -}}
+{{- $problems = append $problems (printf "environment: %s contains a secret; put the keys in a Secret, and set secrets.apiKeys" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- $flags := list -}}
+{{- range .Values.server.extraArgs -}}
+{{- $flags = append $flags (splitList "=" . | first) -}}
+{{- end -}}
+{{- $given := dict "server.extraArgs" $flags "podSpec" (keys .Values.podSpec | sortAlpha) "service.spec" (keys .Values.service.spec | sortAlpha) -}}
+{{- $reserved := .Files.Get "files/chart-keys.yaml" | fromYaml -}}
+{{- range $place := list "server.extraArgs" "podSpec" "service.spec" -}}
+{{- range $name := get $given $place -}}
+{{- with get (get $reserved $place) $name -}}
+{{- $problems = append $problems (printf "%s: %s is set by the chart; use %s" $place $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $problems = concat $problems (include "conch.repositoryProblems" . | fromJsonArray) -}}
+{{- $problems = concat $problems (include "conch.acceleratorProblems" . | fromJsonArray) -}}
+{{- $problems = concat $problems (include "conch.scalingProblems" . | fromJsonArray) -}}
+{{- $problems = concat $problems (include "conch.budgetProblems" . | fromJsonArray) -}}
+{{- with $problems }}{{ fail (printf "values: %s" (first .)) }}{{ end -}}
+{{- end }}
+
+{{- define "conch.repositoryProblems" -}}
+{{- $problems := list -}}
+{{- $repository := .Values.modelRepository -}}
+{{- $path := include "conch.repositoryPath" . -}}
+{{- $sources := list $repository.claimName $repository.image $repository.pull $repository.volume | compact -}}
+{{- if gt (len $sources) 1 -}}
+{{- $problems = append $problems "modelRepository: claimName, image, pull and volume exclude each other; set one of them" -}}
+{{- end -}}
+{{- if and $sources (contains "://" $path) -}}
+{{- $problems = append $problems (printf "modelRepository.path: %s is not a folder; set none of claimName, image, pull and volume" $path) -}}
+{{- end -}}
+{{- if and $repository.image (not (include "conch.since" (list . "1.31"))) -}}
+{{- $problems = append $problems "modelRepository.image: image volumes need kubernetesVersion 1.31 or later; use modelRepository.pull" -}}
+{{- end -}}
+{{- if and (include "conch.loadModels" . | fromJsonArray) (eq .Values.server.modelControlMode "poll") -}}
+{{- $problems = append $problems "server.modelControlMode: poll excludes server.loadModels; use none or explicit" -}}
+{{- end -}}
+{{ toJson $problems }}
+{{- end }}
+
+{{- define "conch.acceleratorProblems" -}}
+{{- $problems := list -}}
+{{- $accelerator := .Values.accelerator -}}
+{{- if ne (eq $accelerator.sharing "mig") (not (empty $accelerator.migProfile)) -}}
+{{- $problems = append $problems "accelerator: sharing mig and migProfile go together; set both or none" -}}
+{{- end -}}
+{{- $shared := has $accelerator.sharing (list "time-slicing" "mps") -}}
+{{- if and (or $shared (include "conch.products" . | fromJsonArray)) (hasKey .Values.affinity "nodeAffinity") -}}
+{{- $problems = append $problems "affinity.nodeAffinity: accelerator.products and accelerator.sharing set it; remove it, or them" -}}
+{{- end -}}
+{{ toJson $problems }}
+{{- end }}
+
+{{- define "conch.scalingProblems" -}}
+{{- $problems := list -}}
+{{- with .Values.monitoring -}}
+{{- if gt (int .scrapeTimeoutSeconds) (int .intervalSeconds) -}}
+{{- $problems = append $problems (printf "monitoring.scrapeTimeoutSeconds %d exceeds monitoring.intervalSeconds %d" (int .scrapeTimeoutSeconds) (int .intervalSeconds)) -}}
+{{- end -}}
+{{- end -}}
+{{- $scaling := .Values.autoscaling -}}
+{{- $least := int $scaling.minReplicas -}}
+{{- $most := int $scaling.maxReplicas -}}
+{{- if and (ne $scaling.type "none") (gt $least $most) -}}
+{{- $problems = append $problems (printf "autoscaling.minReplicas %d exceeds autoscaling.maxReplicas %d" $least $most) -}}
+{{- end -}}
+{{- if eq $scaling.type "hpa" -}}
+{{- if eq $least 0 -}}
+{{- $problems = append $problems "autoscaling.minReplicas 0 needs autoscaling.type keda: a HorizontalPodAutoscaler keeps at least 1" -}}
+{{- end -}}
+{{- if not (or $scaling.metrics $scaling.resources $scaling.customMetrics) -}}
+{{- $problems = append $problems "autoscaling.metrics, resources and customMetrics are empty; the autoscaler needs one metric" -}}
+{{- end -}}
+{{- $counters := .Files.Get "files/counters.yaml" | fromYamlArray -}}
+{{- range $scaling.customMetrics -}}
+{{- range list .pods .object .external -}}
+{{- $name := dig "metric" "name" "" (default dict .) -}}
+{{- if has $name $counters -}}
+{{- $problems = append $problems (printf "autoscaling.customMetrics has '%s', a counter: it only grows, so replicas would only be added; use a metric of autoscaling.metrics" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq $scaling.type "keda" -}}
+{{- with $scaling.keda -}}
+{{- if and (eq $least 0) (not .triggers) -}}
+{{- $problems = append $problems "autoscaling.minReplicas 0 needs a trigger in autoscaling.keda.triggers: without pods there is no metric of pods that starts one" -}}
+{{- end -}}
+{{- if not (or $scaling.metrics $scaling.resources .triggers .prediction.enabled) -}}
+{{- $problems = append $problems "autoscaling.metrics, resources and keda.triggers are empty; the autoscaler needs one trigger" -}}
+{{- end -}}
+{{- if gt (int .fallback.replicas) $most -}}
+{{- $problems = append $problems (printf "autoscaling.keda.fallback.replicas %d exceeds autoscaling.maxReplicas %d" (int .fallback.replicas) $most) -}}
+{{- end -}}
+{{- if and .authentication.mode (not .authentication.secretName) -}}
+{{- $problems = append $problems "autoscaling.keda.authentication.secretName is empty; name the Secret of the mode" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{ toJson $problems }}
+{{- end }}
+
+{{- define "conch.budgetProblems" -}}
+{{- $problems := list -}}
+{{- $scaling := .Values.autoscaling -}}
+{{- $budget := .Values.disruptionBudget -}}
+{{- if $budget.enabled -}}
+{{- $kept := toString $budget.minAvailable -}}
+{{- $missing := toString $budget.maxUnavailable -}}
+{{- if eq (empty $kept) (empty $missing) -}}
+{{- $problems = append $problems "disruptionBudget needs either minAvailable or maxUnavailable; set the other to ''" -}}
+{{- end -}}
+{{- if has $missing (list "0" "0%") -}}
+{{- $problems = append $problems (printf "disruptionBudget.maxUnavailable %s keeps all pods, so no node can be drained; use at least 1" $missing) -}}
+{{- end -}}
+{{- $replicas := ternary (int .Values.replicaCount) (max (int $scaling.minReplicas) 1) (eq $scaling.type "none") | int -}}
+{{- if and $kept $replicas -}}
+{{- $pods := int (trimSuffix "%" $kept) -}}
+{{- if hasSuffix "%" $kept -}}
+{{- $pods = div (add (mul $pods $replicas) 99) 100 | int -}}
+{{- end -}}
+{{- if ge $pods $replicas -}}
+{{- $problems = append $problems (printf "disruptionBudget.minAvailable %s keeps %d of %d replicas, so no node can be drained; use maxUnavailable 1" $kept $pods $replicas) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{ toJson $problems }}
+{{- end }}

@@ -1,0 +1,41 @@
+"""What the chart sets itself, and the values for it."""
+
+# Flags, fields of the pod's spec, fields of the Service's spec.
+CHART_KEYS = {
+    "server.extraArgs": {
+        "--api-key-file": "secrets.apiKeys",
+        "--exit-timeout-secs": "server.exitTimeoutSecs",
+        "--grpc-port": "service.grpcPort",
+        "--grpc-root-cert": "secrets.tls.mutual",
+        "--grpc-server-cert": "secrets.tls",
+        "--grpc-server-key": "secrets.tls",
+        "--grpc-use-ssl": "secrets.tls",
+        "--grpc-use-ssl-mutual": "secrets.tls.mutual",
+        "--http-port": "service.httpPort",
+        "--limits-kubernetes": "server.limitsKubernetes",
+        "--load-model": "server.loadModels",
+        "--log-format": "server.logFormat",
+        "--metrics-port": "metricsService.port",
+        "--model-control-mode": "server.modelControlMode",
+        "--model-repository": "modelRepository.path",
+        "--openai-api-key": "secrets.apiKeys",
+        "--repository-verify-key": "modelRepository.verifyKeyConfigMap",
+    },
+    "podSpec": {
+        "affinity": "affinity",
+        "automountServiceAccountToken": "server.limitsKubernetes",
+        "containers": "extraContainers",
+        "imagePullSecrets": "image.pullSecrets",
+        "initContainers": "extraInitContainers",
+        "nodeSelector": "nodeSelector",
+        "priorityClassName": "priorityClassName",
+        "runtimeClassName": "accelerator.runtimeClassName",
+        "securityContext": "podSecurityContext",
+        "serviceAccountName": "serviceAccount.name",
+        "terminationGracePeriodSeconds": "termination.marginSeconds",
+        "tolerations": "tolerations",
+        "topologySpreadConstraints": "topologySpread",
+        "volumes": "extraVolumes",
+    },
+    "service.spec": {"ports": "service.httpPort", "selector": "podLabels", "type": "service.type"},
+}

@@ -163,6 +163,21 @@ def test_a_release_has_the_version_of_its_tag(reference: str, accepted: bool, tm
     assert (tmp_path / "output").read_text() == f"version={_version()}\n"
 
 
+def test_the_image_has_the_wheel_for_the_python_of_its_base(tmp_path: Path) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "dist").mkdir()
+    for python in ("311", "312", "313", "314"):
+        (tmp_path / f"dist/conch_server-1.0-cp{python}-cp{python}-manylinux_2_28_x86_64.whl").touch()
+    done = _bash(_script(_release(), "image", "Choose the wheel"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    base = re.search(r"^ARG BASE=python:(\d+)\.(\d+)", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    assert base is not None
+    assert (tmp_path / "output").read_text().startswith(f"path=dist/conch_server-1.0-cp{base[1]}{base[2]}-")
+    arguments = re.findall(r"^ARG (\w+)", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    (build,) = (step for step in _jobs(_release())["image"]["steps"] if step.get("id") == "build")
+    assert {line.partition("=")[0] for line in build["with"]["build-args"].split()} <= set(arguments)
+
+
 def test_the_flavours_of_the_image_are_those_that_are_tagged() -> None:
     flavours = _jobs(_release())["image"]["strategy"]["matrix"]["flavour"]
     tagged = re.search(r"for flavour in ([\w ]+);", _script(_release(), "tag-image", "Tag and sign"))

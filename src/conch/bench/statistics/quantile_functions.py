@@ -81,26 +81,54 @@ def _fraction(a: float, b: float, x: float) -> float:
     c, d = 1.0, 1.0 / max(1.0 - (a + b) * x / (a + 1), tiny)
     value = d
     for m in range(1, _MAX_ITERATIONS):
-        for factor in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1.0 / (1.0 + factor * d or tiny)
-            c = 1.0 + factor / c or tiny
-            value *= c * d
-        if abs(c * d - 1.0) < 1e-12:
+        odd = a + 2 * m
+        factor = m * (b - m) * x / ((odd - 1) * odd)
+        d = 1.0 / (1.0 + factor * d or tiny)
+        c = 1.0 + factor / c or tiny
+        value *= c * d
+        factor = -(a + m) * (a + b + m) * x / (odd * (odd + 1))
+        d = 1.0 / (1.0 + factor * d or tiny)
+        c = 1.0 + factor / c or tiny
+        value *= c * d
+        if -1e-12 < c * d - 1.0 < 1e-12:
             break
     return value
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where an ascending function is 0, by bisection."""
-    for _ in range(80):
-        middle = (low + high) / 2
-        if function(middle) < 0:
-            low = middle
+    """Return where an ascending function is 0 (Chandrupatla, Advances in Engineering Software 28, 1997).
+
+    A step bisects, or interpolates by an inverse parabola where the last three points allow it.
+    """
+    newest, newest_value = high, function(high)
+    other, other_value = low, function(low)
+    if newest_value < 0 or other_value >= 0:
+        return high if newest_value < 0 else low
+    share = 0.5
+    while True:
+        at = newest + share * (other - newest)
+        value = function(at)
+        if (value < 0) == (newest_value < 0):
+            third, third_value = newest, newest_value
         else:
-            high = middle
-        if high - low <= 1e-9 * high:
-            break
-    return (low + high) / 2
+            third, third_value = other, other_value
+            other, other_value = newest, newest_value
+        newest, newest_value = at, value
+        tolerance = 0.5e-9 * max(newest, other)
+        width = abs(other - newest)
+        if not value or width <= 2 * tolerance or width <= 1e-24:
+            return newest if abs(newest_value) < abs(other_value) else other
+        place = (newest - other) / (third - other)
+        height = (newest_value - other_value) / (third_value - other_value)
+        share = 0.5
+        if height * height < place and (1 - height) ** 2 < 1 - place:
+            share = newest_value / (other_value - newest_value) * third_value / (other_value - third_value)
+            share += (
+                (third - newest)
+                / (other - newest)
+                * newest_value
+                / (third_value - newest_value)
+                * other_value
+                / (third_value - other_value)
+            )
+        share = min(max(share, tolerance / width), 1 - tolerance / width)

@@ -58,7 +58,7 @@ def mean_estimate(
     deviation = values - mean
     if weights is not None:
         deviation *= weights
-    independent = float(deviation @ deviation)
+    independent = float(np.square(deviation).sum())  # not `@`, whose BLAS keeps every core busy
     between, degrees = independent, len(values) - 1
     if slices.count > 1:
         sums = np.bincount(slices.index, deviation, minlength=slices.count)

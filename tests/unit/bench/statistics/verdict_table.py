@@ -6,10 +6,11 @@
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
-from conch.bench.measurement import Level, Measurement
+from conch.bench.measurement import Effect, Level, Measurement
 from conch.bench.records import Records
 from conch.bench.report.comparison import effect_of
 from conch.bench.report.gate import ConditionOutcome, decide, parse_condition
@@ -22,6 +23,9 @@ from tests.unit.bench.statistics import synthetic_servers as servers
 from tests.unit.bench.statistics.recorded import NO_CHUNKS, settings_of
 
 Trial = Callable[[np.random.Generator], bool]
+Seed = tuple[int, int]
+# Trials that ask different questions about the same runs follow each other; this many of their runs are kept.
+_KEPT_RUNS = 100
 
 
 def measure(records: Records, end_s: float, **more: object) -> Measurement:
@@ -32,11 +36,26 @@ def codes(measured: Measurement) -> set[str]:
     return {note.code for note in measured.notes}
 
 
+def seed_of(rng: np.random.Generator) -> Seed:
+    """Return the seed of a generator that `share_right` made, and that nothing was drawn from yet."""
+    return tuple(rng.bit_generator.seed_seq.entropy)  # type: ignore[attr-defined, return-value]
+
+
+@lru_cache(_KEPT_RUNS)
+def measured_independent(seed: Seed, law: servers.Law, duration_s: float) -> Measurement:
+    return measure(servers.independent(np.random.default_rng(seed), law, duration_s=duration_s), duration_s)
+
+
+@lru_cache(_KEPT_RUNS)
+def measured_queue(seed: Seed, load: float, duration_s: float) -> Measurement:
+    return measure(servers.mm1(np.random.default_rng(seed), load, duration_s=duration_s), duration_s)
+
+
 def covers(law: servers.Law, key: str, duration_s: float = 30) -> Trial:
     """Return a trial: does the interval of a percentile, of the mean or of the rate contain the truth?"""
 
     def trial(rng: np.random.Generator) -> bool:
-        measured = measure(servers.independent(rng, law, duration_s=duration_s), duration_s)
+        measured = measured_independent(seed_of(rng), law, duration_s)
         assert measured.latency is not None
         if key == "throughput":
             found, truth = measured.throughput, 200.0
@@ -51,7 +70,7 @@ def covers(law: servers.Law, key: str, duration_s: float = 30) -> Trial:
 
 def covers_queue(key: str, load: float, duration_s: float) -> Trial:
     def trial(rng: np.random.Generator) -> bool:
-        latency = measure(servers.mm1(rng, load, duration_s=duration_s), duration_s).latency
+        latency = measured_queue(seed_of(rng), load, duration_s).latency
         assert latency is not None
         if key == "mean":
             found, truth = latency.mean, 1 / (200 / load - 200)
@@ -149,20 +168,26 @@ def slower(records: Records, factor: float) -> Records:
     return changed
 
 
-def rounds_of(rng: np.random.Generator, factor: float, rounds: int = 6) -> tuple[list[Measurement], list[Measurement]]:
-    """Return rounds of A and B, in which the machine is up to 10 % slower from round to round, for both."""
-    found: tuple[list[Measurement], list[Measurement]] = ([], [])
+@lru_cache(2 * _KEPT_RUNS)
+def rounds_of(seed: Seed, side: int, factor: float, rounds: int = 6) -> list[Measurement]:
+    """Return rounds of A (side 0) or B, in which the machine is up to 10 % slower from round to round, for both."""
+    rng = np.random.default_rng(seed)
+    found = list[Measurement]()
     for _ in range(rounds):
         machine = 1 + 0.1 * rng.random()
-        for side, own in enumerate((1.0, factor)):
-            records = servers.independent(rng, servers.LOGNORMAL, 200, 10)
-            found[side].append(measure(slower(records, machine * own), 10))
+        pair = [servers.independent(rng, servers.LOGNORMAL, 200, 10) for _ in range(2)]
+        found.append(measure(slower(pair[side], machine * factor), 10))
     return found
+
+
+def compared(rng: np.random.Generator, factor: float) -> Effect | None:
+    seed = seed_of(rng)
+    return effect("p90", rounds_of(seed, 0, 1.0), rounds_of(seed, 1, factor))
 
 
 def ab_verdict(factor: float, expected: str) -> Trial:
     def trial(rng: np.random.Generator) -> bool:
-        found = effect("p90", *rounds_of(rng, factor))
+        found = compared(rng, factor)
         return found is not None and found.verdict == expected
 
     return trial
@@ -170,7 +195,7 @@ def ab_verdict(factor: float, expected: str) -> Trial:
 
 def ab_covers(factor: float) -> Trial:
     def trial(rng: np.random.Generator) -> bool:
-        found = effect("p90", *rounds_of(rng, factor))
+        found = compared(rng, factor)
         assert found is not None
         low, high = found.change.low, found.change.high
         return low is not None and high is not None and low <= factor - 1 <= high
@@ -178,19 +203,26 @@ def ab_covers(factor: float) -> Trial:
     return trial
 
 
+@lru_cache(2 * _KEPT_RUNS)
+def measured_side(seed: Seed, side: int, factor: float, load: float | None) -> Measurement:
+    """Return the measurement of A (side 0) or B, which is slower by a factor."""
+    rng = np.random.default_rng(seed)
+    for _ in range(side + 1):
+        if load is None:
+            records = servers.independent(rng, servers.LOGNORMAL, 500, 60)
+        else:
+            records = servers.mm1(rng, load, 500, 60)
+    return replace(measure(slower(records, factor), 60), level=Level("rate", 1, "1"))
+
+
 def gate(condition: str, factor: float, is_alarm: bool, load: float | None = None) -> Trial:
     """Return a trial: is the result of the gate on two documents of one run each the expected one?"""
 
     def trial(rng: np.random.Generator) -> bool:
-        pair = list[Measurement]()
-        for own in (1.0, factor):
-            if load is None:
-                records = servers.independent(rng, servers.LOGNORMAL, 500, 60)
-            else:
-                records = servers.mm1(rng, load, 500, 60)
-            pair.append(replace(measure(slower(records, own), 60), level=Level("rate", 1, "1")))
+        seed = seed_of(rng)
         quantity = QUANTITIES["p99"]
-        a, b = quantity.read(pair[0]), quantity.read(pair[1])
+        a = quantity.read(measured_side(seed, 0, 1.0, load))
+        b = quantity.read(measured_side(seed, 1, factor, load))
         found = None if a is None or b is None else effect_of(quantity, "1", a, b)
         assert found is not None
         (decision,) = decide([parse_condition(condition)], [found])
@@ -206,9 +238,9 @@ def trials() -> Iterator[tuple[str, Trial, float]]:
             yield f"interval covers: {law.name}, {key}", covers(law, key), 0.93
     yield "interval covers: exponential, 99.9", covers(servers.EXPONENTIAL, "99.9", 60), 0.93
     yield "interval covers: throughput, Poisson", covers(servers.EXPONENTIAL, "throughput"), 0.93
-    for key in ("50", "99", "mean"):
-        yield f"interval covers: M/M/1 at 50 %, {key}", covers_queue(key, 0.5, 60), 0.92
-        yield f"interval covers: M/M/1 at 80 %, {key}", covers_queue(key, 0.8, 600), 0.90
+    for load, duration_s, least in ((0.5, 60, 0.92), (0.8, 600, 0.90)):
+        for key in ("50", "99", "mean"):
+            yield f"interval covers: M/M/1 at {100 * load:.0f} %, {key}", covers_queue(key, load, duration_s), least
     for law in servers.LAWS:
         allowed = {"few-samples", "bimodal"} if law is servers.BIMODAL else {"few-samples"}
         good = notes_only(allowed, lambda rng, law=law: servers.independent(rng, law), 30)

@@ -175,7 +175,7 @@ def test_the_image_has_the_wheel_for_the_python_of_its_base(tmp_path: Path) -> N
     assert (tmp_path / "output").read_text().startswith(f"path=dist/conch_server-1.0-cp{base[1]}{base[2]}-")
     arguments = re.findall(r"^ARG (\w+)", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
     (build,) = (step for step in _jobs(_release())["image"]["steps"] if step.get("id") == "build")
-    assert {line.partition("=")[0] for line in build["with"]["build-args"].split()} <= set(arguments)
+    assert {line.partition("=")[0] for line in build["with"]["build-args"].splitlines()} <= set(arguments)
 
 
 def test_the_flavours_of_the_image_are_those_that_are_tagged() -> None:

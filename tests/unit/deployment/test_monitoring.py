@@ -27,6 +27,7 @@ from conch.monitoring.rules.thresholds import Thresholds
 from conch.monitoring.yaml_documents import dump_documents
 from tests.debian import debian_tool
 from tests.prometheus import Prometheus
+from tests.unit.deployment.value_sets import example_values
 
 RELEASE = Release("gpt2", "models")
 EVERYTHING: dict[str, Any] = {
@@ -93,27 +94,41 @@ def test_an_autoscaler_refers_to_the_workload_which_gives_no_number(kind: str, s
 # Autoscalers
 
 
-def test_the_horizontal_pod_autoscaler_is_that_of_the_tutorial() -> None:
+RATIO, UTILIZED = "triton:queue_compute:ratio", "conch:instance_utilization:ratio_rate1m"
+
+
+def pods_metric(name: str, target: str) -> dict[str, Any]:
+    value = {"type": "AverageValue", "averageValue": target}
+    return {"type": "Pods", "pods": {"metric": {"name": name}, "target": value}}
+
+
+def test_the_horizontal_pod_autoscaler_of_the_gpt2_values_is_that_of_the_tutorial() -> None:
+    spec = of(example_values()["gpt2_values.yaml"], "HorizontalPodAutoscaler")["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
+    assert spec["metrics"] == [pods_metric(RATIO, "1000m")]
+
+
+def test_both_autoscalers_follow_queue_and_utilization_by_default() -> None:
     spec = of({"autoscaling": {"type": "hpa"}}, "HorizontalPodAutoscaler")["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
-    target = {"type": "AverageValue", "averageValue": "1000m"}
-    assert spec["metrics"] == [
-        {"type": "Pods", "pods": {"metric": {"name": "triton:queue_compute:ratio"}, "target": target}}
-    ]
+    assert spec["metrics"] == [pods_metric(RATIO, "1000m"), pods_metric(UTILIZED, "700m")]
+    triggers = [each["metadata"] for each in of({"autoscaling": {"type": "keda"}}, "ScaledObject")["spec"]["triggers"]]
+    assert [each["threshold"] for each in triggers] == ["1", "0.7"]
+    assert [name in each["query"] for name, each in zip((RATIO, UTILIZED), triggers, strict=True)] == [True, True]
 
 
 def test_keda_keeps_the_replicas_while_prometheus_is_down() -> None:
     spec = of({"autoscaling": {"type": "keda"}}, "ScaledObject")["spec"]
     assert spec["fallback"] == {"failureThreshold": 3, "replicas": 1, "behavior": "currentReplicasIfHigher"}
-    assert [each["metadata"]["ignoreNullValues"] for each in spec["triggers"]] == ["false"]
-    assert [each["metricType"] for each in spec["triggers"]] == ["AverageValue"]  # the fallback needs it
+    assert [each["metadata"]["ignoreNullValues"] for each in spec["triggers"]] == ["false"] * 2
+    assert [each["metricType"] for each in spec["triggers"]] == ["AverageValue"] * 2  # the fallback needs it
 
 
 def test_keda_waits_for_ten_cold_starts_and_predicts_until_a_replica_answers() -> None:
     keda = {"coldStartSeconds": 40, "prediction": {"enabled": True}}
     spec = of({"autoscaling": {"type": "keda", "keda": keda}}, "ScaledObject")["spec"]
     assert spec["cooldownPeriod"] == 400
-    assert spec["triggers"][1]["metadata"]["query"].endswith("[300s:15s], 55), 0)")
+    assert spec["triggers"][-1]["metadata"]["query"].endswith("[300s:15s], 55), 0)")
 
 
 def test_every_metric_that_values_may_name_has_a_query() -> None:

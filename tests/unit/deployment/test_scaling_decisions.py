@@ -1,9 +1,13 @@
 """What the shipped autoscalers decide, by the algorithms of Kubernetes and KEDA."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from conch.bench.arrivals.rate_curve import bursts
+from conch.cli.k8s.command import k8s
 from conch.deployment.kubernetes.objects import objects
 from conch.deployment.kubernetes.release import Release
 from conch.deployment.values.read import read_values
@@ -12,6 +16,11 @@ from conch.scaling.hpa.controller import HpaController
 from conch.scaling.hpa.read import read_hpa
 from conch.scaling.keda.controller import KedaController
 from conch.scaling.keda.read import read_scaled_object
+from conch.scaling.simulation.engine import simulate
+from conch.scaling.simulation.judgement import remarks
+from conch.scaling.simulation.scenario import Scenario
+from conch.scaling.simulation.service import constant_service
+from conch.scaling.traffic import TrafficCurve, diurnal, from_curve
 
 DOWN, EMPTY = MetricReading(error="connection refused"), MetricReading()
 KEDA = {"type": "keda", "keda": {"prediction": {"enabled": True}}}
@@ -41,7 +50,7 @@ def test_keda_keeps_the_replicas_without_readings(replicas: int, reading: Metric
 def test_the_horizontal_pod_autoscaler_keeps_the_replicas_without_readings(reading: MetricReading) -> None:
     controller = HpaController(read_hpa(of({"type": "hpa"}, "HorizontalPodAutoscaler")))
     for second in range(0, 3600, 15):
-        assert controller.sync(second, 3, pods(3), [reading]).desired == 3
+        assert controller.sync(second, 3, pods(3), [reading] * 2).desired == 3
 
 
 def test_load_leads_to_four_replicas_and_its_end_to_one() -> None:
@@ -49,11 +58,47 @@ def test_load_leads_to_four_replicas_and_its_end_to_one() -> None:
     replicas, seen = 1, []
     for second in range(0, 1800, 15):
         ratio = 3.0 if second < 300 else 0.0
-        reading = MetricReading(by_pod={pod.name: ratio for pod in pods(replicas)})
-        replicas = controller.sync(second, replicas, pods(replicas), [reading]).desired
+        readings = [MetricReading(by_pod={pod.name: each for pod in pods(replicas)}) for each in (ratio, ratio / 3)]
+        replicas = controller.sync(second, replicas, pods(replicas), readings).desired
         seen.append(replicas)
     assert seen[:2] == [3, 4]
     # Five minutes of stabilization after the load, then at most half of the replicas a minute.
     assert set(seen[1 : (300 + 270) // 15]) == {4}
     down = list(dict.fromkeys(seen[(300 + 270) // 15 :]))
     assert down == [4, 2, 1]
+
+
+@pytest.mark.parametrize(("ratio", "desired"), [(0.0, 3), (2.0, 4)], ids=["room", "overload"])
+def test_without_utilization_the_ratio_adds_replicas_and_removes_none(ratio: float, desired: int) -> None:
+    controller = HpaController(read_hpa(of({"type": "hpa"}, "HorizontalPodAutoscaler")))
+    reading = MetricReading(by_pod={pod.name: ratio for pod in pods(3)})
+    for second in range(0, 1800, 15):
+        assert controller.sync(second, 3, pods(3), [reading, EMPTY]).desired == desired
+
+
+# A replica serves 200 requests/s. A burst is shorter than the time to detect it and to start a replica, so that the
+# least number of replicas must hold for its first minute.
+TRAFFIC = {
+    "a day": (diurnal(50, 500), 1, 4),
+    "bursts": (from_curve(bursts(50, 200, 600, 3600), 4 * 3600, "bursts"), 2, 4),
+    "a million": (diurnal(200_000, 1_000_000), 1000, 10_000),
+}
+
+
+@pytest.mark.parametrize(("traffic", "least", "most"), TRAFFIC.values(), ids=TRAFFIC)
+@pytest.mark.parametrize("scaler", ["hpa", "keda"])
+def test_the_rendered_default_meets_the_objective_and_does_not_flap(
+    traffic: TrafficCurve, least: int, most: int, scaler: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "objects.yaml"
+    limits = f"autoscaling.minReplicas={least},autoscaling.maxReplicas={most}"
+    assert k8s(["render", "gpt2", f"--set=autoscaling.type={scaler},{limits}", f"--output={path}"]) == 0
+    made = {each["kind"]: each for each in yaml.safe_load_all(path.read_text())}
+    policy = read_hpa(made["HorizontalPodAutoscaler"]) if scaler == "hpa" else read_scaled_object(made["ScaledObject"])
+    first = max(int(traffic.rates[0] / 140) + 1, least)
+    run = simulate(
+        scaler, policy, Scenario(traffic.with_noise(0.05, 0), constant_service(0.02, 4, 0.5), initial_replicas=first)
+    )
+    assert run.meets_objective, run.miss_share
+    assert remarks(run) == []
+    assert run.replica_hours < 0.8 * most * traffic.duration_s / 3600

@@ -155,12 +155,14 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
 
 
 def _shipped_hpa(release: "Release") -> str:
-    """Return the object that the chart has with its default values."""
+    """Return the chart's object on the ratio alone: by utilization, one busy client would keep two replicas."""
     from conch.deployment.kubernetes.scaling.horizontal_pod_autoscaler import horizontal_pod_autoscaler_object
+    from conch.deployment.values.scaling.autoscaling import AutoscalingValues, PodMetricValues
     from conch.deployment.values.deployment import DeploymentValues
     from conch.monitoring.yaml_documents import dump_documents
 
-    return dump_documents([horizontal_pod_autoscaler_object(DeploymentValues(), release)])
+    values = DeploymentValues(autoscaling=AutoscalingValues(metrics=(PodMetricValues(),)))
+    return dump_documents([horizontal_pod_autoscaler_object(values, release)])
 
 
 def _read_policy(text: str, path: Path | None) -> "FleetPolicy":
@@ -246,7 +248,7 @@ def _parser() -> CommandParser:
     demo.add_argument(
         "--model-repository", type=Path, action="append", metavar="DIR", help="default: a model that takes 0.1 s"
     )
-    demo.add_argument("--hpa", type=Path, metavar="FILE", help="default: the one of the chart, with its default values")
+    demo.add_argument("--hpa", type=Path, metavar="FILE", help="default: the one of the chart, on the ratio alone")
     _add_common(demo, speed=_DEMO_SPEED, http_port=0, grpc_port=0, load=_DEMO_LOAD, output=Path("fleet-output"))
     return parser
 

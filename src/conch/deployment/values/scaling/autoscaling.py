@@ -35,6 +35,14 @@ class PodMetricValues(Section, frozen=True):
     )
 
 
+# The ratio grows without a bound when replicas are overloaded. The utilization is proportional to the load, and keeps
+# the replicas where the ratio falls to 0. `conch autoscale simulate` compares them.
+DEFAULT_METRICS = (
+    PodMetricValues(),
+    PodMetricValues("conch:instance_utilization:ratio_rate1m", "700m"),
+)
+
+
 class ResourceMetricValues(Section, frozen=True):
     """A resource of the containers, which the metrics server measures."""
 
@@ -156,8 +164,11 @@ class AutoscalingValues(Section, frozen=True):
     max_replicas: Annotated[PositiveCount, Meta(description="Most replicas")] = 4
     metrics: Annotated[
         tuple[PodMetricValues, ...],
-        Meta(description="Metrics of the pods; the one that needs the most replicas decides"),
-    ] = (PodMetricValues(),)
+        Meta(
+            description="Metrics of the pods; the one that needs the most replicas decides. For language models give"
+            " vllm:kv_cache_usage_perc and vllm:num_requests_waiting: one request makes an engine count as busy"
+        ),
+    ] = DEFAULT_METRICS
     resources: Annotated[tuple[ResourceMetricValues, ...], Meta(description="Resources, beside the metrics")] = ()
     custom_metrics: Annotated[
         tuple[KubernetesPart, ...],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy_files import CHART
 from tests.fleet.process import FleetProcess
 
 VARIANTS = {
@@ -26,7 +27,9 @@ pytestmark = [
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_replicas_follow_the_load_and_no_request_is_lost(variant: str, tmp_path: Path) -> None:
     proxy, client, policy = VARIANTS[variant]
-    render = [sys.executable, "-m", "conch", "k8s", "render", "gpt2", f"--set=autoscaling.type={policy}"]
+    # On the ratio alone: by utilization, the client with which the load ends would keep two replicas.
+    values = [f"--values={CHART / 'gpt2_values.yaml'}", f"--set=autoscaling.type={policy}"]
+    render = [sys.executable, "-m", "conch", "k8s", "render", "gpt2", *values]
     (tmp_path / "policy.yaml").write_bytes(subprocess.run(render, check=True, capture_output=True).stdout)
     flags = [f"--hpa={tmp_path / 'policy.yaml'}", f"--client={client}", f"--output={tmp_path / 'output'}", "--speed=20"]
     with FleetProcess("demo", *flags, "--load=5s:1,25s:10,3s:1", log=tmp_path / "log", proxy=proxy) as fleet:

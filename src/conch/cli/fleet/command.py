@@ -157,8 +157,8 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
 def _shipped_hpa(release: "Release") -> str:
     """Return the chart's object on the ratio alone: by utilization, one busy client would keep two replicas."""
     from conch.deployment.kubernetes.scaling.horizontal_pod_autoscaler import horizontal_pod_autoscaler_object
-    from conch.deployment.values.scaling.autoscaling import AutoscalingValues, PodMetricValues
     from conch.deployment.values.deployment import DeploymentValues
+    from conch.deployment.values.scaling.autoscaling import AutoscalingValues, PodMetricValues
     from conch.monitoring.yaml_documents import dump_documents
 
     values = DeploymentValues(autoscaling=AutoscalingValues(metrics=(PodMetricValues(),)))

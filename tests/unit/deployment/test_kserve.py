@@ -6,12 +6,14 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from conch.deployment.kserve.runtimes import ONNX, RUNTIMES, ModelFormat, ServingRuntime
-from conch.deployment.kserve.services import SERVICES, KServeService
+from conch.deployment.kserve.services import SERVICES
 from conch.options.parser import parse
 from conch.options.server_options import ServerOptions
 from tests.deploy_files import ROOT
+from tests.docs.blocks import blocks_of
 
 VERSIONS = ("1.27", "1.30", "1.33", "1.37")
 OBJECTS = [each for runtime in RUNTIMES for each in runtime.objects("1.2.3")]
@@ -80,9 +82,22 @@ def test_a_namespace_opts_in_to_all_formats() -> None:
     assert [name for name, *_ in automatic(runtime)] == [each.name for each in RUNTIMES[0].formats]
 
 
-@pytest.mark.parametrize("service", SERVICES, ids=lambda each: each.name)
-def test_services_name_a_runtime_that_serves_their_format_and_protocol(service: KServeService) -> None:
-    model = service.object()["spec"]["predictor"]["model"]
+def shown_services() -> dict[str, dict[str, Any]]:
+    """The services of deploy/kserve, and of the pages."""
+    found = {each.name: each.object() for each in SERVICES}
+    for page in ("oci-models.md", "kserve.md"):
+        for block in blocks_of(ROOT / "docs" / page):
+            text = "\n".join(block.lines)
+            document = yaml.safe_load(text) if block.language == "yaml" else None
+            if isinstance(document, dict) and document.get("kind") == "InferenceService":
+                found[block.name] = document
+    assert any(name.startswith("docs/oci-models.md") for name in found), found.keys()
+    return found
+
+
+@pytest.mark.parametrize("service", shown_services().values(), ids=shown_services())
+def test_services_name_a_runtime_that_serves_their_format_and_protocol(service: dict[str, Any]) -> None:
+    model = service["spec"]["predictor"]["model"]
     (runtime,) = (each for each in OBJECTS if each["metadata"]["name"] == model["runtime"])
     assert model["modelFormat"]["name"] in {each["name"] for each in runtime["spec"]["supportedModelFormats"]}
     assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]

@@ -1,0 +1,76 @@
+"""docs/kubernetes.md and deploy/kustomize: what they refer to is in the objects that the page's command renders."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from conch.cli.k8s.command import k8s
+from tests.deploy_files import ROOT
+from tests.docs.blocks import Block, blocks_of
+
+KUSTOMIZE = ROOT / "deploy" / "kustomize"
+# Fields of a kustomization that the example uses, of those of kustomize.config.k8s.io/v1beta1.
+FIELDS = {"apiVersion", "kind", "resources", "replicas", "images"}
+
+
+def blocks() -> list[Block]:
+    return blocks_of(ROOT / "docs" / "kubernetes.md")
+
+
+def kustomization(folder: Path) -> dict[str, Any]:
+    found = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert (found["apiVersion"], found["kind"]) == ("kustomize.config.k8s.io/v1beta1", "Kustomization")
+    assert set(found) <= FIELDS
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that the page's command writes, in a copy of the folders."""
+    commands = [command.text for block in blocks() if block.language == "console" for command in block.commands()]
+    (command,) = (each for each in commands if each.startswith("conch k8s render") and "kustomize" in each)
+    *words, output = shlex.split(command)[2:]
+    path = tmp_path_factory.mktemp("kustomize") / output
+    path.parent.mkdir(parents=True)
+    assert k8s([*words, str(path)]) == 0
+    return path
+
+
+def objects(rendered: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(rendered.read_text()))
+
+
+def test_the_base_is_the_rendered_file_and_the_overlay_leads_to_the_base(rendered: Path) -> None:
+    assert rendered.parts[-4:-1] == ("deploy", "kustomize", "base")
+    assert kustomization(KUSTOMIZE / "base")["resources"] == [rendered.name]
+    overlay = KUSTOMIZE / "overlays" / "production"
+    assert [(overlay / each).resolve() for each in kustomization(overlay)["resources"]] == [KUSTOMIZE / "base"]
+
+
+def test_the_overlay_names_a_workload_and_the_image_of_all_its_containers(rendered: Path) -> None:
+    overlay = kustomization(KUSTOMIZE / "overlays" / "production")
+    workloads = {each["metadata"]["name"]: each for each in objects(rendered) if each["kind"] == "Deployment"}
+    (replicas,), (image,) = overlay["replicas"], overlay["images"]
+    assert replicas["count"] > workloads[replicas["name"]]["spec"]["replicas"]
+    pod = workloads[replicas["name"]]["spec"]["template"]["spec"]
+    images = {each["image"].rpartition(":")[0] for each in [*pod["containers"], *pod.get("initContainers", ())]}
+    assert images == {image["name"]}
+    assert re.fullmatch("sha256:[0-9a-f]{64}", image["digest"])
+
+
+def test_the_ingress_leads_to_the_service(rendered: Path) -> None:
+    texts = ["\n".join(block.lines) for block in blocks() if block.language == "yaml"]
+    (ingress,) = (each for each in map(yaml.safe_load, texts) if each.get("kind") == "Ingress")
+    kubernetes_validate.validate(ingress, "1.33", strict=True)
+    (rule,), (tls,) = ingress["spec"]["rules"], ingress["spec"]["tls"]
+    assert tls["hosts"] == [rule["host"]]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    services = {each["metadata"]["name"]: each["spec"] for each in objects(rendered) if each["kind"] == "Service"}
+    assert services[backend["name"]]["type"] == "ClusterIP"
+    assert backend["port"]["name"] in {each["name"] for each in services[backend["name"]]["ports"]}

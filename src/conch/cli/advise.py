@@ -9,6 +9,7 @@ from pathlib import Path
 from conch.bench.durations import parse_duration
 from conch.cli.bench.values import slo
 from conch.cli.command_parser import CommandParser
+from conch.cli.numbers import count
 
 _FAILURE = 1
 
@@ -92,9 +93,9 @@ def _parser() -> CommandParser:
     )
     parser.add_argument("--slo", type=slo, default={}, metavar="TARGETS", help="ttft:500ms,itl:50ms,latency:100ms")
     parser.add_argument("--load", type=_rate, default=0.0, metavar="N/s", help="expected requests per second")
-    parser.add_argument("--concurrency", type=_positive, default=0, metavar="N", help="concurrent requests")
-    parser.add_argument("--prompt-tokens", type=_positive, default=0, metavar="N", help="tokens of a prompt")
-    parser.add_argument("--output-tokens", type=_positive, default=0, metavar="N", help="tokens of an answer")
+    parser.add_argument("--concurrency", type=count, default=0, metavar="N", help="concurrent requests")
+    parser.add_argument("--prompt-tokens", type=count, default=0, metavar="N", help="tokens of a prompt")
+    parser.add_argument("--output-tokens", type=count, default=0, metavar="N", help="tokens of an answer")
     parser.add_argument("--lowest-latency", action="store_true", help="prefer latency to simple deployment")
     parser.add_argument("--pipeline", action="store_true", help="requests pass MODEL and each --also in this order")
     parser.add_argument(
@@ -121,9 +122,3 @@ def _duration(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"must be a whole number above 0, got '{text}'")
-    return int(text)

@@ -11,6 +11,7 @@ from typing import Any
 from conch.cli.clients.api_key import KEY_HELP
 from conch.cli.clients.prompt_template import DEFAULT_SYSTEM, TEMPLATES
 from conch.cli.command_parser import CommandParser
+from conch.cli.numbers import count
 from conch.errors import ConchError, Unavailable
 
 _FAILURE, _INTERRUPTED = 1, 130
@@ -57,13 +58,11 @@ def _parser() -> CommandParser:
     requests.add_argument("--input-prompts", default="prompts.txt", metavar="FILE", help="file with a prompt per line")
     requests.add_argument("--template", default="none", metavar="NAME|FILE", help=_TEMPLATE_HELP)
     requests.add_argument("--system", metavar="TEXT", help=f"value of {{system}} (default: {DEFAULT_SYSTEM})")
-    requests.add_argument(
-        "--iterations", type=_positive, default=1, metavar="N", help="how many times the file is sent"
-    )
+    requests.add_argument("--iterations", type=count, default=1, metavar="N", help="how many times the file is sent")
     requests.add_argument("--offset", type=int, default=0, metavar="N", help="number of the first request")
 
     answers = prompts.add_argument_group("answers")
-    answers.add_argument("--max-tokens", type=_positive, metavar="N", help="maximum number of tokens (default: 256)")
+    answers.add_argument("--max-tokens", type=count, metavar="N", help="maximum number of tokens (default: 256)")
     answers.add_argument(
         "--temperature", type=float, metavar="T", help="sampling temperature; 0 is greedy (default: 0.1)"
     )
@@ -86,7 +85,7 @@ def _parser() -> CommandParser:
     server = prompts.add_argument_group("the server")
     server.add_argument("-u", "--url", default="localhost:8001", help="host and gRPC port (default: %(default)s)")
     server.add_argument(
-        "--concurrency", type=_positive, default=64, metavar="N", help="concurrent prompts (default: %(default)s)"
+        "--concurrency", type=count, default=64, metavar="N", help="concurrent prompts (default: %(default)s)"
     )
     server.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
     server.add_argument("-t", "--stream-timeout", type=float, metavar="SECONDS", help="timeout of each prompt")
@@ -94,12 +93,6 @@ def _parser() -> CommandParser:
     prompts.add_argument("-v", "--verbose", action="store_true", help="also print the results")
     prompts.add_argument("--json", action="store_true", help="print only one JSON document")
     return parser
-
-
-def _positive(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise ArgumentTypeError(f"'{text}' is not a number above 0")
 
 
 def _json_object(text: str) -> dict[str, Any]:

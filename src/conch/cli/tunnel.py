@@ -13,6 +13,7 @@ from random import random
 from typing import TypeVar
 
 from conch.cli.command_parser import CommandParser
+from conch.cli.numbers import count, port, port_or_any
 from conch.cli.text_files import write_text
 from conch.tunnel.manifests import ScrapedTunnel, manifests
 from conch.tunnel.settings import Forward, TunnelSettings, parse_target
@@ -146,7 +147,7 @@ def _parser() -> CommandParser:
         "--allow-remote-bind", action="store_true", help="allow a BIND that other hosts reach; metrics are then public"
     )
     ssh = parser.add_argument_group("ssh")
-    ssh.add_argument("--ssh-port", type=_port, default=22, metavar="PORT", help="port of sshd (default: 22)")
+    ssh.add_argument("--ssh-port", type=port, default=22, metavar="PORT", help="port of sshd (default: 22)")
     ssh.add_argument("--identity", type=Path, metavar="FILE", help="private key (default: those of ssh and its agent)")
     ssh.add_argument("--known-hosts", type=Path, metavar="FILE", help="the only file of trusted host keys")
     ssh.add_argument("--ssh-config", type=Path, metavar="FILE", help="configuration of ssh instead of the user's")
@@ -157,7 +158,7 @@ def _parser() -> CommandParser:
     own.add_argument("--metrics-address", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
     own.add_argument(
         "--metrics-port",
-        type=_port_or_any,
+        type=port_or_any,
         default=DEFAULT_METRICS_PORT,
         metavar="PORT",
         help=f"port of the tunnel's own metrics; 0 for any (default: {DEFAULT_METRICS_PORT})",
@@ -170,11 +171,11 @@ def _parser() -> CommandParser:
 
 def _add_times(parser: CommandParser) -> None:
     times = parser.add_argument_group("detection of failures, and retries")
-    times.add_argument("--keepalive-secs", type=_positive, default=5, metavar="S", help="default: 5")
+    times.add_argument("--keepalive-secs", type=count, default=5, metavar="S", help="default: 5")
     times.add_argument(
-        "--keepalive-count", type=_positive, default=3, metavar="N", help="keepalives without an answer (default: 3)"
+        "--keepalive-count", type=count, default=3, metavar="N", help="keepalives without an answer (default: 3)"
     )
-    times.add_argument("--connect-timeout-secs", type=_positive, default=10, metavar="S", help="default: 10")
+    times.add_argument("--connect-timeout-secs", type=count, default=10, metavar="S", help="default: 10")
     times.add_argument("--min-backoff-secs", type=_seconds, default=1.0, metavar="S", help="default: 1")
     times.add_argument("--max-backoff-secs", type=_seconds, default=30.0, metavar="S", help="default: 30")
     times.add_argument(
@@ -246,7 +247,7 @@ def _manifests_parser() -> CommandParser:
         metavar="IP",
         help="address of the node on which the tunnel listens; repeatable",
     )
-    parser.add_argument("--port", type=_port, required=True, metavar="PORT", help="port of the tunnel")
+    parser.add_argument("--port", type=port, required=True, metavar="PORT", help="port of the tunnel")
     parser.add_argument("--namespace", default="monitoring", metavar="NAME", help="default: monitoring")
     parser.add_argument("--instance", default="", metavar="TEXT", help="value of the label instance (default: NAME)")
     parser.add_argument(
@@ -281,22 +282,6 @@ def _checked(parse: Callable[[str], _Value]) -> Callable[[str], _Value]:
             raise ArgumentTypeError(str(error)) from None
 
     return read
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise ArgumentTypeError(f"'{text}' is not a valid port")
-    return int(text)
-
-
-def _port_or_any(text: str) -> int:
-    return 0 if text == "0" else _port(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"'{text}' is not a positive integer")
-    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -7,8 +7,9 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conch.cli.bench.values import amount, count, duration, fraction, slo
+from conch.cli.bench.values import amount, duration, fraction, slo
 from conch.cli.command_parser import CommandParser
+from conch.cli.numbers import count
 from conch.cli.text_files import write_text
 from conch.errors import ConchError, ConfigError
 

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from conch.bench.observers.scrape import ScrapeSettings, scrape
 from conch.cli.text_files import read_text
+from conch.cli.yaml_files import parse_yaml
 from conch.errors import ConfigError
 from conch.monitoring.yaml_documents import YamlError, load_documents
 from conch.scaling.doctor.diagnosis import diagnose
@@ -76,12 +77,8 @@ def _missing(objects: Sequence[Mapping[str, Any]], name: str) -> str:
 
 def _documents(file: str) -> list[dict[str, Any]]:
     text = read_text(Path("/dev/stdin" if file == "-" else file))
-    try:
-        found = [each.value for each in load_documents(text, unique_keys=True)]
-    except YamlError as error:
-        raise ConfigError(f"{file}:{error.line}: {error}") from None
     items: list[dict[str, Any]] = []
-    for each in found:
+    for each in parse_yaml(text, file):
         if isinstance(each, dict):
             items += [dict(item) for item in parts(each, "items")] if each.get("kind") == "List" else [each]
     return items
@@ -119,10 +116,15 @@ def _metric(item: Mapping[str, Any]) -> tuple[str, str]:
 def _series(url: str, name: str) -> SeriesFacts:
     query = urlencode({"query": f'{{__name__="{name}"}}'})
     try:
-        answer = json.loads(scrape(ScrapeSettings(f"{url.rstrip('/')}/api/v1/query?{query}")))
+        answer = _json(f"{url.rstrip('/')}/api/v1/query?{query}")
     except (OSError, ValueError) as error:
         return SeriesFacts(error=str(error))
     return SeriesFacts([each.get("metric", {}) for each in parts(answer, "data", "result")])
+
+
+def _json(url: str) -> Any:
+    """Return what a URL answers. Raises OSError or ValueError."""
+    return json.loads(scrape(ScrapeSettings(url)))
 
 
 def _values(url: str, namespace: str, kind: str, name: str) -> ApiFacts:
@@ -133,7 +135,7 @@ def _values(url: str, namespace: str, kind: str, name: str) -> ApiFacts:
     else:
         path = f"apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{quote(name, safe=':')}"
     try:
-        answer = json.loads(scrape(ScrapeSettings(f"{url}/{path}")))
+        answer = _json(f"{url}/{path}")
     except (OSError, ValueError) as error:
         return ApiFacts(error=f"{path}: {error}")
     return ApiFacts(len(parts(answer, "items")))
@@ -144,7 +146,7 @@ def _from_cluster(url: str, namespace: str) -> list[dict[str, Any]]:
     found = []
     for path, kind in _KINDS.items():
         try:
-            answer = json.loads(scrape(ScrapeSettings(f"{url}/{path.format(namespace)}")))
+            answer = _json(f"{url}/{path.format(namespace)}")
         except (OSError, ValueError) as error:
             if kind == _HPA:
                 raise ConfigError(f"--api: {url} cannot be read: {error}; is kubectl proxy running?") from None

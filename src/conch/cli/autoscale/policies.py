@@ -8,7 +8,6 @@ from typing import Any
 
 from conch import __version__
 from conch.cli.autoscale.scenario import needed_replicas
-from conch.cli.text_files import read_text
 from conch.errors import ConfigError
 from conch.scaling.hpa.read import read_hpa
 from conch.scaling.hpa.spec import HpaSpec
@@ -52,13 +51,9 @@ def _read(
 
 def _documents(path: Path, kind: str) -> list[dict[str, Any]]:
     """Return the objects of a kind in a file, which may have others."""
-    from conch.monitoring.yaml_documents import YamlError, load_documents
+    from conch.cli.yaml_files import read_yaml
 
-    try:
-        documents = [each.value for each in load_documents(read_text(path), unique_keys=True)]
-    except YamlError as error:
-        raise ConfigError(f"{path}:{error.line}: {error}") from None
-    found = [each for each in documents if isinstance(each, dict) and each.get("kind") == kind]
+    found = [each for each in read_yaml(path) if isinstance(each, dict) and each.get("kind") == kind]
     if not found:
         raise ConfigError(f"{path}: no object of the kind {kind}")
     return found

@@ -4,8 +4,9 @@ from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescription
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from conch.cli.bench.values import amount, concurrencies, count, duration, fraction, precision, rate_list, slo, warm_up
+from conch.cli.bench.values import amount, concurrencies, duration, fraction, precision, rate_list, slo, warm_up
 from conch.cli.command_parser import CommandParser
+from conch.cli.numbers import count
 
 _EXAMPLES = """\
 examples:

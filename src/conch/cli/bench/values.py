@@ -11,13 +11,6 @@ _SLO_NAMES = ("ttft", "itl", "latency")
 _MAX_LEVELS = 1000
 
 
-def count(text: str) -> int:
-    """Parse a whole number above 0."""
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise ArgumentTypeError(f"'{text}' is not a whole number above 0")
-
-
 def fraction(text: str) -> float:
     """Parse 0.99 or 99%."""
     try:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from conch.cli.command_parser import CommandParser
+from conch.cli.numbers import count
 
 _FAILURE = 1
 
@@ -61,13 +62,11 @@ def _parser() -> CommandParser:
     planning.add_argument(
         "--gpus", metavar="NxSIZE", help="GPUs of a machine, such as 8x80GiB (default: the GPUs of this machine)"
     )
-    planning.add_argument("--nodes", type=_positive, default=1, metavar="N", help="number of machines with these GPUs")
+    planning.add_argument("--nodes", type=count, default=1, metavar="N", help="number of machines with these GPUs")
     planning.add_argument(
-        "--max-model-len", type=_positive, metavar="N", help="tokens of a sequence (default: the model's context)"
+        "--max-model-len", type=count, metavar="N", help="tokens of a sequence (default: the model's context)"
     )
-    planning.add_argument(
-        "--concurrency", type=_positive, default=1, metavar="N", help="number of concurrent sequences"
-    )
+    planning.add_argument("--concurrency", type=count, default=1, metavar="N", help="number of concurrent sequences")
     planning.add_argument("--dtype", choices=_DTYPES, help="type of the weights (default: as stored)")
     planning.add_argument("--quantization", choices=QUANTIZATIONS, help="quantization of the weights when loaded")
     planning.add_argument("--kv-cache-dtype", choices=("auto", "fp8"), default="auto", help="type of the KV cache")
@@ -87,12 +86,6 @@ _PLAN = (
     "and KV cache on each GPU and the number of concurrent sequences, or the reason why it does not fit; and recommend "
     "one. The exit status is 1 if none fits."
 )
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"must be a whole number above 0, got '{text}'")
-    return int(text)
 
 
 def _share(text: str) -> float:

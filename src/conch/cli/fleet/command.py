@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING
 
 from conch.cli.command_parser import CommandParser
+from conch.cli.numbers import count, port_or_any
 from conch.cli.text_files import read_text
 from conch.errors import ConchError, ConfigError, Unavailable
 
@@ -166,13 +167,12 @@ def _shipped_hpa(release: "Release") -> str:
 
 
 def _read_policy(text: str, path: Path | None) -> "FleetPolicy":
+    from conch.cli.yaml_files import parse_yaml
     from conch.fleet.policies.read_policy import read_policy
-    from conch.monitoring.yaml_documents import YamlError, load_documents
 
+    documents = parse_yaml(text, path)
     try:
-        return read_policy([each.value for each in load_documents(text, unique_keys=True)])
-    except YamlError as error:
-        raise ConfigError(f"{path}:{error.line}: {error}") from None
+        return read_policy(documents)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -256,11 +256,13 @@ def _parser() -> CommandParser:
 def _add_common(
     parser: CommandParser, *, speed: float, http_port: int, grpc_port: int, load: str, output: Path | None
 ) -> None:
-    parser.add_argument("--replicas", type=_count, default=1, metavar="N", help="at the start (default: 1)")
+    parser.add_argument("--replicas", type=count, default=1, metavar="N", help="at the start (default: 1)")
     parser.add_argument("--proxy", choices=("haproxy", "nginx"), default="haproxy", help="default: haproxy")
     for name, default in (("http", http_port), ("grpc", grpc_port), ("prometheus", 0), ("api", 0)):
         shown = default or "any free port"
-        parser.add_argument(f"--{name}-port", type=_port, default=default, metavar="PORT", help=f"default: {shown}")
+        parser.add_argument(
+            f"--{name}-port", type=port_or_any, default=default, metavar="PORT", help=f"default: {shown}"
+        )
     parser.add_argument(
         "--speed",
         type=_speed,
@@ -277,23 +279,11 @@ def _add_common(
     parser.add_argument("--model", metavar="NAME", help="for --load (default: the only one)")
     parser.add_argument("--client", choices=("grpc", "http"), default="grpc", help="for --load (default: grpc)")
     parser.add_argument(
-        "--exit-timeout-secs", type=_count, default=30, metavar="S", help="for requests in flight (default: 30)"
+        "--exit-timeout-secs", type=count, default=30, metavar="S", help="for requests in flight (default: 30)"
     )
     parser.add_argument(
         "--output", type=Path, default=output, metavar="DIR", help=f"for plot and report (default: {output or 'none'})"
     )
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise ArgumentTypeError(f"'{text}' is not a valid port")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"'{text}' is not a positive integer")
-    return int(text)
 
 
 def _speed(text: str) -> float:

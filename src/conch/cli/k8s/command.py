@@ -10,7 +10,7 @@ from typing import Any
 from conch import __version__
 from conch.cli.command_parser import CommandParser
 from conch.cli.kubernetes_names import namespace
-from conch.cli.text_files import read_text, write_text
+from conch.cli.text_files import write_text
 from conch.errors import ConchError, ConfigError
 
 _FAILURE = 1
@@ -75,15 +75,12 @@ def _render(options: Namespace) -> str:
 
 
 def _values_of(path: Path) -> dict[str, Any]:
-    from conch.monitoring.yaml_documents import YamlError, load_documents
+    from conch.cli.yaml_files import read_yaml
 
-    try:
-        documents = load_documents(read_text(path), unique_keys=True)
-    except YamlError as error:
-        raise ConfigError(f"{path}:{error.line}: {error}") from None
+    documents = read_yaml(path)
     if not documents:
         return {}
-    if len(documents) > 1 or not isinstance(documents[0].value, dict):
+    if len(documents) > 1 or not isinstance(documents[0], dict):
         raise ConfigError(f"{path}: not a mapping of values")
-    document: dict[str, Any] = documents[0].value
+    document: dict[str, Any] = documents[0]
     return document

@@ -58,7 +58,11 @@ class HelmChart:
         return rendered
 
     def objects(self, values: dict[str, Any], name: str = "gpt2", namespace: str = "default") -> list[dict[str, Any]]:
-        """Return the objects that `helm install` creates. Raises HelmError."""
+        """Return the objects that `helm install` creates; hooks are not among them. Raises HelmError."""
+        return [each for each in self.all_objects(values, name, namespace) if not is_hook(each)]
+
+    def all_objects(self, values: dict[str, Any], name: str, namespace: str = "default") -> list[dict[str, Any]]:
+        """Return all objects, with those that Helm creates at other times. Raises HelmError."""
         texts = self.templates(values, name, namespace)
         parsed = (
             each
@@ -67,6 +71,11 @@ class HelmChart:
             for each in yaml.load_all(text, Loader=yaml.CSafeLoader)
         )
         return [each for each in parsed if each is not None]
+
+
+def is_hook(each: dict[str, Any]) -> bool:
+    """Return whether Helm creates an object at another time than installation, such as `helm test`."""
+    return "helm.sh/hook" in each["metadata"].get("annotations", {})
 
 
 def by_name(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:

@@ -9,11 +9,12 @@ _HEALTHY, _UNHEALTHY, _USAGE_ERROR = 0, 1, 2
 _DEFAULT_PORT = "8000"
 _TIMEOUT_S = 3
 _WILDCARDS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound
-_HELP = """usage: conch health [--live] [--port PORT]
+_HELP = """usage: conch health [--live] [--metadata] [--port PORT]
 
 Print whether a server on this machine is ready: GET /v2/health/ready. The exit status is 0 if it is, otherwise 1.
 
   --live       whether it is live instead: /v2/health/live. A live server may still be loading models, or draining.
+  --metadata   then ask for the server's metadata too: GET /v2.
   --port PORT  its HTTP port; CONCH_HTTP_PORT or 8000 if not given. CONCH_HTTP_ADDRESS is its address.
 """
 
@@ -25,7 +26,10 @@ def health(arguments: Sequence[str]) -> int:
         print(_HELP, end="")
         return _HEALTHY
     state = "live" if "--live" in words else "ready"
-    words = [word for word in words if word != "--live"]
+    paths = {state: f"/v2/health/{state}"}
+    if "--metadata" in words:
+        paths["answering metadata requests"] = "/v2"
+    words = [word for word in words if word not in ("--live", "--metadata")]
     port = os.environ.get("CONCH_HTTP_PORT", _DEFAULT_PORT)
     if words[:1] == ["--port"] and len(words) > 1:
         words = [f"--port={words[1]}", *words[2:]]
@@ -36,15 +40,14 @@ def health(arguments: Sequence[str]) -> int:
     if not (port.isdecimal() and 0 < int(port) < 1 << 16):
         return _complain(f"port {port!r}: must be 1 to 65535")
     address = os.environ.get("CONCH_HTTP_ADDRESS", "")
-    return _ask(_WILDCARDS.get(address, address), int(port), state)
+    asked = (_ask(_WILDCARDS.get(address, address), int(port), *each) for each in paths.items())
+    return next((status for status in asked if status), _HEALTHY)
 
 
-def _ask(address: str, port: int, state: str) -> int:
+def _ask(address: str, port: int, state: str, path: str) -> int:
     try:
         with socket.create_connection((address, port), _TIMEOUT_S) as connection:
-            connection.sendall(
-                f"GET /v2/health/{state} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
-            )
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             reply = connection.makefile("rb").readline().split()
     except OSError as error:
         return _report(_UNHEALTHY, f"not {state}: {address}:{port}: {error}")

@@ -10,18 +10,20 @@ from conch.cli.health import health
 
 
 @pytest.fixture
-def answering() -> Iterator[Callable[[bytes], tuple[int, list[bytes]]]]:
-    """Return a function that starts a peer with one answer; it returns the port and the requests."""
+def answering() -> Iterator[Callable[..., tuple[int, list[bytes]]]]:
+    """Return a function that starts a peer with an answer per connection; it returns the port and the requests."""
     threads: list[threading.Thread] = []
 
-    def start(answer: bytes) -> tuple[int, list[bytes]]:
+    def start(*answers: bytes) -> tuple[int, list[bytes]]:
         listener = socket.create_server(("127.0.0.1", 0))
         requests: list[bytes] = []
 
         def serve() -> None:
-            with listener, listener.accept()[0] as connection:
-                requests.append(connection.recv(4096).splitlines()[0])
-                connection.sendall(answer)
+            with listener:
+                for answer in answers:
+                    with listener.accept()[0] as connection:
+                        requests.append(connection.recv(4096).splitlines()[0])
+                        connection.sendall(answer)
 
         threads.append(threading.Thread(target=serve))
         threads[-1].start()
@@ -39,7 +41,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_status_follows_the_servers_answer(
-    answering: Callable[[bytes], tuple[int, list[bytes]]],
+    answering: Callable[..., tuple[int, list[bytes]]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -57,6 +59,21 @@ def test_the_status_follows_the_servers_answer(
     assert first == "ready"
     assert second.endswith(": status 400 Bad Request")
     assert third == f"not ready: 127.0.0.1:{port}: status "
+
+
+def test_metadata_are_asked_for_where_the_server_is_ready(
+    answering: Callable[..., tuple[int, list[bytes]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, denied = b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 401 Unauthorized\r\n\r\n"
+    port, requests = answering(found, found)
+    assert health(["--metadata", f"--port={port}"]) == 0
+    assert requests == [b"GET /v2/health/ready HTTP/1.1", b"GET /v2 HTTP/1.1"]
+    port, _ = answering(found, denied)
+    assert health(["--metadata", f"--port={port}"]) == 1
+    port, requests = answering(denied)
+    assert health(["--metadata", f"--port={port}"]) == 1
+    assert len(requests) == 1
+    assert "not answering metadata requests: 127.0.0.1:" in capsys.readouterr().out
 
 
 def test_a_server_that_does_not_listen_is_unhealthy(capsys: pytest.CaptureFixture[str]) -> None:

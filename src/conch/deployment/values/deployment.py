@@ -7,7 +7,7 @@ from msgspec import Meta, field
 from conch.deployment.values.monitoring import MonitoringValues
 from conch.deployment.values.network.metrics_service import MetricsServiceValues
 from conch.deployment.values.network.network_policy import NetworkPolicyValues
-from conch.deployment.values.network.service import ServiceValues
+from conch.deployment.values.network.service import ConnectionTestValues, ServiceValues
 from conch.deployment.values.other_charts import ModelValues, TritonValues
 from conch.deployment.values.pod.accelerator import AcceleratorValues, ParallelismValues
 from conch.deployment.values.pod.container import (
@@ -109,6 +109,9 @@ class DeploymentValues(Section, frozen=True):
     service: Annotated[ServiceValues, Meta(description="The Service for clients, called like the release")] = field(
         default_factory=ServiceValues
     )
+    connection_test: Annotated[
+        ConnectionTestValues, Meta(description="The pod of `helm test`; `conch k8s render` leaves it out")
+    ] = field(default_factory=ConnectionTestValues)
     metrics_service: Annotated[
         MetricsServiceValues, Meta(description="The Service for metrics, `<release>-metrics`")
     ] = field(default_factory=MetricsServiceValues)

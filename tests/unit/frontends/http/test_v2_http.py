@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
+from conch.cli.health import health
 from conch.errors import BackendError, Cancelled, Code, ConchError, ConfigError, ModelLoadError, QueueFull, Unavailable
 from conch.frontends.authorization import Access
 from conch.frontends.restrictions import Restrictions
@@ -458,6 +459,13 @@ def test_server_metadata(serve):
         assert (status, document["name"]) == (200, "mine")
         assert "binary_tensor_data" in document["extensions"]
         assert "system_shared_memory" not in document["extensions"]
+
+
+def test_the_health_check_of_containers_reads_metadata_too(server, inference):
+    assert health(["--metadata", f"--port={server.port}"]) == 0
+    inference.is_ready = False
+    assert health(["--metadata", f"--port={server.port}"]) == 1
+    assert health(["--live", "--metadata", f"--port={server.port}"]) == 0
 
 
 def test_health(client, inference):

@@ -22,3 +22,11 @@ class ServiceValues(Section, frozen=True):
     spec: Annotated[
         KubernetesPart, Meta(description="More fields of the Service's spec, such as externalTrafficPolicy")
     ] = field(default_factory=dict)
+
+
+class ConnectionTestValues(Section, frozen=True):
+    """The pod of `helm test`."""
+
+    enabled: Annotated[
+        bool, Meta(description="Create it for `helm test`; it asks the Service for readiness and metadata")
+    ] = True

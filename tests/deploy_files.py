@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conch import __version__
 from conch.deployment.chart import reference
-from conch.deployment.chart.files import chart_file, chart_keys_file, schema_file, values_file
+from conch.deployment.chart.files import chart_file, chart_keys_file, schema_file, value_keys_file, values_file
 from conch.deployment.chart.rules_file import rules_file
 from conch.deployment.chart.scaling_files import counters_file, pod_metrics_file
 from conch.deployment.compose import compose_file, configuration_files, gpu_override
@@ -24,6 +24,7 @@ CHART = ROOT / "deploy" / "helm" / "conch"
 FILES: dict[Path, Callable[[], str]] = {
     CHART / "Chart.yaml": lambda: chart_file(__version__),
     CHART / "files" / "chart-keys.yaml": chart_keys_file,
+    CHART / "files" / "value-keys.yaml": value_keys_file,
     CHART / "values.yaml": values_file,
     CHART / "values.schema.json": schema_file,
     ROOT / "docs" / "reference" / "values.md": reference.page,

@@ -87,14 +87,26 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "disruptionBudget.minAvailable 2 keeps 2 of 2 replicas",
     ),
+    ({"server": {"logFormat": None}}, "server.logFormat: null is not valid; leave the key out for the default"),
+    (
+        {"resources": {"limits": {"memory": "25GB"}}},
+        "resources.limits.memory: 25GB is not a valid quantity, such as 500m, 2 or 4Gi",
+    ),
+    ({"resources": {"requests": {"cpu": -1}}}, "resources.requests.cpu: -1 is not a valid quantity"),
+    ({"resources": {"limits": "4Gi"}}, "resources.limits is not a mapping of resources to quantities"),
+    ({"resources": {"limit": {"cpu": 1}}}, "resources: unknown key 'limit'; Known: claims, limits, requests"),
+    ({"podLabels": {"app": "other"}}, "podLabels: app is set by the chart; use another label"),
+    ({"service": {"grpcPort": 8000}}, "service.grpcPort 8000 equals service.httpPort; use another port"),
+    ({"secrets": {"tls": {"mutual": True}}}, "secrets.tls.mutual needs secrets.tls.secretName: without a certificate"),
 ]
 
 # What the types refuse: the place, and what is allowed there. Helm's message has the place, too.
 INVALID: list[tuple[dict[str, Any], str, str]] = [
+    ({"image": None}, "image: null is not valid; leave the key out", "values: image: null is not valid"),
     ({"replicas": 2}, "unknown key 'replicas'; did you mean 'replicaCount'?", "replicas"),
     ({"image": {"version": "1"}}, "unknown key 'image.version'; Known: name, repository", "version"),
-    ({"image": {"tag": 24.06}}, "image.tag: Expected `str`, got `float` (Tag; ", "/image/tag"),
-    ({"image": {"digest": "sha256:1"}}, "image.digest: Expected `str` matching regex", "/image/digest"),
+    ({"image": {"tag": 24.06}}, "image.tag: Expected `str`, got `float`; quote it (Tag; ", "/image/tag"),
+    ({"image": {"digest": "sha256:1"}}, "image.digest: 'sha256:1' does not match", "/image/digest"),
     ({"image": {"pullPolicy": "Sometimes"}}, "allowed: Always, IfNotPresent, Never", "/image/pullPolicy"),
     ({"replicaCount": -1}, "replicaCount: Expected `int` >= 0", "/replicaCount"),
     ({"service": {"httpPort": 65536}}, "service.httpPort: Expected `int` <= 65535", "/service/httpPort"),
@@ -104,6 +116,14 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"kubernetesVersion": "1.26"}, "kubernetesVersion: ", "/kubernetesVersion"),
     ({"environment": [{"name": "A", "value": 1}]}, "environment[0].value: Expected `str`", "/environment/0/value"),
     ({"secretEnvironment": [{"name": "A"}]}, "secretEnvironment[0]: ", "/secretEnvironment/0"),
+    ({"nodeSelector": {"gpu": True}}, "nodeSelector.gpu: Expected `str`, got `bool`; quote", "/nodeSelector/gpu"),
+    ({"cache": {"size": "5GB"}}, "cache.size: '5GB' does not match", "/cache/size"),
+    ({"cache": {"size": "5GB"}}, "such as 512Mi or 8Gi (Size limit; ", "/cache/size"),
+    (
+        {"autoscaling": {"metrics": [{"name": "triton:queue:ratio"}]}},
+        "autoscaling.metrics[0].name: Invalid enum value 'triton:queue:ratio'; allowed: triton:queue_compute:ratio, ",
+        "/autoscaling/metrics/0/name",
+    ),
     ({"gpu": "NVIDIA-A10G"}, "gpu: Expected `array`, got `str`", "/gpu"),
     ({"autoscaling": {"type": "both"}}, "autoscaling.type: ", "/autoscaling/type"),
     ({"autoscaling": {"type": "both"}}, "allowed: none, hpa, keda", "/autoscaling/type"),

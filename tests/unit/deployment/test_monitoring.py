@@ -257,6 +257,7 @@ def test_prometheus_has_a_value_of_each_metric_for_each_pod(tmp_path: Path) -> N
         rules = json.dumps(of(values, "PrometheusRule")["spec"])
         with Prometheus(tmp_path / "prometheus", jobs=jobs, rules=rules) as prometheus:
             prometheus.until('triton:queue_compute:ratio{pod="a",model="busy"} > 2.9')
+            prometheus.until('triton:queue_compute:ratio{pod="b"}')
             found = {}
             for rule in adapter_rules():
                 query = rule["metricsQuery"].replace("<<.GroupBy>>", "pod")

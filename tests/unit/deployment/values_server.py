@@ -86,6 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
     "all devices": {"accelerator": {"sharing": "all-devices", "runtimeClassName": "nvidia"}},
     "scheduling": {
         "priorityClassName": "serving",
+        "resources": {"claims": [{"name": "gpu"}]},
         "nodeSelector": {"pool": "gpu"},
         "topologySpread": {"topologyKeys": []},
         "podLabels": {"app.kubernetes.io/part-of": "shop"},

@@ -1,7 +1,8 @@
 {{- /* Values that contradict each other: src/conch/deployment/values/conflicts.py has the same checks and messages. */}}
 
 {{- define "conch.refuseConflicts" -}}
-{{- $problems := list -}}
+{{- $problems := include "conch.nullProblems" . | fromJsonArray -}}
+{{- with $problems }}{{ fail (printf "values: %s (for a newer chart, helm upgrade needs --reset-then-reuse-values instead of --reuse-values)" (first .)) }}{{ end -}}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]{0,51}[a-z0-9])?$" .Release.Name) -}}
 {{- $problems = append $problems (printf "'%s' is not a valid release name; use at most 53 lower-case letters, digits and -, beginning with a letter, e.g. gpt2" .Release.Name) -}}
 {{- end -}}
@@ -21,20 +22,64 @@
 {{- range .Values.server.extraArgs -}}
 {{- $flags = append $flags (splitList "=" . | first) -}}
 {{- end -}}
-{{- $given := dict "server.extraArgs" $flags "podSpec" (keys .Values.podSpec | sortAlpha) "service.spec" (keys .Values.service.spec | sortAlpha) -}}
+{{- $given := dict "server.extraArgs" $flags "podLabels" (keys .Values.podLabels | sortAlpha) "podSpec" (keys .Values.podSpec | sortAlpha) "service.spec" (keys .Values.service.spec | sortAlpha) -}}
 {{- $reserved := .Files.Get "files/chart-keys.yaml" | fromYaml -}}
-{{- range $place := list "server.extraArgs" "podSpec" "service.spec" -}}
+{{- range $place := list "server.extraArgs" "podLabels" "podSpec" "service.spec" -}}
 {{- range $name := get $given $place -}}
 {{- with get (get $reserved $place) $name -}}
 {{- $problems = append $problems (printf "%s: %s is set by the chart; use %s" $place $name .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- $problems = concat $problems (include "conch.resourceProblems" . | fromJsonArray) -}}
 {{- $problems = concat $problems (include "conch.repositoryProblems" . | fromJsonArray) -}}
 {{- $problems = concat $problems (include "conch.acceleratorProblems" . | fromJsonArray) -}}
+{{- if eq (int .Values.service.httpPort) (int .Values.service.grpcPort) -}}
+{{- $problems = append $problems (printf "service.grpcPort %d equals service.httpPort; use another port" (int .Values.service.grpcPort)) -}}
+{{- end -}}
+{{- if and .Values.secrets.tls.mutual (not .Values.secrets.tls.secretName) -}}
+{{- $problems = append $problems "secrets.tls.mutual needs secrets.tls.secretName: without a certificate, clients connect without TLS" -}}
+{{- end -}}
 {{- $problems = concat $problems (include "conch.scalingProblems" . | fromJsonArray) -}}
 {{- $problems = concat $problems (include "conch.budgetProblems" . | fromJsonArray) -}}
 {{- with $problems }}{{ fail (printf "values: %s" (first .)) }}{{ end -}}
+{{- end }}
+
+{{- /* Helm removes a key whose value is null, also one without which the templates fail. */}}
+{{- define "conch.nullProblems" -}}
+{{- $problems := list -}}
+{{- range $place := .Files.Get "files/value-keys.yaml" | fromYamlArray -}}
+{{- $value := $.Values -}}
+{{- range splitList "." $place -}}
+{{- $value = index ($value | default dict) . -}}
+{{- end -}}
+{{- if kindIs "invalid" $value -}}
+{{- $problems = append $problems (printf "%s: null is not valid; leave the key out for the default" $place) -}}
+{{- end -}}
+{{- end -}}
+{{ toJson $problems }}
+{{- end }}
+
+{{- define "conch.resourceProblems" -}}
+{{- $problems := list -}}
+{{- range $place := keys .Values.resources | sortAlpha -}}
+{{- $amounts := get $.Values.resources $place -}}
+{{- if not (has $place (list "claims" "limits" "requests")) -}}
+{{- $problems = append $problems (printf "resources: unknown key '%s'; Known: claims, limits, requests" $place) -}}
+{{- else if and (ne $place "claims") (not (kindIs "invalid" $amounts)) -}}
+{{- if kindIs "map" $amounts -}}
+{{- range $name := keys $amounts | sortAlpha -}}
+{{- $amount := get $amounts $name -}}
+{{- if not (or (kindIs "invalid" $amount) (regexMatch "^[0-9]+(\\.[0-9]*)?([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$" (toString $amount))) -}}
+{{- $problems = append $problems (printf "resources.%s.%s: %v is not a valid quantity, such as 500m, 2 or 4Gi" $place $name $amount) -}}
+{{- end -}}
+{{- end -}}
+{{- else -}}
+{{- $problems = append $problems (printf "resources.%s is not a mapping of resources to quantities, such as {memory: 4Gi}" $place) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{ toJson $problems }}
 {{- end }}
 
 {{- define "conch.repositoryProblems" -}}

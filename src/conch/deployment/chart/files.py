@@ -56,6 +56,12 @@ def chart_keys_file() -> str:
     return f"# {_GENERATED}\n" + dump_documents([CHART_KEYS])
 
 
+def value_keys_file() -> str:
+    """Return the places of all values, of which the templates refuse null: Helm removes the key."""
+    places = [".".join(key.path) for key in keys(DeploymentValues()) if key.default is not None]
+    return f"# {_GENERATED}\n" + dump_documents([places])
+
+
 def _lines(key: ValueKey) -> Iterator[str]:
     indent = _INDENT * (len(key.path) - 1)
     if len(key.path) == 1:

@@ -37,5 +37,6 @@ CHART_KEYS = {
         "topologySpreadConstraints": "topologySpread",
         "volumes": "extraVolumes",
     },
+    "podLabels": {"app": "another label", "app.kubernetes.io/component": "another label"},
     "service.spec": {"ports": "service.httpPort", "selector": "podLabels", "type": "service.type"},
 }

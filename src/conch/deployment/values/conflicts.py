@@ -13,6 +13,8 @@ from conch.metric_catalog.catalog import all_metrics
 
 _API_KEY = re.compile(r"CONCH_(OPENAI_)?API_KEY")
 _SHARED_MEMORY = re.compile(r"(?i)shm[-_]size")
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]*)?([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
+_RESOURCE_KEYS = ("claims", "limits", "requests")
 _MIN_VERSION_OF_IMAGE_VOLUMES = 31
 _REPOSITORY_SOURCES = "claimName, image, pull and volume"
 # Metrics that only grow, by which an autoscaler would add replicas for ever.
@@ -36,8 +38,13 @@ def conflicts(values: DeploymentValues) -> Iterator[str]:
     """
     yield from _environment(values)
     yield from _keys_of_chart(values)
+    yield from _resources(values)
     yield from _repository(values)
     yield from _accelerator(values)
+    if values.service.http_port == values.service.grpc_port:
+        yield f"service.grpcPort {values.service.grpc_port} equals service.httpPort; use another port"
+    if values.secrets.tls.mutual and not values.secrets.tls.secret_name:
+        yield "secrets.tls.mutual needs secrets.tls.secretName: without a certificate, clients connect without TLS"
     monitoring = values.monitoring
     if monitoring.scrape_timeout_seconds > monitoring.interval_seconds:
         yield (
@@ -61,6 +68,7 @@ def _environment(values: DeploymentValues) -> Iterator[str]:
 def _keys_of_chart(values: DeploymentValues) -> Iterator[str]:
     given = {
         "server.extraArgs": (argument.split("=")[0] for argument in values.server.extra_args),
+        "podLabels": sorted(values.pod_labels),
         "podSpec": sorted(values.pod_spec),
         "service.spec": sorted(values.service.spec),
     }
@@ -68,6 +76,20 @@ def _keys_of_chart(values: DeploymentValues) -> Iterator[str]:
         for name in names:
             if name in CHART_KEYS[place]:
                 yield f"{place}: {name} is set by the chart; use {CHART_KEYS[place][name]}"
+
+
+def _resources(values: DeploymentValues) -> Iterator[str]:
+    for place, amounts in sorted(values.resources.items()):
+        if place not in _RESOURCE_KEYS:
+            yield f"resources: unknown key '{place}'; Known: {', '.join(_RESOURCE_KEYS)}"
+        elif place == "claims":
+            continue
+        elif not isinstance(amounts, dict):
+            yield f"resources.{place} is not a mapping of resources to quantities, such as {{memory: 4Gi}}"
+        else:
+            for name, amount in sorted(amounts.items()):
+                if not _QUANTITY.fullmatch(str(amount)):
+                    yield f"resources.{place}.{name}: {amount} is not a valid quantity, such as 500m, 2 or 4Gi"
 
 
 def _repository(values: DeploymentValues) -> Iterator[str]:

@@ -59,6 +59,7 @@ class DeploymentValues(Section, frozen=True):
         str,
         Meta(
             pattern=r"^1\.(2[7-9]|[3-9][0-9])$",
+            examples=["1.30"],
             description="Oldest version of the cluster's nodes; it decides about fields that older ones lack",
         ),
     ] = "1.30"

@@ -1,5 +1,6 @@
 """What the types of values say: each key's place, type, default and description, in the order of the classes."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
@@ -48,6 +49,22 @@ def plain_type(annotation: Any) -> Any:
 def constraints(annotation: Any) -> list[msgspec.Meta]:
     """Return what Annotated[…] says of a type, the innermost first."""
     return [each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, msgspec.Meta)]
+
+
+def annotation_at(section: type[Section], place: str) -> Any:
+    """Return the annotated type at a place such as `metrics[0].name`, or None where types say nothing."""
+    current: Any = section
+    for part in re.findall(r"[^.\[\]]+|\[[^\]]*\]", place):
+        plain = plain_type(current)
+        if part.startswith("["):
+            current = next(iter(get_args(plain)), None)
+        elif isinstance(plain, type) and issubclass(plain, Section):
+            hints = get_type_hints(plain, include_extras=True)
+            names = {each.encode_name: each.name for each in msgspec.structs.fields(plain)}
+            current = hints.get(names.get(part, ""))
+        else:
+            return None
+    return current
 
 
 def _description(annotation: Any) -> str:

@@ -9,11 +9,12 @@ import msgspec
 
 from conch.deployment.values.conflicts import conflicts
 from conch.deployment.values.deployment import DeploymentValues
-from conch.deployment.values.description import ValueKey, keys, plain_type
+from conch.deployment.values.description import ValueKey, annotation_at, constraints, keys, plain_type
 from conch.deployment.values.native import native
 from conch.errors import ConfigError
 
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*)`)?", re.DOTALL)
+_PATTERN = re.compile(r"Expected `str` matching regex '(.*)'")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 
 
@@ -52,7 +53,7 @@ def read_values(document: Mapping[str, Any]) -> DeploymentValues:
     try:
         values = native(msgspec.convert(_without_null(document), DeploymentValues))
     except msgspec.ValidationError as error:
-        raise ConfigError(_message(str(error))) from None
+        raise ConfigError(_message(str(error), document)) from None
     for problem in conflicts(values):
         raise ConfigError(f"values: {problem}")
     return values
@@ -74,7 +75,7 @@ def defaults() -> dict[str, Any]:
     return document
 
 
-def _message(error: str) -> str:
+def _message(error: str, document: Mapping[str, Any]) -> str:
     """Return the error of msgspec with the place as YAML has it, and with what is allowed there."""
     found = _PLACE.fullmatch(error)
     assert found is not None
@@ -84,10 +85,31 @@ def _message(error: str) -> str:
         near = get_close_matches(unknown[1], known, n=1)
         suggestion = f"did you mean '{near[0]}'? " if near else ""
         return f"values: unknown key '{_join(place, unknown[1])}'; {suggestion}Known: {', '.join(known)}"
-    key = next((each for each in keys(DeploymentValues()) if ".".join(each.path) == place), None)
-    if key is None:
-        return f"values: {place}: {problem}"
-    return f"values: {place}: {problem}{_allowed(key)} ({key.description})"
+    annotation = annotation_at(DeploymentValues, place)
+    place, value = _found(place, document)
+    if pattern := _PATTERN.fullmatch(problem):
+        problem = f"'{value}' does not match {pattern[1]}"
+    elif problem.startswith("Expected `str`, got ") and not isinstance(value, list | dict):
+        problem += "; quote it"
+    limits = constraints(annotation)
+    examples = " or ".join(str(example) for each in limits for example in each.examples or ())
+    description = next((f" ({each.description})" for each in reversed(limits) if each.description), "")
+    return f"values: {place}: {problem}{_allowed(annotation)}{examples and f'; such as {examples}'}{description}"
+
+
+def _found(place: str, document: Any) -> tuple[str, Any]:
+    """Return a place and its value; msgspec's `[...]`, any key of a mapping, becomes the key without a text."""
+    found = ""
+    for part in re.findall(r"[^.\[\]]+|\[[^\]]*\]", place):
+        if part == "[...]" and isinstance(document, Mapping):
+            part = next((key for key, value in document.items() if not isinstance(value, str)), part)
+        if part.startswith("["):
+            document = document[int(part[1:-1])] if isinstance(document, list | tuple) else None
+            found += part
+        else:
+            document = document.get(part) if isinstance(document, Mapping) else None
+            found = _join(found, part)
+    return found, document
 
 
 def _children(place: str) -> list[ValueKey]:
@@ -99,6 +121,6 @@ def _join(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def _allowed(key: ValueKey) -> str:
-    choices = [str(each) for each in get_args(plain_type(key.annotation)) if isinstance(each, str)]
+def _allowed(annotation: Any) -> str:
+    choices = [str(each) for each in get_args(plain_type(annotation)) if isinstance(each, str)]
     return f"; allowed: {', '.join(choices)}" if choices else ""

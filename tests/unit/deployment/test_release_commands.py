@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -29,6 +30,10 @@ def merged(lower: dict[str, object], upper: dict[str, object]) -> dict[str, obje
     return found
 
 
+def ports(service: dict[str, Any]) -> list[int]:
+    return [each["port"] for each in service["spec"]["ports"]]
+
+
 def test_install_with_the_values_of_nvidias_autoscaling_chart(chart: HelmChart) -> None:
     """helm install gpt2 --values values.yaml --values gpt2_values.yaml --set 'triton.image.name=…' ./chart/. ."""
     files = [yaml.safe_load((CHART / name).read_text()) for name in ("values.yaml", "gpt2_values.yaml")]
@@ -51,8 +56,28 @@ def test_install_with_the_values_of_nvidias_autoscaling_chart(chart: HelmChart) 
     assert term == {
         "matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-A10G"]}]
     }
-    ports = {each["port"] for each in objects["Service", "gpt2"]["spec"]["ports"]}
-    assert ports == {8000, 8001}
+    assert ports(objects["Service", "gpt2"]) == [8000, 8001, 8002]
+
+
+def test_two_language_models_have_the_names_and_ports_of_the_blueprint(chart: HelmChart) -> None:
+    """kubectl get all -n triton-vllm."""
+    values = yaml.safe_load((CHART / "examples" / "two-language-models.yaml").read_text())
+    name = "nvidia-triton-server-triton-inference-server"
+    objects = by_name(chart.objects(values, name, "triton-vllm"))
+    assert ports(objects["Service", name]) == [8000, 8001, 8002]
+    assert ports(objects["Service", f"{name}-metrics"]) == [8080]
+    autoscaler = objects["HorizontalPodAutoscaler", name]["spec"]
+    assert (autoscaler["minReplicas"], autoscaler["maxReplicas"]) == (1, 5)
+    assert objects["Deployment", name]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {
+        "cpu": 6,
+        "memory": "25Gi",
+        "nvidia.com/gpu": 4,
+    }
+
+
+def test_metrics_have_a_separate_service_by_default(chart: HelmChart) -> None:
+    objects = by_name(chart.objects({}))
+    assert (ports(objects["Service", "gpt2"]), ports(objects["Service", "gpt2-metrics"])) == ([8000, 8001], [8002])
 
 
 def test_two_gpus_for_two_fold_tensor_parallelism(chart: HelmChart) -> None:

@@ -26,6 +26,7 @@ def services(values: DeploymentValues, release: Release) -> Iterator[dict[str, A
             "ports": [
                 _port(HTTP, client.http_port, "http"),
                 _port(GRPC, client.grpc_port, _GRPC_PROTOCOL),
+                *([_port(METRICS, client.metrics_port, "http")] if client.metrics_port else []),
             ],
             **client.spec,
         },

@@ -15,6 +15,9 @@ class ServiceValues(Section, frozen=True):
     ] = "ClusterIP"
     http_port: Annotated[Port, Meta(description="Port of the Service for HTTP")] = 8000
     grpc_port: Annotated[Port, Meta(description="Port of the Service for gRPC")] = 8001
+    metrics_port: Annotated[
+        Port | None, Meta(description="Port for metrics on this Service too; null: only metricsService has one")
+    ] = None
     labels: Annotated[Labels, Meta(description="More labels of the Service")] = field(default_factory=dict)
     annotations: Annotated[Labels, Meta(description="Annotations, such as those of a cloud's load balancer")] = field(
         default_factory=dict

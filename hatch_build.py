@@ -27,6 +27,8 @@ from mypyc.build import mypycify
 from setuptools import setup
 modules, options, scratch, level = json.loads(sys.argv.pop())
 extensions = mypycify([*options, *modules], group_name="conch", opt_level=level, debug_level="0", target_dir=scratch)
+for extension in extensions:
+    extension.extra_compile_args.append("-Wno-misleading-indentation")  # takes gcc minutes on generated code
 setup(name="conch", packages=[], ext_modules=extensions)
 """
 # What the modules import need not be installed where they are built: its types are unknown then, and the code generic.

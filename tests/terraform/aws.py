@@ -24,8 +24,35 @@ class EksParts:
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, dict[str, Any]]] = {"addons": {}, "pod-identity-associations": {}}
         self._moto = DomainDispatcherApplication(create_backend_app)
+        self._refuses = False
+        self._in_flight = 0
+        self._change = threading.Condition()
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Answer what is in flight, and each later request with 503: then no client misses the answer to a change."""
+        with self._change:
+            self._refuses = True
+            assert self._change.wait_for(lambda: not self._in_flight, timeout=60)
+        try:
+            yield
+        finally:
+            self._refuses = False
 
     def __call__(self, environment: _Environment, start: _Start) -> Iterable[bytes]:
+        with self._change:
+            if self._refuses:
+                start("503 x", [("Content-Length", "0")])
+                return [b""]
+            self._in_flight += 1
+        try:
+            return list(self._route(environment, start))
+        finally:
+            with self._change:
+                self._in_flight -= 1
+                self._change.notify_all()
+
+    def _route(self, environment: _Environment, start: _Start) -> Iterable[bytes]:
         match = _PATH.fullmatch(environment["PATH_INFO"])
         if match is None:
             found: Iterable[bytes] = self._moto(environment, start)

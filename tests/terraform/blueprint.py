@@ -4,6 +4,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,12 @@ _INVENTORY: dict[str, tuple[str, Callable[[Any], list[str]]]] = {
             each["NatGatewayId"] for each in aws.describe_nat_gateways()["NatGateways"] if each["State"] != "deleted"
         ],
     ),
-    "endpoints": ("ec2", lambda aws: [each["VpcEndpointId"] for each in aws.describe_vpc_endpoints()["VpcEndpoints"]]),
+    "endpoints": (
+        "ec2",
+        lambda aws: [
+            each["VpcEndpointId"] for each in aws.describe_vpc_endpoints()["VpcEndpoints"] if each["State"] != "deleted"
+        ],
+    ),
     "templates": (
         "ec2",
         lambda aws: [each["LaunchTemplateName"] for each in aws.describe_launch_templates()["LaunchTemplates"]],
@@ -87,8 +93,11 @@ class Blueprint:
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < deadline
             time.sleep(0.3)
-        process.send_signal(signal_)
-        output, _ = process.communicate(timeout=200)
+        # An answer that the interruption loses would leave a thing that Terraform does not know, as SIGKILL does.
+        with self.parts.refusing() if signal_ == signal.SIGINT else nullcontext():
+            time.sleep(0.5)  # the last answers arrive
+            process.send_signal(signal_)
+            output, _ = process.communicate(timeout=200)
         assert process.returncode != 0, output
         return str(output)
 

@@ -12,9 +12,12 @@ LONGEST_FIRST = (
     "test_wheel.py",
     "docs/test_code_blocks.py",
     "examples/test_observe.py",
+    "terraform/test_eks.py",
     "robustness/test_llm_slow_clients.py",
     "robustness/test_grpc_slow_clients.py",
     "fleet/test_loop.py",
+    "tuning/test_tune.py",
+    "load_balancing/test_real_proxies.py",
     "backends/pytorch/test_processes.py",
 )
 

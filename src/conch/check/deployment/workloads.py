@@ -48,7 +48,9 @@ class Container:
 
     @property
     def is_server(self) -> bool:
-        """Whether an inference server runs in it."""
+        """Whether an inference server runs in it; `conch health` and others of its sub-commands run none."""
+        if self.words[:1] == ["conch"] and self.words[1:2] != ["serve"]:
+            return False
         return bool(_SERVER_COMMAND.search(" ".join(self.words))) or bool(_SERVER_IMAGE.search(self.image))
 
     @property

@@ -130,6 +130,17 @@ def test_a_sound_deployment(tmp_path: Path) -> None:
     assert [each.message for each in found(tmp_path)] == []
 
 
+def test_other_commands_of_the_servers_image_need_no_probes(tmp_path: Path) -> None:
+    image = "ghcr.io/conch-server/conch:0.1.0"
+    container = {"name": "test", "image": image, "command": ["conch", "health", "--metadata"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "test"}, "spec": {"containers": [container]}}
+    write_objects(tmp_path / "a.yaml", [pod])
+    assert ids(tmp_path) == []
+    container["command"] = ["conch", "serve", "--model-repository=/models"]
+    write_objects(tmp_path / "a.yaml", [pod])
+    assert ids(tmp_path) == ["probe-missing"]
+
+
 def test_objects_of_another_namespace_are_not_compared(tmp_path: Path) -> None:
     other = service(selector={"app": "x"}) | {"metadata": {"name": "triton", "namespace": "other"}}
     here = deployment() | {"metadata": {"name": "triton", "namespace": "here"}}

@@ -3,8 +3,6 @@
 import asyncio
 import re
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -12,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 from conch.fleet.child import Child
+from conch.fleet.readiness import answers_ok
 
 _STARTED = {
     "http": re.compile(r"Started HTTPService at \S*:(\d+)"),
@@ -108,7 +107,7 @@ class Replica:
         if self.ready and monotonic() < self._next_probe:
             return
         self._next_probe = monotonic() + _PROBE_PERIOD_S
-        ready = await asyncio.to_thread(_is_ready, f"http://{self.address('http')}/v2/health/ready")
+        ready = await asyncio.to_thread(answers_ok, f"http://{self.address('http')}/v2/health/ready", _PROBE_TIMEOUT_S)
         if self.state is ReplicaState.RUNNING:
             self._set_ready(ready, now_s)
 
@@ -141,11 +140,3 @@ def _listening(log: Path) -> dict[str, int]:
     """Return the ports by service that a server has logged so far."""
     text = log.read_text(errors="replace") if log.exists() else ""
     return {name: int(found[1]) for name, pattern in _STARTED.items() if (found := pattern.search(text))}
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as response:  # noqa: S310 - http on loopback
-            return bool(response.status == 200)
-    except (OSError, ValueError):
-        return False

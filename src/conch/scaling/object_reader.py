@@ -18,6 +18,16 @@ class ObjectReader:
         self._fields: dict[str, Any] = {str(key): value for key, value in document.items() if value is not None}
         self._known: set[str] = set()
 
+    @classmethod
+    def of_object(cls, document: Mapping[str, Any], api_version: str, kind: str) -> "tuple[str, ObjectReader]":
+        """Return the name of an object, and the reader of its `spec`. Refuses other kinds and versions."""
+        whole = cls(document, kind)
+        for name, expected in (("kind", kind), ("apiVersion", api_version)):
+            if document.get(name) != expected:
+                raise whole.reject(name, expected)
+        metadata = cls(document.get("metadata") or {}, "metadata")
+        return metadata.text("name", "unnamed"), cls(document.get("spec"), "spec")
+
     def has(self, name: str) -> bool:
         """Return whether the field is present."""
         self._known.add(name)

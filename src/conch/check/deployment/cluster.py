@@ -5,8 +5,9 @@ from typing import Any
 
 from conch.check.deployment.workloads import Container, PodOwner
 from conch.check.finding import Finding, Related
-from conch.check.monitoring.objects import MonitoringObject, items, mapping
+from conch.check.monitoring.objects import MonitoringObject
 from conch.check.rules import kubernetes as rules
+from conch.monitoring.object_parts import items, mapping, selects
 
 _METRICS_PORT = 8002
 # Kind → keys of the lowest and the highest number of replicas.
@@ -42,7 +43,7 @@ def check_together(objects: Sequence[MonitoringObject], workloads: Sequence[PodO
 def _service(service: MonitoringObject, workloads: Sequence[PodOwner]) -> Iterator[Finding]:
     selector = mapping(service.value, "spec", "selector")
     reachable = [each for each in workloads if _same_namespace(service, each.source)]
-    selected = [each for each in reachable if selector and _selects(selector, each.labels)]
+    selected = [each for each in reachable if selects(selector, each.labels)]
     if selector and not selected:
         named = [each for each in reachable if each.source.name == service.name]
         if named:
@@ -98,7 +99,7 @@ def _budget(
     elif isinstance(least, int) and not items(spec, "selector", "matchExpressions"):
         wanted = mapping(spec, "selector", "matchLabels")
         for each in workloads:
-            if not wanted or not _same_namespace(budget, each.source) or not _selects(wanted, each.labels):
+            if not _same_namespace(budget, each.source) or not selects(wanted, each.labels):
                 continue
             lowest = _lowest_replicas(each, scalers)
             if lowest is not None and least >= lowest[0]:
@@ -163,10 +164,6 @@ def _autoscaler(scaler: MonitoringObject, workloads: Sequence[PodOwner]) -> Iter
 def _requests(container: Mapping[str, Any], resource: str) -> bool:
     """Whether a container requests a resource; a limit without a request is one."""
     return any(resource in mapping(container, "resources", key) for key in ("requests", "limits"))
-
-
-def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    return all(labels.get(str(name)) == str(value) for name, value in selector.items())
 
 
 def _same_namespace(one: MonitoringObject, other: MonitoringObject) -> bool:

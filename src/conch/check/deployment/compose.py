@@ -7,8 +7,9 @@ from typing import Any
 from conch.check.deployment.dockerfiles import is_outside_of_models
 from conch.check.deployment.secrets import is_secret, secret_message
 from conch.check.finding import Finding
-from conch.check.monitoring.objects import MonitoringObject, mapping
+from conch.check.monitoring.objects import MonitoringObject
 from conch.check.rules import deployment as rules
+from conch.monitoring.object_parts import mapping
 
 _UNVERSIONED = re.compile(r"^[\w./-]+(?::\d+/[\w./-]+)?(?::latest)?$")
 

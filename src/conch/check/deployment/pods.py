@@ -7,9 +7,9 @@ from typing import Any
 from conch.check.deployment.secrets import is_secret, secret_message
 from conch.check.deployment.workloads import Container, PodOwner
 from conch.check.finding import Finding
-from conch.check.monitoring.objects import items, mapping
 from conch.check.rules import deployment as deployment_rules
 from conch.check.rules import kubernetes as rules
+from conch.monitoring.object_parts import items, mapping
 
 _GPU = re.compile(r"nvidia\.com/(?:gpu|mig-.*)$")
 _MIN_LOAD_S = 120  # a liveness probe that waits as long is taken as meant for a slow start

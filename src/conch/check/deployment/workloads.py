@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from conch.check.finding import Place
-from conch.check.monitoring.objects import MonitoringObject, items, labels_of, mapping
+from conch.check.monitoring.objects import MonitoringObject
+from conch.monitoring.object_parts import items, labels_of, mapping
 
 # Kind → path of the pod's template; () for a pod itself.
 _TEMPLATES: dict[str, tuple[str, ...]] = {

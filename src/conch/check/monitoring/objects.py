@@ -7,6 +7,7 @@ from typing import Any
 
 from conch.check.finding import Place
 from conch.check.source import SourceFile
+from conch.monitoring.object_parts import labels_of, mapping
 from conch.monitoring.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
 
 
@@ -73,21 +74,3 @@ def _objects(source: SourceFile, document: YamlDocument, path: YamlPath, value: 
                 yield MonitoringObject(source, document, (*path, "items", index), item)
     elif isinstance(value, dict):
         yield MonitoringObject(source, document, path, value)
-
-
-def mapping(value: Any, *keys: str) -> dict[str, Any]:
-    """Return the mapping below keys; empty if there is none."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else {}
-
-
-def items(value: Any, *keys: str) -> list[dict[str, Any]]:
-    """Return the mappings in the list below keys."""
-    found = mapping(value, *keys[:-1]).get(keys[-1])
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def labels_of(metadata: dict[str, Any]) -> dict[str, str]:
-    """Return the labels of an object's metadata."""
-    return {str(name): str(value) for name, value in mapping(metadata, "labels").items()}

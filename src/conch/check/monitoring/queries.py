@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from conch.check.finding import Finding, Place, Related
-from conch.check.monitoring.objects import MonitoringObject, mapping
+from conch.check.monitoring.objects import MonitoringObject
 from conch.check.python.metrics import DeclaredMetric
 from conch.check.rules import monitoring as rules
 from conch.check.source import SourceFile
 from conch.metric_catalog.catalog import all_metrics
+from conch.monitoring.object_parts import mapping
 from conch.monitoring.promql import Node, PromqlError, metric_names
 from conch.monitoring.rules.analysis import AnalysedRule, RuleProblem, analyse_rules, expression_problems
 from conch.monitoring.rules.known_metrics import MetricTable

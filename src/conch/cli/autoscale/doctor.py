@@ -11,9 +11,10 @@ from conch.bench.observers.scrape import ScrapeSettings, scrape
 from conch.cli.text_files import read_text
 from conch.cli.yaml_files import parse_yaml
 from conch.errors import ConfigError
+from conch.monitoring.object_parts import items, part
 from conch.monitoring.yaml_documents import YamlError, load_documents
 from conch.scaling.doctor.diagnosis import diagnose
-from conch.scaling.doctor.facts import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts, part, parts
+from conch.scaling.doctor.facts import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts
 
 _BROKEN_STATUS = 1
 _HPA = "HorizontalPodAutoscaler"
@@ -43,7 +44,7 @@ def doctor(given: Namespace) -> int:
     adapter = _adapter_rules(objects)
     links: dict[str, list[Link]] = {}
     for each in autoscalers:
-        metrics = [_metric(item) for item in parts(each, "spec", "metrics")]
+        metrics = [_metric(item) for item in items(each, "spec", "metrics")]
         series = {
             name: _series(given.prometheus, name) for kind, name in metrics if given.prometheus and kind == "Pods"
         }
@@ -77,11 +78,11 @@ def _missing(objects: Sequence[Mapping[str, Any]], name: str) -> str:
 
 def _documents(file: str) -> list[dict[str, Any]]:
     text = read_text(Path("/dev/stdin" if file == "-" else file))
-    items: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for each in parse_yaml(text, file):
         if isinstance(each, dict):
-            items += [dict(item) for item in parts(each, "items")] if each.get("kind") == "List" else [each]
-    return items
+            found += [dict(item) for item in items(each, "items")] if each.get("kind") == "List" else [each]
+    return found
 
 
 def _adapter_rules(objects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
@@ -119,7 +120,7 @@ def _series(url: str, name: str) -> SeriesFacts:
         answer = _json(f"{url.rstrip('/')}/api/v1/query?{query}")
     except (OSError, ValueError) as error:
         return SeriesFacts(error=str(error))
-    return SeriesFacts([each.get("metric", {}) for each in parts(answer, "data", "result")])
+    return SeriesFacts([each.get("metric", {}) for each in items(answer, "data", "result")])
 
 
 def _json(url: str) -> Any:
@@ -138,7 +139,7 @@ def _values(url: str, namespace: str, kind: str, name: str) -> ApiFacts:
         answer = _json(f"{url}/{path}")
     except (OSError, ValueError) as error:
         return ApiFacts(error=f"{path}: {error}")
-    return ApiFacts(len(parts(answer, "items")))
+    return ApiFacts(len(items(answer, "items")))
 
 
 def _from_cluster(url: str, namespace: str) -> list[dict[str, Any]]:
@@ -153,7 +154,7 @@ def _from_cluster(url: str, namespace: str) -> list[dict[str, Any]]:
             continue
         # Items of a list have neither kind nor version.
         version = path.partition("/namespaces")[0].removeprefix("apis/").removeprefix("api/")
-        found += [{**item, "kind": kind, "apiVersion": version} for item in parts(answer, "items")]
+        found += [{**item, "kind": kind, "apiVersion": version} for item in items(answer, "items")]
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from conch.errors import Unavailable
 from conch.fleet.child import Child
+from conch.fleet.readiness import answers_ok
 from conch.fleet.replica import Replica
 from conch.fleet.timing import LOOKBACK_S, SCRAPE_INTERVAL_S, Timing
 from conch.monitoring.rules.documents import rule_file
@@ -113,7 +114,7 @@ class PrometheusProcess:
 
     async def is_ready(self) -> bool:
         """Return whether it answers."""
-        return await asyncio.to_thread(_answers, f"{self.url}/-/ready")
+        return await asyncio.to_thread(answers_ok, f"{self.url}/-/ready", _QUERY_TIMEOUT_S)
 
     def set_targets(self, replicas: Sequence[Replica]) -> None:
         """Scrape these replicas."""
@@ -128,11 +129,3 @@ class PrometheusProcess:
     async def stop(self) -> None:
         """End."""
         await self.child.stop(_STOP_TIMEOUT_S)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=_QUERY_TIMEOUT_S) as response:  # noqa: S310 - http on loopback
-            return bool(response.status == 200)
-    except (OSError, ValueError):
-        return False

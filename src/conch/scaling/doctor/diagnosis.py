@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from conch.metric_catalog.catalog import all_metrics
+from conch.monitoring.object_parts import items, mapping, part, selects
 from conch.monitoring.rules.known_metrics import MetricTable
 from conch.monitoring.rules.recording import QUEUE_COMPUTE
-from conch.scaling.doctor.facts import AutoscalerFacts, KubernetesObject, Link, LinkState, name_of, part, parts
+from conch.scaling.doctor.facts import AutoscalerFacts, KubernetesObject, Link, LinkState, name_of
 from conch.scaling.hpa.read import read_hpa
 from conch.scaling.hpa.spec import HpaSpec, MetricSpec, MetricType
 
@@ -70,7 +71,7 @@ def _resource(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iter
     if workload is not None:
         lacking = [
             str(each.get("name"))
-            for each in parts(workload, "spec", "template", "spec", "containers")
+            for each in items(workload, "spec", "template", "spec", "containers")
             if part(each, "resources", "requests", metric.name) is None
             and part(each, "resources", "limits", metric.name) is None
             and metric.container in {"", each.get("name")}
@@ -117,8 +118,8 @@ def _rule(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
     recorded = {
         str(rule.get("record"))
         for each in rules
-        for group in parts(each.get("spec") or each, "groups")
-        for rule in parts(group, "rules")
+        for group in items(each.get("spec") or each, "groups")
+        for rule in items(group, "rules")
     }
     if metric.name in recorded:
         yield Link(metric.name, "recording rule", _OK, "a rule records it")
@@ -135,31 +136,31 @@ def _monitor(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Itera
     if not monitors or workload is None:
         yield Link(metric.name, "scrape", _UNKNOWN, "there is no monitor with its workload among the files")
         return
-    template = part(workload, "spec", "template", "metadata", "labels") or {}
+    template = mapping(workload, "spec", "template", "metadata", "labels")
     ports = {
         str(port.get("name"))
-        for container in parts(workload, "spec", "template", "spec", "containers")
-        for port in parts(container, "ports")
+        for container in items(workload, "spec", "template", "spec", "containers")
+        for port in items(container, "ports")
     }
     services = [
         each
         for each in facts.objects
-        if each.get("kind") == "Service" and _selects(part(each, "spec", "selector"), template)
+        if each.get("kind") == "Service" and selects(mapping(each, "spec", "selector"), template)
     ]
     faults = []
     for monitor in monitors:
         of_pods = monitor["kind"] == "PodMonitor"
-        wanted = part(monitor, "spec", "selector", "matchLabels") or {}
+        wanted = mapping(monitor, "spec", "selector", "matchLabels")
         named = f"{monitor['kind']} '{name_of(monitor)}'"
-        chosen = [each for each in services if _selects(wanted, part(each, "metadata", "labels") or {})]
-        if not (_selects(wanted, template) if of_pods else chosen):
+        chosen = [each for each in services if selects(wanted, mapping(each, "metadata", "labels"))]
+        if not (selects(wanted, template) if of_pods else chosen):
             what = "the pods do" if of_pods else "no Service of the pods has"
             faults.append(f"{named} selects {_written(wanted)}, which {what}{' not have' if of_pods else ''}")
             continue
         names = (
-            ports if of_pods else {str(port.get("name")) for each in chosen for port in parts(each, "spec", "ports")}
+            ports if of_pods else {str(port.get("name")) for each in chosen for port in items(each, "spec", "ports")}
         )
-        endpoints = parts(monitor, "spec", "podMetricsEndpoints" if of_pods else "endpoints")
+        endpoints = items(monitor, "spec", "podMetricsEndpoints" if of_pods else "endpoints")
         lacking = [str(each["port"]) for each in endpoints if each.get("port") and str(each["port"]) not in names]
         if lacking:
             faults.append(f"{named} scrapes port '{lacking[0]}'; there is {', '.join(sorted(names)) or 'none'}")
@@ -167,10 +168,6 @@ def _monitor(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Itera
         yield Link(metric.name, "scrape", _OK, f"{named} selects the pods")
         return
     yield Link(metric.name, "scrape", _BROKEN, "; ".join(faults), "make labels and ports agree")
-
-
-def _selects(wanted: Any, labels: Mapping[str, Any]) -> bool:
-    return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
 
 
 def _written(labels: Mapping[str, Any]) -> str:
@@ -205,7 +202,7 @@ def _adapter(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
         name = re.match(r"[\w:]+", query)
         if metric.name not in {part(rule, "name", "as"), name[0] if name and not part(rule, "name", "as") else None}:
             continue
-        overrides = part(rule, "resources", "overrides") or {}
+        overrides = mapping(rule, "resources", "overrides")
         resources = {str(part(each, "resource")) for each in overrides.values()}
         template = part(rule, "resources", "template")
         if template is None and not {"namespace", "pod"} <= resources:
@@ -235,12 +232,12 @@ def _status(facts: AutoscalerFacts) -> Iterator[Link]:
     status: Any = facts.autoscaler.get("status")
     if not status:
         return
-    for condition in parts(status, "conditions"):
+    for condition in items(status, "conditions"):
         reason = str(condition.get("reason", ""))
         bad = condition.get("status") != ("False" if condition.get("type") == "ScalingLimited" else "True")
         if bad and reason != "TooFewReplicas":  # fewer than minReplicas are wanted: as it should be
             text, remedy = _REASONS.get(reason, (str(condition.get("message", "")), ""))
             yield Link("", f"status {condition.get('type')}", _BROKEN, f"{reason}: {text}", remedy)
-    if not parts(status, "conditions"):
+    if not items(status, "conditions"):
         text = "the controller has not looked at it yet; kubectl shows <unknown> for its first 15 s"
         yield Link("", "status", _UNKNOWN, text)

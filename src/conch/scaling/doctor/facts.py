@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
+from conch.monitoring.object_parts import part
+
 KubernetesObject: TypeAlias = Mapping[str, Any]
 
 
@@ -57,19 +59,6 @@ class Link:
     remedy: str = ""
 
 
-def part(value: Any, *keys: str) -> Any:
-    """Return the value below keys, or None."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def name_of(found: KubernetesObject) -> str:
     """Return the name of an object."""
     return str(part(found, "metadata", "name") or "")
-
-
-def parts(value: Any, *keys: str) -> list[Mapping[str, Any]]:
-    """Return the mappings of the list below keys."""
-    found = part(value, *keys)
-    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []

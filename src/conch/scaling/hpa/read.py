@@ -48,13 +48,7 @@ def read_hpa(document: Mapping[str, Any]) -> HpaSpec:
 
     Raises ConfigError with the path, the value and what is allowed there.
     """
-    whole = ObjectReader(document, "HorizontalPodAutoscaler")
-    if document.get("kind") != "HorizontalPodAutoscaler":
-        raise whole.reject("kind", "HorizontalPodAutoscaler")
-    if document.get("apiVersion") != "autoscaling/v2":
-        raise whole.reject("apiVersion", "autoscaling/v2")
-    metadata = ObjectReader(document.get("metadata") or {}, "metadata")
-    spec = ObjectReader(document.get("spec"), "spec")
+    name, spec = ObjectReader.of_object(document, "autoscaling/v2", "HorizontalPodAutoscaler")
     target = spec.mapping("scaleTargetRef")
     target.any("apiVersion")
     read = HpaSpec(
@@ -62,7 +56,7 @@ def read_hpa(document: Mapping[str, Any]) -> HpaSpec:
         min_replicas=spec.integer("minReplicas", 0, default=1),
         metrics=tuple(_metric(each) for each in spec.items("metrics")) or (_default_metric(),),
         behavior=read_behavior(spec.mapping("behavior")) if spec.has("behavior") else None,
-        name=metadata.text("name", "unnamed"),
+        name=name,
         target=(target.text("kind"), target.text("name")),
     )
     target.finish()

@@ -38,13 +38,7 @@ def read_scaled_object(document: Mapping[str, Any]) -> ScaledObjectSpec:
 
     Raises ConfigError with the path, the value and what is allowed there.
     """
-    whole = ObjectReader(document, "ScaledObject")
-    if document.get("kind") != "ScaledObject":
-        raise whole.reject("kind", "ScaledObject")
-    if document.get("apiVersion") != "keda.sh/v1alpha1":
-        raise whole.reject("apiVersion", "keda.sh/v1alpha1")
-    metadata = ObjectReader(document.get("metadata") or {}, "metadata")
-    spec = ObjectReader(document.get("spec"), "spec")
+    name, spec = ObjectReader.of_object(document, "keda.sh/v1alpha1", "ScaledObject")
     target = spec.mapping("scaleTargetRef")
     target.any("apiVersion", "envSourceContainerName")
     behavior, modifiers = _advanced(spec.mapping("advanced")) if spec.has("advanced") else (None, None)
@@ -59,7 +53,7 @@ def read_scaled_object(document: Mapping[str, Any]) -> ScaledObjectSpec:
         fallback=_fallback(spec.mapping("fallback")) if spec.has("fallback") else None,
         behavior=behavior,
         modifiers=modifiers,
-        name=metadata.text("name", "unnamed"),
+        name=name,
         target=(target.text("kind", "Deployment"), target.text("name")),
     )
     target.finish()

@@ -21,8 +21,9 @@ VALUES = {RATIO: ApiFacts(1)}
 
 @pytest.fixture
 def chart() -> dict[str, dict[str, Any]]:
-    """Copies of the objects of a release by kind."""
-    values = read_values({"autoscaling": {"type": "hpa"}, "monitoring": {"enabled": True}})
+    """Copies of the objects of a release by kind. Its autoscaler has one metric."""
+    autoscaling = {"type": "hpa", "metrics": [{"name": RATIO}]}
+    values = read_values({"autoscaling": autoscaling, "monitoring": {"enabled": True}})
     return {each["kind"]: copy.deepcopy(each) for each in objects(values, Release("gpt2"))}
 
 

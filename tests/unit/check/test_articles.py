@@ -11,7 +11,7 @@ import pytest
 
 from conch.check.finding import Finding
 from conch.check.run import check_paths
-from tests.unit.check.repository import found
+from tests.unit.check.repository import found, write
 
 ARTICLES = Path(__file__).parent / "articles"
 # Number of the mistake, file, rule, line, part of the message, part of the remedy.
@@ -89,3 +89,9 @@ def test_all_mistakes_but_arithmetic_have_a_rule() -> None:
 
 def test_a_single_file_of_an_article() -> None:
     assert [each.rule.id for each in found(ARTICLES / "s0" / "tunnel.sh")] == ["tunnel-public"]
+
+
+def test_code_blocks_of_a_page(tmp_path: Path) -> None:
+    code = (ARTICLES / "s2" / "main.tf").read_text()
+    page = write(tmp_path / "page.md", f"The variable:\n\n- environment:\n- shm-size\n\n```hcl\n{code}```\n")
+    assert [(each.rule.id, each.place.line) for each in found(page)] == [("shm-variable", 6 + 16)]

@@ -21,6 +21,7 @@ from conch.deployment.kubernetes.scaling.scaling_metrics import POD_METRICS, ada
 from conch.deployment.values.monitoring import ThresholdValues
 from conch.deployment.values.read import read_values
 from conch.deployment.values.scaling.autoscaling import PodMetricName
+from conch.limits.annotations import read_annotations
 from conch.monitoring.rules.documents import proof_file
 from conch.monitoring.rules.rule import InputSeries, Proof
 from conch.monitoring.rules.thresholds import Thresholds
@@ -47,6 +48,18 @@ def of(values: dict[str, Any], kind: str, suffix: str = "") -> dict[str, Any]:
 
 def matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
     return bool(selector) and selector.items() <= labels.items()
+
+
+def test_the_server_reads_the_limits_of_the_chart_back() -> None:
+    entry = {"model": "a", "requests_per_second": 10}
+    limits = {"maxQps": 80, "maxTokensPerSecond": 2000, "enforced": True, "entries": [entry]}
+    found = read_annotations(of({"limits": limits}, "Deployment"))
+    assert sorted((key.subject.model, key.quantity.value, value) for key, value in found.items()) == [
+        ("*", "requests_per_second", 80),
+        ("*", "tokens_per_second", 2000),
+        ("a", "requests_per_second", 10),
+    ]
+    assert all(key.enforced for key in found if key.subject.model == "*")
 
 
 # Selectors: what the source's monitor selected had no labels.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conch.check.deployment.charts import CHART_FILE, RenderedChart, render_charts
-from conch.check.deployment.command_lines import check_command_lines
+from conch.check.deployment.command_lines import check_command_lines, fenced_lines
 from conch.check.deployment.dockerfiles import check_dockerfile, is_dockerfile
 from conch.check.deployment.images import check_shm_variable
 from conch.check.deployment.secrets import check_known_secrets
@@ -43,7 +43,10 @@ def _lines_of(source: SourceFile) -> Iterator[Finding]:
     if suffix != ".json":
         yield from check_command_lines(source)
         yield from check_tunnels(source)
-        if suffix != ".md":
+        if suffix == ".md":
+            code = fenced_lines(source.text.split("\n"))
+            yield from (each for each in check_shm_variable(source) if each.place.line - 1 in code)
+        else:
             yield from check_shm_variable(source)
             yield from check_known_secrets(source)
     if is_dockerfile(source):

@@ -89,7 +89,7 @@ def _commands(source: SourceFile) -> Iterator[list[_Word]]:
     lines = [line if len(line) <= _MAX_LINE_CHARACTERS else "" for line in source.text.split("\n")]
     code = set(range(len(lines)))
     if source.path.suffix == ".md":
-        code = _fenced(lines)
+        code = fenced_lines(lines)
         for number in set(range(len(lines))) - code:
             for span in _SPAN.finditer(lines[number]):
                 if match := _PROGRAM.search(span[1]):
@@ -145,7 +145,7 @@ def _words(source: SourceFile, number: int, line: str, start: int, shift: int = 
             return
 
 
-def _fenced(lines: list[str]) -> set[int]:
+def fenced_lines(lines: list[str]) -> set[int]:
     """Return the numbers of the lines inside the code blocks of a Markdown text."""
     inside, code = False, set()
     for number, line in enumerate(lines):

@@ -97,6 +97,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"resources": {"limit": {"cpu": 1}}}, "resources: unknown key 'limit'; Known: claims, limits, requests"),
     ({"podLabels": {"app": "other"}}, "podLabels: app is set by the chart; use another label"),
     ({"service": {"grpcPort": 8000}}, "service.grpcPort 8000 equals service.httpPort; use another port"),
+    ({"service": {"metricsPort": 8001}}, "service.metricsPort 8001 equals service.grpcPort; use another port"),
     ({"secrets": {"tls": {"mutual": True}}}, "secrets.tls.mutual needs secrets.tls.secretName: without a certificate"),
 ]
 

@@ -37,6 +37,11 @@
 {{- if eq (int .Values.service.httpPort) (int .Values.service.grpcPort) -}}
 {{- $problems = append $problems (printf "service.grpcPort %d equals service.httpPort; use another port" (int .Values.service.grpcPort)) -}}
 {{- end -}}
+{{- range $name := list "httpPort" "grpcPort" -}}
+{{- if eq (int $.Values.service.metricsPort) (get $.Values.service $name | int) -}}
+{{- $problems = append $problems (printf "service.metricsPort %d equals service.%s; use another port" (int $.Values.service.metricsPort) $name) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.secrets.tls.mutual (not .Values.secrets.tls.secretName) -}}
 {{- $problems = append $problems "secrets.tls.mutual needs secrets.tls.secretName: without a certificate, clients connect without TLS" -}}
 {{- end -}}

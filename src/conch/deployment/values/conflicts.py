@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from conch.deployment.values.chart_keys import CHART_KEYS
 from conch.deployment.values.deployment import DeploymentValues
+from conch.deployment.values.network.service import ServiceValues
 from conch.deployment.values.scaling.autoscaling import AutoscalingValues
 from conch.metric_catalog.catalog import all_metrics
 
@@ -41,8 +42,7 @@ def conflicts(values: DeploymentValues) -> Iterator[str]:
     yield from _resources(values)
     yield from _repository(values)
     yield from _accelerator(values)
-    if values.service.http_port == values.service.grpc_port:
-        yield f"service.grpcPort {values.service.grpc_port} equals service.httpPort; use another port"
+    yield from _ports(values.service)
     if values.secrets.tls.mutual and not values.secrets.tls.secret_name:
         yield "secrets.tls.mutual needs secrets.tls.secretName: without a certificate, clients connect without TLS"
     monitoring = values.monitoring
@@ -76,6 +76,14 @@ def _keys_of_chart(values: DeploymentValues) -> Iterator[str]:
         for name in names:
             if name in CHART_KEYS[place]:
                 yield f"{place}: {name} is set by the chart; use {CHART_KEYS[place][name]}"
+
+
+def _ports(service: ServiceValues) -> Iterator[str]:
+    if service.grpc_port == service.http_port:
+        yield f"service.grpcPort {service.grpc_port} equals service.httpPort; use another port"
+    for name, port in (("httpPort", service.http_port), ("grpcPort", service.grpc_port)):
+        if service.metrics_port == port:
+            yield f"service.metricsPort {port} equals service.{name}; use another port"
 
 
 def _resources(values: DeploymentValues) -> Iterator[str]:

@@ -186,13 +186,13 @@ async def test_open_connections_are_answered_while_the_server_drains(tmp_path: P
             return response.status, response.read().decode(), response.getheader("Content-Length")
 
         with closing(connection), triton.InferenceServerClient(server.grpc) as grpc:
-            assert ask("GET", "/v2/health/ready") == (200, '{"ready":true}', "14")
+            assert ask("GET", "/v2/health/ready") == (200, "", "0")
             assert grpc.is_server_ready()
             asked = asyncio.create_task(asyncio.to_thread(infer, server.http, "m", "INPUT0"))
             await until(begun.exists)
             server.process.send_signal(signal.SIGTERM)
             await until(lambda: ask("GET", "/v2/health/ready") == (400, "", "0"))
-            assert ask("GET", "/v2/health/live") == (200, '{"live":true}', "13")
+            assert ask("GET", "/v2/health/live") == (200, "", "0")
             for endpoint in ("infer", "generate"):
                 status, text, _ = ask(
                     "POST", f"/v2/models/m/{endpoint}", body if endpoint == "infer" else '{"INPUT0":3}'

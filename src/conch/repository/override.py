@@ -1,5 +1,6 @@
 """Overrides of a load request: a configuration, and uploaded files that replace the model's directory."""
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -57,8 +58,8 @@ def _write(name: str, path: str, target: Path, contents: bytes) -> None:
     except OSError as error:
         if error.errno in MACHINE_ERRORS:
             raise Unavailable(
-                f"load of '{name}': 'file:{path}' cannot be written: {error.strerror}; set the environment variable "
-                "TMPDIR to another folder"
+                f"load of '{name}': 'file:{path}' cannot be written to '{tempfile.gettempdir()}': {error.strerror}; "
+                "set the environment variable TMPDIR to another folder"
             ) from error
         raise ConfigError(f"load of '{name}': 'file:{path}' cannot be written: {error.strerror}") from error
 

@@ -123,7 +123,7 @@ resource "aws_eks_pod_identity_association" "karpenter" {
   role_arn        = aws_iam_role.karpenter[0].arn
 }
 
-# Made here, so that terraform destroy removes it: Karpenter would make one of its own for the role.
+# Made here, so that terraform destroy removes it: Karpenter would make a separate one for the role.
 resource "aws_iam_instance_profile" "node" {
   count = local.karpenter
   name  = "${var.name}-node"

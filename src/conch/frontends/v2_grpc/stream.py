@@ -12,6 +12,7 @@ cannot be throttled that way: when more than `_MAX_UNSENT_BYTES` wait for a clie
 ended and its requests are cancelled. Neither affects other streams.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -32,6 +33,7 @@ _MAX_UNREAD_BYTES = 64 * 2**20
 _MAX_UNSENT_BYTES = 256 * 2**20
 # The cost of a queued message beside its bytes.
 _MESSAGE_OVERHEAD = 128
+_LINGER_S = 0.5
 
 
 class ResponseSink(Protocol):
@@ -69,6 +71,8 @@ class InferStream:
         self.closed = False  # no further response is queued
         self._finished = False  # nothing more will be sent
         self._error: ConchError | None = None  # the error that ends the call, if any
+        self._linger = False  # whether the client gets a moment after the last answer
+        self._lingering = False  # whether that moment has begun
         self._reading: _Exchange | None = None  # whose request a worker process decodes; the next has to wait
 
     # Called by the transport.
@@ -140,13 +144,20 @@ class InferStream:
     def end(self) -> None:
         """Note that the client sends no more requests; the ones in flight are still answered."""
         self._ended = True
+        self._lingering = self._linger = False
         self._advance()
 
     def stop(self) -> None:
-        """Stop: take no more requests, answer the ones in flight, then end with UNAVAILABLE."""
+        """Stop: take no more requests, answer the ones in flight, then end with UNAVAILABLE.
+
+        After the last answer, the client has a moment to read it and to end the call: proxies reset a call that the
+        server ends first, and gRPC's clients then discard what they have not read.
+        """
         if not self._ended:
             self._error = Unavailable("the server is stopping")
-            self.end()
+            self._linger = bool(self._ordered or self._decoupled or self._unsent or self._reading is not None)
+            self._ended = True
+            self._advance()
 
     def cancel(self) -> None:
         """Cancel all requests and drop unsent responses: the client has disconnected."""
@@ -204,8 +215,12 @@ class InferStream:
         if not self._ended:
             self._sink.resume()
         elif not (unsent or self._ordered or self._decoupled or self._finished or self._reading is not None):
-            self.closed = self._finished = True
-            self._sink.finish(self._error)
+            if self._linger:
+                self._linger, self._lingering = False, True
+                asyncio.get_running_loop().call_later(_LINGER_S, self.end)
+            elif not self._lingering:
+                self.closed = self._finished = True
+                self._sink.finish(self._error)
 
     def _decode(self, message: RequestMessage, exchange: "_Exchange", timeline: Timeline) -> InferRequest:
         exchange.id = message.id
@@ -231,6 +246,7 @@ class InferStream:
 
     def _close(self) -> None:
         self._ended = self.closed = True
+        self._lingering = self._linger = False
         unanswered = [*self._ordered, *self._decoupled]
         self._ordered.clear()
         self._decoupled.clear()

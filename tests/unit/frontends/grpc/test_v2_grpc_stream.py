@@ -297,6 +297,38 @@ async def test_a_stopping_server_finishes_what_it_has_and_says_so(open_stream, i
         await stopped
 
 
+async def test_a_stopping_server_lets_the_client_end_a_stream_that_it_has_answered(
+    open_stream, inference, frontend, monkeypatch
+):
+    """A proxy resets a call that the server ends first, and gRPC's client discards what it has not read then."""
+    monkeypatch.setattr("conch.frontends.v2_grpc.stream._LINGER_S", 3600.0)
+    stream = open_stream()
+    await stream.send(request("held", "last"))
+    (held,) = await inference.wait_for(1)
+    stopped = asyncio.create_task(frontend.stop(20))
+    await asyncio.sleep(0.1)
+    held.answer(OUTPUT)
+    assert (await stream.answer()).infer_response.id == "last"
+    await asyncio.sleep(0.1)
+    assert not stream.call.done()
+    assert (await stream.failure()).code() is grpc.StatusCode.UNAVAILABLE
+    async with asyncio.timeout(10):
+        await stopped
+
+
+async def test_a_stopping_server_ends_an_answered_stream_that_the_client_keeps_open(open_stream, inference, frontend):
+    stream = open_stream()
+    await stream.send(request("held", "last"))
+    (held,) = await inference.wait_for(1)
+    stopped = asyncio.create_task(frontend.stop(20))
+    await asyncio.sleep(0.1)
+    held.answer(OUTPUT)
+    assert (await stream.answer()).infer_response.id == "last"
+    async with asyncio.timeout(10):
+        assert await stream.call.code() is grpc.StatusCode.UNAVAILABLE
+        await stopped
+
+
 # ---- several streams, slow readers
 
 

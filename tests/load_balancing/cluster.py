@@ -50,7 +50,8 @@ def write_models(folder: Path, gate: Path) -> None:
     write_identity(folder, "quick", "INT32", 1)
     write_python(folder, "held", ends, f"while not os.path.exists({str(gate)!r}): time.sleep(0.05)\n{ECHO}")
     hour = "sequence_batching { max_sequence_idle_microseconds: 3600000000 }"
-    write_config(folder, "sequence", f'backend: "identity" max_batch_size: 4 {hour} {ends}')
+    # Room for all sequences of a test on one replica: by their hashes they may meet there.
+    write_config(folder, "sequence", f'backend: "identity" max_batch_size: 64 {hour} {ends}')
     write_scripted(folder, "words", {"reply": WORDS, "step_ms": 100})
     write_config(folder, "broken", 'backend: "onnxruntime"')
 

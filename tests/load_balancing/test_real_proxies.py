@@ -84,7 +84,7 @@ def test_requests_of_one_connection_go_to_all_replicas(
 def test_a_sequence_stays_on_its_replica(connect: Callable[[str, str], OneClient], proxy: str, protocol: str) -> None:
     client = connect(proxy, protocol)
     offset = 100 * (PROXIES.index(proxy) * 2 + PROTOCOLS.index(protocol)) + 1
-    sequences = range(offset, offset + 6)
+    sequences = range(offset, offset + 12)
     places = {one: set[str]() for one in sequences}
     for step in range(3):
         for one in sequences:

@@ -1,16 +1,17 @@
 """Prompts that never repeat, over processes forked from one source."""
 
 import json
-import os
 import socket
+import subprocess
+import sys
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 
 from conch.bench.inputs.text.prompts import PromptWriter
 from conch.bench.inputs.text.token_counter import TokenCounter
-from conch.bench.inputs.text.unique_prompts import SharedCounter, UniqueWords
+from conch.bench.inputs.text.unique_prompts import UniqueWords
 from conch.bench.inputs.text.vocabulary import Vocabulary, assumed_vocabulary
 from conch.bench.load_plan import ClosedLoop
 from conch.bench.prepared_request import PreparedRequest
@@ -31,22 +32,32 @@ def exact(words: Sequence[str] = WORDS) -> Vocabulary:
     return Vocabulary(tuple(words), ("about",), 3, 1.0, exact=True)
 
 
+FORKS = """
+import json, os
+from conch.bench.inputs.text.unique_prompts import SharedCounter
+
+def take(number):
+    os.write(1, json.dumps([counter.next() for _ in range(number)]).encode() + b"\\n")  # one system call a line
+
+counter = SharedCounter()
+take(3)
+children = []
+for _ in range(3):
+    children.append(os.fork())
+    if children[-1] == 0:
+        take(300)
+        os._exit(0)
+for child in children:
+    os.waitpid(child, 0)
+take(300)
+"""
+
+
 def test_numbers_are_unique_over_processes() -> None:
-    counter = SharedCounter()
-    numbers = [counter.next() for _ in range(3)]
-    receiving, sending = os.pipe()
-    for _ in range(3):
-        if os.fork() == 0:
-            os.write(sending, json.dumps([counter.next() for _ in range(300)]).encode() + b"\n")
-            os._exit(0)
-    for _ in range(3):
-        os.wait()
-    os.close(sending)
-    with os.fdopen(receiving) as lines:
-        for line in lines:
-            numbers += json.loads(line)
-    numbers += [counter.next() for _ in range(300)]
-    assert len(set(numbers)) == len(numbers) == 3 + 900 + 300
+    run = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True)
+    taken = [json.loads(line) for line in run.stdout.splitlines()]
+    assert sorted(len(each) for each in taken) == [3, 300, 300, 300, 300]
+    assert len(set(chain.from_iterable(taken))) == 3 + 900 + 300
 
 
 def test_spellings_have_one_length_and_differ_in_the_first_word() -> None:

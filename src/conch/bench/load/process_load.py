@@ -265,6 +265,7 @@ def _run_process(
     """Be a process of the generator until it ends."""
     status = 1
     try:
+        gc.freeze()  # garbage of the parent may own threads and processes that are not this process's to end
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's, which then stops the load
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         pauses = GcPauses()

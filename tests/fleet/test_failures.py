@@ -87,10 +87,20 @@ def fleet(hold: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flee
 
 
 def stream(address: str, responses: int, on_response: Callable[[], None]) -> int:
-    """Return how many responses one request over a stream gets. Raises InferenceServerException."""
+    """Return how many responses one request over a stream gets. Raises InferenceServerException.
+
+    The client is slow to read the end, as one that collects garbage: what it has not read must not be lost.
+    """
     results: queue.Queue[Any] = queue.Queue()
+    unread = iter(range(responses - 1, 0, -1))
+
+    def read(result: Any, error: InferenceServerException | None) -> None:
+        if next(unread, 0) == 1:
+            time.sleep(1)
+        results.put(error or result)
+
     with triton.InferenceServerClient(address, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
-        client.start_stream(lambda result, error: results.put(error or result))
+        client.start_stream(read)
         tensor = triton.InferInput("COUNT", [1], "INT32")
         tensor.set_data_from_numpy(np.array([responses], np.int32))
         client.async_stream_infer("counter", [tensor], enable_empty_final_response=True)

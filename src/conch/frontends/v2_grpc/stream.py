@@ -15,6 +15,7 @@ ended and its requests are cancelled. Neither affects other streams.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import Protocol
 
 from conch.core.served_model import ServedModel
@@ -33,7 +34,8 @@ _MAX_UNREAD_BYTES = 64 * 2**20
 _MAX_UNSENT_BYTES = 256 * 2**20
 # The cost of a queued message beside its bytes.
 _MESSAGE_OVERHEAD = 128
-_LINGER_S = 0.5
+# How long the client of an answered stream has to read the answer and to end the call, when the server stops.
+_LINGER_S = 3.0
 
 
 class ResponseSink(Protocol):
@@ -67,12 +69,14 @@ class InferStream:
         self._unsent: deque[Sequence[Buffer]] = deque()
         self._unsent_bytes = 0
         self._largest_bytes = _MAX_UNREAD_BYTES // _MAX_UNREAD_MESSAGES
+        self._loop = asyncio.get_running_loop()
         self._ended = False  # no request will follow
         self.closed = False  # no further response is queued
         self._finished = False  # nothing more will be sent
         self._error: ConchError | None = None  # the error that ends the call, if any
-        self._linger = False  # whether the client gets a moment after the last answer
-        self._lingering = False  # whether that moment has begun
+        self._answered_at = -inf  # when the last request was answered, by the loop's clock
+        self._lingers = False  # whether the client has time to end the call
+        self._lingering: asyncio.TimerHandle | None = None  # until that is over
         self._reading: _Exchange | None = None  # whose request a worker process decodes; the next has to wait
 
     # Called by the transport.
@@ -144,19 +148,18 @@ class InferStream:
     def end(self) -> None:
         """Note that the client sends no more requests; the ones in flight are still answered."""
         self._ended = True
-        self._lingering = self._linger = False
+        self._stop_lingering()
         self._advance()
 
     def stop(self) -> None:
         """Stop: take no more requests, answer the ones in flight, then end with UNAVAILABLE.
 
-        After the last answer, the client has a moment to read it and to end the call: proxies reset a call that the
-        server ends first, and gRPC's clients then discard what they have not read.
+        The client has `_LINGER_S` to read the last answer and to end the call: proxies reset a call that the server
+        ends first, and gRPC's clients then discard what they have not read.
         """
         if not self._ended:
             self._error = Unavailable("the server is stopping")
-            self._linger = bool(self._ordered or self._decoupled or self._unsent or self._reading is not None)
-            self._ended = True
+            self._ended = self._lingers = True
             self._advance()
 
     def cancel(self) -> None:
@@ -194,6 +197,7 @@ class InferStream:
     def settle(self, exchange: "_Exchange") -> None:
         """Note that a request is answered; send the responses that waited for it."""
         self._decoupled.discard(exchange)
+        self._answered_at = self._loop.time()
         ordered = self._ordered
         while ordered and ordered[0].done and not self.closed:
             for message in ordered.popleft().messages:
@@ -215,10 +219,10 @@ class InferStream:
         if not self._ended:
             self._sink.resume()
         elif not (unsent or self._ordered or self._decoupled or self._finished or self._reading is not None):
-            if self._linger:
-                self._linger, self._lingering = False, True
-                asyncio.get_running_loop().call_later(_LINGER_S, self.end)
-            elif not self._lingering:
+            if self._lingers and self._loop.time() < self._answered_at + _LINGER_S:
+                if self._lingering is None:
+                    self._lingering = self._loop.call_at(self._answered_at + _LINGER_S, self.end)
+            else:
                 self.closed = self._finished = True
                 self._sink.finish(self._error)
 
@@ -246,13 +250,18 @@ class InferStream:
 
     def _close(self) -> None:
         self._ended = self.closed = True
-        self._lingering = self._linger = False
+        self._stop_lingering()
         unanswered = [*self._ordered, *self._decoupled]
         self._ordered.clear()
         self._decoupled.clear()
         for exchange in unanswered:
             exchange.cancel()
         self._advance()
+
+    def _stop_lingering(self) -> None:
+        self._lingers = False
+        if self._lingering is not None:
+            self._lingering.cancel()
 
 
 class _Exchange:

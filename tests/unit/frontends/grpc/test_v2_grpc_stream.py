@@ -297,22 +297,41 @@ async def test_a_stopping_server_finishes_what_it_has_and_says_so(open_stream, i
         await stopped
 
 
+@pytest.mark.parametrize("answered", ["before", "after"])
 async def test_a_stopping_server_lets_the_client_end_a_stream_that_it_has_answered(
-    open_stream, inference, frontend, monkeypatch
+    open_stream, inference, frontend, monkeypatch, answered
 ):
     """A proxy resets a call that the server ends first, and gRPC's client discards what it has not read then."""
     monkeypatch.setattr("conch.frontends.v2_grpc.stream._LINGER_S", 3600.0)
     stream = open_stream()
     await stream.send(request("held", "last"))
     (held,) = await inference.wait_for(1)
+    if answered == "before":
+        held.answer(OUTPUT)
+        await stream.answer()
     stopped = asyncio.create_task(frontend.stop(20))
     await asyncio.sleep(0.1)
-    held.answer(OUTPUT)
-    assert (await stream.answer()).infer_response.id == "last"
+    if answered == "after":
+        held.answer(OUTPUT)
+        assert (await stream.answer()).infer_response.id == "last"
     await asyncio.sleep(0.1)
     assert not stream.call.done()
     assert (await stream.failure()).code() is grpc.StatusCode.UNAVAILABLE
     async with asyncio.timeout(10):
+        await stopped
+
+
+async def test_a_client_that_has_ended_its_stream_waits_for_answers_only(open_stream, inference, frontend, monkeypatch):
+    monkeypatch.setattr("conch.frontends.v2_grpc.stream._LINGER_S", 3600.0)
+    stream = open_stream()
+    await stream.send(request("held", "last"))
+    (held,) = await inference.wait_for(1)
+    await stream.call.done_writing()
+    stopped = asyncio.create_task(frontend.stop(20))
+    await asyncio.sleep(0.1)
+    held.answer(OUTPUT)
+    async with asyncio.timeout(10):
+        assert [each.infer_response.id for each in await stream.rest()] == ["last"]
         await stopped
 
 

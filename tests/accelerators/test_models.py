@@ -199,7 +199,7 @@ async def test_a_failure_of_attribution_is_logged_and_retried(caplog: pytest.Log
 def test_the_exporter_names_the_extra_that_pod_labels_need() -> None:
     script = (
         "import sys; sys.modules['grpc'] = None\n"
-        "from conch.cli.gpu_exporter import gpu_exporter; sys.exit(gpu_exporter(['--kubernetes']))"
+        "from conch.cli.monitoring.gpu_exporter import gpu_exporter; sys.exit(gpu_exporter(['--kubernetes']))"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 2

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conch.cli.tunnel import tunnel as tunnel_command
+from conch.cli.monitoring.tunnel import tunnel as tunnel_command
 from conch.monitoring.rules.groups import DEFAULT_JOBS
 from tests.debian import debian_environment, debian_tool
 from tests.tunnel.sshd import unused_port

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conch.cli.tunnel import tunnel
+from conch.cli.monitoring.tunnel import tunnel
 from conch.tunnel.manifests import ScrapedTunnel, manifests
 
 # What a widely copied tutorial has: no label on the Service for the ServiceMonitor to select.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.tunnel import tunnel as tunnel_command
+from conch.cli.monitoring.tunnel import tunnel as tunnel_command
 from tests.debian import debian_environment, debian_tool
 from tests.tunnel.sshd import Sshd, descendants, generate_key, unused_port
 from tests.tunnel.wan_proxy import WanProxy

@@ -10,30 +10,39 @@ from io import TextIOWrapper
 # Sub-command → its module in conch.cli, and its help. It parses its arguments and returns the exit status.
 _COMMANDS = {
     "advise": ("advise", "recommend engine, backend, layout and GPUs for models; see conch advise --help"),
-    "alerts": ("alerts", "receive alerts of Alertmanager and send them to chat services; see conch alerts --help"),
-    "audit": ("audit", "verify the audit log of limits; see conch audit verify --help"),
+    "alerts": (
+        "monitoring.alerts",
+        "receive alerts of Alertmanager and send them to chat services; see conch alerts --help",
+    ),
+    "audit": ("monitoring.audit", "verify the audit log of limits; see conch audit verify --help"),
     "autoscale": (
         "autoscale.command",
         "simulate autoscalers, and explain one that does not scale; see conch autoscale --help",
     ),
     "bench": ("bench.command", "measure a server: latency, throughput, tokens; see conch bench --help"),
-    "chat": ("chat", "chat with a language model in the terminal over the OpenAI API"),
+    "chat": ("clients.chat", "chat with a language model in the terminal over the OpenAI API"),
     "check": ("check", "check a model repository for errors without starting a server"),
-    "client": ("client", "send a file of prompts to a server; see conch client --help"),
-    "dashboards": ("dashboards", "write Grafana dashboards; see conch dashboards --help"),
+    "client": ("clients.client", "send a file of prompts to a server; see conch client --help"),
+    "dashboards": ("monitoring.dashboards", "write Grafana dashboards; see conch dashboards --help"),
     "drill": ("rules.drill", "make an alert fire on a running system, and time it; see conch drill --help"),
     "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
     "fleet": ("fleet.command", "run replicas behind a proxy and scale them with an HPA; see conch fleet --help"),
-    "gpu-exporter": ("gpu_exporter", "export metrics of GPUs and other accelerators; see conch gpu-exporter --help"),
-    "health": ("health", "ask a server whether it is ready; the health check of containers"),
+    "gpu-exporter": (
+        "monitoring.gpu_exporter",
+        "export metrics of GPUs and other accelerators; see conch gpu-exporter --help",
+    ),
+    "health": ("serving.health", "ask a server whether it is ready; the health check of containers"),
     "k8s": ("k8s.command", "write Kubernetes objects of a deployment; see conch k8s render --help"),
     "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),
     "rules": ("rules.command", "write alerting rules, and find alerts that can never fire; see conch rules --help"),
-    "serve": ("serve", "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"),
-    "trace": ("trace", "show recorded traces of requests as waterfalls; see conch trace view --help"),
-    "translate": ("translate", "rewrite dashboards and rules for other metric names; see conch translate --help"),
+    "serve": ("serving.serve", "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"),
+    "trace": ("monitoring.trace", "show recorded traces of requests as waterfalls; see conch trace view --help"),
+    "translate": (
+        "monitoring.translate",
+        "rewrite dashboards and rules for other metric names; see conch translate --help",
+    ),
     "tune": ("tune.command", "find the best configuration of a model by measuring; see conch tune --help"),
-    "tunnel": ("tunnel", "forward a metrics port over SSH, supervised; see conch tunnel --help"),
+    "tunnel": ("monitoring.tunnel", "forward a metrics port over SSH, supervised; see conch tunnel --help"),
 }
 
 _BROKEN_PIPE = 141  # as of a program that SIGPIPE ended
@@ -43,7 +52,7 @@ _GLOBAL_FLAGS = ("--help", "--version")
 def main() -> None:
     """Run the command line of this process and exit with its status."""
     if os.getpid() == 1:
-        from conch.cli.init_process import become_init
+        from conch.cli.serving.init_process import become_init
 
         become_init()
     _configure_encodings()

@@ -5,7 +5,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from conch.cli.health import health
+from conch.cli.serving.health import health
 from conch.deployment.kubernetes.objects import objects
 from conch.deployment.kubernetes.release import Release
 from conch.deployment.values.read import read_values

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.audit import audit
+from conch.cli.monitoring.audit import audit
 from conch.errors import ConfigError
 from conch.limits.audit_log import AuditLog, log_files, verify
 

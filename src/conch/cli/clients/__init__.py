@@ -1,1 +1,1 @@
-"""Clients of a running server for `conch chat` and `conch client`."""
+"""Clients of a running server: `conch chat` and `conch client`."""

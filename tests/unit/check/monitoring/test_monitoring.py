@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.dashboards import dashboards
+from conch.cli.monitoring.dashboards import dashboards
 from conch.cli.rules.command import rules
 from tests.unit.check.repository import found, ids, one, write
 from tests.unit.monitoring.rules.test_analysis import QPS_ARTICLE

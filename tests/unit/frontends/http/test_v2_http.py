@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from conch.cli.health import health
+from conch.cli.serving.health import health
 from conch.errors import BackendError, Cancelled, Code, ConchError, ConfigError, ModelLoadError, QueueFull, Unavailable
 from conch.frontends.authorization import Access
 from conch.frontends.restrictions import Restrictions

@@ -11,7 +11,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from conch.check.run import check_paths
-from conch.cli.dashboards import dashboards
+from conch.cli.monitoring.dashboards import dashboards
 from conch.metric_catalog.catalog import all_metrics
 from conch.monitoring import promql
 from conch.monitoring.dashboards import configmap

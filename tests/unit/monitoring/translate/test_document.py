@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conch.cli.translate import translate
+from conch.cli.monitoring.translate import translate
 from conch.monitoring.translate.document import QueryTranslation, Translator
 from conch.monitoring.yaml_documents import load_documents
 

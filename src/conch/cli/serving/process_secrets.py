@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 from conch.backends.child.conch_child.ipc import prctl
-from conch.cli.process_memory import overwrite_values
+from conch.cli.serving.process_memory import overwrite_values
 from conch.options.server_options import OWN_FLAGS
 
 

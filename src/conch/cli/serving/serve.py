@@ -19,7 +19,7 @@ _START_FAILURE = 1
 def serve(arguments: Sequence[str]) -> int:
     """Serve a model repository over HTTP and gRPC until SIGTERM or SIGINT; return the exit status."""
     if "--help" in arguments or "-h" in arguments:
-        from conch.cli.flag_help import print_help
+        from conch.cli.serving.flag_help import print_help
 
         print_help()
         return 0
@@ -32,7 +32,7 @@ def serve(arguments: Sequence[str]) -> int:
             print(f"conch serve: {problem}", file=sys.stderr)
         print("conch serve --help lists all flags.", file=sys.stderr)
         return _USAGE_ERROR
-    from conch.cli.process_secrets import hide_secrets, protect_memory
+    from conch.cli.serving.process_secrets import hide_secrets, protect_memory
 
     hide_secrets(arguments)
     if not options.process_debugging:

@@ -53,7 +53,7 @@ def _reap(child: int) -> int | None:
 def _hide_secrets() -> None:
     """Overwrite arguments and environment, which may contain keys that models' processes must not read."""
     from conch.backends.child.conch_child.ipc import prctl
-    from conch.cli.process_memory import overwrite_command_line
+    from conch.cli.serving.process_memory import overwrite_command_line
 
     overwrite_command_line(_TITLE)
     prctl.set_dumpable(False)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.serve import serve
+from conch.cli.serving.serve import serve
 from conch.options.server_options import ServerOptions
 
 

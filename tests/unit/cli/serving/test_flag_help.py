@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from conch.cli.flag_help import print_help, reference
+from conch.cli.serving.flag_help import print_help, reference
 from conch.options.flags import Standing
 from conch.options.server_options import FLAGS
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "flags.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "flags.md"
 
 
 def help_text() -> str:

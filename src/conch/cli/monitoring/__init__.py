@@ -1,0 +1,1 @@
+"""Commands that observe servers: alerts, audit logs, dashboards, exporters, traces, tunnels."""

@@ -1,0 +1,1 @@
+"""A server's process and its flags: `conch serve` and `conch health`."""

@@ -74,3 +74,4 @@ class LoadPlan:
     connections: int | None = None  # None: as many as requests are in flight (HTTP), one in 100 of them (gRPC)
     requests: int | None = None  # stop after this number; None: until stopped
     seed: int = 0
+    has_tokens: bool = True  # whether answers are of a language model; else a stream has responses

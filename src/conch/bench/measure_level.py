@@ -40,6 +40,7 @@ class Progress:
     expected_s: float  # how long warm-up and window take, at most
     log: RecordLog
     gauges: Mapping[str, float]
+    has_tokens: bool = True  # else a stream has responses
 
 
 def measure_level(
@@ -247,6 +248,7 @@ class _LevelRun:
                     self._expected_s,
                     self._log,
                     self._sampling.gauges(),
+                    self._plan.has_tokens,
                 )
             )
 
@@ -267,6 +269,7 @@ class _LevelRun:
             slo=slo,
             input_tokens=_input_tokens(self._plan.source),
             prompts=_prompts(self._plan.source),
+            has_tokens=self._plan.has_tokens,
             client=self._health,
             is_load_steady=self._window.is_load_steady,
         )

@@ -49,6 +49,16 @@ class TokenFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseFigures:
+    """Of tensor models that answer a request with a stream of responses."""
+
+    count: int  # within the window
+    rate: Estimate
+    first: TimeDistribution | None  # time to first response
+    gap: TimeDistribution | None  # time between two responses of a request
+
+
+@dataclass(frozen=True, slots=True)
 class ServerFigures:
     """From the server's own metrics over the window, where it has them."""
 
@@ -130,6 +140,7 @@ class Measurement:
     goodput_ratio: Estimate | None = None
     slo: dict[str, float] = field(default_factory=dict)  # "ttft", "itl", "latency" → seconds
     tokens: TokenFigures | None = None
+    responses: ResponseFigures | None = None  # None also where each request ends with its only response
     received_bytes: int = 0
     sent_bytes: int = 0
     server: ServerFigures | None = None

@@ -153,6 +153,7 @@ class BenchRun:
             timeout_s=self._settings.timeout_s,
             connections=self._settings.connections,
             seed=seed,
+            has_tokens=side.target.takes_prompts,
         )
         measured = measure_level(
             plan,

@@ -1,5 +1,7 @@
 """`conch bench` on real servers, as a user runs it."""
 
+import csv
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -31,6 +33,14 @@ RANDOM = """
 return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.random.rand(1).astype(np.float32))])
 """
 
+REPEAT = """
+sender = request.get_response_sender()
+for number in range(3):
+    time.sleep(0.001)
+    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([number], np.int32))]))
+sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
@@ -46,6 +56,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
         "sequence_batching { oldest { max_candidate_sequences: 4 } }",
         SUMS,
         more=INITIALIZE,
+    )
+    write_python(
+        models,
+        "repeat",
+        "model_transaction_policy { decoupled: true } "
+        f"input {tensor('INPUT', 'INT32', 1)} output {tensor('OUTPUT', 'INT32', 1)}",
+        REPEAT,
     )
     write_python(models, "dice", f"input {tensor('INPUT', 'FP32', 1)} output {tensor('OUTPUT', 'FP32', 1)}", RANDOM)
     write_python(
@@ -103,6 +120,30 @@ def test_protocols_of_tensors(server: ConchProcess, tmp_path: Path, protocol: st
     url = server.http if protocol == "http" else server.grpc
     done = run_bench(tmp_path, url, "echo", f"--protocol={protocol}", *QUICK)
     assert done.measurement["outcomes"].keys() == {"ok"}, done.document
+    assert done.measurement["tokens"] is done.measurement["responses"] is None
+    assert "Sent: 16 random requests: INPUT0 FP32[1, 4]" in done.out
+
+
+@pytest.mark.parametrize("protocol", ["grpc-stream", "generate"])
+def test_streams_of_tensors_have_responses_and_no_tokens(server: ConchProcess, tmp_path: Path, protocol: str) -> None:
+    url = server.http if protocol == "generate" else server.grpc
+    table = tmp_path / "a.csv"
+    done = run_bench(
+        tmp_path, url, "repeat", f"--protocol={protocol}", *QUICK, f"--csv={table}", "--slo=ttft:60s,itl:60s"
+    )
+    figures, requests = done.measurement["responses"], done.measurement["requests"]
+    assert done.measurement["tokens"] is None
+    assert abs(figures["count"] - 3 * requests) <= 2 * 3
+    assert figures["first"]["count"] == requests
+    assert figures["gap"]["count"] == 2 * requests
+    assert (
+        0 < figures["first"]["percentiles"]["50"]["value"] < done.measurement["latency"]["percentiles"]["50"]["value"]
+    )
+    assert done.measurement["goodput_ratio"]["value"] == 1
+    assert "Responses/s" in done.out
+    assert "TTFR P50" in done.out
+    assert not {"tok", "token", "tokens", "prompts"} & set(re.findall(r"\w+", (done.out + done.err).lower()))
+    assert table.read_text().startswith("Concurrency,Inferences/Second,Response Throughput,Client Send,")
 
 
 @pytest.mark.parametrize("protocol", ["openai", "generate"])
@@ -173,6 +214,15 @@ def test_flags_of_perf_analyzer(server: ConchProcess, tmp_path: Path) -> None:
     assert done.status in (0, 3), done.err
     assert "-s is ignored" in done.err
     assert [each["level"]["value"] for each in done.document["measurements"]] == [1, 2]
+
+
+def test_inferences_of_batches_in_the_csv(server: ConchProcess, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    flags = f"-m echo -b 4 --request-rate-range 50 -p 1000 -f {path}"
+    done = run_bench(tmp_path, "-u", server.http, *flags.split())
+    (row,) = csv.DictReader(path.read_text().splitlines())
+    assert row["Request Rate"] == "50"
+    assert float(row["Inferences/Second"]) == pytest.approx(4 * done.measurement["throughput"]["value"], rel=1e-5)
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------

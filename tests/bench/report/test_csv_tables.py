@@ -3,15 +3,20 @@
 import csv
 from dataclasses import replace
 
-from conch.bench.measurement import Level
+from conch.bench.measurement import Estimate, Level, ResponseFigures
+from conch.bench.report.certificate import BATCH_SIZE
 from conch.bench.report.csv_tables import long_csv, perf_analyzer_csv
 from tests.bench.report.samples import certificate, hostile_certificate
 
-# As perf_analyzer of tritonclient 2.47.0 wrote it with -f.
+# As perf_analyzer of tritonclient 2.47.0 wrote it with -f: a concurrency; a rate of a decoupled model; --percentile=85.
 RECORDED = (
     "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
     "Server Compute Infer,Server Compute Output,Client Recv,p50 latency,p90 latency,p95 latency,p99 latency"
 )
+RECORDED_RATE = RECORDED.replace(
+    "Concurrency,Inferences/Second,", "Request Rate,Inferences/Second,Response Throughput,"
+)
+RECORDED_PERCENTILE = RECORDED.replace("p50 latency,p90", "p50 latency,p85 latency,p90")
 
 
 def test_the_columns_are_those_of_perf_analyzer() -> None:
@@ -38,6 +43,27 @@ def test_without_the_servers_metrics_there_are_no_columns_of_the_server() -> Non
         head == "Request Rate,Inferences/Second,Client Send,Client Recv,p50 latency,p90 latency,p95 latency,p99 latency"
     )
     assert row.startswith("50,")
+
+
+def test_the_columns_of_rates_responses_and_batches() -> None:
+    usual = certificate(1)
+    responses = ResponseFigures(300, Estimate(150.0), None, None)
+    rate = replace(usual.measurements[0], level=Level("rate", 50, "50/s"), responses=responses)
+    document = replace(usual, measurements=(rate,), settings={BATCH_SIZE: 4})
+    head, row = perf_analyzer_csv(document).splitlines()
+    assert head == RECORDED_RATE
+    assert row.split(",")[:3] == ["50", f"{4 * rate.throughput.value:g}", "150"]
+
+
+def test_percentiles_that_are_asked_for_are_columns() -> None:
+    usual = certificate(1)
+    latency = usual.measurements[0].latency
+    assert latency is not None
+    more = replace(latency, percentiles={**latency.percentiles, "85": Estimate(0.0123)})
+    document = replace(usual, measurements=(replace(usual.measurements[0], latency=more),))
+    head, row = perf_analyzer_csv(document).splitlines()
+    assert head == RECORDED_PERCENTILE
+    assert row.split(",")[10] == "12300"
 
 
 def test_the_long_form_has_exact_values_and_intervals() -> None:

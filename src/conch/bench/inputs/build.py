@@ -14,7 +14,7 @@ from conch.bench.inputs.settings import InputError, InputSettings, PreparedInput
 from conch.bench.inputs.tensor_request import fixed_parameters, tensor_encoder
 from conch.bench.inputs.tensors import InputForm, TensorGenerator, input_forms
 from conch.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
-from conch.bench.targets.target import BenchTarget, ModelKind, Protocol
+from conch.bench.targets.target import BenchTarget, Protocol
 
 if TYPE_CHECKING:  # readers of files, and what makes prompts, are imported where they are needed
     from conch.bench.inputs.files.prompt_file import FilePrompt
@@ -54,7 +54,7 @@ def prepare_inputs(target: BenchTarget, settings: InputSettings) -> PreparedInpu
 
 def _prepare(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
     generated = settings.input_data in _GENERATED and settings.images is None
-    if _by_prompts(target):
+    if target.takes_prompts:
         prompts = None if generated else _prompts(target, settings)
         if generated or prompts is not None:
             from conch.bench.inputs.text.language import LanguageInputs
@@ -65,10 +65,6 @@ def _prepare(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
     if generated:
         return _generated(target, settings)
     return _of_streams(target, settings, _read_streams(target, settings))
-
-
-def _by_prompts(target: BenchTarget) -> bool:
-    return target.protocol is Protocol.OPENAI or target.model.kind is ModelKind.LANGUAGE
 
 
 def prepare_trace(
@@ -82,7 +78,7 @@ def prepare_trace(
     A model that is not a language model gets generated tensors in turn, whatever the sizes. Raises InputError,
     TargetError.
     """
-    if _by_prompts(target):
+    if target.takes_prompts:
         from conch.bench.inputs.text.language import LanguageInputs
 
         with LanguageInputs(target, settings) as language:

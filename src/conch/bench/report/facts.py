@@ -19,7 +19,7 @@ from conch.bench.report.quantity import (
 )
 from conch.bench.statistics.compared_quantities import errors_of
 
-_TIMES = ("latency", "mean", "p50", "p90", "p95", "p99", "max", "ttft", "itl")
+_TIMES = ("latency", "mean", "p50", "p90", "p95", "p99", "max", "ttft", "itl", "ttfr", "gap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,8 @@ def key_figures(certificate: Certificate) -> list[tuple[str, str, str]]:
             figures.append(
                 ("TTFT P99", *_split(format_estimate(tokens.first_token.percentiles.get("99"), SECONDS), at))
             )
+    if chosen.responses is not None:
+        figures.append(("Responses/s", *_split(format_estimate(chosen.responses.rate, PLAIN), at)))
     if chosen.latency is not None:
         figures += [
             (f"Latency P{name}", *_split(format_estimate(chosen.latency.percentiles.get(name), SECONDS), at))

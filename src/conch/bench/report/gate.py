@@ -68,7 +68,7 @@ def parse_condition(text: str) -> Condition:
     relative = number[0] in "+-" if is_ratio else unit == "%"
     if relative and unit != "%":
         raise ValueError(f"'{text}': a change needs '%', such as {_EXAMPLES}")
-    is_time = quantity not in ("throughput", "output_rate", "goodput", "error_ratio")
+    is_time = QUANTITIES[quantity].is_time
     if not relative and unit not in (("%",) if is_ratio else ("ns", "us", "µs", "ms", "s") if is_time else ("/s", "")):
         wanted = "%" if is_ratio else "ns, us, ms or s" if is_time else "/s"
         raise ValueError(f"'{text}': {quantity} needs the unit {wanted}")

@@ -40,6 +40,8 @@ def remarks(measurements: Sequence[Measurement]) -> list[str]:
     found = [_scarce_percentiles(measurements)]
     sources = sorted({each.tokens.source for each in measurements if each.tokens})
     found += [f"Tokens are counted by {each}: the server does not report them." for each in sources if each != "usage"]
+    if any(each.responses for each in measurements):
+        found.append("TTFR is the time to the first response, Gap the time between two responses of a request.")
     found += [_prompts(measurements)]
     return [each for each in found if each]
 
@@ -123,6 +125,7 @@ COLUMNS = (
     LevelColumn("Tok/s", _value(_total_token_rate, PLAIN)),
     LevelColumn("Output tok/s", _quantity("output_rate", PLAIN)),
     LevelColumn("Req/s", _quantity("throughput", PLAIN)),
+    LevelColumn("Responses/s", _quantity("response_rate", PLAIN)),
     LevelColumn("P50", _quantity("p50")),
     LevelColumn("P95", _quantity("p95")),
     LevelColumn("P99", _quantity("p99")),
@@ -131,6 +134,10 @@ COLUMNS = (
     LevelColumn("TTFT P99", _quantity("ttft_p99")),
     LevelColumn("ITL P50", _quantity("itl_p50")),
     LevelColumn("ITL P99", _quantity("itl_p99")),
+    LevelColumn("TTFR P50", _quantity("ttfr_p50")),
+    LevelColumn("TTFR P99", _quantity("ttfr_p99")),
+    LevelColumn("Gap P50", _quantity("gap_p50")),
+    LevelColumn("Gap P99", _quantity("gap_p99")),
     LevelColumn("Errors", _errors),
     LevelColumn("Cancelled", lambda row: _cancelled(row.measurement)),
     LevelColumn("Goodput", _estimate(lambda each: each.goodput_ratio, PERCENT)),

@@ -40,6 +40,8 @@ def levels_renderable(measurements: Sequence[Measurement], columns: int) -> Rend
 
 def _parts(certificate: Certificate, console: Console) -> Iterator[RenderableType]:
     yield plain_text(target_line(certificate.target), "bold")
+    if inputs := certificate.settings.get("inputs"):
+        yield plain_text(f"Sent: {inputs}", "dim")
     measurements = certificate.measurements
     if measurements:
         yield levels_renderable(measurements, console.width)

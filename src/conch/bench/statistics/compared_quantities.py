@@ -29,6 +29,11 @@ class ComparedQuantity:
     shown: bool = False
     is_ratio: bool = False  # compared by its difference
 
+    @property
+    def is_time(self) -> bool:
+        """Whether it is in seconds; the others are ratios or rates, of which more is better."""
+        return not self.is_ratio and not self.higher_is_better
+
 
 def _percentile(
     of: Callable[[Measurement], TimeDistribution | None], name: str
@@ -60,6 +65,14 @@ def _inter_token(measurement: Measurement) -> TimeDistribution | None:
     return measurement.tokens.inter_token if measurement.tokens else None
 
 
+def _first_response(measurement: Measurement) -> TimeDistribution | None:
+    return measurement.responses.first if measurement.responses else None
+
+
+def _response_gap(measurement: Measurement) -> TimeDistribution | None:
+    return measurement.responses.gap if measurement.responses else None
+
+
 def _error_ratio(measurement: Measurement) -> Estimate | None:
     """Return the share of failed requests with Wilson's interval."""
     count = measurement.requests
@@ -86,10 +99,15 @@ _ALL = (
     ComparedQuantity(
         "output_rate", lambda each: each.tokens.output_rate if each.tokens else None, higher_is_better=True, shown=True
     ),
+    ComparedQuantity(
+        "response_rate", lambda each: each.responses.rate if each.responses else None, higher_is_better=True, shown=True
+    ),
     ComparedQuantity("goodput", lambda each: each.goodput, higher_is_better=True, shown=True),
     *_times("", _latency, ("50", "95", "99")),
     *_times("ttft_", _first_token, ("50", "99")),
     *_times("itl_", _inter_token, ("50", "99")),
+    *_times("ttfr_", _first_response, ("50", "99")),
+    *_times("gap_", _response_gap, ("50", "99")),
     ComparedQuantity(ERROR_RATIO, _error_ratio, is_ratio=True),
 )
 QUANTITIES = {each.name: each for each in _ALL}

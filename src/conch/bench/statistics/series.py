@@ -12,12 +12,12 @@ MAX_SECONDS = 86_400
 
 
 def per_second(
-    columns: RequestColumns, end_s: float, tokens: TimedTokens | None = None
+    columns: RequestColumns, end_s: float, tokens: TimedTokens | None = None, name: str = "output_tokens"
 ) -> dict[str, tuple[float, ...]]:
     """Return series with one value for each second from the start of the run; NaN where a second has no value.
 
     "throughput", "errors", "p50", "p99" (latency) are of requests that ended in the second, "in_flight" is the number
-    of requests that are due and not answered at its end, "output_tokens" of those that arrived in it.
+    of requests that are due and not answered at its end, `name` what arrived in it: tokens or responses.
     """
     seconds = min(math.ceil(end_s - 1e-9), MAX_SECONDS)
     done = np.clip(columns.done_s, 0, seconds).astype(np.uint32)  # those after the end are in one more bin
@@ -35,7 +35,7 @@ def per_second(
     }
     if tokens is not None:
         at = np.clip(tokens.received_s, 0, seconds).astype(np.uint32)
-        found["output_tokens"] = _floats(np.bincount(at, tokens.tokens, minlength=seconds + 1)[:seconds])
+        found[name] = _floats(np.bincount(at, tokens.tokens, minlength=seconds + 1)[:seconds])
     return found
 
 

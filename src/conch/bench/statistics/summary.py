@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from conch.bench.measurement import ClientHealth, Estimate, Level, Measurement
 from conch.bench.records import Chunks, Records, RequestOutcome
 from conch.bench.statistics.diagnosis import Evidence, diagnose
+from conch.bench.statistics.response_figures import response_figures, time_responses
 from conch.bench.statistics.selection import NS, RequestColumns, RunWindow, select
 from conch.bench.statistics.series import per_second
 from conch.bench.statistics.time_distribution import time_distribution
@@ -36,7 +37,7 @@ class SummarySettings:
     prepared request by its index, -1 if unknown, and count where the server reports none. `prompts` say by index which
     of the different prompts a request has; None: none is sent twice. `tokens_per_character` is
     measured by a tokenizer, for servers that report no usage. `is_load_steady` is False for ramps, bursts and traces,
-    whose throughput and latency change by design.
+    whose throughput and latency change by design. Without `has_tokens`, the chunks of a stream are responses.
     """
 
     level: Level
@@ -50,6 +51,7 @@ class SummarySettings:
     tokens_per_character: float | None = None
     client: ClientHealth | None = None
     is_load_steady: bool = True
+    has_tokens: bool = True
 
     def __post_init__(self) -> None:
         unknown = set(self.slo) - set(SLO_NAMES)
@@ -95,10 +97,13 @@ def summarize(
         tokens=None
         if counts is None or tokens is None
         else token_figures(records, columns, window, counts, tokens, settings.percentiles, settings.prompts),
+        responses=None
+        if settings.has_tokens or tokens is None
+        else response_figures(records, columns, window, tokens, settings.percentiles),
         received_bytes=int(records["received_bytes"][ended].sum()),
         sent_bytes=int(records["sent_bytes"][ended].sum()),
         client=settings.client,
-        series=per_second(columns, span[1], tokens),
+        series=per_second(columns, span[1], tokens, "output_tokens" if settings.has_tokens else "responses"),
     )
     evidence = Evidence(measured, columns, span, settings.is_open_loop, settings.is_load_steady, settings.client)
     return replace(measured, notes=diagnose(evidence))
@@ -121,6 +126,8 @@ def join_records(parts: list[tuple[Records, Chunks]]) -> tuple[Records, Chunks]:
 def _tokens(
     records: Records, chunks: Chunks, settings: SummarySettings
 ) -> tuple[TokenCounts | None, TimedTokens | None]:
+    if not settings.has_tokens:
+        return None, time_responses(records, chunks, chunk_rows(records, chunks), settings.window)
     if not has_tokens(records, chunks):
         return None, None
     rows = chunk_rows(records, chunks)

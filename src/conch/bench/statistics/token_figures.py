@@ -115,11 +115,16 @@ def time_tokens(
         by_server = given * np.where(counts.output >= 0, known / given_sum, 1.0)[rows]
     tokens = np.where(given_sum[rows] > 0, by_server, by_text)
     received = (chunks["received_ns"][carries] - window.run_start_ns) * NS
+    return TimedTokens(rows, received, np.nan_to_num(tokens), time_since_previous(rows, received))
+
+
+def time_since_previous(rows: NDArray[np.int64], received_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the time since the chunk before for each chunk; NaN for the first of a request."""
     gap = np.full(len(rows), np.nan)
     if len(rows) > 1:
         follows = rows[1:] == rows[:-1]
-        gap[1:][follows] = np.diff(received)[follows]
-    return TimedTokens(rows, received, np.nan_to_num(tokens), gap)
+        gap[1:][follows] = np.diff(received_s)[follows]
+    return gap
 
 
 def mean_inter_token_s(tokens: TimedTokens, size: int) -> NDArray[np.float64]:

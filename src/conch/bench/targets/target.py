@@ -89,3 +89,8 @@ class BenchTarget:
     metrics_url: str | None = None
     repository_index: bool = False  # whether the server has the model repository extension
     notes: tuple[str, ...] = ()
+
+    @property
+    def takes_prompts(self) -> bool:
+        """Whether requests are prompts rather than tensors, so that answers have tokens."""
+        return self.protocol is Protocol.OPENAI or self.model.kind is ModelKind.LANGUAGE

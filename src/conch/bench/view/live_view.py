@@ -125,8 +125,11 @@ def _fields(snapshot: Snapshot) -> list[tuple[str, str]]:
     fields = [("requests/s", f"{snapshot.rate:,.0f}"), ("errors/s", f"{snapshot.error_rate:,.0f}")]
     if snapshot.token_rate is not None:
         fields.append(("tokens/s", f"{snapshot.token_rate:,.0f}"))
+    if snapshot.response_rate is not None:
+        fields.append(("responses/s", f"{snapshot.response_rate:,.0f}"))
     times = (
         ("TTFT p50", snapshot.first_token_p50),
+        ("TTFR p50", snapshot.first_response_p50),
         ("p50", snapshot.p50),
         ("p90", snapshot.p90),
         ("p99", snapshot.p99),

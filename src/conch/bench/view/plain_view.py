@@ -50,6 +50,8 @@ def snapshot_line(snapshot: Snapshot) -> str:
     ]
     if snapshot.token_rate is not None:
         parts.append(f"{snapshot.token_rate:,.0f} tok/s")
+    if snapshot.response_rate is not None:
+        parts.append(f"{snapshot.response_rate:,.0f} responses/s")
     if snapshot.p50 is not None and snapshot.p99 is not None:
         parts.append(f"p50 {duration_text(snapshot.p50)}, p99 {duration_text(snapshot.p99)}")
     if snapshot.error_rate:

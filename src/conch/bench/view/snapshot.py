@@ -31,6 +31,8 @@ class Snapshot:
     max: float | None
     token_rate: float | None  # output tokens, or content chunks where the server counts no tokens
     first_token_p50: float | None
+    response_rate: float | None  # of tensor models that stream
+    first_response_p50: float | None
     histogram: tuple[tuple[float, int], ...]  # (upper edge, count)
     gauges: dict[str, float]
     last_error: str
@@ -53,7 +55,8 @@ def take_snapshot(progress: Progress) -> Snapshot:
     good = recent[recent["outcome"] == RequestOutcome.OK]
     latency = (good["done_ns"] - good["intended_ns"]) / 1e9
     p50, p90, p99 = (float(each) for each in np.percentile(latency, (50, 90, 99))) if len(good) else (None,) * 3
-    tokens, first_token = _tokens(good)
+    streamed, first = _tokens(good) if progress.has_tokens else _responses(good)
+    streamed_rate = streamed / seconds if streamed else None
     errors = progress.log.errors
     return Snapshot(
         label=progress.level.label,
@@ -69,8 +72,10 @@ def take_snapshot(progress: Progress) -> Snapshot:
         p90=p90,
         p99=p99,
         max=float(latency.max()) if len(good) else None,
-        token_rate=tokens / seconds if tokens else None,
-        first_token_p50=first_token,
+        token_rate=streamed_rate if progress.has_tokens else None,
+        first_token_p50=first if progress.has_tokens else None,
+        response_rate=None if progress.has_tokens else streamed_rate,
+        first_response_p50=None if progress.has_tokens else first,
         histogram=_histogram(latency),
         gauges=dict(progress.gauges),
         last_error=max(errors, key=lambda message: errors[message]) if errors else "",
@@ -85,6 +90,14 @@ def _tokens(good: Records) -> tuple[int, float | None]:
     counted = np.where(streamed["output_tokens"] >= 0, streamed["output_tokens"], streamed["responses"])
     first = (streamed["first_ns"] - streamed["intended_ns"]) / 1e9
     return int(counted.sum()), float(np.median(first))
+
+
+def _responses(good: Records) -> tuple[int, float | None]:
+    """Return responses, and the median time to the first; 0 and None if each request has one."""
+    streamed = good[good["chunks_from"] >= 0]
+    if np.all(streamed["responses"] == 1):
+        return 0, None
+    return int(streamed["responses"].sum()), float(np.median(streamed["first_ns"] - streamed["intended_ns"])) / 1e9
 
 
 def _histogram(latency: NDArray[np.float64]) -> tuple[tuple[float, int], ...]:

@@ -63,8 +63,11 @@ def _described(
 ) -> dict[str, str | int | float | bool | None]:
     """Return what the report says of the settings."""
     slo = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in options.slo.items())
+    from conch.bench.report.certificate import BATCH_SIZE
+
     values: dict[str, str | int | float | bool | None] = {
         "inputs": inputs,
+        BATCH_SIZE: options.batch_size if options.batch_size > 1 else None,
         "warm-up": "auto" if window.warm_up_s is None else duration_text(window.warm_up_s),
         "window": None if window.duration_s is None else duration_text(window.duration_s),
         "requests": window.requests,

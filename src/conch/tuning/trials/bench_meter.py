@@ -49,6 +49,7 @@ class BenchMeter(TrialMeter):
             pacing=self._pacing(level, warm_up_s + window_s),
             timeout_s=self.settings.timeout_s,
             seed=self.settings.seed,
+            has_tokens=target.takes_prompts,
         )
         window = MeasuringWindow(duration_s=window_s, warm_up_s=warm_up_s)
         try:

@@ -147,6 +147,7 @@ function plotTime(parent, chosen) {
     ["Throughput over time", ["throughput", "errors"], { label: "per second", format: "number" }],
     ["Latency over time", ["p50", "p99"], { label: "latency", format: "time", log: true }],
     ["Tokens over time", ["output_tokens", "input_tokens"], { label: "tokens/s", format: "number" }],
+    ["Responses over time", ["responses"], { label: "responses/s", format: "number" }],
     ["Requests in flight and queued", ["in_flight", "queue"], { label: "requests", format: "number" }],
     ["Processor use over time", Object.keys(series).filter((name) => /cpu|gpu|utilization/.test(name) && !/power|memory/.test(name)), { label: "", format: "number" }],
   ];
@@ -206,6 +207,8 @@ function drawLevel(parent, levels, chosen) {
   plotSpectrum(parent, levels, chosen);
   plotDistribution(parent, "Time to first token", chosen.tokens?.first_token, chosen.slo.ttft);
   plotDistribution(parent, "Time between tokens", chosen.tokens?.inter_token, chosen.slo.itl);
+  plotDistribution(parent, "Time to first response", chosen.responses?.first, chosen.slo.ttft);
+  plotDistribution(parent, "Time between responses", chosen.responses?.gap, chosen.slo.itl);
   plotTime(parent, chosen);
 }
 

@@ -1,9 +1,13 @@
-"""Which tests run first, and a temporary folder for each process that runs tests."""
+"""Which tests run first, what is said at once about those that fail, and a temporary folder for each test process."""
 
+import faulthandler
+import gc
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +24,40 @@ LONGEST_FIRST = (
     "load_balancing/test_real_proxies.py",
     "backends/pytorch/test_processes.py",
 )
+
+# The run ends, with the stacks of the process that hands out the tests, when it has not ended by itself. Each test has
+# a limit of its own.
+MAX_RUN_S = 3000
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):
+        faulthandler.dump_traceback_later(MAX_RUN_S, exit=True)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # modules and tests are no garbage: without them a collection takes no pause of a second
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:  # a run that ends early prints no summary
+        print(f"\n{report.when} of {report.nodeid} failed after {report.duration:.0f} s", flush=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str) -> None:
+    print(f"\na test process died in {crashitem}", flush=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    process = getattr(getattr(node.gateway, "_io", None), "popen", None)
+    if error and process is not None:
+        try:
+            print(f"\n{node.gateway.id} ended with status {process.wait(10)}", flush=True)
+        except subprocess.TimeoutExpired:
+            print(f"\n{node.gateway.id} closed its connection, and still runs", flush=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -186,8 +186,9 @@ def test_models_that_a_bls_model_calls_are_tuned_with_it(conch: ConchProcess, st
 
 
 def test_a_time_budget_ends_the_search(conch: ConchProcess, state: Path) -> None:
-    run = TuneRun(conch, state, "echo", "--knob", "instances=1:8", "--share", "100%", "--time-budget", "1s")
+    run = TuneRun(conch, state, "echo", "--knob", "instances=1:8", "--share", "100%", "--time-budget", "4s")
     assert run.wait() == 0, run.text
+    assert "time budget 4s: about 6 measurements with windows of 0.2s: 1 of the current configuration" in run.text
     assert "ended early: time budget" in run.text
 
 
@@ -270,6 +271,8 @@ def test_a_profile_of_model_analyzer(conch: ConchProcess, state: Path, tmp_path:
         (("echo", "--knob", "instances_=1"), "unknown knob 'instances_'"),
         (("echo", "--goodput"), "--goodput needs --slo"),
         (("echo", "--share", "0"), "must be above 0"),
+        (("echo", "--time-budget", "10"), "'10' is not a valid duration: it needs a unit, such as 10s or 10ms"),
+        (("echo", "--time-budget", "2s"), "--time-budget 2s is too short: the least is 6 measurements of 1s"),
     ],
 )
 def test_wrong_flags(arguments: tuple[str, ...], message: str) -> None:

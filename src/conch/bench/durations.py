@@ -7,10 +7,12 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|µs|ms|s|m|h)")
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of a duration; a number without a unit is in seconds. Raises ValueError."""
+    """Return the seconds of a duration. Raises ValueError, also for a number other than 0 without a unit."""
     stripped = text.strip()
     if re.fullmatch(r"\d+(\.\d*)?|\.\d+", stripped):
-        return float(stripped)
+        if not float(stripped):
+            return 0.0
+        raise ValueError(f"'{text}' is not a valid duration: it needs a unit, such as {stripped}s or {stripped}ms")
     if not stripped or _PART.sub("", stripped).strip():
         raise ValueError(f"'{text}' is not a valid duration; expected a form such as 500us, 200ms, 30s, 3m or 1h30m")
     return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(stripped))

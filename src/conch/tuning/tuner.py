@@ -20,6 +20,7 @@ from conch.tuning.settings import TuneSettings
 from conch.tuning.space import Space, Value
 from conch.tuning.state.folder import StateFolder
 from conch.tuning.state.trial_log import Trial, TrialLog
+from conch.tuning.time_budget import FINALS_SHARE
 from conch.tuning.trials.comparison import Contestant, Gain, compare, winner
 from conch.tuning.trials.deployment import Deployment
 from conch.tuning.trials.meter import TrialMeter
@@ -27,9 +28,10 @@ from conch.tuning.trials.runner import ServerGone, TrialRunner
 from conch.tuning.trials.stages import StageLoad, bottleneck, called_models
 
 CURRENT = "current"
-_FINAL_SHARE = 0.4  # of the time budget, for finalists
 _EFFECT_METRICS = ("throughput", "p99")
+_MIN_ROUNDS = 2  # without which a gain has no interval
 _ENGINE_FILE = "model.json"
+_OUT_OF_TIME = "time budget"
 
 
 class TuneError(RuntimeError):
@@ -190,6 +192,9 @@ class Tuner:
         levels = self._settings.trial.rates or self._settings.trial.concurrency
         before = self._client.statistics() if not self._runner.stages else {}
         for level in levels:
+            if level != levels[0] and not self._fits(self._trial_s(1.0)):
+                self._progress.ended = _OUT_OF_TIME
+                break
             trial = self._trial({LOAD: level}, 1.0)
             if trial.failure and level == levels[0]:
                 raise TuneError(f"the current configuration of '{self._settings.model}' does not work: {trial.failure}")
@@ -210,7 +215,8 @@ class Tuner:
             self._runner.stages = called
             self._documents |= {name: self._client.config(name) for name in called}
             self._runner.deployment = Deployment(self._client, self._settings.model, self._documents)
-            self._trial({LOAD: levels[-1]}, 0.5)
+            if self._fits(self._trial_s(0.5)):
+                self._trial({LOAD: levels[-1]}, 0.5)
 
     def _engine_files(self) -> dict[str, Path]:
         """Return the model.json of each engine in the local repository, of the newest version."""
@@ -249,7 +255,7 @@ class Tuner:
         measured = {self._runner.deployment.key({}) + repr(level): score for level, score in known.items()}
         while (proposal := search.propose()) is not None:
             if not self._has_time(proposal.effort):
-                self._progress.ended = "time budget"
+                self._progress.ended = _OUT_OF_TIME
                 break
             settings = self._space.settings(proposal.point)
             key = self._runner.deployment.key(settings) + repr(settings[LOAD])
@@ -275,8 +281,7 @@ class Tuner:
         if limit is None:
             return True
         finals = (self._settings.search.finalists + 1) * self._settings.search.rounds * self._trial_s(1.0)
-        reserved = min(finals, limit * _FINAL_SHARE)
-        return time.monotonic() - self._progress.started + self._trial_s(effort) + reserved <= limit
+        return self._fits(self._trial_s(effort) + min(finals, limit * FINALS_SHARE))
 
     def _trial_s(self, effort: float) -> float:
         """Return how long a trial takes, from those before."""
@@ -300,27 +305,35 @@ class Tuner:
 
     def _compare(self) -> None:
         """Measure the finalists beside the current configuration, in rounds of changing order."""
+        search = self._settings.search
         names = list(self._progress.settings)
+        while len(names) > 1 and not self._fits(len(names) * min(search.rounds, _MIN_ROUNDS) * self._trial_s(1.0)):
+            if len(names) == 2 and self._fits(2 * self._trial_s(1.0)):
+                break
+            del self._progress.settings[names.pop()]
+            self._progress.ended = _OUT_OF_TIME
         if len(names) < 2:
             return
-        search = self._settings.search
         random = Random(search.seed + 1)  # noqa: S311 - reproducible
         rounds: dict[str, list[Mapping[str, float] | None]] = {name: [] for name in names}
-        total = len(names) * search.rounds
+        schedule = []
         for number in range(search.rounds):
-            if number and not self._time_for_round(len(names)):
-                self._progress.ended = self._progress.ended or "time budget"
-                break
             random.shuffle(names)
-            for name in names:
-                trial = self._trial({**self._progress.settings[name], "round": number}, 1.0, total, "final")
-                rounds[name].append(trial.figures or None)
+            schedule += [(number, name) for name in names]
+        for index, (number, name) in enumerate(schedule):
+            needed = len(names) if index % len(names) == 0 else 1  # a round begins only if all of it fits
+            if index and not self._fits(needed * self._trial_s(1.0)):
+                self._progress.ended = self._progress.ended or _OUT_OF_TIME
+                break
+            settings = {**self._progress.settings[name], "round": number}
+            trial = self._trial(settings, 1.0, len(schedule), "final")
+            rounds[name].append(trial.figures or None)
         self._progress.contestants = [Contestant(name, tuple(rounds[name])) for name in self._progress.settings]
 
-    def _time_for_round(self, contestants: int) -> bool:
+    def _fits(self, seconds: float) -> bool:
+        """Return whether the time budget has these seconds left."""
         limit = self._settings.search.time_budget_s
-        elapsed = time.monotonic() - self._progress.started
-        return limit is None or elapsed + contestants * self._trial_s(1.0) <= limit
+        return limit is None or time.monotonic() - self._progress.started + seconds <= limit
 
     def _outcome(self, started_at: str, server: str) -> TuneOutcome:
         progress, goal = self._progress, self._settings.goal

@@ -266,6 +266,12 @@ def _tensor_model(
 def _notes(models: Sequence[ModelAdvice], machine: MachineFacts, demand: Demand, free: int) -> list[str]:
     notes = []
     plans = [each.language for each in models if each.language]
+    if plans and machine.gpus and not (machine.gpus.bandwidth and machine.gpus.flops):
+        figures = f"{machine.gpus.count}×{machine.gpus.name} {machine.gpus.memory / GIB:.0f}GiB"
+        notes.append(
+            f"the speed of '{machine.gpus.name}' is not in the table of data sheets, so lower bounds of times are "
+            f"missing: add it to --machine, such as '{figures} 1600GB/s 500TFLOPS'"
+        )
     if plans and free > 0:
         notes.append(f"{free} of {machine.gpus.count if machine.gpus else 0} GPUs stay free")
     if any(each.backend in (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO) for each in models):

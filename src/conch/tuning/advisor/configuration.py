@@ -177,6 +177,11 @@ def _write_model(advised: ModelAdvice, folder: Path) -> None:
     version.mkdir(parents=True)
     if model.form is ModelForm.CHECKPOINT:
         return
+    if model.form is ModelForm.IR_LANGUAGE:
+        for path in sorted(model.path.iterdir()):
+            if path.is_file():
+                _place(path, version / path.name)
+        return
     _place(model.path, version / _FILENAMES.get(model.form, f"model{model.path.suffix}"))
     beside = [model.path.with_suffix(".bin")] if model.form is ModelForm.IR else []
     if model.form is ModelForm.ONNX:

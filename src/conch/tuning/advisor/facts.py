@@ -30,11 +30,12 @@ class ModelForm(StrEnum):
     TORCH = "TorchScript"
     PLAN = "TensorRT plan"
     PYTHON = "Python code"
+    IR_LANGUAGE = "language model in OpenVINO IR"
     ENSEMBLE = "ensemble"
     OTHER = "other"
 
 
-LANGUAGE_FORMS = frozenset({ModelForm.CHECKPOINT, ModelForm.GGUF})
+LANGUAGE_FORMS = frozenset({ModelForm.CHECKPOINT, ModelForm.GGUF, ModelForm.IR_LANGUAGE})
 
 
 class Failure(Exception):
@@ -56,6 +57,15 @@ class AdvisedFigure:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredTensors:
+    """Inputs and outputs as a configuration declares them: without the batch dimension if there are batches."""
+
+    max_batch_size: int
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """One model. Sizes are in bytes. `folder` is its folder in a repository, if it is in one."""
@@ -70,6 +80,7 @@ class ModelFacts:
     precision: str = ""
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
+    declared: DeclaredTensors | None = None  # in its config.pbtxt
     folder: Path | None = None
     backend: str = ""  # of its configuration
     version: int = 1  # the newest
@@ -96,6 +107,7 @@ class GpuFacts:
     bandwidth: float = 0  # bytes per second
     flops: float = 0  # dense, 16 bits, per second
     has_fp8: bool = False
+    speeds_from: str = "of the data sheet"
 
 
 @dataclass(frozen=True, slots=True)

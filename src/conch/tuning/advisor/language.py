@@ -104,7 +104,7 @@ def _impossible(name: str, checkpoint: Checkpoint, fitting: Sequence[Split], gpu
     possible = ",".join(f"{target}:{ceil(bounds[target] * 1000 * 1.5)}ms" for target in missed)
     return (
         f"'{name}': {'; '.join(texts)} with TP {best.tensor} × PP {best.pipeline} on {gpus.name}: weights of "
-        f"{best.weights / GIB:.1f} GiB per GPU at {gpus.bandwidth / 1e9:.0f} GB/s (data sheet). Possible: --slo "
+        f"{best.weights / GIB:.1f} GiB per GPU at {gpus.bandwidth / 1e9:.0f} GB/s {gpus.speeds_from}. Possible: --slo "
         f"{possible} (1.5 times the bound, {FigureSource.RULE}), quantized weights, or GPUs with faster memory"
     )
 
@@ -135,9 +135,10 @@ def _figures(checkpoint: Checkpoint, split: Split, gpus: GpuFacts, demand: Deman
         AdvisedFigure("sequences per replica", str(split.sequences), FigureSource.RULE, f"KV cache ÷ {length} tokens"),
     ]
     if token := fastest_token(checkpoint, split, gpus):
-        detail = f"weights ÷ {gpus.bandwidth / 1e9:.0f} GB/s of the data sheet: a lower bound, not a forecast"
+        detail = f"weights ÷ {gpus.bandwidth / 1e9:.0f} GB/s {gpus.speeds_from}: a lower bound, not a forecast"
         figures.append(AdvisedFigure("itl", f"≥ {duration_text(token)}", FigureSource.RULE, detail))
     if demand.prompt_tokens and (prompt := fastest_prompt(checkpoint, split, gpus, demand.prompt_tokens)):
-        detail = f"2 × parameters of the layers × {demand.prompt_tokens} tokens ÷ peak of the data sheet: a lower bound"
+        peak = f"peak {gpus.speeds_from}: a lower bound"
+        detail = f"2 × parameters of the layers × {demand.prompt_tokens} tokens ÷ {peak}"
         figures.append(AdvisedFigure("ttft", f"≥ {duration_text(prompt)}", FigureSource.RULE, detail))
     return figures

@@ -50,6 +50,7 @@ class AdviceRule:
 
 
 _CHECKPOINT, _GGUF = FormIn((ModelForm.CHECKPOINT,)), FormIn((ModelForm.GGUF,))
+_IR_LANGUAGE = FormIn((ModelForm.IR_LANGUAGE,))
 _ONNX, _IR, _PLAN = FormIn((ModelForm.ONNX,)), FormIn((ModelForm.IR,)), FormIn((ModelForm.PLAN,))
 _GPU, _LATENCY = Is("has_gpu"), Is("prefers_latency")
 _NO_GPU = "there is no NVIDIA GPU"
@@ -84,6 +85,8 @@ BACKEND_RULES: tuple[AdviceRule, ...] = (
         excludes=True,
     ),
     AdviceRule("trtllm-gguf", _GGUF, AdvisedBackend.TENSORRT_LLM, "it does not read GGUF", excludes=True),
+    AdviceRule("vllm-ir", _IR_LANGUAGE, AdvisedBackend.VLLM, "it does not read OpenVINO IR", excludes=True),
+    AdviceRule("trtllm-ir", _IR_LANGUAGE, AdvisedBackend.TENSORRT_LLM, "it does not read OpenVINO IR", excludes=True),
     AdviceRule(
         "genai-checkpoint",
         _CHECKPOINT,
@@ -113,6 +116,13 @@ BACKEND_RULES: tuple[AdviceRule, ...] = (
     ),
     AdviceRule(
         "gguf", _GGUF, AdvisedBackend.OPENVINO_GENAI, "reads GGUF directly and runs on CPUs, without conversion"
+    ),
+    AdviceRule(
+        "ir-language",
+        _IR_LANGUAGE,
+        AdvisedBackend.OPENVINO_GENAI,
+        "the only backend for language models in OpenVINO IR",
+        FigureSource.FILE,
     ),
     # Other models: what a repository configures stays.
     AdviceRule(

@@ -19,10 +19,10 @@ from conch.bench.targets.target import BenchTarget, Protocol
 from conch.tuning.repository_client import ServerAccess, ServerUnreachable
 from conch.tuning.settings import TrialSettings
 from conch.tuning.space import Value
+from conch.tuning.time_budget import measurement_s
 from conch.tuning.trials.meter import TrialMeter, TrialReading
 
 _PERCENTILES = ("50", "90", "95", "99")
-_START_S = 0.3  # processes, connections, their end
 _MIN_SUCCESS = 0.99  # share of requests, below which a configuration is not used
 
 
@@ -63,7 +63,7 @@ class BenchMeter(TrialMeter):
         return reading_of(measured)
 
     def expected_s(self, effort: float) -> float:
-        return _START_S + self.settings.warm_up_s + self.settings.window_s * effort
+        return measurement_s(self.settings, effort)
 
     def _prepared(self) -> tuple[BenchTarget, ScriptSource]:
         if self._target is None or self._source is None:

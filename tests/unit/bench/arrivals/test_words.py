@@ -28,7 +28,7 @@ def test_words_of_the_command_line() -> None:
         *((parse_rates, text) for text in ("", "x", "0", "-1", "1:2:3:4", "5:1", "1:9:x1", "1e9", "1:1e6:0.01", "nan")),
         *((parse_ramp, text) for text in ("1", "1:2", "1:2:3:4", "a:2:3s", "1:2:3x", "0:0:1s")),
         *((parse_burst, text) for text in ("1:2", "1:2:3s", "1:2:5s/3s", "1:2:x/3s", "1:2:0s/3s")),
-        *((parse_duration, text) for text in ("", "x", "1d", "-1s", "1s x", "s")),
+        *((parse_duration, text) for text in ("", "x", "1d", "-1s", "1s x", "s", "10", "2.5")),
     ],
 )
 def test_bad_words_are_refused(parse: Callable[[str], object], text: str) -> None:
@@ -37,9 +37,9 @@ def test_bad_words_are_refused(parse: Callable[[str], object], text: str) -> Non
 
 
 def test_durations() -> None:
-    assert [parse_duration(text) for text in ("500us", "30s", "3m", "1h30m", "2.5", "10 ms", "1µs")] == pytest.approx(
-        [5e-4, 30, 180, 5400, 2.5, 1e-2, 1e-6]
-    )
+    assert [
+        parse_duration(text) for text in ("500us", "30s", "3m", "1h30m", "2.5s", "10 ms", "1µs", "0")
+    ] == pytest.approx([5e-4, 30, 180, 5400, 2.5, 1e-2, 1e-6, 0])
     assert [duration_text(each) for each in (0, 1.5e-6, 0.0123, 0.99999, 1.5, 123.4)] == [
         "0.00 µs",
         "1.50 µs",

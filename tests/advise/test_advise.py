@@ -28,6 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["text.txt"], "'text.txt' is not a known model"),
         (["llama-2-7b-chat", "--machine", "four A10G"], "'four A10G' is not valid in the description of a machine"),
         (["llama-2-7b-chat", "--machine", "2×B999, 8 cores, 64GiB"], "needs 1 to 1024 GPUs and the memory of one"),
+        (["llama-2-7b-chat", "--machine", "2×B999, 8 cores, 64GiB"], "such as '2×B999 96GiB 1600GB/s 500TFLOPS'"),
         (["llama-2-7b-chat", "--machine", "2×T4"], "has no valid number of cores: expected parts with commas"),
         (["llama-2-7b-chat", "--machine", "m.json"], "unknown key 'colour'; keys: "),
         (["llama-2-7b-chat", "--machine", A10G, "--slo", "itl:2ms"], "itl:2.00ms is impossible, the lower bound is"),
@@ -126,9 +127,39 @@ def test_measurements_decide_between_backends(models: Path) -> None:
     assert "latency:1.00µs is impossible here: the P99 of" in printed
 
 
-def test_only_onnx_files_are_measured(models: Path) -> None:
+@pytest.mark.slow
+def test_forms_of_a_model_are_measured(models: Path) -> None:
+    write_classifier_ir(models)
+    command = ["classifier.onnx", "--alternative", "classifier_ir.xml", "--measure", "33s", "--json"]
+    status, printed = run(command, models)
+    assert status == 0, printed
+    backend = json.loads(printed)["models"][0]["backend"]
+    others = {each["reason"].partition(" is ")[0] for each in backend["alternatives"]}
+    known = {"openvino with classifier_ir.xml", "openvino with classifier.onnx", "onnxruntime with classifier.onnx"}
+    assert others < {f"the P99 of {each}" for each in known}
+    assert len(others) == 2
+    assert backend["reason"].startswith("the P99 of ")
+
+
+def write_classifier_ir(folder: Path) -> None:
+    import openvino
+
+    openvino.save_model(openvino.convert_model(folder / "classifier.onnx"), folder / "classifier_ir.xml")
+
+
+def test_what_cannot_be_measured_is_refused(models: Path) -> None:
     status, printed = run(["mixed", "--measure", "3m"], models)
     assert status == 1
-    assert "--measure compares backends of a single ONNX file" in printed
+    assert "--measure compares forms of one model, without --also" in printed
+    write_classifier_ir(models)
+    _, printed = run(["classifier_ir.xml", "--measure", "3m"], models)
+    assert "--measure has nothing to compare with 'classifier_ir.xml'" in printed
+    _, printed = run(["classifier.onnx", "--alternative", "qwen2.5-7b-q4.gguf", "--measure", "3m"], models)
+    assert "--measure compares forms of a tensor model on CPUs, which 'qwen2.5-7b-q4' is not" in printed
+    _, printed = run(["classifier.onnx", "--alternative", "classifier_ir.xml"], models)
+    assert "--alternative names what --measure compares: add it" in printed
+    status, printed = run(["classifier.onnx", "--measure", "10"], models)
+    assert status == 2
+    assert "it needs a unit" in printed
     _, printed = run(["classifier.onnx", "--machine", LAPTOP, "--measure", "3m"], models)
     assert "omit --machine" in printed

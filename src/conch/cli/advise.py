@@ -6,8 +6,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from conch.bench.durations import parse_duration
-from conch.cli.bench.values import slo
+from conch.cli.bench.values import duration, slo
 from conch.cli.command_parser import CommandParser
 from conch.cli.numbers import count
 
@@ -54,12 +53,15 @@ def _advise(given: Namespace) -> int:
         is_pipeline=given.pipeline,
     )
     advice = advise_on(models, machine, demand)
+    if given.alternative and not given.measure:
+        raise Failure("--alternative names what --measure compares: add it, such as --measure 3m")
     if given.measure:
         if given.machine:
             raise Failure("--measure measures on this machine: omit --machine")
         from conch.tuning.advisor.deciding import measure
 
-        advice = measure(advice, given.measure)
+        forms = [advise_on([model], machine, demand) for path in given.alternative for model in read_models(path)]
+        advice = measure(advice, [each.models[0] for each in forms], given.measure)
     repository = str(given.write or "")
     if given.write is not None:
         write_repository(advice, given.write)
@@ -81,7 +83,7 @@ def _parser() -> CommandParser:
         metavar="MODEL",
         nargs="?",
         type=Path,
-        help="a checkpoint (folder or config.json), a .gguf, .onnx, .xml, .pt, .plan or .py file, or a repository",
+        help="a checkpoint or OpenVINO IR (folder), a .gguf, .onnx, .xml, .pt, .plan or .py file, or a repository",
     )
     parser.add_argument(
         "--also", metavar="MODEL", action="append", default=[], type=Path, help="another model on it; repeatable"
@@ -97,9 +99,25 @@ def _parser() -> CommandParser:
     parser.add_argument("--prompt-tokens", type=count, default=0, metavar="N", help="tokens of a prompt")
     parser.add_argument("--output-tokens", type=count, default=0, metavar="N", help="tokens of an answer")
     parser.add_argument("--lowest-latency", action="store_true", help="prefer latency to simple deployment")
-    parser.add_argument("--pipeline", action="store_true", help="requests pass MODEL and each --also in this order")
     parser.add_argument(
-        "--measure", type=_duration, default=0.0, metavar="TIME", help="measure backends of an ONNX file here: 3m"
+        "--pipeline",
+        action="store_true",
+        help="requests pass MODEL and each --also in this order; its ensemble is written",
+    )
+    parser.add_argument(
+        "--measure",
+        type=duration,
+        default=0.0,
+        metavar="TIME",
+        help="serve backends of an ONNX file, and each --alternative, on these CPUs, and take the lowest P99: 3m",
+    )
+    parser.add_argument(
+        "--alternative",
+        metavar="MODEL",
+        action="append",
+        default=[],
+        type=Path,
+        help="the same model in another form, such as .xml or a model's folder, for --measure; repeatable",
     )
     parser.add_argument("--write", type=Path, metavar="DIR", help="write a repository with the configuration")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -115,10 +133,3 @@ def _rate(text: str) -> float:
     if not 0 < rate < 1e9:
         raise ArgumentTypeError(f"'{text}' is not a rate: expected a form such as 20/s")
     return rate
-
-
-def _duration(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None

@@ -8,7 +8,7 @@ from conch.tuning.settings import TrialSettings, TuneSettings
 MEASUREMENT_START_S = 0.3  # processes, connections, their end
 FINALS_SHARE = 0.4  # of the budget, for finalists
 _MIN_ROUNDS = 2  # without which a gain has no interval
-_WISHED_TRIALS = 8  # of the search, before windows are shortened
+_USEFUL_TRIALS = 8  # of the search; for fewer, windows are shortened
 _MIN_WINDOW_S, _MIN_WARM_UP_S = 0.5, 0.2
 _RESERVE = 0.1  # of the budget: loading configurations, and restoring the last one
 
@@ -35,7 +35,7 @@ def fit_to_budget(settings: TuneSettings) -> BudgetPlan:
         return BudgetPlan(settings, "")
     levels = len(settings.trial.rates or settings.trial.concurrency)
     finals = (settings.search.finalists + 1) * _MIN_ROUNDS
-    trial = _shortened(settings.trial, budget * (1 - _RESERVE) / (levels + _WISHED_TRIALS + finals))
+    trial = _shortened(settings.trial, budget * (1 - _RESERVE) / (levels + _USEFUL_TRIALS + finals))
     measurement = measurement_s(trial)
     least = levels + 1 + 2  # the current configuration, another one, and a round of both
     fitting = int(budget * (1 - _RESERVE) / measurement + 1e-9)
@@ -54,7 +54,9 @@ def fit_to_budget(settings: TuneSettings) -> BudgetPlan:
         f"time budget {_text(budget)}: about {levels + searched + final} measurements with windows of {window}: "
         f"{levels} of the current configuration, up to {searched} of others, {final} of finalists"
     )
-    return BudgetPlan(replace(settings, trial=trial), text)
+    trials = min(levels + searched, settings.search.max_trials)
+    search = replace(settings.search, max_trials=trials, min_trials=min(trials, settings.search.min_trials))
+    return BudgetPlan(replace(settings, trial=trial, search=search), text)
 
 
 def measurement_s(trial: TrialSettings, effort: float = 1.0) -> float:
@@ -62,12 +64,12 @@ def measurement_s(trial: TrialSettings, effort: float = 1.0) -> float:
     return MEASUREMENT_START_S + trial.warm_up_s + trial.window_s * effort
 
 
-def _shortened(trial: TrialSettings, wished_s: float) -> TrialSettings:
-    """Return settings whose measurement takes the wished time, if window and warm-up are the default ones."""
+def _shortened(trial: TrialSettings, target_s: float) -> TrialSettings:
+    """Return settings whose measurement takes the target time, if window and warm-up are the default ones."""
     default = TrialSettings()
     if (trial.window_s, trial.warm_up_s) != (default.window_s, default.warm_up_s):
         return trial
-    scale = (wished_s - MEASUREMENT_START_S) / (default.window_s + default.warm_up_s)
+    scale = (target_s - MEASUREMENT_START_S) / (default.window_s + default.warm_up_s)
     if scale >= 1:
         return trial
     window, warm_up = max(default.window_s * scale, _MIN_WINDOW_S), max(default.warm_up_s * scale, _MIN_WARM_UP_S)

@@ -197,7 +197,10 @@ class Tuner:
                 break
             trial = self._trial({LOAD: level}, 1.0)
             if trial.failure and level == levels[0]:
-                raise TuneError(f"the current configuration of '{self._settings.model}' does not work: {trial.failure}")
+                raise TuneError(
+                    f"the current configuration of '{self._settings.model}' does not work: {trial.failure}"
+                    f"{self._inputs_hint()}"
+                )
             if trial.stages:
                 self._stages = tuple(
                     StageLoad(name, int(v["requests"]), v["queue_s"], v["compute_s"], v["busy_instances"],
@@ -217,6 +220,10 @@ class Tuner:
             self._runner.deployment = Deployment(self._client, self._settings.model, self._documents)
             if self._fits(self._trial_s(0.5)):
                 self._trial({LOAD: levels[-1]}, 0.5)
+
+    def _inputs_hint(self) -> str:
+        trial = self._settings.trial
+        return "" if trial.images or trial.input_data else "; inputs were random: --images or --input-data name others"
 
     def _engine_files(self) -> dict[str, Path]:
         """Return the model.json of each engine in the local repository, of the newest version."""
@@ -274,13 +281,18 @@ class Tuner:
             key = self._runner.deployment.key(settings) + repr(settings[LOAD])
             if key not in seen and len(self._progress.settings) <= self._settings.search.finalists:
                 seen.add(key)
-                self._progress.settings[f"{chr(ord('A') + len(self._progress.settings) - 1)}"] = settings
+                is_current = self._runner.deployment.key(settings) == self._runner.deployment.key({})
+                name = chr(ord("A") + len(self._progress.settings) - 1)
+                self._progress.settings[name] = {LOAD: settings[LOAD]} if is_current else settings
 
     def _has_time(self, effort: float) -> bool:
         limit = self._settings.search.time_budget_s
         if limit is None:
             return True
-        finals = (self._settings.search.finalists + 1) * self._settings.search.rounds * self._trial_s(1.0)
+        trial_s = self._trial_s(1.0)
+        finals = (self._settings.search.finalists + 1) * self._settings.search.rounds * trial_s
+        if all(len(trial.settings) == 1 for trial in self._progress.trials):
+            finals = 2 * trial_s  # without another configuration there is nothing to compare
         return self._fits(self._trial_s(effort) + min(finals, limit * FINALS_SHARE))
 
     def _trial_s(self, effort: float) -> float:

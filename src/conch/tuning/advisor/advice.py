@@ -7,6 +7,7 @@ from math import ceil
 from conch.bench.durations import duration_text
 from conch.tuning.advisor.conditions import Situation
 from conch.tuning.advisor.decide import AdviceDecision, decide
+from conch.tuning.advisor.ensemble import NotConnectable, PipelineEnsemble, plan_ensemble
 from conch.tuning.advisor.facts import (
     GIB,
     AdvisedFigure,
@@ -62,6 +63,7 @@ class Advice:
     layout: AdviceDecision
     models: tuple[ModelAdvice, ...]
     notes: tuple[str, ...] = field(default=())
+    ensemble: PipelineEnsemble | None = None  # to be written
 
 
 def advise(models: Sequence[ModelFacts], machine: MachineFacts, demand: Demand) -> Advice:
@@ -89,7 +91,14 @@ def advise(models: Sequence[ModelFacts], machine: MachineFacts, demand: Demand) 
             gpu = first if free > 0 else 0
             advised.append(_tensor_model(model, decision, backend, machine, demand, gpu))
     layout = decide(LAYOUT_RULES, _situation(models[0], models, machine, demand))
-    return Advice(machine, demand, layout, tuple(advised), tuple(_notes(advised, machine, demand, free)))
+    notes = list(_notes(advised, machine, free))
+    ensemble = None
+    if demand.is_pipeline and len(models) > 1 and not any(each.form is ModelForm.ENSEMBLE for each in models):
+        try:
+            ensemble = plan_ensemble([(each.model, each.max_batch_size) for each in advised])
+        except NotConnectable as reason:
+            notes.append(f"the ensemble's config.pbtxt is not written: {reason}")
+    return Advice(machine, demand, layout, tuple(advised), tuple(notes), ensemble)
 
 
 def _situation(model: ModelFacts, models: Sequence[ModelFacts], machine: MachineFacts, demand: Demand) -> Situation:
@@ -171,6 +180,8 @@ def _on_cpu(
 ) -> ModelAdvice:
     """Advise a language model on CPUs: memory of the weights and of the KV cache."""
     length = demand.tokens or model.context
+    if not length:
+        raise Failure(f"'{model.name}' has no context length: give --prompt-tokens and --output-tokens")
     usable = machine.memory * _MEMORY_SHARE
     cache = demand.in_flight * length * model.kv_bytes_per_token
     if model.size + cache > usable:
@@ -182,10 +193,10 @@ def _on_cpu(
         )
     figures = [
         AdvisedFigure("weights", size_text(model.size), FigureSource.FILE, "size of the file"),
-        AdvisedFigure(
-            "KV cache", size_text(cache), FigureSource.FILE, f"{demand.in_flight} × {length} tokens, 16 bits"
-        ),
     ]
+    if model.kv_bytes_per_token:
+        detail = f"{demand.in_flight} × {length} tokens, 16 bits"
+        figures.append(AdvisedFigure("KV cache", size_text(cache), FigureSource.FILE, detail))
     if machine.bandwidth:
         token = model.size / machine.bandwidth
         _check_bound(model, "itl", token, demand, f"{model.size / GIB:.1f} GiB at {machine.bandwidth / 1e9:g} GB/s")
@@ -263,7 +274,7 @@ def _tensor_model(
     )
 
 
-def _notes(models: Sequence[ModelAdvice], machine: MachineFacts, demand: Demand, free: int) -> list[str]:
+def _notes(models: Sequence[ModelAdvice], machine: MachineFacts, free: int) -> list[str]:
     notes = []
     plans = [each.language for each in models if each.language]
     if plans and machine.gpus and not (machine.gpus.bandwidth and machine.gpus.flops):
@@ -276,8 +287,6 @@ def _notes(models: Sequence[ModelAdvice], machine: MachineFacts, demand: Demand,
         notes.append(f"{free} of {machine.gpus.count if machine.gpus else 0} GPUs stay free")
     if any(each.backend in (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO) for each in models):
         notes.append("latency of the models other than language models: unknown without a measurement")
-    if demand.is_pipeline and len(models) > 1:
-        notes.append("the ensemble's config.pbtxt is not written: its maps of tensors depend on their meaning")
     if any(each.model.form is ModelForm.OTHER for each in models):
         names = ", ".join(f"'{each.model.name}'" for each in models if each.model.form is ModelForm.OTHER)
         notes.append(f"no model file is readable for {names}: the configuration stays as it is")

@@ -42,7 +42,10 @@ class ConfigFile:
 
 def configuration(advice: Advice) -> list[ConfigFile]:
     """Return the files of configuration."""
-    return [file for each in advice.models for file in _files(each)]
+    files = [file for each in advice.models for file in _files(each)]
+    if advice.ensemble is not None:
+        files.append(ConfigFile(f"{advice.ensemble.name}/config.pbtxt", advice.ensemble.text))
+    return files
 
 
 def command_lines(advice: Advice, repository: str) -> list[str]:
@@ -159,6 +162,8 @@ def write_repository(advice: Advice, target: Path) -> None:
     try:
         for each in advice.models:
             _write_model(each, target / each.model.name)
+        if advice.ensemble is not None:
+            (target / advice.ensemble.name / "1").mkdir(parents=True)
         for file in configuration(advice):
             path = target / file.path
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Measure backends of an ONNX file against each other: a server for each, in a child process, on free ports."""
+"""Measure backends and forms of a model against each other: a server for each, in a child process, on free ports."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from conch.tuning.repository_client import ServerAccess, ServerUnreachable
 from conch.tuning.settings import TrialSettings
 from conch.tuning.trials.bench_meter import BenchMeter
 
-_CANDIDATES = (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO)
+_ONNX_BACKENDS = (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO)
 _START_TIMEOUT_S, _STOP_TIMEOUT_S = 120.0, 30.0
 _PORT = re.compile(r"Started HTTPService at \S*:(\d+)")
 _MAX_WINDOW_S = 30.0
@@ -30,33 +30,59 @@ _WARM_UP_S = 1.0
 _START_S = 10.0  # of a server, at most, when the time is divided
 
 
-def measure(advice: Advice, budget_s: float) -> Advice:
-    """Return the advice with the backend that is best here, for a single ONNX file on CPUs. Raises Failure."""
-    advised = advice.models[0]
-    if len(advice.models) > 1 or advised.model.form is not ModelForm.ONNX or advised.gpus or advised.model.folder:
-        raise Failure("--measure compares backends of a single ONNX file on CPUs; measure others with conch bench")
-    window_s = min(budget_s / len(_CANDIDATES) - _START_S, _MAX_WINDOW_S)
-    if window_s < 1:
-        raise Failure(f"--measure needs at least {len(_CANDIDATES) * (_START_S + 1):g}s")
-    times = {each: _p99_s(replace(advised, backend=each), advice, window_s) for each in _CANDIDATES}
-    best = min(times, key=lambda each: times[each])
-    slo = advice.demand.slo.get("latency")
-    if slo is not None and times[best] > slo:
+def measure(advice: Advice, alternatives: Sequence[ModelAdvice], budget_s: float) -> Advice:
+    """Return the advice with what has the lowest P99 here, of one model on CPUs. Raises Failure.
+
+    Candidates are the backends of an ONNX file, and other forms of the model, each with its backend. Their answers are
+    not compared.
+    """
+    if len(advice.models) > 1:
+        raise Failure("--measure compares forms of one model, without --also; measure others with conch bench")
+    candidates = [each for form in (advice.models[0], *alternatives) for each in _candidates(form)]
+    if len(candidates) < 2:
         raise Failure(
-            f"latency:{duration_text(slo).replace(' ', '')} is impossible here: the P99 of {best} is "
-            f"{duration_text(times[best])} [{FigureSource.MEASURED}], the best of {len(times)} backends"
+            f"--measure has nothing to compare with '{advice.models[0].model.path.name}': it compares backends of an "
+            "ONNX file, and forms of a model that --alternative names, such as model.xml"
+        )
+    window_s = min(budget_s / len(candidates) - _START_S, _MAX_WINDOW_S)
+    if window_s < 1:
+        raise Failure(
+            f"--measure needs at least {len(candidates) * (_START_S + 1):g}s for {len(candidates)} candidates"
+        )
+    times = [_p99_s(each, advice, window_s) for each in candidates]
+    ranked = sorted(zip(times, map(_label, candidates), candidates, strict=True), key=lambda each: each[0])
+    time_s, label, best = ranked[0]
+    slo = advice.demand.slo.get("latency")
+    if slo is not None and time_s > slo:
+        raise Failure(
+            f"latency:{duration_text(slo).replace(' ', '')} is impossible here: the P99 of {label} is "
+            f"{duration_text(time_s)} [{FigureSource.MEASURED}], the best of {len(ranked)}"
         )
     rest = tuple(
-        Reason(each, "measured", f"its P99 is {duration_text(times[each])} [{FigureSource.MEASURED}]")
-        for each in times
-        if each is not best
+        Reason(other.backend, "measured", f"the P99 of {text} is {duration_text(slower)} [{FigureSource.MEASURED}]")
+        for slower, text, other in ranked[1:]
     )
-    chosen = Reason(best, "measured", f"its P99 is the lowest [{FigureSource.MEASURED}]")
+    chosen = Reason(best.backend, "measured", f"the P99 of {label} is the lowest [{FigureSource.MEASURED}]")
     detail = f"{window_s:g} s at {_load(advice.demand)}"
-    figure = AdvisedFigure("latency P99", duration_text(times[best]), FigureSource.MEASURED, detail)
-    decision = AdviceDecision(chosen, advised.decision.excluded, rest)
-    changed = replace(advised, backend=best, decision=decision, figures=(*advised.figures, figure))
-    return replace(advice, models=(changed,), notes=())
+    figure = AdvisedFigure("latency P99", duration_text(time_s), FigureSource.MEASURED, detail)
+    decision = AdviceDecision(chosen, best.decision.excluded, rest)
+    changed = replace(best, decision=decision, figures=(*best.figures, figure))
+    return replace(advice, models=(changed,), notes=("--measure compares latencies, not answers",))
+
+
+def _candidates(advised: ModelAdvice) -> list[ModelAdvice]:
+    """Return what can serve a model on CPUs. Raises Failure for one that is not measured."""
+    model = advised.model
+    if model.is_language or advised.gpus or model.form in (ModelForm.ENSEMBLE, ModelForm.OTHER):
+        raise Failure(f"--measure compares forms of a tensor model on CPUs, which '{model.name}' is not")
+    if model.form is ModelForm.ONNX and model.folder is None:
+        return [replace(advised, backend=each) for each in _ONNX_BACKENDS]
+    return [advised]
+
+
+def _label(advised: ModelAdvice) -> str:
+    model = advised.model
+    return f"{advised.backend} with {model.name + '/' if model.folder else ''}{model.path.name}"
 
 
 def _load(demand: Demand) -> str:
@@ -75,9 +101,9 @@ def _p99_s(advised: ModelAdvice, advice: Advice, window_s: float) -> float:
                     demand.rate or demand.in_flight, 1.0
                 )
             except (ServerUnreachable, ConchError) as error:
-                raise Failure(f"{advised.backend} cannot be measured: {error}") from None
+                raise Failure(f"{_label(advised)} cannot be measured: {error}") from None
     if "p99" not in reading.figures:
-        raise Failure(f"{advised.backend} cannot be measured: {reading.failure}")
+        raise Failure(f"{_label(advised)} cannot be measured: {reading.failure}")
     return reading.figures["p99"]
 
 

@@ -97,6 +97,9 @@ class ModelFacts:
         return bool(tensors) and all(info.dims and info.dims[0] == -1 for info in tensors)
 
 
+DATA_SHEET = "of the data sheet"
+
+
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
     """GPUs of one kind. Unknown speeds are 0."""
@@ -107,7 +110,7 @@ class GpuFacts:
     bandwidth: float = 0  # bytes per second
     flops: float = 0  # dense, 16 bits, per second
     has_fp8: bool = False
-    speeds_from: str = "of the data sheet"
+    speeds_from: str = DATA_SHEET
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from typing import Any
 
 from conch.accelerators.nvidia.nvml import NvmlFault, installed_gpus
 from conch.accelerators.visible import visible_gpus
-from conch.tuning.advisor.facts import GIB, Failure, FigureSource, GpuFacts, MachineFacts
+from conch.tuning.advisor.facts import DATA_SHEET, GIB, Failure, FigureSource, GpuFacts, MachineFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _gpus(match: re.Match[str], part: str) -> GpuFacts:
     figures = known or GpuType(0, 0, 0)
     bandwidth, tflops = float(match[6] or figures.bandwidth), float(match[7] or figures.tflops)
     memory = memory or figures.memory * GIB
-    speeds = GpuFacts.speeds_from if not match[6] and not match[7] else "as stated"
+    speeds = DATA_SHEET if not match[6] and not match[7] else "as stated"
     return GpuFacts(count, name or "GPU", memory, bandwidth * 1e9, tflops * 1e12, figures.has_fp8, speeds)
 
 

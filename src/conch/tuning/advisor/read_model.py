@@ -5,15 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conch.errors import ConchError
+from conch.errors import ConchError, InvalidRequest
 from conch.llm.planning.checkpoint import read_checkpoint
 from conch.model_files.gguf_file import GgufFile, NotGguf, read_gguf
 from conch.model_files.ir_file import NotIr, read_ir
 from conch.model_files.onnx_file import NotOnnx, read_onnx
+from conch.model_files.signature import TensorInfo
 from conch.repository.config.document import to_document
 from conch.repository.config.pbtxt import parse_pbtxt
 from conch.repository.model_folders import is_model, is_model_name
-from conch.tuning.advisor.facts import Failure, ModelFacts, ModelForm
+from conch.tuning.advisor.facts import DeclaredTensors, Failure, ModelFacts, ModelForm
 
 _FORMS = {
     ".gguf": ModelForm.GGUF,
@@ -24,6 +25,7 @@ _FORMS = {
     ".plan": ModelForm.PLAN,
     ".py": ModelForm.PYTHON,
 }
+_DATATYPES = {"TYPE_STRING": "BYTES"}  # others have the same name on the wire
 _VALID = (
     "expected the folder of a checkpoint with config.json, a .gguf, .onnx, .xml, .pt, .plan or .py file, or a "
     "repository of models with config.pbtxt"
@@ -47,6 +49,10 @@ def _models(path: Path) -> Iterator[ModelFacts]:
         raise Failure(f"there is no '{path}': {_VALID}")
     if path.is_file():
         yield _checkpoint(path.parent, path.parent.name) if path.name == "config.json" else _file(path, path.stem)
+    elif is_language_ir(path):
+        yield _language_ir(path, path.resolve().name)
+    elif (path / "openvino_model.xml").is_file():
+        yield _file(path / "openvino_model.xml", path.resolve().name)
     elif (path / "config.json").is_file():
         yield _checkpoint(path, path.resolve().name)
     elif is_model(path):
@@ -76,6 +82,45 @@ def _checkpoint(folder: Path, name: str, entry: Path | None = None, backend: str
         context=shape.context,
         kv_bytes_per_token=shape.kv_bytes_per_token(max(checkpoint.other_bytes, 2)),
         precision=f"{bits:.3g} bits",
+        folder=entry,
+        backend=backend,
+    )
+
+
+def is_language_ir(folder: Path) -> bool:
+    """Return whether a folder has a language model in OpenVINO IR: its tokenizer, and a graph that gives logits.
+
+    Encoders, which are exported with a tokenizer too, give hidden states. Raises Failure for models with images.
+    """
+    graph = folder / "openvino_model.xml"
+    if (folder / "openvino_language_model.xml").is_file():
+        raise Failure(
+            f"'{folder}' is a language model with images (openvino_language_model.xml), which no backend of Conch "
+            "serves; expected openvino_model.xml"
+        )
+    if not graph.is_file() or not (folder / "openvino_tokenizer.xml").is_file():
+        return False
+    return any("logits" in output.name.split(",") for output in read_ir(graph).outputs)
+
+
+def _language_ir(folder: Path, name: str, entry: Path | None = None, backend: str = "") -> ModelFacts:
+    """Return the facts of a language model in OpenVINO IR; those of its config.json are unknown without it."""
+    context, per_token = 0, 0.0
+    if (folder / "config.json").is_file():
+        try:
+            shape = read_checkpoint(folder).shape
+        except InvalidRequest:  # of a family whose shape is unknown
+            pass
+        else:
+            context, per_token = shape.context, shape.kv_bytes_per_token(2)
+    return ModelFacts(
+        name=name,
+        path=folder,
+        form=ModelForm.IR_LANGUAGE,
+        size=(folder / "openvino_model.bin").stat().st_size,
+        context=context,
+        kv_bytes_per_token=per_token,
+        precision="weights",
         folder=entry,
         backend=backend,
     )
@@ -128,15 +173,36 @@ def _entry(folder: Path) -> ModelFacts:
         )
     versions = sorted((int(each.name) for each in folder.iterdir() if each.name.isdecimal()), reverse=True)
     version = folder / str(versions[0]) if versions else folder
-    if (version / "model.json").is_file() and (weights := _weights(version)) is not None:
+    weights = _weights(version) if (version / "model.json").is_file() else None
+    for place in filter(None, (weights, version if version.is_dir() else None)):
+        if is_language_ir(place):
+            return replace(_language_ir(place, folder.name, folder, backend), version=int(version.name))
+    if weights is not None:
         return replace(_checkpoint(weights, folder.name, folder, backend), version=int(version.name))
     names = sorted(version.iterdir()) if version.is_dir() else []
     named = [each for each in names if each.name == document.get("default_model_filename")]
     known = named or [each for each in names if each.stem == "model" and each.suffix in _FORMS]
     known = known or [each for each in names if each.suffix == ".gguf"]
     if known and known[0].suffix in _FORMS and known[0].is_file():
-        return replace(_file(known[0], folder.name, folder, backend), version=int(version.name))
+        facts = _file(known[0], folder.name, folder, backend)
+        return replace(facts, version=int(version.name), declared=_declared(document))
     return ModelFacts(name=folder.name, path=folder, form=ModelForm.OTHER, size=0, folder=folder, backend=backend)
+
+
+def _declared(document: dict[str, Any]) -> DeclaredTensors | None:
+    """Return the tensors of a configuration; None if it leaves them to its model's file."""
+    tensors = [
+        tuple(
+            TensorInfo(
+                each["name"],
+                _DATATYPES.get(each["data_type"], each["data_type"].removeprefix("TYPE_")),
+                (*each["dims"],),
+            )
+            for each in document.get(kind, ())
+        )
+        for kind in ("input", "output")
+    ]
+    return DeclaredTensors(int(document.get("max_batch_size", 0)), *tensors) if all(tensors) else None
 
 
 def _weights(version: Path) -> Path | None:
@@ -149,4 +215,5 @@ def _weights(version: Path) -> Path | None:
         raise Failure(f"'{version / 'model.json'}' cannot be read: {error}") from None
     name = document.get("model") if isinstance(document, dict) else None
     folder = version / name if isinstance(name, str) else None
-    return folder if folder is not None and (folder / "config.json").is_file() else None
+    known = ("config.json", "openvino_model.xml")
+    return folder if folder is not None and any((folder / each).is_file() for each in known) else None

@@ -143,4 +143,6 @@ class Goal:
 def shown(metric: str, value: float) -> str:
     """Return a figure with its unit: 12.3 ms."""
     kind = METRICS[metric]
-    return f"{value / kind.unit:.4g} {kind.printed}".replace(" /s", "/s")
+    number = value / kind.unit
+    digits = f"{number:.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+    return f"{digits} {kind.printed}".replace(" /s", "/s")

@@ -162,7 +162,10 @@ class Tuner:
             tuple(self._engine_files()),
         )
         if self._space.size == len(self._space.dimensions[0].values):
-            raise TuneError(f"model '{model}' has no knob to tune; --knob NAME=VALUES chooses some")
+            raise TuneError(
+                f"model '{model}' has no knob that is tuned by default; --knob NAME=VALUES chooses some of "
+                "--list-knobs, with --repository those of engines"
+            )
 
     def _all_composing(self, document: Document) -> list[str]:
         """Return the models of an ensemble, also of ensembles within it."""

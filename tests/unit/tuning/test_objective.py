@@ -35,7 +35,12 @@ def test_unknown_figures() -> None:
 
 @pytest.mark.parametrize(
     ("metric", "value", "text"),
-    [("p99", 0.0123, "12.3 ms"), ("throughput", 1234.5, "1234/s"), ("cpu_memory", 2.5e9, "2500 MB")],
+    [
+        ("p99", 0.0123, "12.3 ms"),
+        ("throughput", 1234.5, "1234/s"),
+        ("throughput", 12345.6, "12346/s"),
+        ("cpu_memory", 2.5e9, "2500 MB"),
+    ],
 )
 def test_figures_have_units(metric: str, value: float, text: str) -> None:
     assert shown(metric, value) == text

@@ -43,7 +43,9 @@ class Failure(Exception):
 
 
 def size_text(size: float) -> str:
-    """Return a size in bytes as MiB, or from 1 GiB as GiB."""
+    """Return a size in bytes as KiB, from 0.1 MiB as MiB, or from 1 GiB as GiB."""
+    if size < 0.1 * (1 << 20):
+        return f"{size / 1024:.1f} KiB"
     return f"{size / (1 << 20):.1f} MiB" if size < GIB else f"{size / GIB:.1f} GiB"
 
 

@@ -68,7 +68,8 @@ class LoopLag:
             self._armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
             with suppress(ValueError):  # in another thread
-                signal.signal(signal.SIGALRM, signal.SIG_IGN)  # discards one that is pending, which would end the process
+                # Ignoring discards a signal that is pending, which would end the process.
+                signal.signal(signal.SIGALRM, signal.SIG_IGN)
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def _schedule(self) -> None:

@@ -26,7 +26,7 @@ LONGEST_FIRST = (
 )
 
 # The run ends, with the stacks of the process that hands out the tests, when it has not ended by itself. Each test has
-# a limit of its own.
+# its own limit.
 MAX_RUN_S = 3000
 
 
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     gc.collect()
-    gc.freeze()  # modules and tests are no garbage: without them a collection takes no pause of a second
+    gc.freeze()  # modules and tests are never garbage; without them a collection takes no pause of a second
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -20,6 +20,7 @@ MAX_BIASES = 65_536  # of logit_bias, of stop_token_ids and of allowed_token_ids
 MAX_BAD_WORDS = 1024
 MAX_CACHE_SALT_CHARACTERS = 1024
 MAX_STRUCTURE_CHARACTERS = 2**20
+MAX_COPIED_PARAMS = 2**22  # `SamplingParams.size` of all requests of one call
 
 
 class FinishReason(Enum):
@@ -128,6 +129,13 @@ class SamplingParams:
             size = len(self.structured.value)
             text = f"the format of the output may have {MAX_STRUCTURE_CHARACTERS} characters at most, got {size}"
             raise InvalidParameter("response_format", text)
+
+    @property
+    def size(self) -> int:
+        """About the bytes of the parameters in a message to an engine."""
+        tokens = len(self.logit_bias) + len(self.stop_token_ids) + len(self.allowed_token_ids)
+        structure = len(self.structured.value) if self.structured is not None else 0
+        return 4 * tokens + sum(map(len, (*self.stop, *self.bad_words))) + structure
 
     def non_defaults(self) -> list[str]:
         """Return the names of parameters that differ from their defaults: an engine must support or refuse them."""

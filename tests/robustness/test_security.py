@@ -2,9 +2,11 @@
 
 import base64
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from urllib.parse import quote
 
@@ -235,6 +237,24 @@ def test_a_configuration_does_not_name_files_elsewhere(explicit: ConchProcess, f
     status, answer = ask(explicit, "POST /v2/repository/models/echo/load", body)
     expected = 500 if field == "default_model_filename" else 400
     assert (status, path in answer["error"]) == (expected, True), answer
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_file_of_options_that_never_ends_blocks_nothing(explicit: ConchProcess, place: Path, kind: str) -> None:
+    model = place / "models" / "endless"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text('backend: "scripted"')
+    options = model / "1" / "model.json"
+    try:
+        if kind == "pipe":
+            os.mkfifo(options)
+        else:
+            options.symlink_to("/dev/zero")
+        assert ask(explicit, "POST /v2/repository/models/endless/load")[0] in (200, 400)
+        assert ask(explicit, "GET /v2/health/live")[0] == 200
+        assert ask(explicit, "POST /v2/repository/models/endless/unload")[0] == 200
+    finally:
+        rmtree(model)
 
 
 # ---- keys

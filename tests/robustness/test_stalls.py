@@ -202,6 +202,18 @@ HTTP: dict[str, Callable[[], Http]] = {
     "stop strings": lambda: openai(
         "completions", 400, "llm", lambda: b'"prompt":"a","stop":%s' % many(b'"a"', MIB // 2)
     ),
+    "parameters for many prompts": lambda: openai(
+        "completions", 400, "llm", lambda: b'"prompt":%s,"stop_token_ids":%s' % (many(b'"a"', 256), many(b"1", 60_000))
+    ),
+    "an echo for many choices": lambda: openai(
+        "completions", 400, "llm", lambda: b'"n":60,"echo":true,"prompt":%s' % many(b'"%s"' % (b"a" * 4000), 256)
+    ),
+    "an answer of many choices": lambda: openai(
+        "completions", 200, "llm", lambda: b'"n":16,"echo":true,"prompt":%s' % many(b'"%s"' % (b"a" * 1000), 256)
+    ),
+    "a long request id": lambda: Http(
+        "/v1/completions", lambda: b'{"model":"llm","prompt":"a","n":128}', {"X-Request-Id": "x" * 60_000}, 400
+    ),
     "biases": lambda: openai(
         "completions", 400, "llm", lambda: b'"prompt":"a","logit_bias":{%s}' % numbered(b'"%d":1', 100_000)
     ),

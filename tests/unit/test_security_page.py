@@ -33,13 +33,14 @@ from conch.observability.tracing import observer
 from conch.options.parser import parse
 from conch.options.server_options import FLAGS
 from conch.protocol.openai import embeddings as openai_embeddings
+from conch.protocol.openai import extensions as openai_extensions
 from conch.protocol.openai import fields as openai_fields
 from conch.protocol.openai import large as large_openai
 from conch.protocol.openai import requests as openai_requests
 from conch.protocol.v2_json import data as json_data
 from conch.protocol.v2_json import large as large_json
 from conch.protocol.v2_proto.inference import MAX_ENTRIES
-from conch.repository import labels, override
+from conch.repository import labels, override, watch
 from conch.repository.config import limits
 from conch.repository.remote import archive, listing
 from conch.tensor import MAX_RANK
@@ -91,6 +92,12 @@ BOUNDS = {
         "Stop strings": (f"{generation.MAX_STOPS}, {generation.MAX_STOP_CHARACTERS:,} characters each", FIXED),
         "Logit biases and token lists": (f"{generation.MAX_BIASES:,}", FIXED),
         "Schema or grammar": (f"{generation.MAX_STRUCTURE_CHARACTERS:,} characters", FIXED),
+        "Parameters, copied for each prompt": (size(generation.MAX_COPIED_PARAMS), FIXED),
+        "Prompts repeated for each choice": (
+            f"{openai_requests.MAX_REPEATED_PROMPT:,} characters or tokens",
+            FIXED,
+        ),
+        "Request id of a client": (f"{openai_extensions.MAX_REQUEST_ID_CHARACTERS} characters", FIXED),
         "Chat template": (f"{chat_prompt.MAX_TEMPLATE_CHARACTERS:,} characters", FIXED),
         "Chat template rendering": (
             f"{seconds(openai_chat_prompt.MAX_TEMPLATE_S)}, {size(openai_chat_prompt.MAX_TEMPLATE_MEMORY_BYTES)}",
@@ -166,6 +173,7 @@ BOUNDS = {
         "Warm-up data of all instances": (size(limits.MAX_WARMUP_BYTES), FIXED),
         "Initial states": (size(limits.MAX_GENERATED_BYTES), FIXED),
         "Label file": (size(labels.MAX_LABEL_BYTES), FIXED),
+        "Files and folders compared for changes": (f"{watch.MAX_ENTRIES:,}", FIXED),
         "Files of a load request": (f"{override.MAX_FILES:,}; {size(override.MAX_FILES_BYTES)}", FIXED),
         "Path of an uploaded file": (f"{size(override.MAX_PATH_BYTES)}, {override.MAX_PATH_DEPTH} folders", FIXED),
         "Name or path in a configuration": (f"{limits.MAX_STRING_CHARS:,} characters", FIXED),

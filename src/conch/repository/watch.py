@@ -1,10 +1,13 @@
 """Detect changes of a model's files by their names, sizes and modification times."""
 
 import errno
+import logging
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
@@ -12,6 +15,11 @@ from typing import Generic, TypeAlias, TypeVar
 Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
 # The key of a model: its name, or a tuple with it.
 Model = TypeVar("Model", bound=str | tuple[str, ...])
+
+_log = logging.getLogger(__name__)
+
+# Of one model, which are compared. A Python environment has some ten thousand.
+MAX_ENTRIES = 100_000
 
 # Temporary errors: no descriptor or memory left, a network file system that does not answer.
 _TEMPORARY_ERRORS = {
@@ -33,11 +41,16 @@ _SOURCES = (".pbtxt", ".py", ".onnx")
 def fingerprint(directory: Path) -> Fingerprint:
     """Return the fingerprint of everything below a directory, () if it does not exist.
 
-    Symbolic links are followed, because mounted configuration consists of them. Files that vanish during the scan are
-    left out. Raises OSError for a temporary error, which must not look like a change.
+    Symbolic links are followed, because mounted configuration consists of them. Links can multiply a folder without
+    end or lead to all of a disk, so at most `MAX_ENTRIES` entries are read, in the order of their names. Files that
+    vanish during the scan are left out. Raises OSError for a temporary error, which must not look like a change.
     """
     entries: list[tuple[str, int, int]] = []
     _collect(directory, "", frozenset(), entries)
+    if len(entries) >= MAX_ENTRIES:
+        _log.warning(
+            "'%s' has more than %d files and folders; changes of others are not detected", *(directory, MAX_ENTRIES)
+        )
     return tuple(sorted(entries))
 
 
@@ -50,11 +63,13 @@ def _collect(
         if (identity := (status.st_dev, status.st_ino)) in above:
             return
         with os.scandir(directory) as listing:
-            children = list(listing)
+            children = sorted(islice(listing, MAX_ENTRIES), key=attrgetter("name"))
     except OSError as error:
         _check_absent(error)
         return
     for child in children:
+        if len(entries) >= MAX_ENTRIES:
+            return
         if _IGNORED.match(child.name):
             continue
         path = prefix + child.name

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from conch.repository import watch
 from conch.repository.store import Repository
 from conch.repository.watch import Changes, changes, fingerprint, settled, sources
 
@@ -65,6 +66,22 @@ def test_links_are_followed_but_not_in_circles(model: Path, tmp_path: Path) -> N
     before = fingerprint(model)
     (data / "model.py").write_text("x = 1")
     assert fingerprint(model) != before
+
+
+def test_links_that_multiply_folders_end(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MAX_ENTRIES", 500)
+    for name in ("a", "b"):
+        folder = model / name
+        for _ in range(12):  # each level doubles what is below
+            folder.mkdir()
+            folder = folder / "x"
+    for depth in range(12):
+        folder = model / "b" / "/".join("x" * depth)
+        (folder / "y").symlink_to(folder / "x")
+    (model / "a" / "z").symlink_to(model / "b")
+    (model / "b" / "z").symlink_to(model / "a")
+    assert len(fingerprint(model)) == 500
+    assert fingerprint(model) == fingerprint(model)
 
 
 def test_changes_between_two_snapshots() -> None:

@@ -17,6 +17,7 @@ from conch.generation import EngineInfo
 
 GIB = 1 << 30
 _MAX_DEFAULT_CACHE_BYTES = 16 * GIB
+_MAX_OPTIONS_BYTES = 16 * 2**20
 
 
 class Holder(Protocol):
@@ -98,7 +99,9 @@ def folder_size(directory: Path) -> int:
 def read_options(path: Path) -> Mapping[str, Any]:
     """Return the options in a `model.json`, none for an invalid file, which its engine will refuse."""
     try:
+        if not path.is_file() or path.stat().st_size > _MAX_OPTIONS_BYTES:  # opening a pipe would block
+            return {}
         options = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return options if isinstance(options, dict) else {}

@@ -1,5 +1,6 @@
 """Engines that run in a process, which is restarted when it dies, and the base class of their backends."""
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -120,8 +121,9 @@ class ProcessEngine(Engine):
     async def _start_process(self) -> EngineProcess:
         process = EngineProcess(self._name, self.load, self._processes.died)
         directory = self._source.version_directory
-        cache = self._cache_bytes(read_options(directory / "model.json"))
-        claim, offer = self._memory.claim(self._name, process, folder_size(directory), cache)
+        cache = self._cache_bytes(await asyncio.to_thread(read_options, directory / "model.json"))
+        weights = await asyncio.to_thread(folder_size, directory)
+        claim, offer = self._memory.claim(self._name, process, weights, cache)
         options = {**self._options(), "memory": offer}
         try:
             self.info = await process.start(self._launcher(), self._driver, options, self._load_timeout_s)

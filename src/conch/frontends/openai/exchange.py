@@ -12,6 +12,7 @@ from functools import partial
 from conch.errors import Cancelled, ConchError, Unavailable
 from conch.frontends.http.message import content_type, header
 from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.sliced_reply import send_in_slices
 from conch.frontends.openai.errors import JSON, send_error
 from conch.frontends.openai.forms import ChoiceState, Form
 from conch.generation import Delta, Generation, Usage
@@ -111,8 +112,8 @@ class Exchange:
             for delta in deltas:
                 self._form.take(self._sequences[delta.index], delta)
             if not self._unfinished:
-                choices = [self._form.choice(sequence) for sequence in self._sequences]
-                self._reply.send(200, JSON, self._form.whole(choices, self._usage))
+                choices = map(self._form.choice, self._sequences)
+                send_in_slices(self._reply, JSON, self._form.whole(choices, self._usage))
 
     def _send(self, deltas: Sequence[Delta]) -> None:
         if self._catching_up is not None:

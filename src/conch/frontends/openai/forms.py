@@ -1,6 +1,6 @@
 """Formats deltas as chunks of a stream or as choices of one answer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from conch.generation import Delta, FinishReason, PromptTokens, TokenLogprob, Usage
@@ -47,8 +47,8 @@ class Form(Protocol):
     def usage(self, usage: Usage) -> bytes:
         """Return the chunk of the usage."""
 
-    def whole(self, choices: Sequence[ReplyChoice], usage: Usage) -> bytes:
-        """Return the answer in one piece."""
+    def whole(self, choices: Iterable[ReplyChoice], usage: Usage) -> Iterator[bytes]:
+        """Yield the answer without streaming, in pieces."""
 
 
 class ChatForm:

@@ -33,9 +33,17 @@ from conch.llm.chat_prompt import HERMES
 from conch.llm.output import OutputParser, PlainOutput
 from conch.observability.tracing.observer import Observer
 from conch.observability.tracing.request_trace import Trace
+from conch.protocol.openai.extensions import MAX_REQUEST_ID_CHARACTERS
 from conch.protocol.openai.large import join_prompts
 from conch.protocol.openai.replies import ChatReplies, CompletionReplies, ReplyOptions
-from conch.protocol.openai.requests import ChatCall, CompletionCall, GenerationCall, read_chat, read_completion
+from conch.protocol.openai.requests import (
+    ChatCall,
+    CompletionCall,
+    GenerationCall,
+    check_repetition,
+    read_chat,
+    read_completion,
+)
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.request import Span, Timeline, TokenMeter
 
@@ -50,6 +58,8 @@ _DENIED = {
     Denial.REPEATED: (400, None),
 }
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
+# Its value is in every chunk of a stream.
+_REQUEST_ID = b"x-request-id"
 
 
 class OpenAiHttp:
@@ -143,11 +153,12 @@ class OpenAiHttp:
         """Find the model and render its chat template."""
         trace = self._begin_trace(request, call, timeline)
         with _refusals(trace):
+            call_id = _call_id(request, call)
             model, adapter = self._models.find(call.model)
             meter = self._admit(request, model, timeline)
 
             def begin(prompt: ChatPrompt) -> None:
-                self._begin_chat(reply, call, _call_id(request, call), model, adapter, prompt, timeline, trace, meter)
+                self._begin_chat(reply, call, call_id, model, adapter, prompt, timeline, trace, meter)
 
             def rendered(found: ChatPrompt | ConchError) -> None:
                 if trace is not None and not isinstance(found, ChatPrompt):
@@ -171,6 +182,7 @@ class OpenAiHttp:
         meter: TokenMeter | None,
     ) -> None:
         with _refusals(trace):
+            check_repetition(call.params.n, len(prompt.echoed) + (len(prompt.text) if call.repeats_tokens else 0))
             replies = ChatReplies(f"chatcmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
             form = HERMES if prompt.describes_tools else model.config.parameters.get("tool_call_parser", "")
             parser = OutputForm(model.engine.info.chat_template, form, call, prompt.text)
@@ -198,9 +210,9 @@ class OpenAiHttp:
     ) -> None:
         trace = self._begin_trace(request, call, timeline)
         with _refusals(trace):
+            call_id = _call_id(request, call)
             model, adapter = self._models.find(call.model)
             meter = self._admit(request, model, timeline)
-            call_id = _call_id(request, call)
             replies = CompletionReplies(f"cmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
             form = CompletionForm(replies, echo=call.echo)
             exchange = self._exchange(reply, form, call, len(call.prompts), PlainOutput, trace)
@@ -297,7 +309,10 @@ def wrong_method(request: HttpRequest) -> HttpRefusal:
 
 def _call_id(request: HttpRequest, call: GenerationCall) -> str:
     """Return the part of an answer's id that the client may choose, by a header or a field, as with vLLM."""
-    sent = request.headers.get(b"x-request-id", b"")
+    sent = request.headers.get(_REQUEST_ID, b"")
+    if len(sent) > MAX_REQUEST_ID_CHARACTERS:
+        text = f"the header 'X-Request-Id' may have {MAX_REQUEST_ID_CHARACTERS} characters at most, got {len(sent)}"
+        raise InvalidRequest(text)
     return sent.decode("latin-1") or call.request_id or uuid4().hex
 
 

@@ -18,7 +18,7 @@ _WITHOUT_EFFECT = (
     *("length_penalty", "early_stopping", "return_token_offsets", "routed_experts_prompt_start"),
     "guided_decoding_backend",
 )
-_MAX_REQUEST_ID_CHARACTERS = 256
+MAX_REQUEST_ID_CHARACTERS = 256
 
 
 def _empty(value: Any) -> bool:
@@ -49,8 +49,8 @@ def read_extensions(fields: Fields) -> dict[str, Any]:
     for name, harmless, reason in _REFUSED:
         fields.refuse(name, harmless, reason)
     request_id = fields.text("request_id") or ""
-    if len(request_id) > _MAX_REQUEST_ID_CHARACTERS:
-        text = f"'request_id' may have {_MAX_REQUEST_ID_CHARACTERS} characters at most, got {len(request_id)}"
+    if len(request_id) > MAX_REQUEST_ID_CHARACTERS:
+        text = f"'request_id' may have {MAX_REQUEST_ID_CHARACTERS} characters at most, got {len(request_id)}"
         raise fields.wrong("request_id", text)
     return {
         "request_id": request_id,

@@ -3,7 +3,7 @@
 The constant parts of a stream's chunks are encoded once per stream.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,21 +192,26 @@ class ChatReplies:
         """Return the last chunk, which has the usage."""
         return self._usage_prefix + orjson.dumps(usage_document(usage)) + b"}\n\n"
 
-    def whole(self, choices: Sequence[ReplyChoice], usage: Usage) -> bytes:
-        """Return the response without streaming."""
-        listed = [
-            {
-                "index": index,
-                "message": _message(choice),
-                "logprobs": self._logprobs(choice.logprobs) if choice.logprobs else None,
-                "finish_reason": choice.finish_reason,
-                "stop_reason": choice.stop_reason,
-                **({"token_ids": [*choice.token_ids]} if self.options.token_ids else {}),
-            }
-            for index, choice in enumerate(choices)
-        ]
-        document = {**self._head, "choices": listed, "usage": usage_document(usage)}
-        return orjson.dumps({**document, **_prompt_fields(choices[0].prompt, self.options)})
+    def whole(self, choices: Iterable[ReplyChoice], usage: Usage) -> Iterator[bytes]:
+        """Yield the response without streaming, in a piece for each choice."""
+        yield orjson.dumps(self._head)[:-1]
+        separator, prompt = b',"choices":[', None
+        for index, choice in enumerate(choices):
+            prompt = prompt or choice.prompt
+            yield separator + orjson.dumps(self._choice(index, choice))
+            separator = b","
+        end = {"usage": usage_document(usage), **_prompt_fields(prompt, self.options)}
+        yield b"]," + orjson.dumps(end)[1:]
+
+    def _choice(self, index: int, choice: ReplyChoice) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": _message(choice),
+            "logprobs": self._logprobs(choice.logprobs) if choice.logprobs else None,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+            **({"token_ids": [*choice.token_ids]} if self.options.token_ids else {}),
+        }
 
     def _logprobs(self, tokens: Sequence[Sequence[TokenLogprob]]) -> dict[str, Any]:
         return _chat_logprobs(_named(tokens, self.options))
@@ -263,10 +268,14 @@ class CompletionReplies:
             **(_prompt_fields(choice.prompt, self.options) if whole else {}),
         }
 
-    def whole(self, choices: Sequence[ReplyChoice], usage: Usage) -> bytes:
-        """Return the response without streaming."""
-        listed = [self._choice(index, choice, 0, whole=True) for index, choice in enumerate(choices)]
-        return orjson.dumps({**self._head, "choices": listed, "usage": usage_document(usage)})
+    def whole(self, choices: Iterable[ReplyChoice], usage: Usage) -> Iterator[bytes]:
+        """Yield the response without streaming, in a piece for each choice."""
+        yield orjson.dumps(self._head)[:-1]
+        separator = b',"choices":['
+        for index, choice in enumerate(choices):
+            yield separator + orjson.dumps(self._choice(index, choice, 0, whole=True))
+            separator = b","
+        yield b'],"usage":' + orjson.dumps(usage_document(usage)) + b"}"
 
 
 def finish_reason(reason: FinishReason, *, called: bool) -> str:

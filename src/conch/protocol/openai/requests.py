@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import orjson
 
-from conch.generation import MAX_LOGPROBS, SamplingParams, StructuredOutput
+from conch.generation import MAX_COPIED_PARAMS, MAX_LOGPROBS, SamplingParams, StructuredOutput
 from conch.protocol.openai.extensions import read_extensions
 from conch.protocol.openai.fields import Fields, InvalidField, read_object
 from conch.tensor import Buffer
@@ -19,6 +19,8 @@ from conch.tensor import Buffer
 # The API's default of max_tokens.
 _DEFAULT_COMPLETION_TOKENS = 16
 MAX_PROMPTS = 256
+# Characters or token ids of prompts in a response that repeats each of them for `n` choices.
+MAX_REPEATED_PROMPT = 2**22
 _TOKEN_ID = re.compile("[0-9]{1,10}")
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
@@ -47,9 +49,14 @@ class GenerationCall:
         """The parts of the tokenized prompt that the response needs."""
         return _return_prompt(self)
 
+    @property
+    def repeats_tokens(self) -> bool:
+        """Whether the response has the prompt's tokens, or their log probabilities, for each choice."""
+        return self.token_ids or self.params.prompt_logprobs is not None
+
 
 def _return_prompt(call: GenerationCall) -> Literal["", "ids"]:
-    return "ids" if call.token_ids or call.continuous_usage or call.params.prompt_logprobs is not None else ""
+    return "ids" if call.repeats_tokens or call.continuous_usage else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +120,27 @@ def read_completion(body: Buffer, prompts: Sequence[str | Sequence[int]] | None 
         **_transport(fields),
     )
     fields.done()
+    _check_copies(call)
     return call
+
+
+def _check_copies(call: CompletionCall) -> None:
+    """Bound what is copied for each prompt, and what the response repeats. Raises InvalidField."""
+    prompts, size = len(call.prompts), call.params.size
+    if size * prompts > MAX_COPIED_PARAMS:
+        text = (
+            f"parameters of about {size} bytes for each of {prompts} prompts exceed the maximum of {MAX_COPIED_PARAMS}"
+        )
+        raise InvalidField("prompt", text)
+    if call.echo or call.repeats_tokens:
+        check_repetition(call.params.n, sum(map(len, call.prompts)))
+
+
+def check_repetition(n: int, size: int) -> None:
+    """Bound a response that repeats prompts of `size` characters or tokens for `n` choices. Raises InvalidField."""
+    if n > 1 and n * size > MAX_REPEATED_PROMPT:
+        text = f"'n' is {n}: the response would repeat {size} characters or tokens of prompts as often; "
+        raise InvalidField("n", f"{text}the maximum is {MAX_REPEATED_PROMPT} in all")
 
 
 def read_chat(body: Buffer, messages: Buffer | None = None) -> ChatCall:

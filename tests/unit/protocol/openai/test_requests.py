@@ -156,6 +156,31 @@ def test_a_refusal_names_the_parameter(fields: dict[str, Any], param: str, text:
 
 
 @pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"stop_token_ids": [1] * 50_000}, "prompt"),
+        ({"allowed_token_ids": [1] * 50_000}, "prompt"),
+        ({"logit_bias": {str(token): 1 for token in range(50_000)}}, "prompt"),
+        ({"guided_regex": "a" * 200_000}, "prompt"),
+        ({"bad_words": ["a" * 1000] * 200}, "prompt"),
+        ({"echo": True, "n": 50}, "n"),
+        ({"return_token_ids": True, "n": 50}, "n"),
+        ({"prompt_logprobs": 0, "n": 50}, "n"),
+    ],
+)
+def test_what_many_prompts_multiply_is_bounded(fields: dict[str, Any], param: str) -> None:
+    """Each prompt is a message to the engine with all parameters; each choice may repeat its prompt."""
+    prompt = "a" * 1000
+    with pytest.raises(ConchError) as refusal:
+        read_completion(orjson.dumps({"model": "m", "prompt": [prompt] * 100, **fields}))
+    assert refusal.value.param == param  # type: ignore[attr-defined]
+    assert read_completion(orjson.dumps({"model": "m", "prompt": [prompt] * 10, **fields})).prompts == [prompt] * 10
+    alone = {**fields, "n": 1}
+    if param == "n":
+        read_completion(orjson.dumps({"model": "m", "prompt": [prompt * 60] * 100, **alone}))
+
+
+@pytest.mark.parametrize(
     ("message", "text"),
     [
         ({"role": "assistant", "content": "x", "tool_calls": 5}, "'messages[0].tool_calls' must be an array"),

@@ -15,7 +15,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path}: {error}") from error
     if not isinstance(document, dict):
         raise Refused(f"{path}: must hold a JSON object")

@@ -19,6 +19,7 @@ from conch.bench.record_log import RecordLog
 from conch.bench.records import RequestOutcome
 
 if TYPE_CHECKING:
+    from conch.bench.statistics.selection import RunWindow
     from conch.bench.statistics.stopping_rule import StoppingRule
 
 _TICK_S = 0.1
@@ -54,10 +55,12 @@ def measure_level(
     on_progress: Callable[[Progress], None] | None = None,
     interruption: Interruption | None = None,
     make_load: LoadFactory | None = None,
+    on_records: Callable[[RecordLog, "RunWindow"], None] | None = None,
 ) -> Measurement:
     """Measure one level and return its figures, also if the server failed or `interruption` was requested meanwhile.
 
-    Raises ConnectionError if no connection can be opened, RuntimeError if a process of the generator died.
+    `on_records` gets all records at the end. Raises ConnectionError if no connection can be opened, RuntimeError if a
+    process of the generator died.
     """
     load = (make_load or _process_load)(plan)
     run = _LevelRun(load, plan, window, level, Sampling(observers), on_progress, interruption or Interruption())
@@ -65,6 +68,8 @@ def measure_level(
         run.measure()
     finally:
         load.close()
+    if on_records is not None:
+        on_records(run.log, run.window())
     return run.measurement(slo or {}, percentiles)
 
 
@@ -123,7 +128,7 @@ class _LevelRun:
         self._sampling = sampling
         self._on_progress = on_progress
         self._interruption = interruption
-        self._log = RecordLog()
+        self.log = RecordLog()
         self._started_at = ""
         self._start_ns = 0
         self._window_start_ns: int | None = None
@@ -155,7 +160,7 @@ class _LevelRun:
     def _has_ended(self) -> bool:
         """Collect for one tick; return whether the window is over."""
         collected = self._load.collect(_TICK_S)
-        self._log.add(collected)
+        self.log.add(collected)
         now = monotonic_ns()
         if np.any(collected.records["outcome"] == RequestOutcome.OK):
             self._last_success_ns = now
@@ -178,7 +183,7 @@ class _LevelRun:
         """Return whether all requests of the last seconds failed for lack of a connection."""
         if now - self._last_success_ns < _LOST_NS:
             return False
-        recent = self._log.tail(now - _LOST_NS)
+        recent = self.log.tail(now - _LOST_NS)
         return len(recent) > 0 and bool(np.all(recent["outcome"] == RequestOutcome.CONNECTION_ERROR))
 
     def _warm_up(self, now: int, *, check: bool) -> bool:
@@ -197,7 +202,7 @@ class _LevelRun:
     def _steady_since(self) -> int | None:
         from conch.bench.statistics.steady_state import steady_since
 
-        return steady_since(self._log.records, self._start_ns, monotonic_ns())
+        return steady_since(self.log.records, self._start_ns, monotonic_ns())
 
     def _begin_window(self, start_ns: int) -> None:
         self._window_start_ns = start_ns
@@ -214,10 +219,10 @@ class _LevelRun:
             self._window_end_ns = self._window_start_ns + int(window.duration_s * 1e9)
             return True
         if window.requests is not None:
-            done = int(np.count_nonzero(self._log.records["done_ns"] >= self._window_start_ns)) if check else 0
+            done = int(np.count_nonzero(self.log.records["done_ns"] >= self._window_start_ns)) if check else 0
             if done >= window.requests:
                 return True
-        return check and self._rule is not None and self._rule.is_met(self._log.records, self._window_start_ns, now)
+        return check and self._rule is not None and self._rule.is_met(self.log.records, self._window_start_ns, now)
 
     def _end(self) -> None:
         """Stop the load and collect the answers to requests in flight."""
@@ -225,7 +230,7 @@ class _LevelRun:
         deadline = monotonic_ns() + int((self._window.grace_s + _END_MARGIN_S) * 1e9)
         while monotonic_ns() < deadline:
             collected = self._load.collect(_TICK_S)
-            self._log.add(collected)
+            self.log.add(collected)
             if collected.ended:
                 return
             self._report("ending")
@@ -246,24 +251,29 @@ class _LevelRun:
                     self._start_ns,
                     monotonic_ns(),
                     self._expected_s,
-                    self._log,
+                    self.log,
                     self._sampling.gauges(),
                     self._plan.has_tokens,
                 )
             )
 
-    def measurement(self, slo: Mapping[str, float], percentiles: tuple[float, ...]) -> Measurement:
-        """Return the figures of the window; of the whole run if it ended before the window began."""
+    def window(self) -> "RunWindow":
+        """Return the run and its window; the whole run if it ended before the window began."""
         from conch.bench.statistics.selection import RunWindow
-        from conch.bench.statistics.summary import SummarySettings, summarize
 
         start_ns = self._window_start_ns if self._window_start_ns is not None else self._start_ns
-        observed = self._sampling.observed(start_ns, self._window_end_ns)
-        end_ns = max(self._window_end_ns, start_ns + 1)
+        return RunWindow(self._start_ns, start_ns, max(self._window_end_ns, start_ns + 1))
+
+    def measurement(self, slo: Mapping[str, float], percentiles: tuple[float, ...]) -> Measurement:
+        """Return the figures of the window."""
+        from conch.bench.statistics.summary import SummarySettings, summarize
+
+        window = self.window()
+        observed = self._sampling.observed(window.start_ns, self._window_end_ns)
         settings = SummarySettings(
             level=self._level,
             started_at=self._started_at,
-            window=RunWindow(self._start_ns, start_ns, end_ns),
+            window=window,
             is_open_loop=isinstance(self._plan.pacing, OpenLoop),
             percentiles=percentiles,
             slo=slo,
@@ -273,7 +283,7 @@ class _LevelRun:
             client=self._health,
             is_load_steady=self._window.is_load_steady,
         )
-        summary = summarize(self._log.records, self._log.chunks, settings, self._log.errors)
+        summary = summarize(self.log.records, self.log.chunks, settings, self.log.errors)
         return replace(
             summary,
             server=observed.server,

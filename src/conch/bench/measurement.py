@@ -5,6 +5,10 @@ Times are seconds and rates are per second unless a name says otherwise. Unknown
 
 from dataclasses import dataclass, field
 
+# Keys of the settings of a certificate.
+BATCH_SIZE = "batch size"  # of requests with more than one element
+PERCENTILES = "percentiles"  # those of --percentile, as "85, 99.9"
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:

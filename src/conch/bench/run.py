@@ -23,6 +23,7 @@ from conch.bench.view.run_view import RunView
 
 if TYPE_CHECKING:
     from conch.bench.report.certificate import Certificate
+    from conch.bench.report.request_records import RequestRecords
 
 
 DEFAULT_ROUNDS = 6
@@ -77,12 +78,14 @@ class BenchRun:
         view: RunView,
         interruption: Interruption | None = None,
         make_load: Callable[[LoadPlan], Load] | None = None,
+        records: "RequestRecords | None" = None,
     ) -> None:
         """Assign."""
         self._settings = settings
         self._view = view
         self._interruption = interruption or Interruption()
         self._make_load = make_load or partial(ProcessLoad, processes=settings.processes)
+        self._records = records
         self._rounds: dict[str, list[Measurement]] = {}  # by label of the level
         self._baseline: dict[str, list[Measurement]] = {}
         self._lost = False
@@ -165,6 +168,9 @@ class BenchRun:
             on_progress=self._view.progress,
             interruption=self._interruption,
             make_load=self._make_load,
+            on_records=None
+            if self._records is None
+            else partial(self._records.add, side.target.url, repetition, level.level),
         )
         taken.append(measured)
         self._lost = is_lost(measured)
@@ -172,9 +178,14 @@ class BenchRun:
         return measured
 
 
-def run(settings: RunSettings, view: RunView, interruption: Interruption | None = None) -> "Certificate":
+def run(
+    settings: RunSettings,
+    view: RunView,
+    interruption: Interruption | None = None,
+    records: "RequestRecords | None" = None,
+) -> "Certificate":
     """Measure, and return the certificate also of a part. Raises ConnectionError, RuntimeError."""
-    return BenchRun(settings, view, interruption).run()
+    return BenchRun(settings, view, interruption, records=records).run()
 
 
 def meets_slo(measurement: Measurement, share: float) -> bool:

@@ -1,6 +1,7 @@
 """`conch bench` on real servers, as a user runs it."""
 
 import csv
+import json
 import re
 import signal
 import urllib.request
@@ -225,6 +226,35 @@ def test_inferences_of_batches_in_the_csv(server: ConchProcess, tmp_path: Path) 
     assert float(row["Inferences/Second"]) == pytest.approx(4 * done.measurement["throughput"]["value"], rel=1e-5)
 
 
+@pytest.mark.parametrize(("flag", "levels"), [("--concurrency=1:4", [1, 2, 4]), ("--rate=50:200", [50, 100, 200])])
+def test_steps_are_at_equal_ratios(server: ConchProcess, tmp_path: Path, flag: str, levels: list[float]) -> None:
+    done = run_bench(tmp_path, server.http, "echo", flag, "--steps=3", "--warm-up=50ms", "--duration=200ms")
+    assert [each["level"]["value"] for each in done.document["measurements"]] == levels
+
+
+def test_a_percentile_that_is_asked_for_is_a_column(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "echo", *QUICK, "--percentile=85", "--percentile=99.9")
+    assert done.measurement["latency"]["percentiles"]["85"]["value"] > 0
+    assert {"P85", "P99.9"} <= set(done.out.split())
+
+
+def test_records_hold_each_request(server: ConchProcess, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    done = run_bench(tmp_path, server.grpc, "repeat", *QUICK, "--profile-export-file", str(path))
+    assert "--profile-export-file: a line of JSON for each request" in done.err
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {each["phase"] for each in lines} >= {"warm-up", "window"}
+    counted = [each for each in lines if each["phase"] == "window" and each["outcome"] != "unfinished"]
+    assert len(counted) == done.measurement["requests"]
+    for each in counted:
+        assert each["intended_s"] <= each["sent_s"] <= each["first_s"] <= each["done_s"]
+        assert len(each["responses_s"]) == each["responses"] == 3
+        assert each["responses_s"][0] == each["first_s"]
+        assert each["output_tokens"] is None
+    latency = sorted(each["done_s"] - each["intended_s"] for each in counted)
+    assert latency[-1] == pytest.approx(done.measurement["latency"]["max"], abs=1e-6)
+
+
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +340,13 @@ def test_a_full_disk_does_not_lose_the_result(server: ConchProcess, tmp_path: Pa
     assert "cannot write /dev/full: No space left on device" in done.err
     assert "Concurrency" in done.out
     assert done.document
+
+
+def test_records_on_a_full_disk_do_not_lose_the_result(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "echo", *QUICK, "--records=/dev/full")
+    assert done.status == 1
+    assert "cannot write /dev/full: No space left on device" in done.err
+    assert done.measurement["outcomes"]["ok"] > 0
 
 
 def test_a_folder_that_is_missing_is_reported_before_the_run(server: ConchProcess, tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 import csv
 from dataclasses import replace
 
-from conch.bench.measurement import Estimate, Level, ResponseFigures
-from conch.bench.report.certificate import BATCH_SIZE
+from conch.bench.measurement import BATCH_SIZE, Estimate, Level, ResponseFigures
 from conch.bench.report.csv_tables import long_csv, perf_analyzer_csv
 from tests.bench.report.samples import certificate, hostile_certificate
 

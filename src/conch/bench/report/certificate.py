@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from conch.bench.environment import Environment
 from conch.bench.measurement import Effect, Level, Measurement, Note
 
-BATCH_SIZE = "batch size"  # key of the settings: of requests with more than one element
 _MAX_NOTES = 3  # beside the verdict
 SCHEMA_VERSION = 2
 """Raised with every change of a class of the document. Older documents stay readable, newer ones are refused."""

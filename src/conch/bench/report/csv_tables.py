@@ -5,8 +5,8 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from conch.bench.measurement import Estimate, Measurement
-from conch.bench.report.certificate import BATCH_SIZE, Certificate
+from conch.bench.measurement import BATCH_SIZE, Estimate, Measurement
+from conch.bench.report.certificate import Certificate
 from conch.bench.report.certificate_file import write_atomically
 from conch.bench.statistics.compared_quantities import QUANTITIES
 

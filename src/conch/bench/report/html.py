@@ -21,7 +21,7 @@ from conch.bench.report.facts import (
     key_figures,
     settings_table,
 )
-from conch.bench.report.level_columns import level_table, remarks
+from conch.bench.report.level_columns import asked_percentiles, level_table, remarks
 from conch.bench.report.public_command import shell_line
 from conch.bench.report.target_line import target_line
 
@@ -44,7 +44,7 @@ def to_html(certificate: Certificate) -> str:
     style, script = _asset("certificate.css"), "\n".join(_asset(name) for name in _SCRIPTS)
     document, encoding = _embedded(certificate)
     notes = all_notes(certificate)
-    titles, rows = level_table(certificate.measurements)
+    titles, rows = level_table(certificate.measurements, asked_percentiles(certificate.settings))
     ab = certificate.ab
     template = Templates(autoescape=True, trim_blocks=True).from_string(_asset("certificate.html"))
     return template.render(

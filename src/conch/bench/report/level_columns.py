@@ -1,12 +1,14 @@
 """The columns of the table of levels, for terminals, Markdown and HTML alike."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from conch.bench.measurement import Estimate, Measurement, TokenFigures
+from conch.bench.measurement import PERCENTILES, Estimate, Measurement, TokenFigures
 from conch.bench.report.quantity import MISSING, PERCENT, PLAIN, SECONDS, Unit, format_estimate, format_value
 from conch.bench.report.scaling import LevelScaling, scaling
 from conch.bench.statistics.compared_quantities import QUANTITIES, errors_of
+
+_PERCENTILES = ("50", "95", "99")  # of latency, in every table
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +27,33 @@ class LevelColumn:
     cell: Callable[[LevelRow], str]
 
 
-def level_table(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
-    """Return titles and rows of cells, one row per level; the first column is the level."""
+def level_table(
+    measurements: Sequence[Measurement], percentiles: Sequence[str] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """Return titles and rows of cells, one row per level; the first column is the level.
+
+    `percentiles` of latency, such as "99.9", are columns beside the usual ones.
+    """
     rows = [LevelRow(*each) for each in zip(measurements, scaling(measurements), strict=True)]
-    cells = [(column.title, [column.cell(row) for row in rows]) for column in COLUMNS]
+    cells = [(column.title, [column.cell(row) for row in rows]) for column in _columns(percentiles)]
     if {each.level.kind for each in measurements} != {"concurrency"}:
         cells[0] = ("Load", cells[0][1])
     shown = [(title, column) for title, column in cells if any(cell != MISSING for cell in column)]
     return [title for title, _ in shown], [[column[row] for _, column in shown] for row in range(len(rows))]
+
+
+def asked_percentiles(settings: Mapping[str, object]) -> list[str]:
+    """Return the percentiles of --percentile, from the settings of a certificate."""
+    return str(settings.get(PERCENTILES) or "").replace(",", " ").split()
+
+
+def _columns(percentiles: Sequence[str]) -> list[LevelColumn]:
+    """Return the columns, those of percentiles in ascending order."""
+    shown = {f"P{name}": name for name in (*_PERCENTILES, *percentiles)}
+    ordered = [
+        LevelColumn(title, _percentile(name)) for title, name in sorted(shown.items(), key=lambda item: float(item[1]))
+    ]
+    return [*COLUMNS[:_BEFORE_PERCENTILES], *ordered, *COLUMNS[_BEFORE_PERCENTILES:]]
 
 
 def remarks(measurements: Sequence[Measurement]) -> list[str]:
@@ -92,6 +113,10 @@ def _quantity(name: str, units: tuple[Unit, ...] = SECONDS) -> Callable[[LevelRo
     return _estimate(QUANTITIES[name].read, units)
 
 
+def _percentile(name: str) -> Callable[[LevelRow], str]:
+    return _estimate(lambda each: each.latency.percentiles.get(name) if each.latency else None, SECONDS)
+
+
 def _total_token_rate(measurement: Measurement) -> float | None:
     tokens = measurement.tokens
     return tokens.input_rate.value + tokens.output_rate.value if tokens else None
@@ -126,9 +151,6 @@ COLUMNS = (
     LevelColumn("Output tok/s", _quantity("output_rate", PLAIN)),
     LevelColumn("Req/s", _quantity("throughput", PLAIN)),
     LevelColumn("Responses/s", _quantity("response_rate", PLAIN)),
-    LevelColumn("P50", _quantity("p50")),
-    LevelColumn("P95", _quantity("p95")),
-    LevelColumn("P99", _quantity("p99")),
     LevelColumn("Max", _value(lambda each: each.latency.max if each.latency else None, SECONDS)),
     LevelColumn("TTFT P50", _quantity("ttft_p50")),
     LevelColumn("TTFT P99", _quantity("ttft_p99")),
@@ -149,6 +171,9 @@ COLUMNS = (
     LevelColumn("Server cores", _value(lambda each: each.server.cpu_cores if each.server else None, PLAIN)),
     LevelColumn("Efficiency", lambda row: format_value(row.scaling.efficiency, PERCENT)),
 )
+
+
+_BEFORE_PERCENTILES = [each.title for each in COLUMNS].index("Max")
 
 
 def _watts(power: float | None) -> str:

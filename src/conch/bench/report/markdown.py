@@ -7,7 +7,7 @@ from pathlib import Path
 from conch.bench.report.certificate import Certificate, all_notes
 from conch.bench.report.certificate_file import write_atomically
 from conch.bench.report.facts import effect_table, error_table, settings_table
-from conch.bench.report.level_columns import level_table, remarks
+from conch.bench.report.level_columns import asked_percentiles, level_table, remarks
 from conch.bench.report.public_command import shell_line
 from conch.bench.report.target_line import target_line
 
@@ -22,7 +22,7 @@ def write_markdown(certificate: Certificate, path: Path) -> None:
 
 def to_markdown(certificate: Certificate) -> str:
     """Return a certificate as Markdown."""
-    titles, rows = level_table(certificate.measurements)
+    titles, rows = level_table(certificate.measurements, asked_percentiles(certificate.settings))
     parts = [
         f"### Benchmark of {markdown_text(certificate.target.model or certificate.target.url)}",
         markdown_text(target_line(certificate.target)),

@@ -19,19 +19,15 @@ _DPI = 110
 
 
 def write_png(certificate: Certificate, path: Path) -> None:
-    """Write the plots, atomically. Raises OSError, and InvalidRequest without matplotlib or measurements."""
+    """Write the plots, atomically. Raises OSError, ImportError without matplotlib, InvalidRequest without figures."""
     write_atomically(path, to_png(certificate))
 
 
 def to_png(certificate: Certificate) -> bytes:
     """Return throughput and latency over the levels, the distribution of latency, and the course of the last level."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InvalidRequest(
-            "--png needs matplotlib, which is not installed; pip install 'conch-server[report-png]', or use --html"
-        ) from None
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     levels = [each for each in certificate.measurements if each.latency is not None]
     if not levels:
         raise InvalidRequest("--png: no request was successful, so there is nothing to draw")

@@ -11,7 +11,7 @@ from rich.text import Text
 from conch.bench.measurement import Effect, Measurement, Note
 from conch.bench.report.certificate import AbComparison, Certificate, all_notes, verdict_lines
 from conch.bench.report.facts import effect_table
-from conch.bench.report.level_columns import level_table, remarks
+from conch.bench.report.level_columns import asked_percentiles, level_table, remarks
 from conch.bench.report.scaling import find_saturation
 from conch.bench.report.target_line import target_line
 
@@ -30,9 +30,11 @@ def print_certificate(certificate: Certificate, console: Console | None = None) 
     (console or Console(highlight=False)).print(Group(*_parts(certificate, console or Console())))
 
 
-def levels_renderable(measurements: Sequence[Measurement], columns: int) -> RenderableType:
+def levels_renderable(
+    measurements: Sequence[Measurement], columns: int, percentiles: Sequence[str] = ()
+) -> RenderableType:
     """Return the table of levels for a width: one table, several with parts of the columns, or lists."""
-    titles, rows = level_table(measurements)
+    titles, rows = level_table(measurements, percentiles)
     if columns < _MIN_TABLE_COLUMNS:
         return Group(*(_listed(titles, row) for row in rows))
     return Group(*(_table(titles, rows, part) for part in _split(titles, rows, columns)))
@@ -44,7 +46,7 @@ def _parts(certificate: Certificate, console: Console) -> Iterator[RenderableTyp
         yield plain_text(f"Sent: {inputs}", "dim")
     measurements = certificate.measurements
     if measurements:
-        yield levels_renderable(measurements, console.width)
+        yield levels_renderable(measurements, console.width, asked_percentiles(certificate.settings))
     else:
         yield plain_text("Nothing was measured.")
     for remark in remarks(measurements):

@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from conch.errors import ConchError, InvalidRequest
 if TYPE_CHECKING:
     from conch.bench.measuring_window import Interruption
     from conch.bench.report.certificate import Certificate
+    from conch.bench.report.request_records import RequestRecords
     from conch.bench.run import RunSettings
     from conch.bench.view.run_view import RunView
 
@@ -66,9 +68,15 @@ def _measure(settings: "RunSettings", options: Namespace) -> int:
     interruption = Interruption()
     signals = _Signals(interruption)
     view = _view(settings, options)
+    records = None
+    if options.records is not None:
+        try:
+            records = _open_records(options.records)
+        except OSError as error:
+            return _fail(f"--records: cannot write {options.records}: {error.strerror or error}", _USAGE_ERROR)
     signals.install()
     try:
-        certificate = run(settings, view, interruption)
+        certificate = run(settings, view, interruption, records)
     except KeyboardInterrupt:
         return _SIGNALLED + signal.SIGINT
     except ConchError as error:
@@ -78,10 +86,24 @@ def _measure(settings: "RunSettings", options: Namespace) -> int:
     finally:
         view.end()
         signals.restore()
+        if records is not None:
+            records.close()
     from conch.bench.certify import exit_status
 
-    status = _report(certificate, options) or exit_status(certificate)
+    status = _report(certificate, options)
+    if records is not None and records.error is not None:
+        status = _fail(f"cannot write {options.records}: {records.error.strerror or records.error}", _FAILURE)
+    status = status or exit_status(certificate)
     return _SIGNALLED + signals.received if signals.received and not status else status
+
+
+def _open_records(path: str) -> "RequestRecords":
+    """Create the file of --records. Raises OSError."""
+    from conch.bench.report.request_records import RequestRecords
+
+    records = RequestRecords(Path(path))
+    records.open()
+    return records
 
 
 def _report(certificate: "Certificate", options: Namespace) -> int:
@@ -115,18 +137,28 @@ def _write(name: str, certificate: "Certificate", path: Path) -> None:
 
 def _check_outputs(options: Namespace) -> None:
     """Raise InvalidRequest for files that cannot be written, before minutes are spent on measuring."""
-    for name in _WRITERS:
+    if options.png is not None and find_spec("matplotlib") is None:
+        raise InvalidRequest(
+            "--png needs matplotlib, which is not installed; pip install 'conch-server[report-png]', or use --html"
+        )
+    flags: dict[Path, str] = {}
+    for name in (*_WRITERS, "records"):
         path = getattr(options, name)
         if path is None:
             continue
         flag = f"--{name.replace('_', '-')}"
+        other = flags.setdefault(Path(path).resolve(), flag)
+        if other != flag and (Path(path).is_file() or not Path(path).exists()):
+            raise InvalidRequest(f"{other} and {flag} name the same file '{path}'")
         folder = Path(path).absolute().parent
         if Path(path).is_dir():
             raise InvalidRequest(f"{flag}: '{path}' is a folder, not a file")
         if not folder.is_dir():
             raise InvalidRequest(f"{flag}: the folder '{folder}' does not exist")
-        if not os.access(folder, os.W_OK) and not os.access(path, os.W_OK):
-            raise InvalidRequest(f"{flag}: '{folder}' is not writable")
+        replaced = name != "records" and (Path(path).is_file() or not Path(path).exists())  # by a file beside it
+        written = folder if replaced or not Path(path).exists() else path
+        if not os.access(written, os.W_OK):
+            raise InvalidRequest(f"{flag}: '{written}' is not writable")
 
 
 def _view(settings: "RunSettings", options: Namespace) -> "RunView":

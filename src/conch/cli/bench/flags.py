@@ -4,7 +4,19 @@ from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescription
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from conch.cli.bench.values import amount, concurrencies, duration, fraction, precision, rate_list, slo, warm_up
+from conch.cli.bench.values import (
+    amount,
+    concurrencies,
+    duration,
+    fraction,
+    natural,
+    percentile,
+    precision,
+    rate_list,
+    ratio,
+    slo,
+    warm_up,
+)
 from conch.cli.command_parser import CommandParser
 from conch.cli.numbers import count
 
@@ -80,6 +92,9 @@ def _add_load(parser: CommandParser) -> None:
     )
     group.add_argument("--rate", type=rate_list, metavar="LIST", help="open loop, requests per second: 100,200")
     group.add_argument(
+        "--steps", type=count, metavar="N", help="N levels of --concurrency or --rate FROM:TO, at equal ratios"
+    )
+    group.add_argument(
         "--arrivals", metavar="FORM", help="constant, poisson or gamma:CV, for --rate (default: poisson)"
     )
     group.add_argument("--ramp", metavar="FROM:TO:TIME", help="open loop whose rate grows: 10:200:30s")
@@ -149,7 +164,7 @@ def _add_inputs(parser: CommandParser) -> None:
     add("--prompt-tokens", type=amount, metavar="N|N±S", help="tokens of generated prompts")
     add("--output-tokens", type=amount, metavar="N|N±S", help="max_tokens of generations")
     add("--turns", type=amount, metavar="N|N±S", help="turns of a conversation (default: 1)")
-    add("--prefix-tokens", type=int, default=0, metavar="N", help="tokens of a prefix that all prompts share")
+    add("--prefix-tokens", type=natural, default=0, metavar="N", help="tokens of a prefix that all prompts share")
     add("--prefixes", type=count, default=1, metavar="N", help="number of different prefixes (default: 1)")
     add("--tokenizer", metavar="FILE", help="tokenizer.json for exact token counts")
     add("--no-streaming", action="store_true", help="ask language models for whole answers")
@@ -158,7 +173,7 @@ def _add_inputs(parser: CommandParser) -> None:
         "--cancel", metavar="SHARE[@TIME|@N]", help="cancel a share of requests, after a time or N responses: 10%%@50ms"
     )
     add("--expect", metavar="FILE|first", help="compare answers with those of a file, or with the first ones")
-    add("--tolerance", type=float, default=1e-3, metavar="RATIO", help="of floats in expected answers (default: 0.001)")
+    add("--tolerance", type=ratio, default=1e-3, metavar="RATIO", help="of floats in expected answers (default: 0.001)")
     add("--shared-memory", choices=("none", "system", "cuda"), default="none", help="send tensors in shared memory")
     add("--output-shared-memory-size", type=count, metavar="BYTES", help="region of each output (default: fits)")
 
@@ -188,9 +203,15 @@ def _add_output(parser: CommandParser) -> None:
     group.add_argument("--png", metavar="FILE", help="write the plots as an image")
     group.add_argument("--csv", metavar="FILE", help="write a table in the form of perf_analyzer's -f")
     group.add_argument("--long-csv", metavar="FILE", help="write one line for each value, with its interval")
+    group.add_argument("--records", metavar="FILE", help="write a line of JSON for each request")
     group.add_argument("--markdown", metavar="FILE", help="write a summary for pull requests")
     group.add_argument(
-        "--percentile", type=float, action="append", default=[], metavar="P", help="also this percentile; repeatable"
+        "--percentile",
+        type=percentile,
+        action="append",
+        default=[],
+        metavar="P",
+        help="also this percentile; repeatable",
     )
     group.add_argument("-q", "--quiet", action="store_true", help="print nothing but the result")
     group.add_argument("--plain", action="store_true", help="print lines instead of the live view")
@@ -198,6 +219,6 @@ def _add_output(parser: CommandParser) -> None:
 
 def _add_client(parser: CommandParser) -> None:
     group = parser.add_argument_group("client")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of inputs and arrivals (default: 0)")
+    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of inputs and arrivals (default: 0)")
     group.add_argument("--processes", type=count, metavar="N", help="of the generator (default: as needed)")
     group.add_argument("--connections", type=count, metavar="N", help="to the server (default: one per user)")

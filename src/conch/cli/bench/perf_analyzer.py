@@ -178,7 +178,11 @@ FLAGS = (
         ("--ssl-https-client-certificate-type", "--ssl-https-private-key-type"), _IGNORED, note="files are PEM"
     ),
     PerfAnalyzerFlag(
-        ("--profile-export-file",), _REFUSED, note="use --json for the figures; single requests are not exported"
+        ("--profile-export-file",),
+        _MEANS,
+        _flag("--records"),
+        "a line of JSON for each request, not perf_analyzer's document",
+        meaning="`--records`",
     ),
     PerfAnalyzerFlag(("--verbose-csv",), _IGNORED, note="--csv has all columns", bare=True),
     PerfAnalyzerFlag(("--grpc-compression-algorithm",), _REFUSED, note="requests are not compressed"),

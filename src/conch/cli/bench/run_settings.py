@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from conch.bench.durations import duration_text
 from conch.bench.load_level import LoadLevel, Replay, curve, rates, users
 from conch.bench.load_plan import Tls
+from conch.bench.measurement import BATCH_SIZE, PERCENTILES
 from conch.bench.measuring_window import MeasuringWindow
 from conch.bench.targets.address import is_address
 from conch.bench.targets.discover import discover
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # what is not needed to ask the server is imported after that
 
 _DEFAULT_CONCURRENCIES = (1, 5, 30)
 _DEFAULT_DURATION_S = 10.0
+_MAX_LEVELS = 1000
 _MAX_RATE = 1_000_000.0
 
 
@@ -63,10 +65,9 @@ def _described(
 ) -> dict[str, str | int | float | bool | None]:
     """Return what the report says of the settings."""
     slo = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in options.slo.items())
-    from conch.bench.report.certificate import BATCH_SIZE
-
     values: dict[str, str | int | float | bool | None] = {
         "inputs": inputs,
+        PERCENTILES: ", ".join(f"{each:g}" for each in sorted(set(options.percentile))) or None,
         BATCH_SIZE: options.batch_size if options.batch_size > 1 else None,
         "warm-up": "auto" if window.warm_up_s is None else duration_text(window.warm_up_s),
         "window": None if window.duration_s is None else duration_text(window.duration_s),
@@ -151,6 +152,7 @@ def _levels(
         raise InvalidRequest(f"--{given[0]} and --{given[1]} exclude each other: a run has one form of load")
     if options.arrivals is not None and not {"rate", "ramp", "burst"} & set(given):
         raise InvalidRequest("--arrivals needs --rate, --ramp or --burst")
+    _check_combinations(options, given)
     try:
         if options.find_max:
             return (), _find_max(options)
@@ -159,17 +161,51 @@ def _levels(
         raise InvalidRequest(str(error)) from None
 
 
+def _check_combinations(options: Namespace, given: Sequence[str]) -> None:
+    """Raise InvalidRequest for flags that would have no effect."""
+    if options.rounds is not None and options.against is None:
+        raise InvalidRequest("--rounds needs --against; --repeat measures all levels of one server again")
+    if options.against is not None and options.repeat > 1:
+        raise InvalidRequest("--repeat does not apply to --against; use --rounds")
+    if options.find_max and (options.against is not None or options.repeat > 1):
+        raise InvalidRequest("--find-max searches once, on one server: it excludes --against and --repeat")
+    if options.steps is not None and (options.find_max or not {"concurrency", "rate"} & set(given)):
+        raise InvalidRequest("--steps needs a range, --concurrency 1:64 or --rate 100:1600, and excludes --find-max")
+
+
+def _spread(values: Sequence[float], steps: int) -> list[float]:
+    """Return `steps` levels from the lowest to the highest value, each by the same factor above the one before."""
+    low, high = min(values), max(values)
+    return [low * (high / low) ** (step / max(steps - 1, 1)) for step in range(steps)]
+
+
+def _bounded(levels: Sequence[float]) -> None:
+    """Raise InvalidRequest for more levels than anyone waits for, most often a range without a step."""
+    if len(levels) > _MAX_LEVELS:
+        raise InvalidRequest(
+            f"{len(levels):,} levels are more than {_MAX_LEVELS:,}: write a step, such as 1:4096:x2, or use --steps"
+        )
+
+
 def _chosen_levels(options: Namespace, window: MeasuringWindow, trace: "LoadTrace | None") -> tuple[LoadLevel, ...]:
     if trace is not None:
         speed = "" if options.trace_speed == 1 else f" ×{options.trace_speed:g}"
         return (Replay(trace.times_s, f"{trace.name}{speed}"),)
     if options.rate is None and options.ramp is None and options.burst is None:
-        return users(options.concurrency or _DEFAULT_CONCURRENCIES, options.think_time)
+        concurrencies = options.concurrency or _DEFAULT_CONCURRENCIES
+        if options.steps is not None:
+            concurrencies = list(dict.fromkeys(round(each) for each in _spread(concurrencies, options.steps)))
+        _bounded(concurrencies)
+        return users(concurrencies, options.think_time)
     from conch.bench.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates
 
     process, cv = parse_arrivals(options.arrivals or "poisson")
     if options.rate is not None:
-        return rates(parse_rates(options.rate), process, cv)
+        values = parse_rates(options.rate)
+        if options.steps is not None:
+            values = tuple(float(f"{each:.4g}") for each in _spread(values, options.steps))
+        _bounded(values)
+        return rates(values, process, cv)
     if options.ramp is not None:
         return (curve(parse_ramp(options.ramp, window.duration_s), f"ramp {options.ramp}", process, cv),)
     return (curve(parse_burst(options.burst), f"burst {options.burst}", process, cv),)

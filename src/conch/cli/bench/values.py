@@ -2,13 +2,14 @@
 
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Sequence
 
 from conch.bench.durations import parse_duration
 from conch.bench.measuring_window import Precision
 
 _PRECISION = re.compile(r"\s*p(\d+(?:\.\d+)?)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d+)?)\s*%\s*")
+_MAX_USERS = 100_000
 _SLO_NAMES = ("ttft", "itl", "latency")
-_MAX_LEVELS = 1000
 
 
 def fraction(text: str) -> float:
@@ -22,18 +23,47 @@ def fraction(text: str) -> float:
     raise ArgumentTypeError(f"'{text}' is not a share: expected 99% or 0.99")
 
 
+def percentile(text: str) -> float:
+    """Parse 99.9, or p99.9."""
+    try:
+        value = float(text.removeprefix("p"))
+    except ValueError:
+        value = -1.0
+    if 0 < value < 100:
+        return value
+    raise ArgumentTypeError(f"'{text}' is not a percentile: expected a number between 0 and 100, such as 99.9")
+
+
+def natural(text: str) -> int:
+    """Parse a number of 0 or more."""
+    if text.isdecimal():
+        return int(text)
+    raise ArgumentTypeError(f"'{text}' is not a number of 0 or more")
+
+
+def ratio(text: str) -> float:
+    """Parse a ratio of 0 or more, such as 0.001."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if 0 <= value < float("inf"):
+        return value
+    raise ArgumentTypeError(f"'{text}' is not a ratio: expected a number of 0 or more, such as 0.001")
+
+
 def concurrencies(text: str) -> tuple[int, ...]:
     """Parse 1,5,30 or START:END, START:END:STEP, START:END:xFACTOR."""
     try:
         values = tuple(_range(text) if ":" in text else (int(part) for part in text.split(",")))
     except ValueError:
         values = ()
-    if values and all(value > 0 for value in values):
+    if values and min(values) > 0:
         return values
     raise ArgumentTypeError(f"'{text}' is not a list of concurrencies: expected 1,5,30 or 1:32:x2 or 1:10:1")
 
 
-def _range(text: str) -> list[int]:
+def _range(text: str) -> Sequence[int]:
     parts = text.split(":")
     if len(parts) > 3:
         raise ValueError(text)
@@ -42,11 +72,13 @@ def _range(text: str) -> list[int]:
     factor = int(step[1:]) if step.startswith("x") else 0
     if start < 1 or end < start or (factor < 2 if factor or step.startswith("x") else int(step) < 1):
         raise ValueError(text)
-    values = [start]
-    while (following := values[-1] * factor if factor else values[-1] + int(step)) <= end:
-        values.append(following)
-        if len(values) > _MAX_LEVELS:
+    if not factor:
+        if end - start > _MAX_USERS:
             raise ValueError(text)
+        return range(start, end + 1, int(step))
+    values = [start]
+    while values[-1] * factor <= end:
+        values.append(values[-1] * factor)
     return values
 
 

@@ -89,8 +89,8 @@ class PreparedRequest:
 class Answer:
     """What came back, for scripts that continue a conversation and for checks of answers.
 
-    `body` is the body of a unary answer, or the last message of a gRPC stream. `text` joins the content of a
-    stream.
+    `body` is the body of a unary answer, or the ModelInferResponses of a gRPC stream, one after the other. `text` joins
+    the content of a stream.
     """
 
     __slots__ = ("body", "output_tokens", "status", "text")

@@ -23,8 +23,8 @@ SUMS = """
 value = int(request.inputs()[0].as_numpy().reshape(-1)[0])
 if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
     self.sums[request.correlation_id()] = 0
-self.sums[request.correlation_id()] += value
-return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([[1]], np.int32))])
+total = self.sums[request.correlation_id()] = self.sums[request.correlation_id()] + value
+return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([[total]], np.int32))])
 """
 INITIALIZE = """
 def initialize(self, args):
@@ -34,6 +34,17 @@ RANDOM = """
 return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.random.rand(1).astype(np.float32))])
 """
 
+DRIFT = """
+self.sums["all"] = self.sums.get("all", 0) + 1  # so that the second response is never as before
+sender = request.get_response_sender()
+for number in (0, self.sums["all"]):
+    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([number], np.int32))]))
+sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+DRIFTING_SUM = """
+self.sums["all"] = self.sums.get("all", 0) + 1
+return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([self.sums["all"]], np.int32))])
+"""
 REPEAT = """
 sender = request.get_response_sender()
 for number in range(3):
@@ -64,6 +75,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
         "model_transaction_policy { decoupled: true } "
         f"input {tensor('INPUT', 'INT32', 1)} output {tensor('OUTPUT', 'INT32', 1)}",
         REPEAT,
+    )
+    write_python(
+        models,
+        "drifting",
+        "model_transaction_policy { decoupled: true } "
+        f"input {tensor('INPUT', 'INT32', 1)} output {tensor('OUTPUT', 'INT32', 1)}",
+        DRIFT,
+        more=INITIALIZE,
+    )
+    write_python(
+        models,
+        "drifting_sums",
+        f"input {tensor('INPUT', 'INT32', 1)} output {tensor('OUTPUT', 'INT32', 1)} sequence_batching {{ }}",
+        DRIFTING_SUM,
+        more=INITIALIZE,
     )
     write_python(models, "dice", f"input {tensor('INPUT', 'FP32', 1)} output {tensor('OUTPUT', 'FP32', 1)}", RANDOM)
     write_python(
@@ -303,6 +329,62 @@ def test_no_successful_request(server: ConchProcess, tmp_path: Path) -> None:
 def test_wrong_answers_are_counted(server: ConchProcess, tmp_path: Path) -> None:
     done = run_bench(tmp_path, server.http, "dice", *QUICK, "--expect=first")
     assert done.measurement["outcomes"]["wrong_answer"] > 0, done.document
+
+
+@pytest.mark.parametrize(
+    ("model", "protocol"),
+    [
+        ("repeat", "grpc-stream"),
+        ("echo", "grpc-stream"),
+        ("words", "grpc-stream"),
+        ("words", "openai"),
+        ("sums", "http"),
+        ("sums", "grpc"),
+        ("sums", "grpc-stream"),
+    ],
+)
+def test_streams_and_sequences_are_compared_with_their_first_answers(
+    server: ConchProcess, tmp_path: Path, model: str, protocol: str
+) -> None:
+    url = server.grpc if protocol.startswith("grpc") else server.http
+    done = run_bench(tmp_path, url, model, f"--protocol={protocol}", *QUICK, "--expect=first")
+    assert done.measurement["outcomes"].keys() == {"ok"}, done.document
+
+
+@pytest.mark.parametrize(("model", "flags"), [("drifting", ()), ("drifting_sums", ("--sequence-length=3",))])
+def test_wrong_answers_in_streams_and_sequences_are_counted(
+    server: ConchProcess, tmp_path: Path, model: str, flags: tuple[str, ...]
+) -> None:
+    done = run_bench(tmp_path, server.grpc, model, "--protocol=grpc-stream", *QUICK, "--expect=first", *flags)
+    assert done.measurement["outcomes"].keys() == {"wrong_answer"}, done.document
+    assert "output 'OUTPUT" in done.measurement["errors"][0][0]
+
+
+def test_answers_of_a_file_for_grpc(server: ConchProcess, tmp_path: Path) -> None:
+    zeros = {"outputs": [{"name": "OUTPUT0", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 0]}]}
+    (tmp_path / "right.json").write_text(json.dumps(zeros))
+    for protocol in ("grpc", "grpc-stream"):
+        flags = (f"--protocol={protocol}", f"--expect={tmp_path / 'right.json'}", *QUICK)
+        done = run_bench(tmp_path, server.grpc, "echo", *flags, "--input-data=zero")
+        assert done.measurement["outcomes"].keys() == {"ok"}, done.document
+        done = run_bench(tmp_path, server.grpc, "echo", *flags)
+        assert done.measurement["outcomes"].keys() == {"wrong_answer"}, done.document
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "message"),
+    [
+        ("sums", ("--expect=/dev/null",), "for sequences use --expect first, or validation_data"),
+        ("words", ("--expect=first", "--turns=2"), "--expect does not support conversations"),
+        ("repeat", ("--expect=first",), "'repeat' answers without text; tensors are compared with"),
+    ],
+)
+def test_answers_that_cannot_be_compared(
+    server: ConchProcess, tmp_path: Path, model: str, flags: tuple[str, ...], message: str
+) -> None:
+    done = run_bench(tmp_path, server.http, model, *QUICK, *flags)
+    assert done.status == 2
+    assert message in done.err
 
 
 def test_bytes_that_are_not_http_are_wrong(tmp_path: Path) -> None:

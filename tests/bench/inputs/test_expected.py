@@ -8,9 +8,11 @@ import pytest
 from conch.bench.inputs.expectations import streamed_text
 from conch.bench.inputs.expected import (
     ExpectedEmbedding,
+    ExpectedGrpcResponses,
     ExpectedGrpcTensors,
     ExpectedHttpTensors,
     ExpectedText,
+    read_grpc_outputs,
     read_http_outputs,
 )
 from conch.bench.prepared_request import Answer
@@ -82,6 +84,24 @@ def test_grpc_answers() -> None:
     expected = ExpectedGrpcTensors({"OUT": FLOATS}, 0)
     assert expected.difference(Answer(0, message.SerializeToString())) == ""
     assert expected.difference(Answer(0, b"\xff\xff")).startswith("not well-formed")
+
+
+def response(value: float) -> bytes:
+    message = service_pb2.ModelInferResponse(model_name="m")
+    message.outputs.add(name="OUT", datatype="FP32", shape=[1])
+    message.raw_output_contents.append(np.float32(value).tobytes())
+    return message.SerializeToString()
+
+
+def test_all_responses_of_a_stream_are_compared() -> None:
+    expected = ExpectedGrpcResponses(read_grpc_outputs(response(1) + response(2)), 0)
+    assert expected.difference(Answer(0, response(1) + response(2))) == ""
+    for answer, said in [
+        (response(1) + response(3), "output 'OUT, response 2' element 0 is 3, expected 2"),
+        (response(1), "output 'OUT, response 2' is missing"),
+        (response(1) + response(2) + response(3), "output 'OUT, response 3' is not expected"),
+    ]:
+        assert expected.difference(Answer(0, answer)) == said
 
 
 def test_texts_of_streams_and_whole_answers() -> None:

@@ -1,6 +1,7 @@
 """Make the requests of a benchmark."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,13 @@ def prepare_inputs(target: BenchTarget, settings: InputSettings) -> PreparedInpu
 
         add_expected_answers(target, fixed, settings)
     elif settings.expect is not None:
-        raise InputError("--expect compares single requests; it does not support sequences and conversations")
+        if not isinstance(prepared.source, SequenceSource):
+            raise InputError(
+                "--expect does not support conversations, whose prompts contain the answers before; use --turns 1"
+            )
+        from conch.bench.inputs.expectations import expect_sequences
+
+        prepared = replace(prepared, source=expect_sequences(target, prepared.source, settings))
     if fixed is None or settings.cancel is None:
         return prepared
     source = FixedRequests(with_cancellations(fixed, settings.cancel, settings.seed))

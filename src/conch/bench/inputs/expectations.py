@@ -8,6 +8,7 @@ import orjson
 
 from conch.bench.inputs.expected import (
     ExpectedEmbedding,
+    ExpectedGrpcResponses,
     ExpectedGrpcTensors,
     ExpectedHttpTensors,
     ExpectedText,
@@ -15,6 +16,7 @@ from conch.bench.inputs.expected import (
     read_grpc_outputs,
     read_http_outputs,
 )
+from conch.bench.inputs.sequences import SequenceSource
 from conch.bench.inputs.settings import InputError, InputSettings
 from conch.bench.inputs.text.sessions import answer_text
 from conch.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, ResponseKind
@@ -31,19 +33,17 @@ def expect_outputs(target: BenchTarget, outputs: Mapping[str, Tensor], tolerance
     """Return the check for outputs that a file has; None if it has none."""
     if not outputs:
         return None
-    if target.protocol is Protocol.GRPC:
-        return ExpectedGrpcTensors(outputs, tolerance)
+    if target.protocol in (Protocol.GRPC, Protocol.GRPC_STREAM):
+        return ExpectedGrpcTensors(outputs, tolerance)  # of a stream, the first response
     if target.protocol is Protocol.HTTP:
         return ExpectedHttpTensors(outputs, tolerance)
-    raise InputError(f"expected outputs are compared with --protocol http or grpc, not {target.protocol}")
+    raise InputError(f"expected outputs are compared with --protocol http, grpc or grpc-stream, not {target.protocol}")
 
 
 def add_expected_answers(target: BenchTarget, requests: Sequence[PreparedRequest], settings: InputSettings) -> None:
     """Set the expected answer of each request, as `--expect` says. Raises InputError, TargetError."""
     if settings.expect is None:
         return
-    if target.protocol is Protocol.GRPC_STREAM:
-        raise InputError("--expect compares whole answers: it does not support --protocol grpc-stream")
     if settings.expect == FIRST:
         for request in requests:
             request.expected = _check_for(target, request, send_once(target, request), settings.tolerance)
@@ -54,16 +54,27 @@ def add_expected_answers(target: BenchTarget, requests: Sequence[PreparedRequest
         raise InputError(f"--expect {settings.expect} has {len(answers)} answers; {wanted}")
     for index, request in enumerate(requests):
         body = answers[index % len(answers)]
-        request.expected = _check_for(target, request, body, settings.tolerance)
+        request.expected = _check_for(target, request, body, settings.tolerance, of_file=True)
+
+
+def expect_sequences(target: BenchTarget, source: SequenceSource, settings: InputSettings) -> SequenceSource:
+    """Return the sequences with the answers that they get when each is sent once. Raises InputError, TargetError."""
+    if settings.expect != FIRST:
+        raise InputError(
+            "--expect FILE has answers of single requests; for sequences use --expect first, or validation_data in "
+            "--input-data"
+        )
+
+    def answered(request: PreparedRequest) -> ExpectedAnswer:
+        return _check_for(target, request, send_once(target, request), settings.tolerance)
+
+    return source.expecting(answered)
 
 
 def send_once(target: BenchTarget, request: PreparedRequest) -> Answer:
     """Send a request outside of the run and return its answer. Raises InputError for a failure, TargetError."""
-    if target.protocol is Protocol.GRPC:
-        from conch.bench.targets.grpc_probe import GrpcProbe
-
-        (body, *_) = GrpcProbe(target.endpoint, _TIMEOUT_S).responses(request.head.decode(), request.body)
-        return Answer(0, body)
+    if target.protocol in (Protocol.GRPC, Protocol.GRPC_STREAM):
+        return _send_grpc(target, request)
     first, *lines = request.head.decode("latin-1").splitlines()
     method, path, _ = first.split(" ")
     probe = HttpProbe(target.endpoint, _TIMEOUT_S)
@@ -76,6 +87,22 @@ def send_once(target: BenchTarget, request: PreparedRequest) -> Answer:
     if request.response in (ResponseKind.OPENAI_STREAM, ResponseKind.GENERATE_STREAM):
         return Answer(answer.status, b"", streamed_text(answer.body))
     return Answer(answer.status, answer.body)
+
+
+def _send_grpc(target: BenchTarget, request: PreparedRequest) -> Answer:
+    from conch.bench.load.grpc.text import response_text
+    from conch.bench.targets.grpc_probe import GrpcProbe
+    from conch.triton_messages import service_pb2
+
+    found = GrpcProbe(target.endpoint, _TIMEOUT_S).responses(request.head.decode(), request.body)
+    if target.protocol is Protocol.GRPC:
+        return Answer(0, found[0])
+    responses = [service_pb2.ModelStreamInferResponse.FromString(each) for each in found]
+    for each in responses:
+        if each.error_message:
+            raise InputError(f"--expect first: the server answers {each.error_message}")
+    parts = [each.infer_response.SerializeToString() for each in responses if each.infer_response.outputs]
+    return Answer(0, b"".join(parts), "".join(map(response_text, parts)))
 
 
 def streamed_text(body: bytes) -> str:
@@ -94,18 +121,29 @@ def streamed_text(body: bytes) -> str:
     return "".join(parts)
 
 
-def _check_for(target: BenchTarget, request: PreparedRequest, answer: Answer, tolerance: float) -> ExpectedAnswer:
-    """Return the check for an answer, by its form."""
+def _check_for(
+    target: BenchTarget, request: PreparedRequest, answer: Answer, tolerance: float, *, of_file: bool = False
+) -> ExpectedAnswer:
+    """Return the check for an answer, by its form; one of a file is JSON also for gRPC."""
     try:
-        if target.protocol is Protocol.GRPC:
-            return ExpectedGrpcTensors(read_grpc_outputs(answer.body), tolerance)
+        is_text = target.protocol is Protocol.GRPC_STREAM and target.takes_prompts  # in chunks that vary
+        if target.protocol in (Protocol.GRPC, Protocol.GRPC_STREAM) and not is_text:
+            if of_file:
+                return ExpectedGrpcTensors(read_http_outputs(answer.body), tolerance)
+            kind = ExpectedGrpcTensors if target.protocol is Protocol.GRPC else ExpectedGrpcResponses
+            return kind(read_grpc_outputs(answer.body), tolerance)
         if target.protocol is Protocol.HTTP:
             return ExpectedHttpTensors(read_http_outputs(answer.body), tolerance)
-        if request.head.split(b" ", 2)[1].endswith(b"/embeddings"):
+        if target.protocol is Protocol.OPENAI and request.head.split(b" ", 2)[1].endswith(b"/embeddings"):
             return ExpectedEmbedding(answer.body, tolerance)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"--expect: the answer is not well-formed: {error}") from None
     text = answer_text(answer) or generated_text(answer.body)
+    if not text and not target.takes_prompts:
+        raise InputError(
+            f"--expect compares the text of --protocol {target.protocol}, and '{target.model.name}' answers without "
+            "text; tensors are compared with --protocol http, grpc or grpc-stream"
+        )
     return ExpectedText(text or answer.body.decode("utf-8", "replace"))
 
 

@@ -2,6 +2,7 @@
 
 import json
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,6 +89,16 @@ class ExpectedGrpcTensors(ExpectedTensors):
         return read_grpc_outputs(body)
 
 
+class ExpectedGrpcResponses(ExpectedGrpcTensors):
+    """Of all responses of a ModelStreamInfer, in their order."""
+
+    def difference(self, answer: Answer) -> str:
+        if found := super().difference(answer):
+            return found
+        surplus = [name for name in self._read(answer.body) if name not in self._outputs]
+        return f"output '{surplus[0]}' is not expected" if surplus else ""
+
+
 class ExpectedText(ExpectedAnswer):
     """The text of an answer of the OpenAI API or of generate."""
 
@@ -170,7 +181,10 @@ def _packed(datatype: str, data: Any) -> bytes:
 
 
 def read_grpc_outputs(body: bytes) -> dict[str, Tensor]:
-    """Return the outputs of a ModelInferResponse with raw contents. Raises ValueError."""
+    """Return the outputs of ModelInferResponses with raw contents, one after the other. Raises ValueError.
+
+    The name of an output that comes again is followed by the number of its response.
+    """
     from conch.triton_messages import service_pb2
 
     try:
@@ -179,7 +193,10 @@ def read_grpc_outputs(body: bytes) -> dict[str, Tensor]:
         raise ValueError(str(error)) from None
     if len(message.raw_output_contents) != len(message.outputs):
         raise ValueError("outputs without raw contents")
-    return {
-        output.name: Tensor(output.name, output.datatype, tuple(output.shape), data)
-        for output, data in zip(message.outputs, message.raw_output_contents, strict=True)
-    }
+    found: dict[str, Tensor] = {}
+    seen: Counter[str] = Counter()
+    for output, data in zip(message.outputs, message.raw_output_contents, strict=True):
+        seen[output.name] += 1
+        key = output.name if seen[output.name] == 1 else f"{output.name}, response {seen[output.name]}"
+        found[key] = Tensor(output.name, output.datatype, tuple(output.shape), data)
+    return found

@@ -1,7 +1,8 @@
 """Sequences: requests of one user with a correlation id, the first and the last of them marked."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 
 from conch.bench.inputs.cancellations import CancellationPattern
 from conch.bench.inputs.settings import Amount
@@ -63,10 +64,23 @@ class SequenceSource(ScriptSource):
         self._parameters = parameters
         self._cancellations = cancellations
         self._text_ids = text_ids
-        self._first_id = 1 + secrets.randbits(_FIRST_ID_BITS)
+        self._first_id = 1 + len(sequences) + secrets.randbits(_FIRST_ID_BITS)
 
     def script(self, session: int) -> Script:
         return SequenceScript(self, session, self._sequences[session % len(self._sequences)])
+
+    def expecting(self, answered: Callable[[PreparedRequest], ExpectedAnswer]) -> "SequenceSource":
+        """Return a source whose answers are those that `answered` finds for the requests of each sequence, in order."""
+        checked = []
+        for number, steps in enumerate(self._sequences):
+            session = number - len(self._sequences)  # negative: none of a run
+            requests = [self.request(session, at, step, last=at + 1 == len(steps)) for at, step in enumerate(steps)]
+            checked.append(
+                [SequenceStep(step.tensors, answered(each)) for step, each in zip(steps, requests, strict=True)]
+            )
+        made = copy(self)
+        made._sequences = checked
+        return made
 
     def request(self, session: int, number: int, step: SequenceStep, *, last: bool) -> PreparedRequest:
         """Return the request with this number in its sequence."""

@@ -118,7 +118,7 @@ class LoadRequest:
         self.reasoning_tokens = -1
         self.cached_tokens = -1
         self.settled = False
-        self.body = b""  # of a unary answer, if `encoded.keep_body`
+        self.body = b""  # of a unary answer, or all messages of a gRPC stream, if `encoded.keep_body`
         self.text = ""  # of a streamed answer, if `encoded.keep_body`
         self.message = ""  # what the server gave as the reason of an error
         self.waited = False  # for a free connection

@@ -289,7 +289,7 @@ class GrpcConnection(Http2ClientConnection):
     def _keep(self, request: LoadRequest, message: bytes) -> None:
         from conch.bench.load.grpc.text import response_text
 
-        request.body = message
+        request.body += message  # protobuf reads messages that follow each other as one, repeated fields joined
         request.text += response_text(message)
 
     def _cancel_streamed(self, stream: ClientStream, number: bytes) -> None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from conch.tuning.advisor.conditions import Situation, holds
 from conch.tuning.advisor.rules import AdviceRule, Option
 
+MEASURED = "measured"
+"""In place of a rule's name, where measurements decided."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:

@@ -15,7 +15,7 @@ from conch.bench.durations import duration_text
 from conch.errors import ConchError
 from conch.tuning.advisor.advice import Advice, ModelAdvice
 from conch.tuning.advisor.configuration import write_repository
-from conch.tuning.advisor.decide import AdviceDecision, Reason
+from conch.tuning.advisor.decide import MEASURED, AdviceDecision, Reason
 from conch.tuning.advisor.facts import AdvisedFigure, Demand, Failure, FigureSource, ModelForm
 from conch.tuning.advisor.rules import AdvisedBackend
 from conch.tuning.repository_client import ServerAccess, ServerUnreachable
@@ -59,11 +59,11 @@ def measure(advice: Advice, alternatives: Sequence[ModelAdvice], budget_s: float
             f"{duration_text(time_s)} [{FigureSource.MEASURED}], the best of {len(ranked)}"
         )
     rest = tuple(
-        Reason(other.backend, "measured", f"the P99 of {text} is {duration_text(slower)} [{FigureSource.MEASURED}]")
+        Reason(other.backend, MEASURED, f"the P99 of {text} is {duration_text(slower)} [{FigureSource.MEASURED}]")
         for slower, text, other in ranked[1:]
     )
-    chosen = Reason(best.backend, "measured", f"the P99 of {label} is the lowest [{FigureSource.MEASURED}]")
-    detail = f"{window_s:g} s at {_load(advice.demand)}"
+    chosen = Reason(best.backend, MEASURED, f"the P99 of {label} is the lowest [{FigureSource.MEASURED}]")
+    detail = f"{window_s:.3g} s at {_load(advice.demand)}"
     figure = AdvisedFigure("latency P99", duration_text(time_s), FigureSource.MEASURED, detail)
     decision = AdviceDecision(chosen, best.decision.excluded, rest)
     changed = replace(best, decision=decision, figures=(*best.figures, figure))

@@ -7,7 +7,7 @@ from conch.bench.durations import duration_text
 from conch.tuning.advisor.advice import Advice, ModelAdvice
 from conch.tuning.advisor.conditions import as_text
 from conch.tuning.advisor.configuration import command_lines, configuration
-from conch.tuning.advisor.decide import AdviceDecision, Reason
+from conch.tuning.advisor.decide import MEASURED, AdviceDecision, Reason
 from conch.tuning.advisor.facts import GIB, AdvisedFigure, Demand, MachineFacts
 from conch.tuning.advisor.rules import BACKEND_RULES, LAYOUT_RULES, MATRIX
 
@@ -43,7 +43,8 @@ def _model(advised: ModelAdvice) -> Iterator[str]:
     for reason in advised.decision.excluded:
         yield f"  not {reason.option}: {reason.text}"
     for reason in advised.decision.alternatives:
-        yield f"  or {reason.option}, by a later rule: {reason.text}"
+        how = "" if reason.rule == MEASURED else ", by a later rule"
+        yield f"  or {reason.option}{how}: {reason.text}"
     for figure in advised.figures:
         yield f"  {_figure(figure)}"
 

@@ -140,3 +140,15 @@ class ConfigError(ConchError):
 
 class ModelLoadError(ConchError):
     """A model failed to load; the message has the cause."""
+
+
+def drop_frames(error: BaseException | None) -> None:
+    """Remove the tracebacks of an error that was reported, and of the errors that led to it.
+
+    Their frames refer to the request, and some refer to the error: without this, only the garbage collector would find
+    the memory of a body.
+    """
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        drop_frames(error.__cause__)
+        error = error.__context__

@@ -1,5 +1,7 @@
 """Request bodies: memory of uploads that are broken off, and the bound on what all connections hold together."""
 
+import base64
+import json
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from tests.server.process import ConchProcess
 
 MAX_BYTES = 64 * MIB
 UPLOAD = 48 * MIB
+VALUE = {"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]}
 INFER = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: 99\r\n"
 
 
@@ -29,7 +32,8 @@ INFER = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Con
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     root = tmp_path_factory.mktemp("memory")
     write_models(root / "models")
-    with ConchProcess(root / "models", f"--request-memory-limit={MAX_BYTES}", log=root / "conch.log") as server:
+    flags = [f"--request-memory-limit={MAX_BYTES}", "--model-control-mode=explicit", "--load-model=*"]
+    with ConchProcess(root / "models", *flags, log=root / "conch.log") as server:
         yield server
 
 
@@ -250,3 +254,48 @@ def test_a_refused_message_leaves_no_memory_behind(server: ConchProcess, kind: s
                     stub.ModelInfer(message)
                 assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     until(lambda: used(server) < MIB, "the message is still counted")
+
+
+FAILED_LOADS = {
+    "no backend": {},
+    "an unknown backend": {"backend": "nothing"},
+    "an invalid configuration": {"backend": "identity", "max_batch_size": -5},
+    "a missing file": {"backend": "onnxruntime"},
+    "a damaged file": {"backend": "onnxruntime", "default_model_filename": "file"},
+    "a failing model": {"backend": "python"},
+    "an ensemble of nothing": {
+        "platform": "ensemble",
+        "ensemble_scheduling": {"step": [{"model_name": "nothing", "model_version": -1}]},
+    },
+}
+
+
+@pytest.mark.parametrize("name", FAILED_LOADS)
+def test_a_failed_load_leaves_no_memory_behind(server: ConchProcess, name: str) -> None:
+    config, file = json.dumps(FAILED_LOADS[name]), bytes(8 * MIB)
+    for _ in range(3):
+        for module, address in ((http_client, server.http), (grpc_client, server.grpc)):
+            files = {"file:1/file": file, "file:1/model.py": b"raise ValueError"}
+            with module.InferenceServerClient(address) as client, pytest.raises(InferenceServerException, match="fail"):
+                client.load_model("uploaded", config=config, files=files)
+        until(lambda: used(server) < MIB, "the files are still counted")
+
+
+def test_files_of_a_loaded_model_are_not_kept(server: ConchProcess) -> None:
+    config = json.dumps({"backend": "identity", "input": [VALUE], "output": [VALUE | {"name": "OUTPUT0"}]})
+    for _ in range(3):
+        with http_client.InferenceServerClient(server.http) as client:
+            client.load_model("uploaded", config=config, files={"file:1/file": bytes(12 * MIB)})
+        until(lambda: used(server) < MIB, "the files are still counted")
+
+
+def test_a_load_whose_client_leaves_leaves_no_memory_behind(server: ConchProcess) -> None:
+    data = base64.b64encode(bytes(8 * MIB))
+    body = b'{"parameters":{"config":"{}","file:1/file":"%s"}}' % data
+    head = b"POST /v2/repository/models/uploaded/load HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    for _ in range(3):
+        failures = server.text.count("failed to load 'uploaded'")
+        with connect(server.ports["http"]) as client:
+            client.sendall(head + body)
+        until(lambda before=failures: server.text.count("failed to load 'uploaded'") > before, "it was not loaded")
+        until(lambda: used(server) < MIB, "the files are still counted")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 
-from conch.errors import ConchError, InvalidRequest
+from conch.errors import ConchError, InvalidRequest, drop_frames
 from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.frontends.grpc.answer_form import AnswerForm
 from conch.frontends.grpc.framing import PREFIX, PREFIX_SIZE, Compressed, MessageReader
@@ -272,6 +272,7 @@ class TaskCall(UnaryCall):
             self._reply([await self._method(message)])
         except Exception as error:
             self._fail(error_of(error))
+            drop_frames(error)
 
 
 def error_of(error: Exception) -> ConchError | GrpcError:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from conch.errors import ConchError
+from conch.errors import ConchError, drop_frames
 from conch.frontends.http.errors import send_error
 from conch.frontends.http.reply import HttpReply
 
@@ -33,6 +33,8 @@ class ReplyTasks:
             await work
         except ConchError as error:
             self._report(reply, error)
-        except Exception:
+            drop_frames(error)
+        except Exception as error:
             _log.exception("an HTTP request failed unexpectedly")
             self._report(reply, ConchError("internal error"))
+            drop_frames(error)

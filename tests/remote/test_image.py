@@ -264,6 +264,9 @@ def test_mistakes_have_a_status_and_a_reason(tmp_path: Path, capsys: pytest.Capt
     )
     assert repo(["pack", str(tmp_path), "models:1"]) == 1
     assert "'models:1' is not a valid OCI image reference: expected registry/name:tag" in capsys.readouterr().err
+    write_identity(tmp_path, "a")
+    assert repo(["pack", str(tmp_path / "a"), "localhost:1/models:1"]) == 1
+    assert f"'{tmp_path}/a' looks like a model, not a repository" in capsys.readouterr().err
     assert repo(["pull", "models:1", str(tmp_path / "pulled")]) == 1
     assert capsys.readouterr().out.strip() == ""  # no bar of 0 bytes
     with pytest.raises(SystemExit) as ended:

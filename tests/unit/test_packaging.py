@@ -31,6 +31,12 @@ def test_every_extra_that_is_named_exists() -> None:
     assert sorted((extra, where) for extra, where in found if extra not in EXTRAS) == []
 
 
+def test_the_page_on_installation_lists_every_extra() -> None:
+    table = (ROOT / "docs" / "install.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)} == EXTRAS
+
+
 def test_the_licence_is_part_of_the_package() -> None:
     assert PROJECT["license-files"] == ["LICENSE"]
     assert "Apache License" in (ROOT / "LICENSE").read_text()

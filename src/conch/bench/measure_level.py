@@ -218,9 +218,12 @@ class _LevelRun:
         if window.duration_s is not None and elapsed_s >= window.duration_s:
             self._window_end_ns = self._window_start_ns + int(window.duration_s * 1e9)
             return True
-        if window.requests is not None:
-            done = int(np.count_nonzero(self.log.records["done_ns"] >= self._window_start_ns)) if check else 0
-            if done >= window.requests:
+        if check and window.requests is not None:
+            done_ns = self.log.records["done_ns"]
+            done_ns = done_ns[done_ns >= self._window_start_ns]
+            if len(done_ns) >= window.requests:
+                last = window.requests - 1
+                self._window_end_ns = int(np.partition(done_ns, last)[last]) + 1
                 return True
         return check and self._rule is not None and self._rule.is_met(self.log.records, self._window_start_ns, now)
 

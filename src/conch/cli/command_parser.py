@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 _MIN_SIMILARITY = 0.5  # of a suggestion
+_MAX_USAGE_LINES = 8
+_USAGE_ERROR = 2
 _CHOICE = re.compile(
     r"argument (?P<argument>\S+): invalid choice: '(?P<word>[^']*)'.*\(choose from (?P<known>.*)\)", re.DOTALL
 )
@@ -17,8 +19,12 @@ class CommandParser(ArgumentParser):
     """An ArgumentParser with suggestions in its errors. argparse uses the same class for its sub-parsers."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and the message with a suggestion; exit with status 2."""
-        super().error(self._with_suggestion(message))
+        """Print the message with a suggestion, and the usage unless it hides the message; exit with status 2."""
+        text = f"{self.prog}: error: {self._with_suggestion(message)}\n"
+        usage = self.format_usage()
+        if usage.count("\n") > _MAX_USAGE_LINES:
+            self.exit(_USAGE_ERROR, f"{text}{self.prog} --help lists all flags.\n")
+        self.exit(_USAGE_ERROR, usage + text)
 
     def _with_suggestion(self, message: str) -> str:
         if found := _CHOICE.match(message):

@@ -150,6 +150,8 @@ class RepositoryClient:
             return _answer(response.status, response.read(), f"{method} {path}")
         except (OSError, http.client.HTTPException) as error:
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            if isinstance(error, ConnectionRefusedError):
+                reason = "connection refused; is the server running, on this port?"
             raise ServerUnreachable(f"no answer from {self.access.url}: {reason}") from error
         finally:
             connection.close()

@@ -218,8 +218,16 @@ def test_two_servers_are_measured_in_turn(server: ConchProcess, tmp_path: Path) 
 
 def test_a_window_of_requests(server: ConchProcess, tmp_path: Path) -> None:
     done = run_bench(tmp_path, server.http, "echo", "--concurrency=1", "--warm-up=0s", "--requests=100")
-    assert done.measurement["requests"] >= 100
+    assert done.measurement["requests"] == 100  # the window ends with the last of them
     assert done.measurement["window_s"] < 60
+
+
+def test_cancelled_requests_are_no_errors_in_the_lines_of_progress(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "words", "--cancel=50%@1ms", *QUICK)
+    assert done.measurement["outcomes"]["cancelled"] > 0
+    assert " cancelled" in done.err
+    assert "errors/s" not in done.err
+    assert "failed" not in done.err
 
 
 def test_a_window_until_a_percentile_is_precise(server: ConchProcess, tmp_path: Path) -> None:

@@ -169,7 +169,10 @@ def test_a_prefix_before_the_paths() -> None:
             {"name": "m", "state": "UNAVAILABLE", "reason": "no file"},
             "model 'm' of .* is not ready: UNAVAILABLE: no file",
         ),
-        ({"name": "m"}, "model 'm' is in the repository of .* but not loaded; load it first"),
+        (
+            {"name": "m"},
+            "model 'm' is in the repository of .* but not loaded; restart .* POST /v2/repository/models/m/load",
+        ),
         ({"name": "models", "state": "READY"}, "no model 'm'.* Ready models: models"),
         ({"name": "m", "state": "READY", "version": "2"}, "has no version 9; it has 2"),
     ],

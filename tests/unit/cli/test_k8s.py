@@ -33,8 +33,8 @@ def test_defaults_go_to_the_standard_output(capsys: pytest.CaptureFixture[str]) 
 
 def test_failures_name_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = {
-        "replicas: 2\n": "values: unknown key 'replicas'; did you mean 'replicaCount'?",
-        "replicaCount: two\n": "values: replicaCount: Expected `int`, got `str`",
+        "replicas: 2\n": "values.yaml: unknown key 'replicas'; did you mean 'replicaCount'?",
+        "replicaCount: two\n": "values.yaml: replicaCount: Expected `int`, got `str`",
         "a: 1\na: 2\n": "values.yaml:2: 'a' is given twice",
         "- a\n": "values.yaml: not a mapping of values",
         "a: [\n": "values.yaml:2: invalid YAML",
@@ -46,6 +46,23 @@ def test_failures_name_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert message in capsys.readouterr().err
     assert k8s(["render", "demo", "-f", str(tmp_path / "absent.yaml")]) == 1
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_the_source_of_an_invalid_value_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("replicaCount: 2\n")
+    bad.write_text("autoscaling:\n  maxReplica: 3\n")
+    assert k8s(["render", "demo", "-f", str(bad), "-f", str(good)]) == 1
+    assert capsys.readouterr().err.startswith(f"conch k8s: {bad}: unknown key 'autoscaling.maxReplica'; did you mean")
+    assert k8s(["render", "demo", "-f", str(good), "--set", "autoscaling.type=both"]) == 1
+    assert capsys.readouterr().err.startswith("conch k8s: values: autoscaling.type: Invalid enum value 'both'")
+
+
+def test_a_dot_without_a_backslash_in_a_key_is_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert k8s(["render", "demo", "--set", "resources.limits.nvidia.com/gpu=1"]) == 1
+    assert r"in --set, write a dot within a key as '\.', such as nvidia\.com/gpu, in quotes" in capsys.readouterr().err
+    assert k8s(["render", "demo", "--set", r"resources.limits.nvidia\.com/gpu=1"]) == 0
+    assert "nvidia.com/gpu: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["7b", "Demo", "a" * 54, "a.b"])

@@ -51,7 +51,7 @@ def compare_runs(a: Certificate, b: Certificate, quantities: Iterable[str] = ())
 def compare_interleaved(certificate: Certificate) -> Comparison:
     """Return the comparison within a run that measured two servers in turn. Raises ValueError for other runs."""
     if certificate.ab is None:
-        raise ValueError("it has one server only; name two certificates, or measure with --against URL")
+        raise ValueError("the certificate is of one server; name two certificates, or measure with --against URL")
     invalid = [each for each in all_notes(certificate) if each.severity == "invalid"]
     return Comparison(certificate.ab.effects, tuple(invalid), ())
 

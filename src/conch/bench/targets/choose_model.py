@@ -30,7 +30,10 @@ def unknown_model(where: str, name: str, version: str, models: Sequence[ListedMo
     if of_name and not any(row.ready for row in of_name):
         row = of_name[-1]
         if row.reason == "not loaded":
-            return TargetError(f"model '{name}' is in the repository of {where} but not loaded; load it first")
+            return TargetError(
+                f"model '{name}' is in the repository of {where} but not loaded; restart the server, or, in model "
+                f"control mode explicit, load it: POST /v2/repository/models/{name}/load"
+            )
         return TargetError(f"model '{name}' of {where} is not ready: {row.reason}")
     ready = sorted({row.name for row in rows if row.ready})
     if of_name and version:

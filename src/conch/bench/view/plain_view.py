@@ -68,9 +68,9 @@ def measurement_line(measurement: Measurement) -> str:
     if measurement.latency is not None:
         times = measurement.latency.percentiles
         parts += [f"{name} {duration_text(times[key].value)}" for name, key in (("p50", "50"), ("p99", "99"))]
-    failed = measurement.requests - measurement.outcomes.get("ok", 0)
-    if failed:
-        parts.append(f"{failed:,} failed")
+    cancelled = measurement.outcomes.get("cancelled", 0)
+    failed = measurement.requests - measurement.outcomes.get("ok", 0) - cancelled
+    parts += [f"{number:,} {name}" for number, name in ((failed, "failed"), (cancelled, "cancelled")) if number]
     return ", ".join(parts)
 
 

@@ -53,6 +53,7 @@ def take_snapshot(progress: Progress) -> Snapshot:
     recent = progress.log.tail(progress.now_ns - _RECENT_NS)
     seconds = min(progress.now_ns - progress.start_ns, _RECENT_NS) / 1e9 or 1e-9
     good = recent[recent["outcome"] == RequestOutcome.OK]
+    cancelled = recent["outcome"] == RequestOutcome.CANCELLED  # as the plan asks: not an error
     latency = (good["done_ns"] - good["intended_ns"]) / 1e9
     p50, p90, p99 = (float(each) for each in np.percentile(latency, (50, 90, 99))) if len(good) else (None,) * 3
     streamed, first = _tokens(good) if progress.has_tokens else _responses(good)
@@ -65,7 +66,7 @@ def take_snapshot(progress: Progress) -> Snapshot:
         elapsed_s=(progress.now_ns - progress.start_ns) / 1e9,
         expected_s=progress.expected_s,
         rate=len(good) / seconds,
-        error_rate=(len(recent) - len(good)) / seconds,
+        error_rate=(len(recent) - len(good) - np.count_nonzero(cancelled)) / seconds,
         requests=progress.log.count,
         in_flight=progress.log.in_flight,
         p50=p50,

@@ -52,8 +52,11 @@ def check_schemas(objects: Sequence[MonitoringObject]) -> Iterator[Finding]:
     """Check the objects of Kubernetes' own groups."""
     for each in objects:
         api_version = str(each.value.get("apiVersion", ""))
-        if not _KIND.match(each.kind) or not _GROUP.match(api_version) or _schemas() is None:
+        if not _KIND.match(each.kind) or not _GROUP.match(api_version):
             continue
+        if _schemas() is None:
+            yield Finding(rules.SCHEMA_UNCHECKED, each.place(), "kubernetes-validate is not installed")
+            return
         validator = _validator(each.kind, api_version)
         error = next(iter(sorted(validator.iter_errors(each.value), key=_depth)), None) if validator else None
         if error is not None:

@@ -11,6 +11,13 @@ MANIFEST_INVALID = Rule(
     "The API server refuses the object, or drops the unknown field without an effect.",
     "Correct the field; `kubectl explain` shows what an object has.",
 )
+SCHEMA_UNCHECKED = Rule(
+    "schema-unchecked",
+    _NOTICE,
+    "Manifests that were not compared with the schemas of Kubernetes",
+    "Unknown fields and wrong types in them are not found.",
+    "Install the schemas: pip install 'conch-server[check]'",
+)
 CHART_INVALID = Rule(
     "chart-invalid",
     _ERROR,

@@ -186,7 +186,9 @@ def _positive(text: str) -> float:
 
 
 def _tokens(text: str) -> tuple[int, int]:
-    prompt, _, output = text.partition("/")
+    prompt, slash, output = text.partition("/")
+    if not slash:
+        raise ArgumentTypeError(f"'{text}' is not PROMPT/OUTPUT in tokens, such as 500/200")
     return amount(prompt)[0], amount(output)[0]
 
 

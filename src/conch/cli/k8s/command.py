@@ -5,7 +5,7 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conch import __version__
 from conch.cli.command_parser import CommandParser
@@ -13,9 +13,13 @@ from conch.cli.kubernetes_names import namespace
 from conch.cli.text_files import write_text
 from conch.errors import ConchError, ConfigError
 
+if TYPE_CHECKING:
+    from conch.deployment.values.deployment import DeploymentValues
+
 _FAILURE = 1
 # Services are called like the release, so it is a DNS label; Helm's limit leaves room for suffixes.
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
+_UNESCAPED_DOMAIN = re.compile(r"^[^=]*(?<!\\)\.[a-z]+/")
 
 
 def k8s(arguments: Sequence[str]) -> int:
@@ -59,11 +63,10 @@ def _parser() -> CommandParser:
 def _render(options: Namespace) -> str:
     from conch.deployment.kubernetes.objects import objects
     from conch.deployment.kubernetes.release import Release
-    from conch.deployment.values.read import merge, read_values
     from conch.deployment.values.set_flags import apply_set
     from conch.monitoring.yaml_documents import dump_documents
 
-    documents = [_values_of(path) for path in options.values]
+    files = [(path, _values_of(path)) for path in options.values]
     values: dict[str, Any] = {}
     for each in options.set:
         apply_set(values, each)
@@ -71,7 +74,28 @@ def _render(options: Namespace) -> str:
         apply_set(values, each, strings=True)
     release = Release(options.name, options.namespace, __version__)
     # With a separator at the beginning, files of several releases can be concatenated.
-    return "---\n" + dump_documents(objects(read_values(merge([*documents, values])), release))
+    return "---\n" + dump_documents(objects(_read(files, values, options), release))
+
+
+def _read(
+    files: Sequence[tuple[Path, dict[str, Any]]], given: dict[str, Any], options: Namespace
+) -> "DeploymentValues":
+    """Return the values of files and `--set`. Raises ConfigError, which names the file if it is of one alone."""
+    from conch.deployment.values.read import merge, read_values
+
+    try:
+        return read_values(merge([*(document for _, document in files), given]))
+    except ConfigError as error:
+        message = error.message
+    for path, document in reversed(files):
+        try:
+            read_values(document)
+        except ConfigError as error:
+            if error.message == message:
+                raise ConfigError(f"{path}: {message.removeprefix('values: ')}") from None
+    if any(_UNESCAPED_DOMAIN.search(each) for each in (*options.set, *options.set_string)):
+        message += r"; in --set, write a dot within a key as '\.', such as nvidia\.com/gpu, in quotes"
+    raise ConfigError(message)
 
 
 def _values_of(path: Path) -> dict[str, Any]:

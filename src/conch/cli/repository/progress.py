@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from time import monotonic
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 _LINE_EVERY_S = 5.0
-_MB = 1_000_000
 
 
 class Fetched:
@@ -63,9 +63,9 @@ class FetchLines(Fetched):
         now_s = monotonic()
         if now_s >= self._next_s or (self.fetched and self.fetched == self.expected):
             self._next_s = now_s + _LINE_EVERY_S
-            rate = self.fetched / _MB / max(now_s - self._begun_s, 0.001)
+            rate = round(self.fetched / max(now_s - self._begun_s, 0.001))
             print(
-                f"fetched {self.fetched / _MB:.1f} of {self.expected / _MB:.1f} MB ({rate:.1f} MB/s)",
+                f"fetched {decimal(self.fetched)} of {decimal(self.expected)} ({decimal(rate)}/s)",
                 file=sys.stderr,
                 flush=True,
             )

@@ -39,7 +39,7 @@ def pack(path: str, reference: str, models: Sequence[str], *, base: str = "") ->
     if not image.tag:
         raise ConfigError(f"'{reference}' has a digest; a push needs a tag, such as {image.name}:1")
     registry = Registry(image, writes=True)
-    names = _chosen(LocalRoot(Path(path)).names(), models, path)
+    names = _chosen(LocalRoot(Path(path)).scan(), models, path)
     below = parse_image(base) if base else None
     layers = [ModelLayer(Path(path) / name, "models/" if below else "") for name in names]
     with progress_bar(console) as progress:

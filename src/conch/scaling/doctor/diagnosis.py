@@ -179,7 +179,8 @@ def _series(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
     if found is None:
         yield Link(metric.name, "Prometheus", _UNKNOWN, "was not asked; --prometheus URL does")
     elif found.error:
-        yield Link(metric.name, "Prometheus", _BROKEN, f"does not answer: {found.error}", "see its pod and its log")
+        remedy = "is kubectl port-forward running? Otherwise see its pod and its log"
+        yield Link(metric.name, "Prometheus", _BROKEN, f"does not answer: {found.error}", remedy)
     elif not found.labels:
         text = "has no series of it now"
         remedy = "see Status, Targets: are the pods scraped? A ratio of rates needs requests and two scrapes"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from conch.check.deployment import schema
 from tests.unit.check.repository import found, ids, write
 
 SERVER = {
@@ -102,6 +103,14 @@ def test_a_mistake_in_a_manifest(rule: str, tmp_path: Path) -> None:
         pytest.importorskip("kubernetes_validate")
     write_objects(tmp_path / "all.yaml", WRONG[rule])
     assert set(ids(tmp_path)) == {rule}
+
+
+def test_without_schemas_one_notice_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "_schemas", lambda: None)
+    write_objects(tmp_path / "all.yaml", [deployment(replica=2), service()])
+    (finding,) = found(tmp_path)
+    assert finding.rule.id == "schema-unchecked"
+    assert "conch-server[check]" in finding.what_to_do
 
 
 def test_a_liveness_probe_on_readiness(tmp_path: Path) -> None:

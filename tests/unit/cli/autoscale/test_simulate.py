@@ -184,6 +184,15 @@ def test_invalid_words_are_named(words: tuple[str, ...], message: str, capsys: p
     assert message in error
 
 
+def test_a_long_usage_does_not_hide_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        autoscale(["simulate", "--traffic", "steady:20", "--llm", "500"])
+    assert exit_.value.code == 2
+    command = "conch autoscale simulate"
+    message = f"{command}: error: argument --llm: '500' is not PROMPT/OUTPUT in tokens, such as 500/200"
+    assert capsys.readouterr().err == f"{message}\n{command} --help lists all flags.\n"
+
+
 def test_invalid_objects_are_named_with_their_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "hpa.yaml"
     path.write_text(RATIO_HPA.replace("maxReplicas: 4", "maxReplicas: 0"))

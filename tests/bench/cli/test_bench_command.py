@@ -222,7 +222,7 @@ def test_a_window_of_requests(server: ConchProcess, tmp_path: Path) -> None:
     assert done.measurement["window_s"] < 60
 
 
-def test_cancelled_requests_are_no_errors_in_the_lines_of_progress(server: ConchProcess, tmp_path: Path) -> None:
+def test_progress_counts_cancelled_requests_apart_from_errors(server: ConchProcess, tmp_path: Path) -> None:
     done = run_bench(tmp_path, server.http, "words", "--cancel=50%@1ms", *QUICK)
     assert done.measurement["outcomes"]["cancelled"] > 0
     assert " cancelled" in done.err

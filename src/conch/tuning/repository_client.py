@@ -162,11 +162,10 @@ def _answer(status: int, body: bytes, request: str) -> Any:
         value = json.loads(body) if body.strip() else {}
     except ValueError:
         value = None
+    if value is None:
+        text = f"{request} answered {status} and {body[:60]!r}, which is not JSON"
+        raise ServerRefusal(status, f"{text}; is the URL that of an inference server?")
     if status >= http.HTTPStatus.BAD_REQUEST:
         message = value.get("error") if isinstance(value, dict) else None
         raise ServerRefusal(status, str(message or f"{request} answered {status}: {body[:200]!r}"))
-    if value is None:
-        raise ServerRefusal(
-            status, f"{request} answered {body[:60]!r}, which is not JSON; is the URL that of an inference server?"
-        )
     return value

@@ -268,7 +268,7 @@ class GrpcConnection(Http2ClientConnection):
             request = stream.pending[number]
         request.received_bytes += end - start + _OVERHEAD_BYTES
         if response.error:
-            stream.failed[number] = response.error[:_MAX_ERROR_CHARACTERS]
+            stream.failed[number] = _without_id(response.error)[:_MAX_ERROR_CHARACTERS]
         elif response.outputs or response.final != 1:
             characters = response.content_bytes - _STRING_LENGTH_BYTES * response.outputs
             if request.encoded.keep_body:
@@ -347,6 +347,11 @@ class GrpcConnection(Http2ClientConnection):
 
 def _load(stream: ClientStream) -> int:
     return len(stream.pending)
+
+
+def _without_id(message: str) -> str:
+    """Return an error of a stream without Triton's prefix, so that equal errors are counted together."""
+    return message.partition("] ")[2] if message.startswith("[request id: ") else message
 
 
 def _judge(stream: ClientStream, head: GrpcHead) -> tuple[int, str]:

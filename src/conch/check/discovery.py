@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conch.check.finding import Finding, Place
 from conch.check.rules import repository as rules
-from conch.repository.model_folders import is_model_name
+from conch.repository.model_folders import is_model_name, is_utf8
 
 _CONFIG_FILE = "config.pbtxt"
 _MODEL_FILES = ("model.py", "model.onnx", "model.xml", "model.pt", "model.pt2", "model.plan", "model.json")
@@ -23,7 +23,7 @@ class Contents:
 
     repositories: dict[Path, list[Path]]
     files: list[Path]
-    unreadable: list[Finding]  # folders
+    unreadable: list[Finding]  # folders and names
 
 
 def files_contents(paths: Iterable[Path]) -> Contents:
@@ -58,7 +58,8 @@ def _folders(path: Path) -> list[Path]:
 def find_contents(path: Path) -> Contents:
     """Return what to check in a folder. Raises FileNotFoundError if it does not exist."""
     if not path.is_dir():
-        raise FileNotFoundError(f"there is no file or folder '{path}'")
+        what = f"'{path}' is not a regular file" if path.exists() else f"there is no file or folder '{path}'"
+        raise FileNotFoundError(what)
     if is_model(path) and not any(is_model(child) for child in path.iterdir()):
         return Contents(
             {path.resolve().parent: [path.resolve()]} if path.name in ("", "..") else {path.parent: [path]}, [], []
@@ -79,7 +80,14 @@ def find_contents(path: Path) -> Contents:
             repositories[here] = children
             children = []
         subfolders[:] = [child.name for child in children]
-        files += [here / name for name in sorted(names) if _is_checked(name)]
+        checked = [name for name in sorted(names) if _is_checked(name)]
+        files += [here / name for name in checked if is_utf8(name)]
+        foreign = (name for name in checked if not is_utf8(name))  # no format can show them
+        message = "the name of a file is not UTF-8: {!r}"
+        unreadable += [
+            Finding(rules.FILE_UNCHECKED, Place(here), message.format(os.fsencode(name)), "Rename the file.")
+            for name in foreign
+        ]
     return Contents(repositories, files, unreadable)
 
 

@@ -1,29 +1,30 @@
 """Print findings, each with its source line as compilers do, or convert them to JSON."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 from conch.check.finding import Finding, Place, Rule, Severity
 from conch.check.run import Report
-from conch.check.source import SourceFile
+from conch.check.source import SourceReader
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTICE: "bold cyan"}
 _MAX_EXCERPT_COLUMNS = 160
+_INDENT = 2
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+_Line: TypeAlias = tuple[int, Text]  # indentation and text
 
 
-def print_report(
-    report: Report, findings: Sequence[Finding], console: Console, texts: Mapping[Path, str] | None = None
-) -> None:
-    """Print findings and a summary. `texts` are those of files that are not on disk."""
+def print_report(report: Report, findings: Sequence[Finding], console: Console) -> None:
+    """Print findings and a summary."""
     for finding in findings:
-        console.print(_entry(finding, texts or {}))
-        console.print()
+        _print_lines(_entry(finding, report.reader), console)
     counts = Counter(finding.rule.severity for finding in findings)
     totals = ", ".join(_count(counts[severity], severity.value) for severity in Severity if counts[severity])
     checked = f"{_count(report.models, 'model')} and {_count(report.files, 'other file')}"
@@ -46,49 +47,61 @@ def as_document(report: Report, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def _entry(finding: Finding, texts: Mapping[Path, str]) -> Group:
+def _entry(finding: Finding, reader: SourceReader) -> Iterator[_Line]:
     rule = finding.rule
-    parts = [
-        Text.assemble((f"{rule.severity.value}[{rule.id}]", _STYLES[rule.severity]), " ", (str(finding.place), "bold")),
-        *_excerpt(finding.place, texts),
-        _field("", finding.message),
-        _field("why: ", rule.why),
-        _field("fix: ", finding.what_to_do),
-    ]
+    severity = (f"{rule.severity.value}[{rule.id}]", _STYLES[rule.severity])
+    yield 0, Text.assemble(severity, " ", (_printable(str(finding.place)), "bold"))
+    yield from _excerpt(finding.place, reader)
+    yield _field("", finding.message)
+    yield _field("why: ", rule.why)
+    yield _field("fix: ", finding.what_to_do)
     for related in finding.related:
-        parts.append(_field("see: ", f"{related.place}: {related.what}"))
-        parts += _excerpt(related.place, texts)
-    return Group(*parts)
+        yield _field("see: ", f"{related.place}: {related.what}")
+        yield from _excerpt(related.place, reader)
+    yield 0, Text()
 
 
-def _field(label: str, text: str) -> Any:
-    return Padding(Text.assemble((label, "dim"), text), (0, 0, 0, 2), expand=False)
+def _field(label: str, text: str) -> _Line:
+    return _INDENT, Text.assemble((label, "dim"), _printable(text))
+
+
+def _printable(text: str) -> str:
+    """Replace control characters of files and their names, which a terminal would execute."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _print_lines(lines: Iterable[_Line], console: Console) -> None:
+    """Print lines, wrapped and styled in a terminal; without one, wrapping would take most of the time of a check."""
+    for indent, text in lines:
+        if console.is_terminal:
+            console.print(Padding(text, (0, 0, 0, indent), expand=False))
+        else:
+            margin = " " * indent
+            console.file.write(f"{margin}{text.plain}".replace("\n", f"\n{margin}") + "\n")
 
 
 def print_rule(rule: Rule, console: Console) -> None:
     """Print what a rule finds, why, and the remedy."""
-    console.print(
-        Text.assemble((f"{rule.severity.value}[{rule.id}]", _STYLES[rule.severity]), " ", (rule.title, "bold"))
-    )
-    console.print(_field("why: ", rule.why))
-    console.print(_field("fix: ", rule.cure))
-    console.print(_field("ignore: ", f"conch check --ignore {rule.id}, or a comment `conch: ignore[{rule.id}]`"))
+    title = Text.assemble((f"{rule.severity.value}[{rule.id}]", _STYLES[rule.severity]), " ", (rule.title, "bold"))
+    ignore = f"conch check --ignore {rule.id}, or a comment `conch: ignore[{rule.id}]`"
+    fields = (_field("why: ", rule.why), _field("fix: ", rule.cure), _field("ignore: ", ignore))
+    _print_lines(((0, title), *fields), console)
 
 
-def _excerpt(place: Place, texts: Mapping[Path, str]) -> list[Text]:
-    """Return the line of a place with a mark below its column."""
-    source = SourceFile(place.path, texts[place.path]) if place.path in texts else None
-    if source is None and place.line and place.path.is_file():
-        source = SourceFile.read(place.path)
-    lines = source.text.split("\n") if source else []
-    if not 0 < place.line <= len(lines):
-        return []
-    line = lines[place.line - 1].replace("\t", " ").rstrip()
-    begin = max(place.column - _MAX_EXCERPT_COLUMNS // 2, 0) if len(line) > _MAX_EXCERPT_COLUMNS else 0
+def _excerpt(place: Place, reader: SourceReader) -> Iterator[_Line]:
+    """Yield the line of a place with a mark below its column."""
+    source = reader.read(place.path) if place.line else None
+    if source is None or place.line > source.lines:
+        return
+    line = source.span(place.line)
+    length = line.stop - line.start
+    begin = max(place.column - _MAX_EXCERPT_COLUMNS // 2, 0) if length > _MAX_EXCERPT_COLUMNS else 0
+    start = line.start + begin
+    shown = source.text[start : min(start + _MAX_EXCERPT_COLUMNS, line.stop)].replace("\t", " ").rstrip()
     number = f"{place.line:>6} | "
-    shown = line[begin : begin + _MAX_EXCERPT_COLUMNS]
     mark = " " * (len(number) - 2) + "| " + " " * (place.column - 1 - begin) + "^"
-    return [Text(number + shown, no_wrap=True, overflow="ignore"), Text(mark, "bold", no_wrap=True, overflow="ignore")]
+    yield 0, Text(number + _printable(shown), no_wrap=True, overflow="ignore")
+    yield 0, Text(mark, "bold", no_wrap=True, overflow="ignore")
 
 
 def _document(finding: Finding) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """Run all checks: find models and files below the paths, and apply the rules to each of them."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from conch.check.config.configs import check_config
 from conch.check.config.ensembles import check_ensembles
 from conch.check.deployment.check import check_deployment
-from conch.check.deployment.images import check_images
+from conch.check.deployment.images import check_images, check_page
 from conch.check.discovery import files_contents, find_contents, is_model
 from conch.check.files.labels import check_labels
 from conch.check.files.model_files import check_files
@@ -17,18 +18,23 @@ from conch.check.model import CheckedModel
 from conch.check.python.metrics import declared_metrics
 from conch.check.python.models import check_other_python, check_python_model
 from conch.check.rules import repository as rules
+from conch.check.rules.catalog import MISSING_PACKAGES
 from conch.check.served import Served
-from conch.check.source import SourceFile
+from conch.check.source import SourceFile, SourceReader, UncheckedFileError
 from conch.check.suppressions import unsuppressed
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Numbers of checked models and files, and the findings, sorted by file, line and rule."""
+    """Numbers of checked models and files, and the findings, sorted by file, line and rule.
+
+    `reader` has the texts of the files with findings.
+    """
 
     models: int
     files: int
     findings: tuple[Finding, ...]
+    reader: SourceReader = field(default_factory=SourceReader, compare=False)
 
 
 def check_paths(paths: Sequence[Path]) -> Report:
@@ -38,6 +44,7 @@ def check_paths(paths: Sequence[Path]) -> Report:
     one of a model stands for the model. Raises FileNotFoundError for a path that does not exist.
     """
     findings: list[Finding] = []
+    reader = SourceReader()
     models = files = 0
     named: dict[str, Path] = {}
     single = [path for path in paths if path.is_file()]
@@ -55,8 +62,14 @@ def check_paths(paths: Sequence[Path]) -> Report:
                 findings += _duplicates(directories, named)
         files += len(contents.files)
         directories = [each for every in contents.repositories.values() for each in every]
-        findings += _check_files(contents.files, directories)
-    return Report(models, files, tuple(sorted(unsuppressed(dict.fromkeys(findings)), key=_order)))
+        findings += _check_files(contents.files, directories, reader)
+    left = unsuppressed(_unique(findings), reader)
+    return Report(models, files, tuple(sorted(left, key=_order)), reader)
+
+
+def _unique(findings: Iterable[Finding]) -> Iterable[Finding]:
+    """Remove duplicates. That a package is missing is one finding, whatever the number of paths and files."""
+    return {each.message if each.rule in MISSING_PACKAGES else each: each for each in reversed([*findings])}.values()
 
 
 def _order(finding: Finding) -> tuple[str, int, int, str]:
@@ -100,22 +113,29 @@ def _duplicates(directories: Sequence[Path], named: dict[str, Path]) -> Iterator
             yield Finding(rules.MODEL_DUPLICATE, Place(directory), message)
 
 
-def _check_files(paths: Sequence[Path], models: Sequence[Path]) -> Iterator[Finding]:
+def _check_files(paths: Sequence[Path], models: Sequence[Path], reader: SourceReader) -> Iterator[Finding]:
     """Check the files beside models; `models` are the folders of these."""
-    sources = [source for path in paths if (source := SourceFile.read(path)) is not None]
+    sources: list[SourceFile] = []
+    for path in paths:
+        try:
+            sources.append(reader.open(path))
+        except UncheckedFileError as error:
+            yield Finding(rules.FILE_UNCHECKED, Place(path), f"{path.name} {error}")
     written = [each for each in sources if each.path.suffix != ".py"]
-    for source in sources:
-        if source.path.suffix == ".py":
-            yield from check_other_python(source.path)
-    code = [each for each in paths if each.suffix == ".py"]
-    code += [each for directory in models for each in directory.glob("*/*.py")]
-    served = Served(frozenset(each.name for each in models), declared_metrics(code))
+    code = [each for each in sources if each.path.suffix == ".py"]
+    for source in code:
+        yield from check_other_python(source)
+    beside = [path for directory in models for path in directory.glob("*/*.py")]
+    of_models = (source for path in beside if (source := SourceFile.read(path)) is not None)
+    served = Served(frozenset(each.name for each in models), declared_metrics(chain(code, of_models)))
     yield from check_deployment(written, served)
     together: dict[Path, list[SourceFile]] = defaultdict(list)
     for source in written:
         if source.path.suffix != ".json":
             together[source.path.parent].append(source)
     texts = [each for each in written if each.path.suffix == ".md"]
+    for page in texts:
+        yield from check_page(page)
     for directory, here in together.items():
         # A text describes the files beside it and in folders below, such as the README of a chart or project.
         near = [each for each in texts if directory.is_relative_to(each.path.parent)]

@@ -4,12 +4,21 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from stat import S_ISREG
 
 from conch.check.finding import Edit, Place
 
 _MAX_BYTES = 4 << 20  # a larger file was not written by hand
+
+
+class UncheckedFileError(Exception):
+    """A file is not text that can be checked. The message is a predicate, such as `is not a regular file`."""
+
+
+class NotTextError(UncheckedFileError):
+    """A file is not UTF-8 text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +29,51 @@ class SourceFile:
     text: str
 
     @classmethod
-    def read(cls, path: Path) -> "SourceFile | None":
-        """Read a file; None if it cannot be read, is not a regular file of UTF-8 text or exceeds the size limit."""
+    def open(cls, path: Path) -> "SourceFile":
+        """Read a file. Raises UncheckedFileError if it is not a regular file of UTF-8 text within the size limit."""
         try:
             status = path.stat()
-            if status.st_size > _MAX_BYTES or not S_ISREG(status.st_mode):  # reading a pipe would wait
-                return None
+            if not S_ISREG(status.st_mode):  # reading a pipe would wait
+                raise UncheckedFileError("is not a regular file")
+            if status.st_size > _MAX_BYTES:
+                raise UncheckedFileError(f"has {status.st_size} bytes; files over {_MAX_BYTES} bytes are not checked")
             # Bytes, because reading text would convert line ends.
             return cls(path, path.read_bytes().decode("utf-8").removeprefix("\ufeff"))
-        except (OSError, UnicodeDecodeError):
+        except OSError as error:
+            raise UncheckedFileError(f"cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise NotTextError(f"is not UTF-8 text: byte {error.start} is invalid") from None
+
+    @classmethod
+    def read(cls, path: Path) -> "SourceFile | None":
+        """Read a file; None if it is not text that can be checked."""
+        try:
+            return cls.open(path)
+        except UncheckedFileError:
             return None
 
     def at(self, offset: int) -> Place:
         """Return the place of a character."""
-        starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        starts = _line_starts(self.text)
         line = bisect_right(starts, offset)
         return Place(self.path, line, offset - starts[line - 1] + 1)
 
     def offset(self, line: int, column: int) -> int:
         """Return the offset of a place, the inverse of `at`."""
-        lines = self.text.split("\n")
-        return sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
+        starts = (*_line_starts(self.text), len(self.text) + 1)
+        return starts[min(line, len(starts)) - 1] + column - 1
+
+    @property
+    def lines(self) -> int:
+        """The number of lines."""
+        return len(_line_starts(self.text))
+
+    def span(self, number: int) -> slice:
+        """Return where a line, 1-based, stands in the text, without its end; empty if there is none."""
+        starts = _line_starts(self.text)
+        if not 0 < number <= len(starts):
+            return slice(0, 0)
+        return slice(starts[number - 1], starts[number] - 1 if number < len(starts) else len(self.text))
 
     def find(self, pattern: str) -> Place:
         """Return the place of the first match of a regular expression, or the whole file."""
@@ -53,6 +86,31 @@ class SourceFile:
         for edit in sorted(edits, key=lambda each: each.start, reverse=True):
             text = text[: edit.start] + edit.replacement + text[edit.end :]
         return SourceFile(self.path, text)
+
+
+class SourceReader:
+    """Reads files, each at most once."""
+
+    def __init__(self, known: Iterable[SourceFile] = ()) -> None:
+        self._sources: dict[Path, SourceFile | None] = {each.path: each for each in known}
+
+    def open(self, path: Path) -> SourceFile:
+        """Read a file and remember it. Raises UncheckedFileError as `SourceFile.open` does."""
+        found = self._sources.get(path) or SourceFile.open(path)
+        self._sources[path] = found
+        return found
+
+    def read(self, path: Path) -> SourceFile | None:
+        """Return a file, None if it is not text that can be checked."""
+        if path not in self._sources:
+            self._sources[path] = SourceFile.read(path)
+        return self._sources[path]
+
+
+@lru_cache(maxsize=8)
+def _line_starts(text: str) -> tuple[int, ...]:
+    """Return the offsets of lines. Findings of a file follow each other, so few texts are remembered."""
+    return (0, *(match.end() for match in re.finditer("\n", text)))
 
 
 def before(offset: int, edits: Iterable[Edit]) -> int:

@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 from conch.check.finding import Finding, Place, Related
 from conch.check.run import Report, check_paths
+from conch.check.source import SourceFile, SourceReader
 
 NAME = Path("<stdin>")
 # Kind → the name of the file that has such contents.
@@ -32,7 +33,8 @@ def check_text(text: str, kind: str) -> Report:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(text.encode())
         report = check_paths([path])
-    return replace(report, findings=tuple(_renamed(each, path) for each in report.findings if each.place.path == path))
+    findings = tuple(_renamed(each, path) for each in report.findings if each.place.path == path)
+    return replace(report, findings=findings, reader=SourceReader([SourceFile(NAME, text)]))
 
 
 def _renamed(finding: Finding, path: Path) -> Finding:

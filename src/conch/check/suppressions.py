@@ -2,28 +2,25 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from conch.check.finding import Finding
-from conch.check.source import SourceFile
+from conch.check.finding import Finding, Place
+from conch.check.source import SourceReader
 
-_COMMENT = re.compile(r"(?:#|//|<!--|\{#|\{\{/\*)\s*conch: ignore\[([\w, -]+)\]")
+_COMMENT = re.compile(r"(?:#|//|<!--|\{#|\{\{/\*)[^\n]{0,200}?\bconch: ignore\[([\w, -]+)\]")
 
 
-def unsuppressed(findings: Iterable[Finding]) -> Iterator[Finding]:
+def unsuppressed(findings: Iterable[Finding], reader: SourceReader) -> Iterator[Finding]:
     """Yield the findings that no comment suppresses."""
-    lines: dict[str, list[str]] = {}
+    suppressed: dict[Place, set[str]] = {}  # by line
     for finding in findings:
-        place = finding.place
-        if place.line:
-            name = str(place.path)
-            if name not in lines:
-                source = SourceFile.read(place.path) if place.path.is_file() else None
-                text = source.text if source else ""
-                lines[name] = text.split("\n") if "conch: ignore[" in text else []
-            near = lines[name][max(place.line - 2, 0) : place.line]
-            if any(finding.rule.id in _ids(line) for line in near):
-                continue
-        yield finding
+        line = replace(finding.place, column=0)
+        if line not in suppressed:
+            source = reader.read(line.path) if line.line else None
+            near = (source.text[source.span(number)] for number in (line.line - 1, line.line)) if source else ()
+            suppressed[line] = {each for text in near for each in _ids(text)}
+        if finding.rule.id not in suppressed[line]:
+            yield finding
 
 
 def _ids(line: str) -> set[str]:

@@ -26,7 +26,7 @@ def check(arguments: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     from conch.check.finding import Severity
-    from conch.check.rules.catalog import RULES
+    from conch.check.rules.catalog import MISSING_PACKAGES, RULES
 
     known = {rule.id: rule for rule in RULES}
     for unknown in sorted({*options.rule, *options.ignore, *options.explain} - known.keys()):
@@ -34,14 +34,17 @@ def check(arguments: Sequence[str]) -> int:
     if options.explain:
         return _explain([known[each] for each in options.explain])
     _check_paths_options(parser, options)
-    selected = frozenset((set(options.rule) or set(known)) - set(options.ignore))
+    asked = {known[each] for each in options.rule} or set(RULES)
+    # A rule that cannot be applied must not look like one without findings.
+    asked |= {missing for missing, unapplied in MISSING_PACKAGES.items() if asked.intersection(unapplied)}
+    selected = frozenset({rule.id for rule in asked} - set(options.ignore))
     try:
-        report, diff, texts = _run(options, selected)
+        report, diff = _run(options, selected)
     except (OSError, UnicodeDecodeError) as error:
         print(f"conch check: {error}", file=sys.stderr)
         return _USAGE_ERROR
     findings = [finding for finding in report.findings if finding.rule.id in selected]
-    _print(options, report, findings, diff, texts)
+    _print(options, report, findings, diff)
     severities = {finding.rule.severity for finding in findings}
     failed = Severity.ERROR in severities or (options.strict and Severity.WARNING in severities)
     return _FOUND if failed else _CLEAN
@@ -85,28 +88,25 @@ def _check_paths_options(parser: CommandParser, options: Namespace) -> None:
         parser.error("--output needs --format json, sarif or github")
 
 
-def _run(options: Namespace, selected: frozenset[str]) -> "tuple[Report, str, dict[Path, str]]":
-    """Return the report, the changes as a diff, and the texts of files that are not on disk."""
+def _run(options: Namespace, selected: frozenset[str]) -> "tuple[Report, str]":
+    """Return the report and the changes as a diff."""
     from conch.check.fixes import fix_paths
     from conch.check.run import check_paths
-    from conch.check.standard_input import NAME, check_text
+    from conch.check.standard_input import check_text
 
     if options.paths == [_STDIN]:
-        text = sys.stdin.buffer.read().decode("utf-8")
-        return check_text(text, options.kind), "", {NAME: text}
+        return check_text(sys.stdin.buffer.read().decode("utf-8"), options.kind), ""
     if options.fix:
-        return *fix_paths(options.paths, selected), {}
-    return check_paths(options.paths), "", {}
+        return fix_paths(options.paths, selected)
+    return check_paths(options.paths), ""
 
 
-def _print(
-    options: Namespace, report: "Report", findings: "Sequence[Finding]", diff: str, texts: dict[Path, str]
-) -> None:
+def _print(options: Namespace, report: "Report", findings: "Sequence[Finding]", diff: str) -> None:
     if options.format == "text":
         from conch.check.render import print_report
 
         sys.stdout.write(diff)
-        print_report(report, findings, _console(), texts)
+        print_report(report, findings, _console())
         return
     if options.format == "github":
         from conch.check.github import annotations

@@ -14,10 +14,11 @@ def is_model_name(name: str) -> bool:
 
     Hidden folders belong to editors or to a mounted ConfigMap. A name that is not UTF-8 cannot be sent to a client.
     """
-    return not name.startswith(".") and name not in _NOT_MODELS and _is_utf8(name)
+    return not name.startswith(".") and name not in _NOT_MODELS and is_utf8(name)
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
+    """Whether the name of a file or folder can be encoded."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
 """The mistakes of five articles about serving are found in fragments of their text: rule, place and remedy.
 
 The folders are the articles: a LLM course's (s0), an interview answer's (s1), a cloud blueprint's (s2), a detection
-pipeline's (s3). Line ends and indentation, which the articles lost, are restored. Two mistakes are arithmetic or prose
-and have no rule: the number of requests (`conch bench` counts them) and flags that only a sentence names.
+pipeline's (s3). Line ends and indentation, which the articles lost, are restored. One mistake is arithmetic in prose
+and has no rule: the number of requests.
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conch.check.finding import Finding
+from conch.check.rules.reference import MISTAKES as DOCUMENTED
 from conch.check.run import check_paths
 from tests.unit.check.repository import found, write
 
@@ -85,7 +86,11 @@ def test_every_other_finding_is_meant(findings: list[Finding]) -> None:
 
 
 def test_all_mistakes_but_arithmetic_have_a_rule() -> None:
-    assert {row[0] for row in MISTAKES} == set(range(1, 15))
+    tested: dict[int, set[str]] = {}
+    for number, _, rule, *_ in MISTAKES:
+        tested.setdefault(number, set()).add(rule)
+    documented = {number: {rule.id for rule in rules} for number, (_, rules) in enumerate(DOCUMENTED, 1)}
+    assert documented == tested | {15: set()}
 
 
 def test_a_single_file_of_an_article() -> None:
@@ -96,3 +101,24 @@ def test_code_blocks_of_a_page(tmp_path: Path) -> None:
     code = (ARTICLES / "s2" / "main.tf").read_text()
     page = write(tmp_path / "page.md", f"The variable:\n\n- environment:\n- shm-size\n\n```hcl\n{code}```\n")
     assert [(each.rule.id, each.place.line) for each in found(page)] == [("shm-variable", 6 + 16)]
+
+
+def test_a_page_whose_prose_names_another_image_than_its_code_block(tmp_path: Path) -> None:
+    code = (ARTICLES / "s2" / "main.tf").read_text().replace("shm-size", "size")
+    prose = (ARTICLES / "s2" / "README.md").read_text()
+    page = write(tmp_path / "page.md", f"```hcl\n{code}```\n\n{prose}")
+    (finding,) = found(page)
+    assert (finding.rule.id, finding.place.line) == ("image-tag", 1 + 14)
+    assert finding.message.startswith("nvcr.io/nvidia/tritonserver:24.06-vllm-python-py3 is deployed, but the text")
+    assert finding.what_to_do == "Use the same tag in both."
+    (related,) = finding.related
+    lines = page.read_text().split("\n")
+    assert lines[related.place.line - 1][related.place.column - 1 :].startswith("24.02-vllm-python-py3")
+
+
+def test_a_page_that_names_the_image_of_its_code_block_and_others(tmp_path: Path) -> None:
+    code = "```yaml\nimage: nvcr.io/nvidia/tritonserver:24.06-py3\n```\n"
+    text = "Replace `nvcr.io/nvidia/tritonserver:24.02-py3` by `nvcr.io/nvidia/tritonserver:24.06-py3`.\n"
+    other = "```sh\ndocker run nvcr.io/nvidia/tritonserver:23.01-py3\n```\n"
+    write(tmp_path / "page.md", text + code + other)
+    assert found(tmp_path) == []

@@ -63,7 +63,7 @@ def render_charts(directories: Sequence[Path]) -> tuple[list[RenderedChart], lis
     for directory in directories:
         chart = Place(directory / CHART_FILE)
         if find_spec(_LIBRARY) is None:
-            message = f"chart {directory.name} was not rendered: the package helm-python-sdk is not installed"
+            message = "charts were not rendered: the package helm-python-sdk is not installed"
             findings.append(Finding(rules.CHART_UNRENDERED, chart, message))
             continue
         try:

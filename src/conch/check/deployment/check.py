@@ -11,13 +11,13 @@ from conch.check.deployment.secrets import check_known_secrets
 from conch.check.deployment.terraform import check_terraform, embedded_yaml
 from conch.check.deployment.tunnels import check_tunnels
 from conch.check.finding import Finding, Place
-from conch.check.monitoring.check import check_monitoring
 from conch.check.rules import monitoring as monitoring_rules
 from conch.check.served import Served
 from conch.check.source import SourceFile
 
-_YAML = (".yaml", ".yml")
-_MANIFEST = ("kind:", "services:")
+_DATA = (".yaml", ".yml", ".json", ".tf")
+# Words of files that are read. Others, such as models' parameters, are not parsed.
+_MARKERS = ("kind:", "services:", "expr:", '"expr"', "\ngroups:", "\nlimits:", "max_qps", "conch.ai/")
 
 
 def check_deployment(sources: Sequence[SourceFile], served: Served) -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def check_deployment(sources: Sequence[SourceFile], served: Served) -> Iterator[
     written = [each for each in sources if each.path not in templates]
     written += [each for source in sources if source.path.suffix == ".tf" for each in embedded_yaml(source)]
     rendered = [each for chart in charts for each in chart.sources]
-    found = [*_objects_of([*written, *rendered]), *check_monitoring([*written, *rendered], served)]
+    found = list(_check_data([*written, *rendered], served))
     for source in rendered:
         found += [*check_command_lines(source), *check_shm_variable(source)]
     yield from (_relocated(each, charts) for each in found)
@@ -55,13 +55,9 @@ def _lines_of(source: SourceFile) -> Iterator[Finding]:
         yield from check_terraform(source)
 
 
-def _objects_of(sources: Sequence[SourceFile]) -> Iterator[Finding]:
-    """Check what YAML files contain, if the package that reads them is installed."""
-    marked = [
-        each
-        for each in sources
-        if each.path.suffix in (*_YAML, ".tf", ".json") and any(word in each.text for word in _MANIFEST)
-    ]
+def _check_data(sources: Sequence[SourceFile], served: Served) -> Iterator[Finding]:
+    """Check what files of YAML and JSON contain, if the packages that read them are installed."""
+    marked = [each for each in sources if each.path.suffix in _DATA and _is_marked(f"\n{each.text}")]
     dockerfiles = [each for each in sources if is_dockerfile(each)]
     if not marked:
         return
@@ -72,12 +68,17 @@ def _objects_of(sources: Sequence[SourceFile]) -> Iterator[Finding]:
         from conch.check.deployment.pods import check_workload
         from conch.check.deployment.schema import check_schemas
         from conch.check.deployment.workloads import pod_owners
+        from conch.check.monitoring.check import check_monitoring
+        from conch.check.monitoring.limits import is_limits_file
         from conch.check.monitoring.objects import read_objects
     except ModuleNotFoundError as error:
-        message = f"{error.name} is not installed"
+        message = f"manifests and files for monitoring were not checked: the package {error.name} is not installed"
         yield Finding(monitoring_rules.MONITORING_UNCHECKED, Place(marked[0].path), message)
         return
-    objects = read_objects(marked)
+    objects, faults = read_objects(marked)
+    limits = {each.path for each in marked if is_limits_file(each)}  # the reader of limits reports their syntax
+    yield from (each for each in faults if each.place.path not in limits)
+    yield from check_monitoring(marked, objects, served)
     workloads = pod_owners(objects)
     yield from check_schemas(objects)
     for workload in workloads:
@@ -87,6 +88,10 @@ def _objects_of(sources: Sequence[SourceFile]) -> Iterator[Finding]:
     for each in objects:
         if is_compose(each):
             yield from check_compose(each)
+
+
+def _is_marked(text: str) -> bool:
+    return any(word in text for word in _MARKERS)
 
 
 def _relocated(finding: Finding, charts: Sequence[RenderedChart]) -> Finding:

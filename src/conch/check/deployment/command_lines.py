@@ -7,6 +7,7 @@ line, after a backslash, as elements of a list or as lines of a YAML block.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from conch.check.finding import Finding, Place
 from conch.check.rules import deployment as rules
@@ -65,8 +66,7 @@ def check_command_lines(source: SourceFile) -> Iterator[Finding]:
 def _check(word: _Word, name: str, value: str | None, flag: Flag | None) -> Iterator[Finding]:
     if flag is not None and value is not None and _VARIES.search(value):
         return  # a variable of the shell or a template
-    problems: list[str] = []
-    given = read_arguments(FLAGS, [f"--{name}" if value is None else f"--{name}={value}"], problems)
+    given, problems = _read(f"--{name}" if value is None else f"--{name}={value}")
     for problem in problems:
         cure = _INVENTED.get(name, "") if flag is None else ""
         if name == "metrics-config" and (value or "").endswith(".so"):
@@ -74,6 +74,13 @@ def _check(word: _Word, name: str, value: str | None, flag: Flag | None) -> Iter
         yield Finding(rules.FLAG_UNKNOWN if flag is None else rules.FLAG_VALUE, word.place, problem, cure)
     for one in given:
         yield from _standing(word, one)
+
+
+@lru_cache(maxsize=256)
+def _read(argument: str) -> tuple[list[Given], list[str]]:
+    """Return what the server reads in an argument, and the problems. The search for a similar flag takes long."""
+    problems: list[str] = []
+    return read_arguments(FLAGS, [argument], problems), problems
 
 
 def _standing(word: _Word, given: Given) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from conch.check.deployment.command_lines import fenced_lines
 from conch.check.finding import Finding, Place, Related
 from conch.check.rules import deployment as rules
 from conch.check.source import SourceFile
@@ -19,11 +20,24 @@ _NEAR = 4  # lines between `repository` and `tag`
 def check_images(sources: Sequence[SourceFile]) -> Iterator[Finding]:
     """Check the images of the files in one folder and of its texts."""
     texts = [source for source in sources if source.path.suffix in _TEXTS]
+    yield from _differing([source for source in sources if source.path.suffix not in _TEXTS], texts)
+
+
+def check_page(page: SourceFile) -> Iterator[Finding]:
+    """Check the images that the code blocks of a Markdown page deploy against its prose."""
+    lines = page.text.split("\n")
+    code = fenced_lines(lines)
+    if code:
+        blocks = "\n".join(line if number in code else "" for number, line in enumerate(lines))
+        prose = "\n".join("" if number in code else line for number, line in enumerate(lines))
+        yield from _differing([SourceFile(page.path, blocks)], [SourceFile(page.path, prose)])
+
+
+def _differing(sources: Sequence[SourceFile], texts: Sequence[SourceFile]) -> Iterator[Finding]:
+    tags: dict[str, dict[str, Place]] = {}  # by image
     for source in sources:
-        if source.path.suffix in _TEXTS:
-            continue
         for name, tag, place in _deployed(source):
-            named = _named(texts, name)
+            named = tags[name] if name in tags else tags.setdefault(name, _named(texts, name))
             if named and tag not in named:
                 other, named_place = next(iter(named.items()))
                 message = f"{name}:{tag} is deployed, but the text names {name}:{other}"

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from conch.check.finding import Finding
+from conch.check.finding import Finding, Place
 from conch.check.monitoring.objects import MonitoringObject
 from conch.check.rules import kubernetes as rules
 
@@ -20,11 +20,9 @@ _MAX_MESSAGE_CHARACTERS = 300
 
 @cache
 def _schemas() -> Any:
-    """Return the folder of the newest version's strict schemas, None if the package is not installed."""
-    try:
-        import kubernetes_validate
-    except ModuleNotFoundError:
-        return None
+    """Return the folder of the newest version's strict schemas. Raises ModuleNotFoundError."""
+    import kubernetes_validate
+
     version = kubernetes_validate.latest_version()
     return files(kubernetes_validate) / "kubernetes-json-schema" / f"v{version}-local-strict"
 
@@ -54,10 +52,15 @@ def check_schemas(objects: Sequence[MonitoringObject]) -> Iterator[Finding]:
         api_version = str(each.value.get("apiVersion", ""))
         if not _KIND.match(each.kind) or not _GROUP.match(api_version):
             continue
-        if _schemas() is None:
-            yield Finding(rules.SCHEMA_UNCHECKED, each.place(), "kubernetes-validate is not installed")
+        try:
+            validator = _validator(each.kind, api_version)
+        except ModuleNotFoundError as missing:
+            message = (
+                f"manifests were not checked against the schemas of Kubernetes: the package {missing.name} is not "
+                "installed"
+            )
+            yield Finding(rules.SCHEMA_UNCHECKED, Place(each.source.path), message)
             return
-        validator = _validator(each.kind, api_version)
         error = next(iter(sorted(validator.iter_errors(each.value), key=_depth)), None) if validator else None
         if error is not None:
             path = tuple(part for part in error.absolute_path if isinstance(part, str | int))

@@ -5,21 +5,23 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from conch.check.finding import Finding, Place
-from conch.check.monitoring.objects import read_objects
+from conch.check.monitoring.objects import MonitoringObject
 from conch.check.rules import monitoring as rules
 from conch.check.source import SourceFile
 from conch.errors import ConfigError
-from conch.limits.annotations import MAX_QPS, PREFIX, read_annotations
+from conch.limits.annotations import read_annotations
 from conch.limits.limits_file import read_limits_text
 
 _LIMITS_FILE = re.compile(r"^limits:.*\n(?:\s*(?:#.*)?\n)*\s*- ", re.MULTILINE)
 _LINE = re.compile(r"\bline ([0-9]+) of ")
 
 
-def check_limits(sources: Sequence[SourceFile], models: frozenset[str]) -> Iterator[Finding]:
+def check_limits(
+    sources: Sequence[SourceFile], objects: Sequence[MonitoringObject], models: frozenset[str]
+) -> Iterator[Finding]:
     """Yield the limits that a server would refuse, and those of models that are not in `models` if it is not empty."""
     for source in sources:
-        if not _LIMITS_FILE.search(source.text):
+        if not is_limits_file(source):
             continue
         try:
             limits = read_limits_text(source.text, f"'{source.path.name}'")
@@ -28,16 +30,16 @@ def check_limits(sources: Sequence[SourceFile], models: frozenset[str]) -> Itera
             yield Finding(rules.LIMITS_INVALID, Place(source.path, int(found[1]) if found else 1, 1), error.message)
         else:
             yield from _unknown_models(source, sorted({key.subject.model for key in limits}), models)
-    annotated = [
-        each
-        for each in sources
-        if MAX_QPS in each.text or f"{PREFIX}max" in each.text or f"{PREFIX}limits" in each.text
-    ]
-    for each in read_objects(annotated):
+    for each in objects:
         try:
             read_annotations(each.value)
         except ConfigError as error:
             yield Finding(rules.LIMITS_INVALID, each.place("metadata", "annotations"), error.message)
+
+
+def is_limits_file(source: SourceFile) -> bool:
+    """Whether a file has a list of limits."""
+    return source.path.suffix != ".tf" and bool(_LIMITS_FILE.search(source.text))
 
 
 def _unknown_models(source: SourceFile, named: Sequence[str], models: frozenset[str]) -> Iterator[Finding]:

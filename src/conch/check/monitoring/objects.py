@@ -1,14 +1,19 @@
 """Read the documents of YAML and JSON files: Kubernetes objects, rule files, dashboards."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conch.check.finding import Place
+from conch.check.finding import Finding, Place
+from conch.check.rules.repository import FILE_SYNTAX, FILE_UNCHECKED
 from conch.check.source import SourceFile
 from conch.monitoring.object_parts import labels_of, mapping
 from conch.monitoring.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
+
+_TEMPLATE = re.compile(r"\{\{|\{%|<%|\$\{|@[A-Z_]+@")
+_TAG = "could not determine a constructor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +50,31 @@ class MonitoringObject:
         return Place(self.source.path, self.document.line((*self.path, *path)), 1)
 
 
-def read_objects(sources: Sequence[SourceFile]) -> list[MonitoringObject]:
-    """Return the objects of files. Files that cannot be parsed, such as templates of charts, are omitted."""
+def read_objects(sources: Sequence[SourceFile]) -> tuple[list[MonitoringObject], list[Finding]]:
+    """Return the objects of files, and the errors of syntax. Templates, such as those of charts, may have them."""
     found: list[MonitoringObject] = []
+    faults: list[Finding] = []
     for source in sources:
-        if source.path.suffix == ".json":
-            try:
-                documents = [YamlDocument(json.loads(source.text))]
-            except ValueError:
-                continue
-        else:
-            try:
-                documents = load_documents(source.text)
-            except YamlError:
-                continue
-        for document in documents:
-            found += _objects(source, document, (), document.value)
-    return found
+        try:
+            for document in _documents(source):
+                found += _objects(source, document, (), document.value)
+        except YamlError as error:
+            if source.path.suffix != ".tf" and not _TEMPLATE.search(source.text):
+                # A tag, such as `!reset` of compose files, has a meaning only for its reader.
+                rule = FILE_UNCHECKED if _TAG in str(error) else FILE_SYNTAX
+                faults.append(Finding(rule, Place(source.path, error.line, 1), f"{source.path.name}: {error}"))
+    return found, faults
+
+
+def _documents(source: SourceFile) -> list[YamlDocument]:
+    if source.path.suffix != ".json":
+        return load_documents(source.text)
+    try:
+        return [YamlDocument(json.loads(source.text))]
+    except json.JSONDecodeError as error:
+        raise YamlError(f"invalid JSON: {error.msg}", error.lineno) from None
+    except (ValueError, RecursionError) as error:  # such as a number of too many digits
+        raise YamlError(f"invalid JSON: {error}", 1) from None
 
 
 def _objects(source: SourceFile, document: YamlDocument, path: YamlPath, value: Any) -> Iterator[MonitoringObject]:

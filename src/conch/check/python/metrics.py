@@ -4,7 +4,6 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from conch.check.finding import Finding, Place
 from conch.check.python.file import PythonFile, text_of
@@ -25,12 +24,11 @@ class DeclaredMetric:
     place: Place
 
 
-def declared_metrics(paths: Iterable[Path]) -> dict[str, DeclaredMetric]:
+def declared_metrics(sources: Iterable[SourceFile]) -> dict[str, DeclaredMetric]:
     """Return the metrics that files declare, by name: calls of MetricFamily, and subclasses of it."""
     found: dict[str, DeclaredMetric] = {}
-    for path in paths:
-        source = SourceFile.read(path)
-        if source is None or _FAMILY not in source.text:
+    for source in sources:
+        if _FAMILY not in source.text:
             continue
         try:
             file = PythonFile.parse(source)

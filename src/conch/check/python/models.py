@@ -12,7 +12,8 @@ from conch.check.python.items import check_class_names, check_images, check_item
 from conch.check.python.metrics import check_gauges
 from conch.check.python.tensors import check_tensors
 from conch.check.rules import python as rules
-from conch.check.source import SourceFile
+from conch.check.rules.repository import FILE_UNCHECKED
+from conch.check.source import NotTextError, SourceFile, UncheckedFileError
 from conch.errors import ModelLoadError
 from conch.repository.versions import chosen_versions
 
@@ -27,7 +28,7 @@ def check_python_model(model: CheckedModel) -> Iterator[Finding]:
         return  # `check_files` reports it
     for version in versions:
         path = model.directory / str(version) / (model.config.default_model_filename or "model.py")
-        parsed = list(_parsed(path))
+        parsed = list(_read(path))
         yield from (each for each in parsed if isinstance(each, Finding))
         if not parsed or isinstance(parsed[0], Finding):
             continue
@@ -40,12 +41,11 @@ def check_python_model(model: CheckedModel) -> Iterator[Finding]:
         yield from _check_all(main, model)
 
 
-def check_other_python(path: Path) -> Iterator[Finding]:
+def check_other_python(source: SourceFile) -> Iterator[Finding]:
     """Check a Python file that belongs to no model: its uses of Triton's module, and of Triton's client."""
-    source = SourceFile.read(path)
-    if source is None or not any(name in source.text for name in (API_MODULE, CLIENT_MODULE)):
+    if not any(name in source.text for name in (API_MODULE, CLIENT_MODULE)):
         return
-    for parsed in _parsed(path):
+    for parsed in _parsed(source):
         if isinstance(parsed, PythonFile):
             yield from check_names(parsed)
             if CLIENT_MODULE in source.text:
@@ -58,7 +58,7 @@ def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
     """Apply the rules that also hold for modules beside the model's file."""
     paths = siblings(main.source.path)
     files = [main]
-    for parsed in (each for path in paths for each in _parsed(path)):
+    for parsed in (each for path in paths for each in _read(path)):
         if isinstance(parsed, Finding):
             yield parsed
         else:
@@ -75,12 +75,19 @@ def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
     yield from check_images(files)
 
 
-def _parsed(path: Path) -> Iterator[PythonFile | Finding]:
-    source = SourceFile.read(path)
-    if source is None:
+def _read(path: Path) -> Iterator[PythonFile | Finding]:
+    try:
+        source = SourceFile.open(path)
+    except UncheckedFileError as error:
         if path.is_file():
-            yield Finding(rules.PYTHON_SYNTAX, Place(path), f"{path.name} is not readable UTF-8 text")
+            rule = rules.PYTHON_SYNTAX if isinstance(error, NotTextError) else FILE_UNCHECKED
+            yield Finding(rule, Place(path), f"{path.name} {error}")
         return
+    yield from _parsed(source)
+
+
+def _parsed(source: SourceFile) -> Iterator[PythonFile | Finding]:
+    path = source.path
     try:
         yield PythonFile.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:

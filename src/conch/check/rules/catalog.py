@@ -17,3 +17,14 @@ FAMILIES: dict[str, tuple[Rule, ...]] = {
     "Alerts, dashboards, monitors, limits and autoscalers": monitoring_rules.RULES,
 }
 RULES: tuple[Rule, ...] = tuple(rule for rules in FAMILIES.values() for rule in rules)
+
+# Rules for a package that is missing → the rules that are not applied without it.
+MISSING_PACKAGES: dict[Rule, tuple[Rule, ...]] = {
+    monitoring_rules.MONITORING_UNCHECKED: (
+        *(*kubernetes_rules.RULES, *monitoring_rules.RULES, repository_rules.FILE_SYNTAX),
+        *(deployment_rules.COMPOSE_GPU, deployment_rules.COMPOSE_INVALID, deployment_rules.CONFIG_ELSEWHERE),
+        *(deployment_rules.IMAGE_LATEST, deployment_rules.SECRET_TEXT),
+    ),
+    kubernetes_rules.SCHEMA_UNCHECKED: (kubernetes_rules.MANIFEST_INVALID,),
+    kubernetes_rules.CHART_UNRENDERED: (*kubernetes_rules.RULES, *monitoring_rules.RULES),
+}

@@ -1,6 +1,7 @@
 """Generate the reference page of all rules, `docs/check.md`."""
 
 from conch.check.finding import Rule
+from conch.check.rules import deployment, kubernetes, monitoring, python, repository
 from conch.check.rules.catalog import FAMILIES
 
 _PAGE = """\
@@ -42,7 +43,8 @@ notice is information. A comment `conch: ignore[ID]` in the line of a finding, o
 | what a Helm chart renders, with its defaults or with a `*values*.yaml` beside them | `[charts]` (244 MB) |
 
 Objects refer to each other: give their files in one command. What is absent may be deployed elsewhere and is not
-reported.
+reported. If a package is missing, one notice says what was not checked and how to install the package; it does not
+change the exit status. A file that is not a regular file of UTF-8 text of at most 4 MiB gets a notice, too.
 
 ## In pre-commit, GitHub Actions and other CI
 
@@ -72,10 +74,51 @@ The action annotates the changed files and uploads SARIF to code scanning. Elsew
 writes what GitLab, Azure DevOps and editors read.
 """
 
+_MISTAKES_HEAD = """\
+## Common mistakes
+
+Published articles about serving have these mistakes. In fragments of their texts, each is found and has a remedy,
+except the last: which of a sentence's numbers are parts of a sum is nothing that a program can decide.
+
+| Mistake | Rules |
+|---|---|"""
+# A mistake of published articles → the rules that find it.
+MISTAKES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
+    ("An alert on a limit that `label_replace` joins parses, but never fires", (monitoring.ALERT_NEVER_FIRES,)),
+    ("An autoscaler on a counter scales up for ever", (monitoring.AUTOSCALER_COUNTER,)),
+    ("A ServiceMonitor selects a Service that has no labels", (monitoring.MONITOR_SELECTS_NOTHING,)),
+    (
+        "An init container runs `cp` of an image FROM scratch",
+        (kubernetes.INIT_CONTAINER_SCRATCH, deployment.IMAGE_SCRATCH),
+    ),
+    ("`dynamic_batching [ { … } ]` is a list", (repository.CONFIG_SYNTAX,)),
+    ("A client measures how long it takes to send a request", (python.CLIENT_TIMING,)),
+    ("The size of the shared memory is an environment variable", (deployment.SHM_VARIABLE,)),
+    (
+        "The image's tag differs from the text, in another file or between a page's code blocks and its prose",
+        (deployment.IMAGE_TAG,),
+    ),
+    ("A tunnel listens on 0.0.0.0", (deployment.TUNNEL_PUBLIC,)),
+    (
+        "A Python model drops the batch axis, mixes boxes of images, has 2 names for 80 classes, or no size limit",
+        (python.PYTHON_BATCH_AXIS, python.PYTHON_BATCH_NMS, python.PYTHON_CLASS_COUNT, python.PYTHON_IMAGE_LIMIT),
+    ),
+    ("A metric is a `.so` plug-in or a subclass of MetricFamily", (deployment.FLAG_VALUE, python.PYTHON_METRIC_CLASS)),
+    (
+        "A command has an invented flag such as `--cpu-only` (sentences, which may warn of it, are not reported)",
+        (deployment.FLAG_UNKNOWN,),
+    ),
+    ("A gauge is set to 1 as if that counted requests", (python.PYTHON_GAUGE,)),
+    ("A query has the rate of `x_total`, but `x` is a gauge", (monitoring.QUERY_NO_DATA,)),
+    ("The text claims 65 requests where 1 + 5 + 30 = 36 were sent; `conch bench` counts them", ()),
+)
+
 
 def reference() -> str:
     """Return the page as Markdown."""
-    parts = [_PAGE]
+    parts = [_PAGE, _MISTAKES_HEAD]
+    parts += [f"| {mistake} | {', '.join(f'`{rule.id}`' for rule in rules)} |" for mistake, rules in MISTAKES]
+    parts.append("")
     for family, rules in FAMILIES.items():
         parts.append(f"## {family}\n\n| Rule | Severity | Problem | Consequence | Remedy |\n|---|---|---|---|---|")
         parts += [_row(rule) for rule in rules]

@@ -74,7 +74,7 @@ BACKEND_UNKNOWN = Rule(
     _ERROR,
     "Unknown backend",
     "The server cannot load the model.",
-    "Use a known backend.",
+    "Correct the name, or install the package that adds the backend.",
 )
 BACKEND_NOT_INSTALLED = Rule(
     "backend-not-installed",
@@ -137,6 +137,20 @@ FILE_UNREADABLE = Rule(
     "A file cannot be read",
     "A server of the same user cannot read it either.",
     "Change the file's owner or permissions.",
+)
+FILE_UNCHECKED = Rule(
+    "file-unchecked",
+    _NOTICE,
+    "A file was not checked",
+    "Mistakes in it are not found.",
+    "Convert it to UTF-8 text of less than 4 MiB, or leave it as it is if it is data.",
+)
+FILE_SYNTAX = Rule(
+    "file-syntax",
+    _ERROR,
+    "YAML or JSON that cannot be parsed",
+    "What reads the file refuses it: kubectl, docker compose, Prometheus or Grafana.",
+    "Correct the syntax at the line.",
 )
 FILE_DAMAGED = Rule(
     "file-damaged",

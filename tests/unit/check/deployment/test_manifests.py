@@ -106,7 +106,10 @@ def test_a_mistake_in_a_manifest(rule: str, tmp_path: Path) -> None:
 
 
 def test_without_schemas_one_notice_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "_schemas", lambda: None)
+    def validator(kind: str, api_version: str) -> None:
+        raise ModuleNotFoundError(f"of {kind} {api_version}", name="kubernetes_validate")
+
+    monkeypatch.setattr(schema, "_validator", validator)
     write_objects(tmp_path / "all.yaml", [deployment(replica=2), service()])
     (finding,) = found(tmp_path)
     assert finding.rule.id == "schema-unchecked"

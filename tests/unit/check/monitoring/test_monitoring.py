@@ -209,11 +209,11 @@ def test_queries_of_other_data_sources_are_not_checked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["expr: {{ .Values.expr }}\n", "expr: [\n", "expr: 1\n---\n- 5\n", "kind: ServiceMonitor\nspec: 7\n", '{"expr"'],
+    ["expr: {{ .Values.expr }}\n", "expr: {% x %}[\n", "expr: 1\n---\n- 5\n", "kind: ServiceMonitor\nspec: 7\n"],
 )
 def test_templates_and_other_files_are_omitted(text: str, tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", text)
-    write(tmp_path / "a.json", text)
+    write(tmp_path / "a.json", text if "{" in text else json.dumps(text))
     assert ids(tmp_path) == []
 
 

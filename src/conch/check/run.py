@@ -126,7 +126,7 @@ def _check_files(paths: Sequence[Path], models: Sequence[Path], reader: SourceRe
     for source in code:
         yield from check_other_python(source)
     beside = [path for directory in models for path in directory.glob("*/*.py")]
-    of_models = (source for path in beside if (source := SourceFile.read(path)) is not None)
+    of_models = filter(None, map(SourceFile.read, beside))
     served = Served(frozenset(each.name for each in models), declared_metrics(chain(code, of_models)))
     yield from check_deployment(written, served)
     together: dict[Path, list[SourceFile]] = defaultdict(list)

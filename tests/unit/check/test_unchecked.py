@@ -68,7 +68,7 @@ def test_a_missing_package_is_reported_once(
 ) -> None:
     root = deployments(tmp_path)
     without(package)
-    assert check(["--strict", "--format=json", str(root / "one"), str(root / "two")]) == 0  # a notice is no error
+    assert check(["--strict", "--format=json", str(root / "one"), str(root / "two")]) == 0  # despite the notice
     (reported,) = [
         each for each in json.loads(capsys.readouterr().out)["findings"] if each["rule"] == MISSING[package][0]
     ]
@@ -206,7 +206,7 @@ def test_files_with_errors_of_syntax(name: str, text: str, line: int, message: s
         "a: [\n",  # nothing that is read
     ],
 )
-def test_templates_are_no_errors_of_syntax(text: str, tmp_path: Path) -> None:
+def test_templates_are_omitted(text: str, tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", text)
     assert found(tmp_path) == []
 

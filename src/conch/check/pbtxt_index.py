@@ -6,11 +6,14 @@ The text is parsed here again, because protobuf's parser, which has accepted it,
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 _TOKEN = re.compile(r"#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[\w.+-]+|[^\s\w]")
 _WORD = re.compile(r"[A-Za-z_][\w.]*(?:\[\d+\])?(?:\.\w+(?:\[\d+\])?)*")
 _QUOTED = re.compile(r"'([^']+)'")
 _OPEN = {"{": "}", "<": ">"}
+_MAX_DEPTH = 32  # of messages in each other; the schema has fewer
+_MAX_CHARACTERS = 1 << 20  # of a text that was written by hand
 
 
 class PbtxtIndex:
@@ -19,8 +22,9 @@ class PbtxtIndex:
     def __init__(self, text: str) -> None:
         self.fields: dict[str, int] = {}
         self.strings: dict[str, int] = {}
+        text = text if len(text) <= _MAX_CHARACTERS else ""
         self._tokens = [(match[0], match.start()) for match in _TOKEN.finditer(text) if match[0][0] != "#"]
-        self._next = 0
+        self._next = self._depth = 0
         self._message("", "")
 
     def locate(self, sentence: str) -> int:
@@ -68,12 +72,19 @@ class PbtxtIndex:
         self.fields.setdefault(path, offset)
         token = self._peek()
         if token in _OPEN:
+            if self._depth == _MAX_DEPTH:
+                self._next = len(self._tokens)
+                return
             self._next += 1
+            begin = len(self.fields)
+            self._depth += 1
             self._message(f"{path}.", _OPEN[token])
+            self._depth -= 1
             self._next += 1
             if first != path:  # the first element is also indexed without its number
-                for inner, place in [item for item in self.fields.items() if item[0].startswith(f"{path}.")]:
-                    self.fields.setdefault(first + inner[len(path) :], place)
+                for inner, place in [*islice(self.fields.items(), begin, None)]:
+                    if inner.startswith(f"{path}."):
+                        self.fields.setdefault(first + inner[len(path) :], place)
             return
         if token[:1] in ("'", '"'):
             self.strings.setdefault(token[1:-1], self._tokens[self._next][1])

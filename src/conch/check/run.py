@@ -79,8 +79,11 @@ def _order(finding: Finding) -> tuple[str, int, int, str]:
 def _check_repository(root: Path, directories: Sequence[Path]) -> Iterator[Finding]:
     checked: dict[str, CheckedModel | None] = {}
     # Ensembles may use models that are not among the given paths.
-    others = [path for path in sorted(root.iterdir()) if path not in directories and is_model(path)]
-    for directory in (*directories, *others):
+    chosen = frozenset(directories)
+    others = (path for path in sorted(root.iterdir()) if path not in chosen and is_model(path))
+    for directory in chain(directories, others):
+        if directory not in chosen and not any(each and each.config.is_ensemble for each in checked.values()):
+            break
         try:
             model, findings = _check_model(directory)
         except OSError as error:  # an unreadable folder must not prevent the check of the others
@@ -88,10 +91,10 @@ def _check_repository(root: Path, directories: Sequence[Path]) -> Iterator[Findi
             message = f"{path} cannot be read: {error.strerror}"
             model, findings = None, [Finding(rules.FILE_UNREADABLE, Place(path), message)]
         checked[directory.name] = model
-        if directory in directories:
+        if directory in chosen:
             yield from findings
     for finding in check_ensembles(checked):
-        if finding.place.path.parent in directories:
+        if finding.place.path.parent in chosen:
             yield finding
 
 

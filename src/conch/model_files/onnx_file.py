@@ -41,6 +41,8 @@ _DATATYPES = {
     16: "BF16",
 }
 
+_MAX_FIELDS = 1 << 21  # of a message; a graph has one for each node and each weight
+
 _Field = tuple[int, int | memoryview]
 
 
@@ -155,10 +157,13 @@ def _text(value: int | memoryview) -> str:
 
 def _fields(view: memoryview) -> Iterator[_Field]:
     """Yield number and value of each field: an integer, or a view of a field with a length."""
-    at = 0
+    at = count = 0
     while at < len(view):
         key, at = _varint(view, at)
         number, kind = key >> 3, key & 7
+        count += 1
+        if number == 0 or count > _MAX_FIELDS:
+            raise NotOnnx(f"more than {_MAX_FIELDS} fields" if number else "a field without a number")
         if kind == 0:
             value, at = _varint(view, at)
             yield number, value
@@ -169,8 +174,8 @@ def _fields(view: memoryview) -> Iterator[_Field]:
             length = 8 if kind == 1 else 4
         else:
             raise NotOnnx(f"a field with the unknown wire type {kind}")
-        if length > len(view) - at or number == 0:
-            raise NotOnnx("it is truncated" if number else "a field without a number")
+        if length > len(view) - at:
+            raise NotOnnx("it is truncated")
         yield number, view[at : at + length]
         at += length
 

@@ -8,8 +8,10 @@ from random import Random
 
 import pytest
 
+from conch.check import run
+from conch.check.config.configs import check_config
 from conch.check.run import check_paths
-from tests.unit.check.repository import found, one, write
+from tests.unit.check.repository import ECHO, TENSORS, found, ids, one, write, write_python
 from tests.unit.check.test_known_mistakes import PIPELINE, POSTPROCESS
 
 CONFIG = """
@@ -101,6 +103,50 @@ def test_a_model_file_that_is_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir()
     os.mkfifo(tmp_path / "m" / "1" / "model.onnx")
     assert one(tmp_path).rule.id == "file-unreadable"
+
+
+VLLM = {"config.pbtxt": b'backend: "vllm"', "1/model.json": b'{"model": "."}'}
+PYTHON = {"config.pbtxt": f'backend: "python" {TENSORS}'.encode()}
+MALFORMED: list[tuple[str, dict[str, bytes]]] = [
+    ("config-unknown", {"config.pbtxt": b"a { " * 20_000, "1/model.py": ECHO.encode()}),
+    ("config-unknown", {"config.pbtxt": b"a: [ " * 20_000, "1/model.py": ECHO.encode()}),
+    ("python-syntax", {**PYTHON, "1/model.py": b"a = " + b"(" * 100_000}),
+    ("python-syntax", {**PYTHON, "1/model.py": b"a = " + b"-" * 100_000 + b"1"}),
+    ("file-damaged", {"config.pbtxt": b'backend: "onnxruntime"', "1/model.onnx": bytes(1 << 20)}),
+    ("file-damaged", {"config.pbtxt": b'backend: "openvino"', "1/model.xml": b"<net>" + b"<a>" * 50_000}),
+    ("file-damaged", {"config.pbtxt": b'backend: "openvino_genai"', "1/model.gguf": b"GGUF\3\0\0\0" + b"\xff" * 16}),
+    ("file-damaged", {"config.pbtxt": b'backend: "pytorch"' + TENSORS.encode(), "1/model.pt": b"PK\3\4" + bytes(99)}),
+    ("engine-arguments", {**VLLM, "1/model.json": b"[" * 100_000}),
+    ("chat-template", {**VLLM, "1/chat_template.jinja": b"{{ " + b"(" * 3000 + b"a" + b")" * 3000 + b" }}"}),
+    ("file-damaged", {**VLLM, "1/model.safetensors.index.json": b"[" * 100_000}),
+    ("file-damaged", {**VLLM, "1/model.safetensors": b"\x10\0\0\0\0\0\0\0" + b"[" * 16}),
+]
+
+
+@pytest.mark.parametrize(("rule", "files"), MALFORMED, ids=[f"{row[0]}-{n}" for n, row in enumerate(MALFORMED)])
+def test_malformed_files_of_models(rule: str, files: dict[str, bytes], tmp_path: Path) -> None:
+    for name, contents in files.items():
+        write(tmp_path / "m" / name, contents)
+    assert rule in ids(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.json", "config.json", "tokenizer_config.json", "model.safetensors"])
+def test_a_file_of_a_language_model_that_is_a_pipe(name: str, tmp_path: Path) -> None:
+    for file, contents in VLLM.items():
+        write(tmp_path / "m" / file, contents)
+    (tmp_path / "m" / "1" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "m" / "1" / name)
+    finding = one(tmp_path)
+    assert (finding.rule.id, finding.place.path.name) == ("file-unreadable", name)
+
+
+def test_other_models_are_read_only_for_ensembles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        write_python(tmp_path, name)
+    checked = []
+    monkeypatch.setattr(run, "check_config", lambda path: checked.append(path.name) or check_config(path))
+    assert found(tmp_path / "a") == []
+    assert checked == ["a"]
 
 
 def test_a_standard_input_that_is_not_text() -> None:

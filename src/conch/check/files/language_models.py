@@ -25,6 +25,7 @@ from conch.check.finding import Finding, Place, Severity
 from conch.check.model import CheckedModel
 from conch.check.rules import language as rules
 from conch.check.rules import repository as repository_rules
+from conch.check.source import SourceFile
 from conch.errors import ConfigError
 from conch.llm.chat import ChatTemplate
 from conch.model_files.gguf_file import NotGguf, read_gguf
@@ -36,6 +37,7 @@ _GGUF_TYPES = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "
 _UNLIMITED_MEMORY: dict[str, Any] = {"free": 1 << 60, "capacity": 1 << 60, "promised": {}, "gpu_shares": {}}
 # Errors about a path that does not exist, from the readers of `model.json` and `multi_lora.json`.
 _ELSEWHERE = re.compile(r"(?:there is no|is not at|folder with an IR,) '(/[^']+)'")
+_MAX_JSON_BYTES = 64 << 20
 _AT = re.compile(r"line (\d+) column (\d+)")
 
 
@@ -64,6 +66,10 @@ def _makes_embeddings(directory: Path) -> bool:
 
 
 def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:
+    if irregular := [path for path in sorted(directory.iterdir()) if path.exists() and not _is_regular(path)]:
+        message = f"{irregular[0].name} of model '{model.name}' is not a regular file"
+        yield Finding(repository_rules.FILE_UNREADABLE, Place(irregular[0]), message)
+        return  # an engine's library would wait for a pipe
     findings = [finding for path in sorted(directory.glob("*.gguf")) for finding in _gguf(model, path)]
     broken = [each for each in findings if each.rule.severity is Severity.ERROR]
     yield from (each for each in findings if each not in broken)
@@ -86,6 +92,10 @@ def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:
         yield from _context(model, directory, weights)
         yield from _weights(model, weights)
         yield from _templates(weights)
+
+
+def _is_regular(path: Path) -> bool:
+    return path.is_file() or path.is_dir()
 
 
 def _gguf(model: CheckedModel, path: Path) -> Iterator[Finding]:
@@ -152,6 +162,8 @@ def _templates(weights: Path) -> Iterator[Finding]:
             ChatTemplate(source, {})
         except ConfigError as error:
             yield Finding(rules.CHAT_TEMPLATE, Place(path), f"{path.name}: {error.message}")
+        except (RecursionError, MemoryError):
+            yield Finding(rules.CHAT_TEMPLATE, Place(path), f"{path.name}: the template is nested too deeply")
 
 
 def _template_sources(weights: Path) -> Iterator[tuple[Path, str]]:
@@ -160,9 +172,9 @@ def _template_sources(weights: Path) -> Iterator[tuple[Path, str]]:
         if template:
             yield weights, template
         return
-    alone = weights / "chat_template.jinja"
-    if alone.is_file():
-        yield alone, alone.read_text(encoding="utf-8", errors="replace")
+    alone = SourceFile.read(weights / "chat_template.jinja")
+    if alone is not None:
+        yield alone.path, alone.text
     path = weights / "tokenizer_config.json"
     named = _read(path).get("chat_template") or ()
     for each in named if isinstance(named, list) else [{"template": named}]:
@@ -172,8 +184,10 @@ def _template_sources(weights: Path) -> Iterator[tuple[Path, str]]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if not path.is_file() or path.stat().st_size > _MAX_JSON_BYTES:  # reading a pipe would wait
+            return {}
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}  # the engine's library reports it
     return document if isinstance(document, dict) else {}
 

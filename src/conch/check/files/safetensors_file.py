@@ -19,15 +19,18 @@ def safetensors_problems(directory: Path) -> Iterator[tuple[Path, str]]:
         try:
             for tensor, file in json.loads(index.read_bytes())["weight_map"].items():
                 listed.setdefault(str(file), set()).add(tensor)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             yield index, f"cannot be read: {type(error).__name__}: {error}"
             return
     for name in sorted(listed):
-        if not (directory / name).is_file():
+        if "\0" in name or not (directory / name).is_file():
             yield index, f"names {name}, which is not in the folder"
     for path in sorted(directory.glob("*.safetensors")):
         try:
             header = _header(path)
+        except OSError as error:
+            yield path, f"cannot be read: {error.strerror}"
+            continue
         except ValueError as error:
             yield path, str(error)
             continue

@@ -32,7 +32,7 @@ def declared_metrics(sources: Iterable[SourceFile]) -> dict[str, DeclaredMetric]
             continue
         try:
             file = PythonFile.parse(source)
-        except (SyntaxError, ValueError, RecursionError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # another rule reports it
         for each in _declared(file):
             found.setdefault(each.name, each)

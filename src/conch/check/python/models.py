@@ -90,7 +90,7 @@ def _parsed(source: SourceFile) -> Iterator[PythonFile | Finding]:
     path = source.path
     try:
         yield PythonFile.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, column = (error.lineno or 0, error.offset or 1) if isinstance(error, SyntaxError) else (0, 0)
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        message = error.msg if isinstance(error, SyntaxError) else str(error) or "nested too deeply"
         yield Finding(rules.PYTHON_SYNTAX, Place(path, line, column), f"{path.name}: {message}")

@@ -3,7 +3,6 @@
 import re
 from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import NoReturn
 
 _MIN_SIMILARITY = 0.5  # of a suggestion
@@ -41,6 +40,8 @@ class CommandParser(ArgumentParser):
 
 
 def _did_you_mean(word: str, known: Sequence[str], otherwise: str = ".") -> str:
+    from difflib import get_close_matches  # for errors only
+
     near = get_close_matches(word.lower(), known, n=1, cutoff=_MIN_SIMILARITY)
     return f"; did you mean '{near[0]}'?" if near else otherwise
 

@@ -12,6 +12,7 @@ SCRIPT = str(Path(sys.executable).with_name("conch"))
 # None of these, nor what is below them, before the first request.
 LATER = (
     "asyncio",
+    "bz2",
     "conch.bench.arrivals",
     "conch.bench.inputs",
     "conch.bench.load",
@@ -22,10 +23,12 @@ LATER = (
     "conch.bench.view",
     "conch.protocol",
     "conch.tensor",
+    "difflib",
     "google",
     "grpc",
     "hpack",
     "importlib.metadata",
+    "lzma",
     "multiprocessing",
     "numpy",
     "orjson",

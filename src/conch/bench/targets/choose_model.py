@@ -1,7 +1,6 @@
 """Choose the model to measure, or say which there are."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from conch.bench.targets.server_api import ListedModel
 from conch.bench.targets.target import TargetError
@@ -39,6 +38,8 @@ def unknown_model(where: str, name: str, version: str, models: Sequence[ListedMo
     if of_name and version:
         versions = _joined(sorted({row.version for row in of_name if row.version}))
         return TargetError(f"model '{name}' of {where} has no version {version}; it has {versions}")
+    from difflib import get_close_matches  # for errors only
+
     near = get_close_matches(name, ready, 1)
     suggestion = f"; did you mean '{near[0]}'?" if near else ""
     listed = f" Ready models: {_joined(ready)}" if ready else ""

@@ -1,5 +1,6 @@
 """`conch bench`: measure a server, print the result, write the files."""
 
+import gc
 import os
 import signal
 import sys
@@ -49,12 +50,27 @@ def bench(arguments: Sequence[str]) -> int:
         print(f"conch bench: {notice}", file=sys.stderr)
     try:
         _check_outputs(options)
-        from conch.cli.bench.run_settings import run_settings
-
-        settings = run_settings(options, ("conch", "bench", *arguments))
+        settings = _settings(options, arguments)
     except ConchError as error:
         return _fail(error.message, _USAGE_ERROR)
     return _measure(settings, options)
+
+
+def _settings(options: Namespace, arguments: Sequence[str]) -> "RunSettings":
+    """Find the server and make its requests. Raises ConchError.
+
+    For a quick start, nothing collects garbage among the imports, and numpy starts no threads for linear algebra.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        from conch.cli.bench.run_settings import run_settings
+
+        return run_settings(options, ("conch", "bench", *arguments))
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _compare(arguments: Sequence[str]) -> int:

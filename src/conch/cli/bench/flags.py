@@ -1,5 +1,6 @@
 """The flags of `conch bench`. Nothing here imports numpy: `--help` is quick."""
 
+import os
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from conch.cli.bench.values import (
 from conch.cli.command_parser import CommandParser
 from conch.cli.numbers import count
 
+_DEFAULT_COLUMNS = 80
 _EXAMPLES = """\
 examples:
   conch bench localhost:8000                        the only model of a server, at concurrency 1, 5 and 30
@@ -44,7 +46,7 @@ def parser() -> CommandParser:
         usage="conch bench [URL] [MODEL] [flags]",
         description="Measure an inference server over KServe v2 (HTTP, gRPC) or the OpenAI API.",
         epilog=_EXAMPLES,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
     parsed.add_argument("target", nargs="*", metavar="URL|MODEL", help="server and model (default: localhost:8000)")
@@ -52,6 +54,20 @@ def parser() -> CommandParser:
     for add in (_add_target, _add_load, _add_window, _add_inputs, _add_access, _add_observed, _add_output, _add_client):
         add(parsed)
     return parsed
+
+
+class _HelpFormatter(RawDescriptionHelpFormatter):
+    """As wide as the terminal. argparse makes one for each flag, and imports shutil with three compressors for it."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        super().__init__(prog, **{"width": _columns() - 2, **more})
+
+
+def _columns() -> int:
+    try:
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns)
+    except (ValueError, OSError):
+        return _DEFAULT_COLUMNS
 
 
 class _PerfAnalyzerHelp(Action):

@@ -1,5 +1,7 @@
 """Flags of `conch bench` whose fault is found before a server is asked, rather than after minutes of load."""
 
+import gc
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +10,11 @@ import pytest
 from conch.cli.bench.command import bench
 
 NOWHERE = "127.0.0.1:1"  # asking it would fail with another message
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")  # restored after the test, whatever the command sets
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
@@ -65,3 +72,15 @@ def test_a_folder_that_is_not_writable(
 )
 def test_flags_that_cannot_be_used(capsys: pytest.CaptureFixture[str], flags: str, message: str) -> None:
     assert message in refusal(capsys, *flags.split())
+
+
+def test_the_process_is_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+    refusal(capsys, "--rounds=2")
+    assert gc.isenabled()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "2"
+
+
+def test_linear_algebra_starts_no_threads(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    refusal(capsys, "--rounds=2")
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"

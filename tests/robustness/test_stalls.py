@@ -397,6 +397,22 @@ def test_a_grpc_message_blocks_no_other_client(server: ConchProcess, longest: An
     assert (error == "") == works, error[:1000]
 
 
+@pytest.mark.parametrize("what", ["name", "config"])
+def test_a_grpc_load_blocks_no_other_client(server: ConchProcess, longest: Any, what: str) -> None:
+    """The log and the error repeat names."""
+    message = service_pb2.RepositoryModelLoadRequest(model_name="a" * 20 * MIB if what == "name" else "new")
+    if what == "config":
+        message.parameters["config"].string_param = '{"%s":1}' % ("a" * (2 * MIB - 10))
+    limits = [("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(server.grpc, options=limits) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        watch = Watch(server, longest)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.RepositoryModelLoad(message)
+    print(f"{refused.value.code()} {refused.value.details()[:150]!r}")
+    watch.check()
+
+
 def _until_closed_or(connection: socket.socket, last: Callable[[bytes], bool]) -> None:
     """Read until what was read last says that it is the end."""
     tail = b""

@@ -77,7 +77,7 @@ def find_contents(path: Path) -> Contents:
         children = [here / name for name in sorted(subfolders) if _is_searched(here / name)]
         if any(map(is_model, children)):
             # For the server, every folder of a repository is a model.
-            repositories[here] = children
+            repositories[here] = [here / name for name in sorted(subfolders) if is_model_name(name)]
             children = []
         subfolders[:] = [child.name for child in children]
         checked = [name for name in sorted(names) if _is_checked(name)]

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, TextIO, overload
 
 from conch.errors import Code, ConchError, Unsupported
 from conch.options.server_options import ServerOptions
@@ -88,6 +88,10 @@ class LogSettings:
                 _apply(handler)
 
 
+MAX_MESSAGE_CHARACTERS = 65_536
+_MAX_BLOCK_CHARACTERS = 2**20  # tables and tracebacks
+
+
 class LineFormatter(logging.Formatter):
     """Formats records as Triton's lines; `iso8601` is for `--log-format=ISO8601`."""
 
@@ -101,13 +105,13 @@ class LineFormatter(logging.Formatter):
         letter = _letter(record.levelno)
         head = f"{moment:%Y-%m-%dT%H:%M:%SZ} {letter}" if self._iso8601 else f"{letter}{moment:%m%d %H:%M:%S.%f}"
         source = getattr(record, "source", None) or f"{record.filename}:{record.lineno}"
-        message = record.getMessage().rstrip("\n")
+        message = _shortened(record.getMessage().rstrip("\n"))
         instance = getattr(record, "instance", None)
         if instance:
             message = f"[{instance}] {message}"
         line = f"{head} {record.process} {source}] {quoted(message)}"
         for name, value in (getattr(record, "fields", None) or {}).items():
-            line += f" {name}={quoted(value)}"
+            line += f" {name}={quoted(_shortened(value))}"
         return line + "".join(f"\n  {text.translate(_BLOCK_CONTROLS)}" for text in _block(record, self).splitlines())
 
 
@@ -120,7 +124,7 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, Any] = {
             "time": f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}",
             "level": _LEVEL_NAMES[_letter(record.levelno)] if record.levelno >= logging.INFO else "VERBOSE",
-            "message": record.getMessage().rstrip("\n"),
+            "message": _shortened(record.getMessage().rstrip("\n")),
             "pid": record.process,
             "source": getattr(record, "source", None) or f"{record.filename}:{record.lineno}",
         }
@@ -132,7 +136,7 @@ class JsonFormatter(logging.Formatter):
         if block and not structured:
             line["block"] = block
         line.update(structured)
-        line.update(getattr(record, "fields", None) or {})
+        line.update({name: _shortened(value) for name, value in (getattr(record, "fields", None) or {}).items()})
         return json.dumps(line)
 
 
@@ -156,7 +160,18 @@ def _block(record: logging.LogRecord, formatter: logging.Formatter) -> str:
         parts.append(formatter.formatException(record.exc_info))
     if record.stack_info:
         parts.append(record.stack_info)
-    return "\n".join(part for part in parts if part)
+    return _shortened("\n".join(part for part in parts if part), _MAX_BLOCK_CHARACTERS)
+
+
+@overload
+def _shortened(value: str, limit: int = ...) -> str: ...
+@overload
+def _shortened(value: object, limit: int = ...) -> object: ...
+def _shortened(value: object, limit: int = MAX_MESSAGE_CHARACTERS) -> object:
+    """Return a text without what exceeds the limit: clients and models choose parts of messages."""
+    if not isinstance(value, str) or len(value) <= limit:
+        return value
+    return f"{value[:limit]}… ({len(value)} characters)"
 
 
 class ServerLogHandler(logging.StreamHandler[TextIO]):

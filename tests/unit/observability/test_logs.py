@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.observability.logs import LineFormatter, ServerLogHandler, configure
+from conch.observability.logs import MAX_MESSAGE_CHARACTERS, JsonFormatter, LineFormatter, ServerLogHandler, configure
 from conch.options.server_options import ServerOptions
 
 MOMENT = 1795224420.123456  # 2026-11-21 01:27:00 UTC
@@ -57,6 +57,17 @@ def test_each_level_has_tritons_letter(level: int, letter: str) -> None:
 def test_a_message_cannot_forge_a_second_line() -> None:
     line = LineFormatter().format(record('model "x"\nE1121 root] "broken"\x1b[31m'))
     assert line.endswith('] "model \\"x\\"\\nE1121 root] \\"broken\\"\\u001b[31m"')
+
+
+@pytest.mark.parametrize("formatter", [LineFormatter(), JsonFormatter()])
+def test_a_long_message_is_shortened(formatter: logging.Formatter) -> None:
+    """Clients choose parts of messages, such as names, and quoting one of 20 MB takes seconds."""
+    long = "a" * (MAX_MESSAGE_CHARACTERS + 5)
+    line = formatter.format(record("%s", long, fields={"model": long}))
+    assert line.count(f"… ({len(long)} characters)") + line.count(f"\\u2026 ({len(long)} characters)") == 2
+    assert len(line) < 2.1 * MAX_MESSAGE_CHARACTERS
+    block = "a table of many models\n" * 1000
+    assert formatter.format(record("models", block=block)).count("a table") == 1000
 
 
 def test_an_end_of_line_is_not_part_of_the_message() -> None:

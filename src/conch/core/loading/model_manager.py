@@ -24,7 +24,7 @@ from conch.core.loading.load_waits import LoadWaits
 from conch.core.loading.loader import Loader
 from conch.core.loading.repository_index import IndexEntry, index_rows
 from conch.core.loading.retirement import Retirement
-from conch.errors import Code, ConchError, ModelLoadError, NotFound, Unavailable
+from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId, Repositories
 from conch.repository.override import Override
@@ -41,6 +41,7 @@ _SETTLE_S = 2.0
 # number of them.
 MAX_UPLOADED_MODELS = 1000
 _MAX_REPORTED_NAMES = 10
+_MAX_NAME_CHARACTERS = 4096
 ALL_MODELS = "*"
 # The models that one round of loads has attempted, each with its error if it failed.
 _Tried: TypeAlias = dict[ModelId, ConchError | None]
@@ -122,6 +123,8 @@ class ModelManager:
         ModelLoadError with the cause, mostly with Triton's code INTERNAL.
         """
         self._require_explicit("load", name)
+        if len(name) > _MAX_NAME_CHARACTERS:  # errors and the log repeat it
+            raise InvalidRequest(f"a model's name has {len(name)} characters; names of folders have 255 at most")
         override = Override(config, files) if config is not None or files else None
         models = await self._models_named(name)
         if self._repositories.namespaced:  # one that was removed must not keep serving the name

@@ -225,6 +225,7 @@ def unreadable(name: str) -> Write:
 
 ONNX: dict[str, Write] = {
     "onnx-bare": onnx_model(),
+    "node_modules": files(None, package__json="{}"),
     "onnx-batched": onnx_model("max_batch_size: 4"),
     "onnx-declared": onnx_model(f"max_batch_size: 4 {IN3} {OUT3}"),
     "onnx-wrong-dims": onnx_model(f"max_batch_size: 4 {IN} {OUT3}"),

@@ -78,6 +78,14 @@ def test_folders_that_the_server_ignores_are_not_models(tmp_path: Path) -> None:
     assert (report.models, report.findings) == (1, ())
 
 
+def test_folders_that_only_a_search_skips_are_models(tmp_path: Path) -> None:
+    write_python(tmp_path, "m")
+    write(tmp_path / "env" / "pyvenv.cfg", "")
+    (tmp_path / "node_modules").mkdir()
+    report = check_paths([tmp_path])
+    assert (report.models, {finding.rule.id for finding in report.findings}) == (3, {"config-invalid"})
+
+
 def test_a_misspelt_step_gets_a_suggestion(tmp_path: Path) -> None:
     write_python(tmp_path, "decoder")
     step = 'step { model_name: "decodr" input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }'

@@ -133,6 +133,7 @@ class _LevelRun:
         self._start_ns = 0
         self._window_start_ns: int | None = None
         self._window_end_ns = 0
+        self._marked_end_ns = 0  # when the end was noticed: servers are sampled then
         self._next_check_ns = 0
         self._last_success_ns = 0
         self._health: ClientHealth | None = None
@@ -150,7 +151,8 @@ class _LevelRun:
         try:
             while not self._has_ended():
                 self._report("warm-up" if self._window_start_ns is None else "measuring")
-            self._window_end_ns = self._window_end_ns or monotonic_ns()
+            self._marked_end_ns = monotonic_ns()
+            self._window_end_ns = self._window_end_ns or self._marked_end_ns
             self._sampling.mark()
             self._health = self._load.health()
             self._end()
@@ -272,7 +274,7 @@ class _LevelRun:
         from conch.bench.statistics.summary import SummarySettings, summarize
 
         window = self.window()
-        observed = self._sampling.observed(window.start_ns, self._window_end_ns)
+        observed = self._sampling.observed(window.start_ns, self._marked_end_ns)
         settings = SummarySettings(
             level=self._level,
             started_at=self._started_at,

@@ -16,7 +16,7 @@ from tests.server.process import ConchProcess
 # Two requests at once reach both instances, if there are two: each waits for the other.
 EXECUTE = """
 together = int(request.inputs()[0].as_numpy()[0])
-folder = os.path.join(pb_utils.get_model_dir(), "..", "..", f"met{together}")
+folder = os.path.join(pb_utils.get_model_dir(), "..", "..", "..", f"met{together}")
 os.makedirs(folder, exist_ok=True)
 open(os.path.join(folder, str(os.getpid())), "w").close()
 while len(os.listdir(folder)) < together:

@@ -22,8 +22,8 @@ value = int(request.inputs()[0].as_numpy().item())
 if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
     self.sums[request.correlation_id()] = 0
 if value < 0:
-    open(os.path.join(pb_utils.get_model_dir(), "begun"), "w").close()
-while value < 0 and not os.path.exists(os.path.join(pb_utils.get_model_dir(), str(value))):
+    open(os.path.join(pb_utils.get_model_dir(), "..", "begun"), "w").close()
+while value < 0 and not os.path.exists(os.path.join(pb_utils.get_model_dir(), "..", str(value))):
     time.sleep(0.001)
 self.sums[request.correlation_id()] += value
 return pb_utils.InferenceResponse(

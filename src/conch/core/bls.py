@@ -145,7 +145,10 @@ class BlsCalls:
     async def ready(self, name: str, version: str, namespace: str) -> bool:
         """Whether a model is ready. Raises InvalidRequest for a version that is not a number."""
         if version and not version.isdecimal():
-            raise InvalidRequest(f"model_version '{version}' must be a number, or \"\" for the newest version")
+            raise InvalidRequest(
+                f"failed to get model version from specified version string '{version}' (details: stol), version "
+                "should be an integral value > 0"
+            )
         return await self._inference.model_ready(name, int(version) if version else None, namespace)
 
     # ── deadlocks ──

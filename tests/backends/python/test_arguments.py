@@ -27,6 +27,9 @@ PROBE = """
 
     class TritonPythonModel:
         def execute(self, requests):
+            global SENDER, GAUGE
+            SENDER = requests[0].get_response_sender()
+            GAUGE = pb_utils.MetricFamily("gauge", "A gauge", pb_utils.MetricFamily.GAUGE)
             texts = json.loads(requests[0].request_id())
             answer = json.dumps([found(text) for text in texts], default=repr)
             return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([answer], dtype=object))])]
@@ -35,6 +38,8 @@ CONSTRUCTOR = "TypeError: __init__(): incompatible constructor arguments. The fo
 FUNCTION = "TypeError: {}(): incompatible function arguments. The following argument types are supported:"
 MODEL = "TritonModelException: "
 VALUES = MODEL + "Expect parameters values to have type bool/int/str, found type "
+FAILED = "Failed to process the request for model 'model_0_0', message: "
+METRIC = MODEL + "Error when creating "
 REQUEST = "request with id '' and model name 'm' should not be empty."
 
 TABLE = {
@@ -95,7 +100,54 @@ TABLE = {
     "R(parameters={'a': b'x'})": MODEL
     + "Expect parameters values to have type bool/int/str, found type <class 'bytes'>",
     "R(parameters='x').parameters()": MODEL + "Expect parameters to be a dict, got <class 'str'>",
-    "R(parameters={'a': 1, 'c': True}).parameters()": '{"a": 1, "c": true}',
+    "R(parameters={'a': 1, 'c': True, 'é': 'ü'}).parameters()": '{"a":1,"c":true,"é":"ü"}',
+    "R(requested_output_names=['o', 'o']).requested_output_names() == {'o'}": True,
+    "type(R(requested_output_names=['o']).requested_output_names()).__name__": "set",
+    "[R().inputs().append(T), len(R().inputs())]": [None, 1],
+    "R().set_flags(-1)": FUNCTION.format("set_flags"),
+    "R().set_flags('x')": FUNCTION.format("set_flags"),
+    "R().set_release_flags(2**32)": FUNCTION.format("set_release_flags"),
+    "R().exec(decoupled='x')": FUNCTION.format("exec"),
+    "R().exec(decoupled=None)": FUNCTION.format("exec"),
+    "R().async_exec(decoupled='x')": FUNCTION.format("async_exec"),
+    "pb_utils.InferenceResponse({})": CONSTRUCTOR,
+    "SENDER.send('x')": FUNCTION.format("send"),
+    "SENDER.send(pb_utils.TritonError('x'))": FUNCTION.format("send"),
+    "SENDER.send(pb_utils.InferenceResponse([]), flags=-1)": FUNCTION.format("send"),
+    "SENDER.send(pb_utils.InferenceResponse([]), flags=None)": FUNCTION.format("send"),
+    "pb_utils.TritonError(None)": CONSTRUCTOR,
+    "pb_utils.TritonError(ValueError('x'))": CONSTRUCTOR,
+    "pb_utils.TritonError('x', 5)": CONSTRUCTOR,
+    "pb_utils.TritonError('x', code='NOT_FOUND')": CONSTRUCTOR,
+    "pb_utils.TritonError(b'x').message()": "x",
+    "[pb_utils.TritonError('x').code(), pb_utils.TritonError('x').code().name]": [1, "INTERNAL"],
+    "pb_utils.PreferredMemory(None)": CONSTRUCTOR,
+    "pb_utils.PreferredMemory(0)": CONSTRUCTOR,
+    "pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 'x')": CONSTRUCTOR,
+    "pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, preferred_device_id=1).device_id": 1,
+    "[int(pb_utils.TRITONSERVER_MEMORY_GPU), int(pb_utils.TRITONSERVER_MEMORY_CPU)]": [0, 1],
+    "type(T.__dlpack__(None)).__name__": "PyCapsule",
+    "type(T.__dlpack__(stream=1)).__name__": "PyCapsule",
+    "pb_utils.load_model('m', None)": FUNCTION.format("load_model"),
+    "pb_utils.load_model('m', '', 5)": MODEL
+    + "failed to load model 'm', files should be a dictionary of file paths and file contents",
+    "pb_utils.unload_model('m', 'x')": FUNCTION.format("unload_model"),
+    "pb_utils.is_model_ready('m', 1)": FUNCTION.format("is_model_ready"),
+    "pb_utils.MetricFamily('a b', 'd', pb_utils.MetricFamily.GAUGE)": METRIC
+    + "MetricFamily: "
+    + FAILED
+    + "Invalid metric name 'a b'",
+    "GAUGE.Metric({'a b': 'c'})": METRIC + "Metric: " + FAILED + "Invalid label name 'a b'",
+    "GAUGE.Metric({'a': 5})": METRIC
+    + "Metric: "
+    + FAILED
+    + "attempt to access JSON non-string as string: label 'a' is 5",
+    "GAUGE.Metric().observe(1)": MODEL
+    + "Failed to observe metric value: "
+    + FAILED
+    + "TRITONSERVER_METRIC_KIND_GAUGE does not support Observe",
+    "GAUGE.Metric().increment(10**400)": FUNCTION.format("increment"),
+    "pb_utils.Logger.LogLevel.ERROR == pb_utils.Logger.ERROR": True,
     "pb_utils.Logger.log('x')": None,
     "pb_utils.Logger.log(b'x', pb_utils.Logger.WARNING)": None,
     "pb_utils.Logger.log('x', 1)": FUNCTION.format("log"),

@@ -405,7 +405,8 @@ def test_a_model_loads_unloads_and_asks_for_others(conch: ConchProcess) -> None:
         """
     *states, error = ask_http(conch.http, code)
     assert states == [True, False, False, True]
-    assert error.startswith("failed to load 'nobody'")
+    assert error.startswith("Failed to load model: Failed to process the request for model 'probe_0_")
+    assert ", message: failed to load 'nobody', failed to poll from model repository" in error
 
 
 def test_a_model_is_loaded_from_files(conch: ConchProcess) -> None:

@@ -142,7 +142,6 @@ MISUSE = """
             response = pb_utils.InferenceResponse([])
             attempt(texts, sender.send)
             attempt(texts, sender.send, response, flags=2)
-            attempt(texts, sender.send, "response")
             attempt(texts, sender.send, flags=FINAL)
             attempt(texts, request.set_release_flags, 3)
             told = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(texts, dtype=object))])
@@ -150,7 +149,7 @@ MISUSE = """
             attempt(texts, sender.send, response)
             attempt(texts, sender.send, flags=FINAL)
             attempt(texts, sender.send, flags=FINAL)
-            pb_utils.Logger.log_info("|".join(texts[5:]))
+            pb_utils.Logger.log_info("|".join(texts[4:]))
             return [None]
 """
 
@@ -286,7 +285,6 @@ async def test_misuse_of_a_sender(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert texts == [
         "Inference Response object must be provided when the response flags is set to zero.",
         "Unable to send response. Unsupported flag provided.",
-        "Unable to send response. Expected an InferenceResponse, found type 'str'.",
         "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",
         "Unable to set release flags. Unsupported flag provided.",
     ]

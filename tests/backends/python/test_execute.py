@@ -190,7 +190,10 @@ async def test_one_bad_answer_spoils_no_other(tmp_path: Path, position: int) -> 
         for bad, reason in [
             ("error:NOT_FOUND", "no luck"),
             ("none", "whose response sender the model has not taken"),
-            ("number", "Expected an 'InferenceResponse' object in the execute function return list, found type 'int'."),
+            (
+                "number",
+                "an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'.",
+            ),
             ("unserializable", "unspeakable"),
         ]:
             texts = ["x", "y", "z"]
@@ -210,7 +213,7 @@ async def test_a_list_of_the_wrong_length(tmp_path: Path) -> None:
         )
         assert answers == [expected, expected]
         (answer,) = await outcomes(runner, "string")
-        assert "Expected a list in the execute return, found type 'str'." in answer
+        assert "Expected a list in the execute return, found type '<class 'str'>'." in answer
 
 
 async def test_parameters_of_a_response(tmp_path: Path) -> None:

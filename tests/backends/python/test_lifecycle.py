@@ -160,7 +160,7 @@ async def test_a_model_finds_its_arguments_and_its_modules(tmp_path: Path) -> No
     assert seen["helper"] == "beside the model"
     assert seen["shared"] == "in the model directory"
     assert seen["module"] == "3.model"
-    assert seen["directory"] == str(tmp_path)
+    assert seen["directory"] == str(tmp_path / "3")
     assert seen["input"] == document["input"][0]
     assert seen["output"] == {"name": "OUT"}
     assert seen["no output"] is None
@@ -338,7 +338,7 @@ async def test_stop_lets_a_batch_finish(tmp_path: Path) -> None:
         caller = runner.submit()
         stop = asyncio.create_task(runner.instance.stop())
         await asyncio.sleep(0)
-        (tmp_path / "go").touch()
+        (tmp_path / "1" / "go").touch()
         assert await caller.response()
         await stop
 

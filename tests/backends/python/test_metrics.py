@@ -40,6 +40,10 @@ METRICS = """
                     self.size.observe(float(value))
                 elif kind == "drop":
                     del self.depth
+                elif kind == "again":
+                    self.depth = self.gauges.Metric()
+                elif kind == "forget":
+                    del self.depth, self.gauges
                 elif kind == "thread":
                     threading.Thread(target=self.depth.set, args=(float(value),)).start()
             return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([self.calls.value()]))])]
@@ -127,9 +131,15 @@ async def test_a_change_outside_of_execute_is_sent_too(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_metric_vanishes_with_its_object(tmp_path: Path) -> None:
+async def test_a_metric_lives_as_long_as_its_family(tmp_path: Path) -> None:
     async with running(tmp_path, METRICS) as runner:
-        await runner.infer(id="drop")
+        for what in ("set 5", "drop"):
+            await runner.infer(id=what)
+        assert sample(runner, "depth").value == 5
+        for what in ("again", "add 1"):
+            await runner.infer(id=what)
+        assert sample(runner, "depth").value == 6
+        await runner.infer(id="forget")
         assert [s.family for s in runner.backend.custom_metrics() if s.family == "depth"] == []
 
 

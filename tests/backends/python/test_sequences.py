@@ -34,7 +34,7 @@ async def test_a_cancelled_request_keeps_its_place_where_that_means_something(
         runner.submit()
         first, second = runner.batch(InferRequest("model", []), InferRequest("model", []))
         first.cancel()
-        (tmp_path / "go").touch()
+        (tmp_path / "1" / "go").touch()
         response = await second.response()
         assert response.outputs[0].to_numpy().tolist() == [given]
         if strategy == "oldest":

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from conch_child.python import messages
+from conch_child.python.api.arguments import CallSignature
 from conch_child.python.api.datatypes import (
     TRITON_STRING_TO_NUMPY,
     deserialize_bytes_tensor,
@@ -42,7 +43,7 @@ from conch_child.python.api.request import (
     PreferredMemory,
 )
 from conch_child.python.api.responses import RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
-from conch_child.python.api.session import current
+from conch_child.python.api.session import current, failure
 from conch_child.python.api.tensor import Tensor
 
 __all__ = [
@@ -90,6 +91,10 @@ TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = REQUEST_RELEASE_RESCHEDULE
 TRITONSERVER_MEMORY_CPU = MEMORY_CPU
 TRITONSERVER_MEMORY_GPU = MEMORY_GPU
 
+_LOAD = CallSignature("load_model", "(model_name: str, config: str = '', files: object = None) -> None")
+_UNLOAD = CallSignature("unload_model", "(model_name: str, unload_dependents: bool = False) -> None")
+_READY = CallSignature("is_model_ready", "(model_name: str, model_version: str = '') -> bool")
+
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Optional[Tensor]:
     """Return a request's input by name, None if missing."""
@@ -123,17 +128,21 @@ def using_decoupled_model_transaction_policy(model_config: Dict[str, Any]) -> bo
 
 
 def get_model_dir() -> str:
-    """Return the path of the model's directory, which contains the version folders."""
-    return str(current().model_directory)
+    """Return the path of the model's version folder."""
+    return str(current().directory)
 
 
-def load_model(model_name: str, config: str = "", files: Optional[Dict[str, bytes]] = None) -> None:
+def load_model(model_name: str, config: str = "", files: Any = None) -> None:
     """Load or reload a model, and wait for it; only with `--model-control-mode=explicit`.
 
     `config` (JSON) and `files` ("file:<version>/<path>" → contents) replace those in the repository. Raises
     TritonModelException with the reason if it fails.
     """
-    current().calls.control(messages.LOAD, str(model_name), str(config or ""), files)
+    name, config = _LOAD.text("model_name", model_name), _LOAD.text("config", config)
+    if files is not None and not isinstance(files, dict):
+        text = "failed to load model '{}', files should be a dictionary of file paths and file contents"
+        raise TritonModelException(text.format(name))
+    _control("Failed to load model", messages.LOAD, name, config, files)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
@@ -141,9 +150,18 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
     Raises TritonModelException with the reason if it fails.
     """
-    current().calls.control(messages.UNLOAD, str(model_name), bool(unload_dependents))
+    dependents = _UNLOAD.flag("unload_dependents", unload_dependents)
+    _control("Failed to unload model", messages.UNLOAD, _UNLOAD.text("model_name", model_name), dependents)
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return whether a model is ready; by default its newest version."""
-    return bool(current().calls.control(messages.ASK, str(model_name), str(model_version)))
+    name, version = _READY.text("model_name", model_name), _READY.text("model_version", model_version)
+    return bool(_control("Failed to check model readiness", messages.ASK, name, version))
+
+
+def _control(operation: str, *message: Any) -> Any:
+    error, value = current().calls.control(*message)
+    if error is not None:
+        raise failure(operation, error[1])
+    return value

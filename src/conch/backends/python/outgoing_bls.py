@@ -96,7 +96,7 @@ class OutgoingCalls:
         request = InferRequest(
             name,
             self._tensors.decode(inputs, payload),
-            version=None if version < 0 else version,
+            version=None if version == -1 else version,
             id=request_id,
             outputs=outputs,
             parameters=parameters,

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 from ..ipc.arena import Parcel
 from ..ipc.wire import Message
 from . import messages
-from .api.errors import TritonError, TritonModelException
+from .api.errors import TritonError, TritonErrorCode, TritonModelException
 from .api.responses import InferenceResponse
 from .api.tensor import Tensor
 from .channel import Channel, Inbox
@@ -75,7 +75,10 @@ class PendingCalls:
         return call
 
     def control(self, what: int, name: str, argument: Any, files: Optional[Dict[str, bytes]] = None) -> Any:
-        """Load, unload or query a model, and wait. Raises TritonModelException with the server's error."""
+        """Load, unload or query a model, and wait for the server's error (a code and a message, or None) and answer.
+
+        Raises TritonModelException in other methods of the model.
+        """
         if self.phase not in ("initialize", "execute"):
             raise TritonModelException(
                 "models can be loaded, unloaded and queried in 'initialize' and 'execute', not in '{}'".format(
@@ -87,10 +90,7 @@ class PendingCalls:
             parcel = self.channel.parcel()
             placed = [(path, parcel.put(data, len(data)), len(data)) for path, data in (files or {}).items()]
             self._send(call, (messages.CONTROL, call.key, what, name, argument, placed), parcel)
-        error, value = self.wait(call)
-        if error is not None:
-            raise TritonModelException(error[1])
-        return value
+        return self.wait(call)
 
     def wait(self, call: PendingCall) -> Any:
         """Wait for the next item of a call. Raises TritonModelException if the server has exited."""
@@ -174,7 +174,7 @@ class PendingCalls:
 
     def _response(self, error: Any, outputs: Any, parameters: Any, payload: memoryview) -> InferenceResponse:
         if error is not None:
-            return InferenceResponse(error=TritonError(error[1], error[0]))
+            return InferenceResponse(error=TritonError(error[1], TritonErrorCode(error[0])))
         # A copy, as arrays must be writable and aligned, and must outlive the frame.
         inline = memoryview(bytearray(payload))
         view = self.channel.inputs.view

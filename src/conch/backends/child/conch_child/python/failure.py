@@ -12,7 +12,7 @@ _OMITTED = (str(Path(__file__).resolve().parents[1]), importlib.__file__, "<froz
 
 def describe(error: BaseException) -> str:
     """Return type, message and stack as Triton formats them, innermost call first."""
-    text = "{}: {}".format(type(error).__name__, error)
+    text = "{}: {}".format(type(error).__name__, str(error) or "<EMPTY MESSAGE>")
     frames = [
         "  {}({}): {}\n".format(frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(error.__traceback__)

@@ -154,7 +154,7 @@ class ModelHost:
         elif not isinstance(returned, list):
             return self._all_failed(
                 responders,
-                "Expected a list in the execute return, found type '{}'.".format(type(returned).__name__),
+                "Expected a list in the execute return, found type '{}'.".format(type(returned)),
             )
         if len(returned) != len(responders):
             text = (
@@ -170,7 +170,7 @@ class ModelHost:
                 outcomes.append((responder, response))
             elif response is not None:
                 text = "Expected an 'InferenceResponse' object in the execute function return list, found type '{}'."
-                outcomes.append((responder, self._failed(text.format(type(response).__name__))))
+                outcomes.append((responder, self._failed(text.format(type(response)))))
             elif not responder.sender_taken:
                 text = "execute returned None for a request whose response sender the model has not taken."
                 outcomes.append((responder, self._failed(text)))

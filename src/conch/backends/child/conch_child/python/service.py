@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import os
 from time import monotonic_ns
 from typing import Any, Callable, Dict
 
@@ -61,8 +62,8 @@ class MessageLoop:
 
     def _initialize(self, message: Message) -> None:
         arguments, options = message[1], message[2]
-        calls = self._begin(options)
         name = arguments["model_instance_name"]
+        calls = self._begin(options, name)
         writer = ResponseWriter(self._channel, self._metrics, name, options["outputs"], options["decoupled"])
         host = ModelHost(writer, calls, name)
         error = ""
@@ -104,11 +105,12 @@ class MessageLoop:
             return importlib.import_module(options["adapter"]).TritonPythonModel
         return load_class(options["directory"], options["version"], options["filename"])
 
-    def _begin(self, options: Dict[str, Any]) -> PendingCalls:
+    def _begin(self, options: Dict[str, Any], instance_name: str = "") -> PendingCalls:
         self._channel.trim_keep_bytes = options["kept_size"]
         self._busy_poll = BusyPoll(options["busy_poll_ns"])
         calls = PendingCalls(self._channel, options.get("decoupled", False))
-        begin(Session(self._channel, calls, self._metrics, options["log_level"], options["directory"]))
+        directory = os.path.join(options["directory"], options["version"])  # noqa: PTH118
+        begin(Session(self._channel, calls, self._metrics, options["log_level"], directory, instance_name))
         return calls
 
     def _send_samples(self) -> None:

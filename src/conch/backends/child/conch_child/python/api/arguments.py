@@ -44,11 +44,17 @@ class CallSignature:
             raise self.mismatch(what, value)
         return int(number)
 
+    def flag(self, what: str, value: Any) -> bool:
+        """Return a truth value: a bool, or a number. Raises TypeError."""
+        if not hasattr(value, "__bool__") or value is None:
+            raise self.mismatch(what, value)
+        return bool(value)
+
     def items(self, what: str, value: Any) -> Sequence[Any]:
         """Return a sequence other than text. Raises TypeError."""
         if isinstance(value, (list, tuple)):
             return value
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__getitem__") or not hasattr(value, "__len__"):
+        if isinstance(value, (str, bytes, dict)) or not hasattr(value, "__getitem__") or not hasattr(value, "__len__"):
             raise self.mismatch(what, value)
         return list(value)
 

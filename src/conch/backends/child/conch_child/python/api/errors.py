@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 
-class TritonError:
-    """An error in place of a response: a message and one of Triton's status codes."""
+from .arguments import CallSignature
+
+
+class TritonErrorCode(IntEnum):
+    """Status codes of errors, numbered as in Triton's Python backend."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -15,16 +19,34 @@ class TritonError:
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
+
+_SIGNATURE = CallSignature(
+    "__init__",
+    "c_python_backend_utils.TritonError(message: str, code: c_python_backend_utils.TritonError.__ErrorCode = "
+    "<__ErrorCode.INTERNAL: 1>)",
+)
+
+
+class TritonError:
+    """An error in place of a response: a message and one of Triton's status codes. Raises TypeError for other types."""
+
+    UNKNOWN = TritonErrorCode.UNKNOWN
+    INTERNAL = TritonErrorCode.INTERNAL
+    NOT_FOUND = TritonErrorCode.NOT_FOUND
+    INVALID_ARG = TritonErrorCode.INVALID_ARG
+    UNAVAILABLE = TritonErrorCode.UNAVAILABLE
+    UNSUPPORTED = TritonErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = TritonErrorCode.ALREADY_EXISTS
+    CANCELLED = TritonErrorCode.CANCELLED
+
     __slots__ = ("_code", "_message")
 
-    def __init__(self, message: str, code: int = INTERNAL) -> None:
-        if not 0 <= int(code) <= TritonError.CANCELLED:
-            raise TritonModelException("{!r} is not a valid error code; use one of TritonError's".format(code))
-        self._message = str(message)
-        self._code = int(code)
+    def __init__(self, message: str, code: TritonErrorCode = TritonErrorCode.INTERNAL) -> None:
+        self._message = _SIGNATURE.text("message", message)
+        self._code: TritonErrorCode = _SIGNATURE.instance("code", code, TritonErrorCode)
 
     def __repr__(self) -> str:
-        return "TritonError({!r}, {})".format(self._message, self._code)
+        return "TritonError({!r}, {})".format(self._message, self._code.name)
 
     def __str__(self) -> str:
         return self._message
@@ -33,7 +55,7 @@ class TritonError:
         """Return the message for the client."""
         return self._message
 
-    def code(self) -> int:
+    def code(self) -> TritonErrorCode:
         """Return the status code."""
         return self._code
 

@@ -11,22 +11,6 @@ from .arguments import CallSignature
 from .errors import TritonModelException
 from .session import current
 
-
-class LogLevel(IntEnum):
-    """Levels of `Logger.log`, numbered as in Triton."""
-
-    INFO = 0
-    WARNING = 1
-    ERROR = 2
-    VERBOSE = 3
-
-
-_LEVELS = {
-    LogLevel.INFO: messages.INFO,
-    LogLevel.WARNING: messages.WARNING,
-    LogLevel.ERROR: messages.ERROR,
-    LogLevel.VERBOSE: messages.VERBOSE,
-}
 _LOG = CallSignature(
     "log", "(message: str, level: c_python_backend_utils.Logger.LogLevel = <LogLevel.INFO: 0>) -> None"
 )
@@ -38,6 +22,14 @@ _LOG_INFO, _LOG_WARN, _LOG_ERROR, _LOG_VERBOSE = (
 class Logger:
     """Sends log lines with the model's file and line to the server, if it logs that level."""
 
+    class LogLevel(IntEnum):
+        """Levels of `Logger.log`, numbered as in Triton."""
+
+        INFO = 0
+        WARNING = 1
+        ERROR = 2
+        VERBOSE = 3
+
     INFO = LogLevel.INFO
     WARNING = LogLevel.WARNING
     ERROR = LogLevel.ERROR
@@ -46,7 +38,7 @@ class Logger:
     @staticmethod
     def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
         """Log at a level: `Logger.INFO`, `.WARNING`, `.ERROR` or `.VERBOSE`. Raises TypeError for any other."""
-        _log(_LEVELS[_LOG.instance("level", level, LogLevel)], message, _LOG)
+        _log(_LEVELS[_LOG.instance("level", level, Logger.LogLevel)], message, _LOG)
 
     @staticmethod
     def log_info(message: str) -> None:
@@ -67,6 +59,14 @@ class Logger:
     def log_verbose(message: str) -> None:
         """Log at level VERBOSE."""
         _log(messages.VERBOSE, message, _LOG_VERBOSE)
+
+
+_LEVELS = {
+    Logger.INFO: messages.INFO,
+    Logger.WARNING: messages.WARNING,
+    Logger.ERROR: messages.ERROR,
+    Logger.VERBOSE: messages.VERBOSE,
+}
 
 
 def _log(level: int, message: str, signature: CallSignature) -> None:

@@ -15,8 +15,6 @@ from itertools import accumulate
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 from weakref import WeakValueDictionary
 
-from .errors import TritonModelException
-
 # Changes that follow each other more closely are sent together.
 _FLUSH_INTERVAL_S = 0.001
 
@@ -37,19 +35,10 @@ class MetricRegistry:
         self._sent = 0.0
         self._wake: Optional[threading.Event] = None
 
-    def declare(self, name: str, description: str, kind: str) -> str:
-        """Declare a family and return its description, which is that of the first declaration.
-
-        Raises TritonModelException if a family of that name has another kind.
-        """
+    def declare(self, name: str, description: str, kind: str) -> Tuple[str, str]:
+        """Declare a family and return its description and kind, which are those of the first declaration."""
         with self._lock:
-            known, known_kind = self._families.setdefault(name, (description, kind))
-            if known_kind != kind:
-                raise TritonModelException(
-                    "Error when creating MetricFamily: Family name already exists with different type: "
-                    "'{}' is a {}".format(name, known_kind)
-                )
-            return known
+            return self._families.setdefault(name, (description, kind))
 
     def series(self, family: Family, labels: Dict[str, str], buckets: Sequence[float]) -> Series:
         """Return the series of a family with these labels, a new one if there is none."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence, Set
 from weakref import WeakSet
 
 from .arguments import CallSignature
 from .errors import TritonModelException
 from .metric_registry import Series
-from .session import current
+from .session import current, failure
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
@@ -35,8 +35,9 @@ class MetricFamily:
     """Metrics of one name with different labels.
 
     `kind` is `MetricFamily.COUNTER`, `.GAUGE` or `.HISTOGRAM`. A second family of the same name must agree in kind and
-    shares its series, with the first description. Its metrics are deleted with the object, and then raise when used.
-    Raises TritonModelException for another kind or a name that is not valid, TypeError for an unknown kind.
+    shares its series, with the first description. Its metrics keep their values until the object is deleted, and then
+    raise when used. Raises TritonModelException for another kind or a name that is not valid, TypeError for an unknown
+    kind.
     """
 
     COUNTER = COUNTER
@@ -45,23 +46,26 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: str) -> None:
         self._metrics: WeakSet[Metric] = WeakSet()
+        self._kept: Set[Series] = set()  # a metric that is created for one request keeps its value for the next
         self.name = _FAMILY.text("name", name)
         if not isinstance(kind, str) or kind not in (COUNTER, GAUGE, HISTOGRAM):
             raise _FAMILY.mismatch("kind", kind)
         if not _NAME.fullmatch(self.name):
-            raise TritonModelException(
-                "Error when creating MetricFamily: {!r} is not a valid metric name".format(self.name)
-            )
+            raise failure("Error when creating MetricFamily", "Invalid metric name {!r}".format(self.name))
         self.kind = kind
         self._registry = current().metrics
-        self.description = self._registry.declare(self.name, _FAMILY.text("description", description), kind)
+        description = _FAMILY.text("description", description)
+        self.description, declared = self._registry.declare(self.name, description, kind)
+        if declared != kind:
+            text = "Family name already exists with different type: '{}' is a {}".format(self.name, declared)
+            raise failure("Error when creating MetricFamily", text)
 
     def __del__(self) -> None:
         for metric in self._metrics:
             metric._clear()
 
     def Metric(  # noqa: N802 - Triton's name
-        self, labels: Optional[Dict[str, str]] = None, buckets: Optional[Sequence[float]] = None
+        self, labels: Optional[Dict[Any, Any]] = None, buckets: Optional[Sequence[float]] = None
     ) -> Metric:
         """Create a metric of this family. Metrics with equal labels share their value.
 
@@ -80,14 +84,15 @@ class MetricFamily:
         elif buckets is not None:
             raise TritonModelException("Failed to create metric. Unexpected buckets found.")
         for name, value in (labels or {}).items():
-            if not isinstance(name, str) or not isinstance(value, str):
-                raise TritonModelException(
-                    "Error when creating Metric: labels must be strings, not {!r}: {!r}".format(name, value)
-                )
-            if not _LABEL.fullmatch(name):
-                raise TritonModelException("Error when creating Metric: {!r} is not a valid label name".format(name))
-        metric = Metric(self._registry.series((self.name, self.description, self.kind), labels or {}, buckets or ()))
+            if not isinstance(value, str):
+                text = "attempt to access JSON non-string as string: label {!r} is {!r}".format(name, value)
+                raise failure("Error when creating Metric", text)
+            if not isinstance(name, str) or not _LABEL.fullmatch(name):
+                raise failure("Error when creating Metric", "Invalid label name {!r}".format(name))
+        series = self._registry.series((self.name, self.description, self.kind), labels or {}, buckets or ())
+        metric = Metric(series)
         self._metrics.add(metric)
+        self._kept.add(series)
         return metric
 
 
@@ -104,12 +109,10 @@ class Metric:
         """Add to a counter or gauge. Raises TritonModelException for a histogram or a negative value of a counter."""
         series, value = self._series(), _number(_INCREMENT, value)
         if series.kind == HISTOGRAM:
-            raise TritonModelException("Failed to increment metric value: a histogram supports only observe")
+            raise _unsupported("increment", "Increment", series.kind)
         if series.kind == COUNTER and value < 0:
-            raise TritonModelException(
-                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
-                "monotonically by non-negative values."
-            )
+            text = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
+            raise failure("Failed to increment metric value", text)
         with series.lock:
             series.value += value
         series.changed()
@@ -118,9 +121,7 @@ class Metric:
         """Set a gauge. Raises TritonModelException for anything else."""
         series, value = self._series(), _number(_SET, value)
         if series.kind != GAUGE:
-            raise TritonModelException(
-                "Failed to set metric value: only a gauge supports set, this is a {}".format(series.kind)
-            )
+            raise _unsupported("set", "Set", series.kind)
         with series.lock:
             series.value = value
         series.changed()
@@ -129,16 +130,14 @@ class Metric:
         """Count a value in a histogram. Raises TritonModelException for anything else."""
         series, value = self._series(), _number(_OBSERVE, value)
         if series.kind != HISTOGRAM:
-            raise TritonModelException(
-                "Failed to observe metric value: only a histogram supports observe, this is a {}".format(series.kind)
-            )
+            raise _unsupported("observe", "Observe", series.kind)
         series.observe(value)
 
     def value(self) -> float:
         """Return the value of a counter or gauge. Raises TritonModelException for a histogram."""
         series = self._series()
         if series.kind == HISTOGRAM:
-            raise TritonModelException("Failed to get metric value: a histogram has no single value")
+            raise _unsupported("get", "Value", series.kind)
         return series.value
 
     def _series(self) -> Series:
@@ -150,7 +149,15 @@ class Metric:
         self._shared = None
 
 
+def _unsupported(verb: str, operation: str, kind: str) -> TritonModelException:
+    text = "TRITONSERVER_METRIC_KIND_{} does not support {}".format(kind.upper(), operation)
+    return failure("Failed to {} metric value".format(verb), text)
+
+
 def _number(signature: CallSignature, value: Any) -> float:
     if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         raise signature.mismatch("value", value)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise signature.mismatch("value", value) from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Union
+from enum import IntEnum
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 from ..bls import PendingCall, PendingCalls
 from .arguments import CallSignature
@@ -17,8 +18,22 @@ from .tensor import Tensor
 REQUEST_RELEASE_ALL = 1
 REQUEST_RELEASE_RESCHEDULE = 2
 
-MEMORY_CPU = 0
-MEMORY_GPU = 2
+
+class MemoryType(IntEnum):
+    """Kinds of memory, numbered as in Triton's Python backend."""
+
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+
+MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
+
+_PREFERRED_MEMORY = CallSignature(
+    "__init__",
+    "c_python_backend_utils.PreferredMemory(preferred_memory_type: "
+    "triton::backend::python::PreferredMemory::MemoryType, preferred_device_id: int = 0)",
+)
 
 
 class PreferredMemory:
@@ -26,9 +41,10 @@ class PreferredMemory:
 
     __slots__ = ("device_id", "memory_type")
 
-    def __init__(self, preferred_memory_type: int = MEMORY_CPU, preferred_memory_type_id: int = 0) -> None:
-        self.memory_type = preferred_memory_type
-        self.device_id = preferred_memory_type_id
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        signature = _PREFERRED_MEMORY
+        self.memory_type: MemoryType = signature.instance("preferred_memory_type", preferred_memory_type, MemoryType)
+        self.device_id = signature.number("preferred_device_id", preferred_device_id, 64, signed=True)
 
 
 class InferenceTrace:
@@ -46,7 +62,7 @@ class InferenceTrace:
 
 
 _NO_TRACE = InferenceTrace()
-_ANY_MEMORY = PreferredMemory()
+_ANY_MEMORY = PreferredMemory(MEMORY_CPU)
 _MISSING: Any = object()
 
 _SIGNATURE = CallSignature(
@@ -55,6 +71,15 @@ _SIGNATURE = CallSignature(
     "List[c_python_backend_utils.Tensor], requested_output_names: List[str], model_name: str, model_version: int = -1, "
     "flags: int = 0, timeout: int = 0, preferred_memory: c_python_backend_utils.PreferredMemory, trace: "
     "c_python_backend_utils.InferenceTrace, parameters: object = None)",
+)
+
+_SET_FLAGS, _SET_RELEASE_FLAGS = (
+    CallSignature(name, "(self: c_python_backend_utils.InferenceRequest, arg0: int) -> None")
+    for name in ("set_flags", "set_release_flags")
+)
+_EXEC, _ASYNC_EXEC = (
+    CallSignature(name, "(self: c_python_backend_utils.InferenceRequest, decoupled: bool = False) -> object")
+    for name in ("exec", "async_exec")
 )
 
 
@@ -158,7 +183,7 @@ class InferenceRequest:
 
     def inputs(self) -> List[Tensor]:
         """Return the input tensors."""
-        return self._inputs
+        return list(self._inputs)
 
     def request_id(self) -> str:
         """Return the client's request id, "" without one."""
@@ -174,7 +199,7 @@ class InferenceRequest:
 
     def set_flags(self, flags: int) -> None:
         """Set the flags of a request to another model."""
-        self._flags = flags
+        self._flags = _SET_FLAGS.number("flags", flags, 32)
 
     def timeout(self) -> int:
         """Return the timeout in microseconds, 0 for none."""
@@ -182,11 +207,11 @@ class InferenceRequest:
 
     def parameters(self) -> str:
         """Return the parameters as JSON."""
-        return json.dumps(self._parameters or {})
+        return json.dumps(self._parameters or {}, ensure_ascii=False, separators=(",", ":"))
 
-    def requested_output_names(self) -> FrozenSet[str]:
+    def requested_output_names(self) -> Set[str]:
         """Return the requested outputs, by default all that the model declares."""
-        return self._outputs
+        return set(self._outputs)
 
     def trace(self) -> InferenceTrace:
         """Return the trace."""
@@ -205,6 +230,7 @@ class InferenceRequest:
 
         The latter is for models with `iterative_sequence`. Raises TritonModelException for unknown flags.
         """
+        flags = _SET_RELEASE_FLAGS.number("flags", flags, 32)
         if flags not in (REQUEST_RELEASE_ALL, REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException("Unable to set release flags. Unsupported flag provided.")
         self._require_responder().reschedule = flags == REQUEST_RELEASE_RESCHEDULE
@@ -214,6 +240,7 @@ class InferenceRequest:
 
         With `decoupled` returns an iterator of responses. Raises TritonModelException outside of `execute`.
         """
+        decoupled = _EXEC.flag("decoupled", decoupled)
         calls = current().calls
         call = self._call(calls, decoupled)
         return ResponseIterator(calls, call) if decoupled else calls.wait(call)[0]
@@ -224,6 +251,7 @@ class InferenceRequest:
         Cancelling the awaiting task cancels the call. Raises TritonModelException outside of `execute`, and
         RuntimeError without a running event loop.
         """
+        decoupled = _ASYNC_EXEC.flag("decoupled", decoupled)
         loop = asyncio.get_running_loop()
         calls = current().calls
         call = self._call(calls, decoupled)

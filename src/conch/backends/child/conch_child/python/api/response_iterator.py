@@ -37,7 +37,7 @@ class ResponseIterator:
     def __next__(self) -> InferenceResponse:
         with self._lock:
             if self._ended:
-                raise StopIteration
+                raise StopIteration("Iteration is done for the responses.")
             return self._unpack(self._calls.wait(self._call))
 
     def __aiter__(self) -> ResponseIterator:

@@ -25,6 +25,12 @@ _SIGNATURE = CallSignature(
     "error: c_python_backend_utils.TritonError = None, parameters: object = None)",
 )
 
+_SEND = CallSignature(
+    "send",
+    "(self: c_python_backend_utils.InferenceResponseSender, response: c_python_backend_utils.InferenceResponse = None, "
+    "flags: int = 0) -> None",
+)
+
 
 class InferenceResponse:
     """Output tensors or an error, and optionally parameters.
@@ -53,7 +59,7 @@ class InferenceResponse:
 
     def output_tensors(self) -> List[Tensor]:
         """Return the output tensors."""
-        return self._tensors
+        return list(self._tensors)
 
     def has_error(self) -> bool:
         """Return whether this is an error."""
@@ -65,7 +71,7 @@ class InferenceResponse:
 
     def parameters(self) -> str:
         """Return the parameters as JSON."""
-        return json.dumps(self._parameters or {})
+        return json.dumps(self._parameters or {}, ensure_ascii=False, separators=(",", ":"))
 
     def parameter_values(self) -> Optional[Dict[str, Any]]:
         """Return the parameters themselves, None if there are none."""
@@ -123,20 +129,15 @@ class InferenceResponseSender:
     def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
         """Send a response; `flags` is 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with or after the last one.
 
-        Raises TritonModelException if that is invalid or the sender is closed.
+        Raises TritonModelException if that is invalid or the sender is closed, TypeError for other types.
         """
+        flags = _SEND.number("flags", flags, 32)
+        _SEND.instance("response", response, InferenceResponse, none=True)
         if flags not in (0, RESPONSE_COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
-        if response is None:
-            if not flags:
-                raise TritonModelException(
-                    "Inference Response object must be provided when the response flags is set to zero."
-                )
-        elif not isinstance(response, InferenceResponse):
+        if response is None and not flags:
             raise TritonModelException(
-                "Unable to send response. Expected an InferenceResponse, found type '{}'.".format(
-                    type(response).__name__
-                )
+                "Inference Response object must be provided when the response flags is set to zero."
             )
         self._responder.send(response, bool(flags))
 
@@ -233,7 +234,7 @@ class ResponseWriter:
 
     def _dropped(self, key: int) -> Answer:
         text = "Model instance '{}' dropped the response sender before sending the final flag."
-        return key, True, (TritonError.INTERNAL, text.format(self._instance_name)), None, None
+        return key, True, (int(TritonError.INTERNAL), text.format(self._instance_name)), None, None
 
     def _send_one(self, responder: Responder, response: Optional[InferenceResponse], final: bool) -> None:
         parcel = self.channel.parcel()
@@ -252,17 +253,17 @@ class ResponseWriter:
         if outcome is None:
             return responder.key, None, None, None, None
         if isinstance(outcome, TritonError):
-            return responder.key, True, (outcome.code(), outcome.message()), None, None
+            return responder.key, True, (int(outcome.code()), outcome.message()), None, None
         try:
             return self._encode(parcel, responder, outcome, True)
         except Exception as error:  # arrays may hold anything; an invalid one must fail only its own response
             text = "Failed to send the response of model instance '{}': {}".format(self._instance_name, error)
-            return responder.key, True, (TritonError.INTERNAL, text), None, None
+            return responder.key, True, (int(TritonError.INTERNAL), text), None, None
 
     def _encode(self, parcel: Parcel, responder: Responder, response: InferenceResponse, final: bool) -> Answer:
         error = response.error()
         if error is not None:
-            return responder.key, final, (error.code(), error.message()), None, response.parameter_values()
+            return responder.key, final, (int(error.code()), error.message()), None, response.parameter_values()
         names = responder.requested or self.output_names
         # All tensors are encoded before the first is placed, so that an exception leaks no block.
         encoded = [tensor.wire() for tensor in response.output_tensors() if not names or tensor.name() in names]

@@ -19,13 +19,20 @@ class Session:
     """The connection to the server and the settings of the model's API."""
 
     def __init__(
-        self, channel: Channel, calls: PendingCalls, metrics: MetricRegistry, log_level: int, model_directory: str
+        self,
+        channel: Channel,
+        calls: PendingCalls,
+        metrics: MetricRegistry,
+        log_level: int,
+        directory: str,
+        instance_name: str,
     ) -> None:
         self.channel = channel
         self.calls = calls
         self.metrics = metrics
         self.log_level = log_level
-        self.model_directory = model_directory
+        self.directory = directory  # of the model's version
+        self.instance_name = instance_name
 
 
 _session: Optional[Session] = None
@@ -43,6 +50,14 @@ def current() -> Session:
     if _session is None:
         raise TritonModelException("this works only in the process in which the server runs the model")
     return _session
+
+
+def failure(operation: str, text: str) -> TritonModelException:
+    """Return the exception for an operation that the server refuses, in Triton's words."""
+    name = current().instance_name
+    return TritonModelException(
+        "{}: Failed to process the request for model '{}', message: {}".format(operation, name, text)
+    )
 
 
 def _end() -> None:

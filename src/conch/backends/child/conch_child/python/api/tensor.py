@@ -97,7 +97,7 @@ class Tensor:
         """Return a DLPack capsule that shares the memory. Raises TritonModelException for BYTES."""
         return self.__dlpack__()
 
-    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+    def __dlpack__(self, stream: Any = None, **options: Any) -> Any:  # the memory of the host needs no stream
         if self._datatype == "BYTES":
             raise TritonModelException("DLPack does not have support for string tensors.")
         if self._datatype == "BF16":
@@ -105,7 +105,7 @@ class Tensor:
         array = self.as_numpy()
         if not array.flags.c_contiguous:
             array = np.ascontiguousarray(array)
-        return array.__dlpack__(stream=stream, **options)
+        return array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         return dlpack.CPU, 0

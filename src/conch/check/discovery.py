@@ -13,6 +13,7 @@ _CONFIG_FILE = "config.pbtxt"
 _MODEL_FILES = ("model.py", "model.onnx", "model.xml", "model.pt", "model.pt2", "model.plan", "model.json")
 _COMMANDS = (".sh", ".bash", ".yaml", ".yml", ".tpl", ".md", ".tf", ".service", ".py", ".json")
 _DOCKERFILES = ("Dockerfile", "Containerfile")
+_NAMED_DOCKERFILES = (".dockerfile", ".containerfile")  # such as app.Dockerfile
 _SKIPPED = ("node_modules",)  # in addition to the folders that the server ignores
 _MODEL_DEPTH = 3  # of a file in a model's folder: `<model>/<version>/<folder>/<file>`
 
@@ -114,4 +115,5 @@ def _is_searched(path: Path) -> bool:
 
 
 def _is_checked(name: str) -> bool:
-    return not name.startswith(".") and (name.endswith(_COMMANDS) or name.startswith(_DOCKERFILES))
+    checked = name.endswith(_COMMANDS) or name.startswith(_DOCKERFILES) or name.lower().endswith(_NAMED_DOCKERFILES)
+    return checked and not name.startswith(".")

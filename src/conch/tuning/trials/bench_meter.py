@@ -115,6 +115,9 @@ def reading_of(measured: Measurement) -> TrialReading:
         figures["output_tokens"] = tokens.output_rate.value
         for name, times in (("ttft_", tokens.first_token), ("itl_", tokens.inter_token)):
             figures |= _times(name, times) if times is not None else {}
+    if (responses := measured.responses) is not None:
+        for name, times in (("ttft_", responses.first), ("itl_", responses.gap)):
+            figures |= _times(name, times) if times is not None else {}
     if (server := measured.server) is not None and server.memory_bytes is not None:
         figures["cpu_memory"] = float(server.memory_bytes)
     figures |= _gpu_figures(measured, succeeded)

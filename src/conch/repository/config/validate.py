@@ -211,6 +211,8 @@ def _validate_reshape(tensor: Any, subject: str, where: str, *, batching: bool) 
         )
     _validate_dims(shape, f"{subject} reshape dimensions", f"{where}.reshape.shape")
     sides = f"{where}.dims is {dims}, reshape.shape is {shape}"
+    if (-1 in dims) != (-1 in shape):
+        raise ConfigError(f"{subject} has different size for dims and reshape {sides}")
     if dims.count(-1) != shape.count(-1):
         raise ConfigError(f"{subject} has different number of variable-size dimensions for dims and reshape {sides}")
     if _element_counts(dims) != _element_counts(shape):

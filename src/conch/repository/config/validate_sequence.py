@@ -111,14 +111,17 @@ def _validate_initial_state(initial: Any, state: Any, subject: str, name: str) -
         )
     for dim, declared in zip(initial.dims, state.dims, strict=True):
         if dim < 1:
-            raise ConfigError(f"'initial_state' field for {subject} contains variable dimensions, for {name}")
+            raise ConfigError(
+                f"'initial_state' field for state input name '{state.input_name}' contains variable dimensions, "
+                f"for {name}"
+            )
         if declared not in (-1, dim):
             raise ConfigError(
                 f"'initial_state' dim for {subject} doesn't match 'state' dim description. {dim} != {declared}, "
                 f"for {name}"
             )
     if initial.WhichOneof("state_data") is None:
-        raise ConfigError(f"initial_state setting expects {subject} to have state_data set, for {name}")
+        raise ConfigError(f"initial_state setting expects state'{state.input_name}' to have state_data set, for {name}")
 
 
 def _validate_names(batching: Any, message: ConfigMessage) -> None:

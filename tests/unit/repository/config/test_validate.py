@@ -104,7 +104,8 @@ def test_valid_configurations(text: str) -> None:
             tensor("dims: [ -1, -1 ] reshape { shape: [ -1 ] }"),
             "has different number of variable-size dimensions for dims and reshape",
         ),
-        (tensor("dims: [ 4 ] reshape { shape: [ -1 ] }"), "has different number of variable-size dimensions"),
+        (tensor("dims: [ 4 ] reshape { shape: [ -1 ] }"), "has different size for dims and reshape"),
+        (tensor("dims: [ -1 ] reshape { shape: [ 1 ] }"), "has different size for dims and reshape"),
         # response cache
         (
             "response_cache { enable: true } sequence_batching { }",

@@ -120,7 +120,7 @@ def test_valid_configurations(text: str) -> None:
         ),
         (
             STATE.format(INITIAL.format("-1, 2", "zero_data: true")),
-            "'initial_state' field for state input 'i' contains variable dimensions",
+            "'initial_state' field for state input name 'i' contains variable dimensions",
         ),
         (
             STATE.format(INITIAL.format("1, 3", "zero_data: true")),
@@ -128,7 +128,7 @@ def test_valid_configurations(text: str) -> None:
         ),
         (
             STATE.format(INITIAL.format("1, 2", "")),
-            "initial_state setting expects state input 'i' to have state_data set",
+            "initial_state setting expects state'i' to have state_data set",
         ),
     ],
 )

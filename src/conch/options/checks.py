@@ -49,7 +49,7 @@ def _check_repositories(options: ServerOptions) -> Iterable[str]:
 def _check_model_dir(options: ServerOptions) -> Iterable[str]:
     if options.model_dir and not options.model_dir_wait_secs and not Path(options.model_dir).exists():
         yield (
-            f"--model-dir: there is no directory or file '{options.model_dir}'; --model-dir-wait-secs waits for one "
+            f"--model-dir: '{options.model_dir}' does not exist; --model-dir-wait-secs waits for one "
             "that another container creates"
         )
     for flag, given in (("--model-name", options.model_name), ("--allow-pickled-models", options.allow_pickled_models)):

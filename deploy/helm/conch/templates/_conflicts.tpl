@@ -153,7 +153,7 @@
 {{- if eq $scaling.type "keda" -}}
 {{- with $scaling.keda -}}
 {{- if and (eq $least 0) (not .triggers) -}}
-{{- $problems = append $problems "autoscaling.minReplicas 0 needs a trigger in autoscaling.keda.triggers: without pods there is no metric of pods that starts one" -}}
+{{- $problems = append $problems "autoscaling.minReplicas 0 needs a trigger in autoscaling.keda.triggers: metrics of pods cannot start the first one" -}}
 {{- end -}}
 {{- if not (or $scaling.metrics $scaling.resources .triggers .prediction.enabled) -}}
 {{- $problems = append $problems "autoscaling.metrics, resources and keda.triggers are empty; the autoscaler needs one trigger" -}}

@@ -64,7 +64,7 @@ class Affinity:
 class Timeouts:
     """Seconds. `silence_s` is how long a request or stream may pass without a byte in one direction.
 
-    A token stream of any length passes: there is no limit of its duration.
+    A token stream may last any time.
     """
 
     connect_s: int = 2

@@ -140,8 +140,8 @@ def _autoscaling(scaling: AutoscalingValues) -> Iterator[str]:
     else:
         if scaling.min_replicas == 0 and not scaling.keda.triggers:
             yield (
-                "autoscaling.minReplicas 0 needs a trigger in autoscaling.keda.triggers: without pods there is no"
-                " metric of pods that starts one"
+                "autoscaling.minReplicas 0 needs a trigger in autoscaling.keda.triggers: metrics of"
+                " pods cannot start the first one"
             )
         if not (scaling.metrics or scaling.resources or scaling.keda.triggers or scaling.keda.prediction.enabled):
             yield "autoscaling.metrics, resources and keda.triggers are empty; the autoscaler needs one trigger"

@@ -134,7 +134,7 @@ def _monitor(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Itera
     monitors = [each for each in facts.objects if each.get("kind") in {"PodMonitor", "ServiceMonitor"}]
     workload = _workload(facts, spec)
     if not monitors or workload is None:
-        yield Link(metric.name, "scrape", _UNKNOWN, "there is no monitor with its workload among the files")
+        yield Link(metric.name, "scrape", _UNKNOWN, "the monitor or its workload is missing from the files")
         return
     template = mapping(workload, "spec", "template", "metadata", "labels")
     ports = {

@@ -67,7 +67,7 @@ class KedaController:
             composite = self._evaluate(read)
             return composite.value is not None and composite.value > modifiers.activation_target
         return any(
-            # Resources always count as active, since there is no zero with them.
+            # Resources always count as active: their usage is never zero.
             not trigger.query or (each.value is not None and each.value > trigger.activation_threshold)
             for trigger, each in zip(self.spec.triggers, read, strict=True)
         )

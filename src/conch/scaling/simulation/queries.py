@@ -24,7 +24,7 @@ from conch.monitoring.rules.recording import recording_rules
 from conch.scaling.simulation.history import History
 from conch.scaling.simulation.service import ServiceModel
 
-# A value at a second, or None where there is no series.
+# Returns the value at a second, or None where the series is absent.
 Evaluation: TypeAlias = Callable[[float], float | None]
 
 # Names that prometheus-adapter serves, and what they are.

@@ -1,6 +1,5 @@
 """Debian's registry of container images, on a free port."""
 
-import socket
 import subprocess
 import time
 import urllib.request
@@ -9,15 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.debian import debian_environment, debian_tool
+from tests.ports import free_port
 
 
 @contextmanager
 def running_registry(folder: Path) -> Iterator[str]:
     """Run a registry that keeps its images in a folder, and yield `host:port`. Skips the test where there is none."""
     program = debian_tool("docker-registry")
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        host = f"127.0.0.1:{holder.getsockname()[1]}"
+    host = f"127.0.0.1:{free_port()}"
     storage, config = folder / "storage", folder / "config.yml"
     config.write_text(
         f"version: 0.1\nlog: {{level: error}}\nhttp: {{addr: '{host}'}}\n"

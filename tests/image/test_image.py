@@ -5,7 +5,6 @@ import os
 import platform
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ import yaml
 
 from conch.deployment.kserve.runtimes import HTTP_PORT, RUNTIMES
 from tests.image.podman import ROOT, Podman, podman_or_skip
+from tests.ports import free_port
 from tests.server.models import ECHO, tensor, write_config, write_python
 
 pytestmark = [
@@ -81,18 +81,10 @@ def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @contextmanager
 def serving(podman: Podman, image: str, models: Path) -> Iterator[SimpleNamespace]:
     """Run the image's own command with a random uid; yield once its health check succeeds."""
-    http, grpc, metrics = free_ports(3)
+    http, grpc, metrics = (free_port() for _ in range(3))
     options = [
         *RESTRICTED,
         "--network=host",

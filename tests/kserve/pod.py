@@ -15,21 +15,22 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from conch.deployment.kserve.runtimes import GRPC_PORT, HTTP_PORT, METRICS_PORT, MODEL_DIR
+from tests.ports import free_port
+from tests.server.process import LoggedProcess
 
-START_S, STOP_S = 90, 60
+START_S = 90
 # It can read files that are only root's, as images have none, and write none of them.
 _RANDOM_USER = ("setpriv", "--reuid=1000710000", "--regid=0", "--clear-groups", "--no-new-privs")
 _READ_ONLY = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search", "--")
 
 
-class Pod:
+class Pod(LoggedProcess):
     """Use as a context manager: inside, the startup and readiness probes have succeeded; at the end SIGTERM follows.
 
     `storage` is what the storage initializer fetched. `arguments` are those of the InferenceService, which KServe
@@ -45,8 +46,7 @@ class Pod:
         self._arguments = arguments
         self._tmp = scratch / "tmp"
         self.log = scratch / "log"
-        self.ports = dict(zip((HTTP_PORT, GRPC_PORT, METRICS_PORT), _free_ports(3), strict=True))
-        self.process: subprocess.Popen[bytes]
+        self.ports = {each: free_port() for each in (HTTP_PORT, GRPC_PORT, METRICS_PORT)}
 
     @property
     def http(self) -> str:
@@ -57,11 +57,6 @@ class Pod:
     def grpc(self) -> str:
         """`host:port`."""
         return f"127.0.0.1:{self.ports[GRPC_PORT]}"
-
-    @property
-    def text(self) -> str:
-        """The log so far."""
-        return self.log.read_text(errors="replace")
 
     def start(self) -> None:
         """Start the container's process."""
@@ -146,31 +141,3 @@ class Pod:
             self.stop(signal.SIGKILL)
             raise
         return self
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and return the exit status."""
-        self.process.send_signal(how)
-        try:
-            return self.process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        status = self.stop() if self.process.poll() is None else self.process.returncode
-        if error is None:
-            assert status == 0, f"exit status {status}\n{self.text}"
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

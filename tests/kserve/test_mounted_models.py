@@ -6,11 +6,13 @@ import signal
 import urllib.request
 from pathlib import Path
 
+import joblib
 import numpy as np
 import openai
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from sklearn.linear_model import LogisticRegression
 from tritonclient.utils import InferenceServerException
 
 from conch.deployment.kserve.runtimes import RUNTIMES
@@ -65,13 +67,11 @@ def test_a_model_over_http_and_grpc(onnx: Path, tmp_path: Path) -> None:
 
 def test_a_modelcar_that_comes_late_and_a_pickle_that_is_trusted(tmp_path: Path) -> None:
     """One server for both: the link of a modelcar appears after the start, with model.joblib behind it."""
-    joblib = pytest.importorskip("joblib")
-    linear_model = pytest.importorskip("sklearn.linear_model")
     image = tmp_path / "image"
     image.mkdir()
     rows = np.array([[0, 0], [1, 1], [0, 1], [1, 0]], dtype=np.float32)
     labels = np.array(["no", "yes", "no", "yes"])
-    joblib.dump(linear_model.LogisticRegression().fit(rows, labels), image / "model.joblib")
+    joblib.dump(LogisticRegression().fit(rows, labels), image / "model.joblib")
     (service,) = (each for each in SERVICES if each.name == "iris-sklearn")
     pod = Pod(TREES.runtime("1"), "iris", tmp_path / "models", tmp_path / "pod", arguments=service.model["args"])
     pod.start()

@@ -1,7 +1,6 @@
 """Three replicas behind HAProxy and nginx, and clients that count what happens to their requests."""
 
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -27,6 +26,7 @@ from conch.deployment.load_balancers.description import (
 from conch.deployment.load_balancers.haproxy import haproxy_configuration
 from conch.deployment.load_balancers.nginx import nginx_configuration
 from tests.debian import debian_environment, debian_tool
+from tests.ports import free_port
 from tests.server.models import ECHO, tensor, write_config, write_identity, write_python, write_scripted
 from tests.server.process import ConchProcess
 
@@ -177,18 +177,6 @@ class Proxy:
         except OSError:
             return False
         return True
-
-
-def free_port() -> int:
-    """Return a port that is free now, outside of the range of outgoing connections."""
-    while True:
-        port = 10000 + secrets.randbelow(20000)
-        with socket.socket() as one:
-            try:
-                one.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
 
 
 class OneClient:

@@ -1,7 +1,6 @@
 """The manifests of docs/oci-models.md: valid, and the Deployment with the init container runs in podman."""
 
 import os
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +13,7 @@ import yaml
 
 from conch.repository.remote.oci.manifest import this_platform
 from tests.docs.blocks import ROOT, blocks_of
+from tests.ports import free_port
 from tests.remote.test_http_archive import tarred
 from tests.remote.test_model_image_serving import wait_for
 from tests.remote.test_model_images import call, containers, installed, pack, push_index
@@ -92,12 +92,6 @@ def on_this_machine(deployment: dict[str, Any], name: str, ports: dict[str, int]
         models = [each for each in container["volumeMounts"] if each["name"] == "models"]
         container["volumeMounts"] = [*models, *mounts]
     return changed
-
-
-def free_port() -> int:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        return int(holder.getsockname()[1])
 
 
 def answers(url: str) -> bool:

@@ -23,7 +23,36 @@ _LISTENING = {
 }
 
 
-class ConchProcess:
+class LoggedProcess:
+    """A server's process with its log. At the end of a `with` statement it stops with status 0."""
+
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def text(self) -> str:
+        """The log so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit status."""
+        self.process.send_signal(how)
+        try:
+            return self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        status = self.stop() if self.process.poll() is None else self.process.returncode
+        if error is None:
+            assert status == 0, f"exit status {status}\n{self.text}"
+
+
+class ConchProcess(LoggedProcess):
     """Use as a context manager: inside, the server is ready; at the end it has stopped with status 0."""
 
     def __init__(
@@ -50,7 +79,6 @@ class ConchProcess:
             *flags,
         ]
         self.ports: dict[str, int] = {}
-        self.process: subprocess.Popen[bytes]
 
     @property
     def http(self) -> str:
@@ -61,11 +89,6 @@ class ConchProcess:
     def grpc(self) -> str:
         """`host:port`, as tritonclient wants it."""
         return f"127.0.0.1:{self.ports['grpc']}"
-
-    @property
-    def text(self) -> str:
-        """The log so far."""
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def metrics(self) -> str:
         """The exposition of this moment."""
@@ -85,23 +108,6 @@ class ConchProcess:
             self.process.wait()
             raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        status = self.stop() if self.process.poll() is None else self.process.returncode
-        if error is None:
-            assert status == 0, f"exit status {status}\n{self.text}"
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and return the exit status."""
-        self.process.send_signal(how)
-        try:
-            return self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise
 
     def until(self, path: str, status: int = 200) -> None:
         """Return when a GET of the path has this status; fail if the server ends or takes too long."""

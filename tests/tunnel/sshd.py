@@ -7,7 +7,6 @@ without openssh-server lack; else as the user of the tests.
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,14 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.debian import debian_environment, debian_tool
+from tests.ports import free_port
 
 READY_S = 30
-
-
-def unused_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def generate_key(path: Path) -> Path:
@@ -37,7 +31,7 @@ class Sshd:
     """One sshd below `folder`. `prefix` is a command that runs it elsewhere, such as in a network namespace."""
 
     def __init__(self, folder: Path, *, address: str = "127.0.0.1", port: int = 0, prefix: Sequence[str] = ()) -> None:
-        self.folder, self.address, self.port = folder, address, port or unused_port()
+        self.folder, self.address, self.port = folder, address, port or free_port()
         self._prefix = list(prefix)
         self._program = debian_tool("sshd")
         folder.mkdir(exist_ok=True)

@@ -18,7 +18,7 @@ import pytest
 from conch.cli.monitoring.tunnel import tunnel as tunnel_command
 from conch.monitoring.rules.groups import DEFAULT_JOBS
 from tests.debian import debian_environment, debian_tool
-from tests.tunnel.sshd import unused_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "wan"
@@ -133,7 +133,7 @@ def test_prometheus_accepts_the_configuration(name: str) -> None:
 def test_the_central_prometheus_federates_selected_series(
     tmp_path: Path, exporter: int, start: Callable[..., Any]
 ) -> None:
-    site, central = unused_port(), unused_port()
+    site, central = free_port(), free_port()
     start(*prometheus(adapted("remote-write.yml", tmp_path, {9400: exporter}), site))
     start(*prometheus(adapted("federation.yml", tmp_path, {9091: site}), central))
     [found] = until(lambda: get(central, "/api/v1/query", query="DCGM_FI_DEV_GPU_UTIL"))
@@ -146,7 +146,7 @@ def test_the_central_prometheus_federates_selected_series(
 
 
 def test_samples_of_an_outage_reach_the_store(tmp_path: Path, exporter: int, start: Callable[..., Any]) -> None:
-    site, store = unused_port(), unused_port()
+    site, store = free_port(), free_port()
     command = victoria_metrics(tmp_path, store)
     running = start(*command)
     start(*prometheus(adapted("remote-write.yml", tmp_path, {9400: exporter, 8428: store}), site))
@@ -170,7 +170,7 @@ def test_samples_of_an_outage_reach_the_store(tmp_path: Path, exporter: int, sta
 
 
 def test_the_store_keeps_180_days(tmp_path: Path, start: Callable[..., Any]) -> None:
-    store = unused_port()
+    store = free_port()
     start(*victoria_metrics(tmp_path, store))
     now = time.time()
     lines = "".join(f'old{{days="{days}"}} 1 {int((now - days * DAY_S) * 1000)}\n' for days in (1, 179, 182))

@@ -18,7 +18,8 @@ import pytest
 
 from conch.cli.monitoring.tunnel import tunnel as tunnel_command
 from tests.debian import debian_environment, debian_tool
-from tests.tunnel.sshd import Sshd, descendants, generate_key, unused_port
+from tests.ports import free_port
+from tests.tunnel.sshd import Sshd, descendants, generate_key
 from tests.tunnel.wan_proxy import WanProxy
 
 pytestmark = pytest.mark.slow
@@ -137,7 +138,7 @@ def start(tmp_path: Path, sshd: Sshd) -> Iterator[Callable[..., RunningTunnel]]:
 def test_it_forwards_and_comes_back_when_sshd_is_killed(
     start: Callable[..., RunningTunnel], sshd: Sshd, exporter: int, way: str
 ) -> None:
-    port = unused_port()
+    port = free_port()
     tunnel = start(f"--{way}={port}:127.0.0.1:{exporter}")
     tunnel.wait("is up")
     assert get(port) == "exporter_value 1\n"
@@ -156,7 +157,7 @@ def test_it_forwards_and_comes_back_when_sshd_is_killed(
 def test_a_changed_host_key_is_refused_until_known_hosts_changes(
     start: Callable[..., RunningTunnel], sshd: Sshd, exporter: int
 ) -> None:
-    tunnel = start(f"--forward={unused_port()}:127.0.0.1:{exporter}")
+    tunnel = start(f"--forward={free_port()}:127.0.0.1:{exporter}")
     tunnel.wait("is up")
     sshd.stop()
     sshd.change_key()
@@ -174,7 +175,7 @@ def test_a_changed_host_key_is_refused_until_known_hosts_changes(
 
 def test_an_unknown_host_key_is_refused(start: Callable[..., RunningTunnel], sshd: Sshd, exporter: int) -> None:
     sshd.known_hosts.write_text("")
-    tunnel = start(f"--forward={unused_port()}:127.0.0.1:{exporter}")
+    tunnel = start(f"--forward={free_port()}:127.0.0.1:{exporter}")
     tunnel.wait("ssh-keyscan")
     assert tunnel.failures("host_key_unknown") == 1
     assert sshd.known_hosts.read_text() == ""
@@ -186,7 +187,7 @@ def test_a_key_that_sshd_does_not_know_is_refused(
     start: Callable[..., RunningTunnel], sshd: Sshd, exporter: int, tmp_path: Path
 ) -> None:
     secret = generate_key(tmp_path / "other")
-    tunnel = start(f"--forward={unused_port()}:127.0.0.1:{exporter}", f"--identity={secret}")
+    tunnel = start(f"--forward={free_port()}:127.0.0.1:{exporter}", f"--identity={secret}")
     tunnel.wait("refused the login")
     assert tunnel.failures("authentication") >= 1
     lines = [line for line in secret.read_text().splitlines() if "KEY" not in line]
@@ -205,7 +206,7 @@ def test_a_key_file_that_others_can_read_is_refused(sshd: Sshd, capsys: pytest.C
 def test_a_key_file_that_others_can_read_later_is_refused(
     start: Callable[..., RunningTunnel], sshd: Sshd, exporter: int
 ) -> None:
-    tunnel = start(f"--forward={unused_port()}:127.0.0.1:{exporter}")
+    tunnel = start(f"--forward={free_port()}:127.0.0.1:{exporter}")
     tunnel.wait("is up")
     sshd.identity.chmod(0o644)
     sshd.stop()
@@ -231,7 +232,7 @@ def test_a_port_that_is_taken_is_reported_and_used_once_it_is_free(
 
 
 def test_an_exporter_that_is_down_does_not_restart_ssh(start: Callable[..., RunningTunnel], exporter: int) -> None:
-    tunnel = start(f"--forward={unused_port()}:127.0.0.1:{unused_port()}")
+    tunnel = start(f"--forward={free_port()}:127.0.0.1:{free_port()}")
     tunnel.wait("does not answer")
     wait_for(lambda: tunnel.failures("exporter") >= 3, tunnel.log)
     assert not tunnel.up
@@ -248,7 +249,7 @@ def test_a_half_dead_connection_is_noticed(start: Callable[..., RunningTunnel], 
         port = asyncio.run_coroutine_threadsafe(proxy.start("127.0.0.1", 0), loop).result(TIMEOUT_S)
         key = sshd.host_key.with_suffix(".pub").read_text()
         sshd.known_hosts.write_text(f"[127.0.0.1]:{port} {key}")
-        tunnel = start(f"--forward={unused_port()}:127.0.0.1:{exporter}", port=port)
+        tunnel = start(f"--forward={free_port()}:127.0.0.1:{exporter}", port=port)
         tunnel.wait("is up")
         proxy.frozen = True
         tunnel.wait("is down")
@@ -275,12 +276,12 @@ def test_a_long_banner_does_not_stop_the_tunnel(
     sshd.config.write_text(f"{sshd.config.read_text()}Banner {banner}\n")
     sshd.stop()
     sshd.start()
-    start(f"--forward={unused_port()}:127.0.0.1:{exporter}").wait("is up")
+    start(f"--forward={free_port()}:127.0.0.1:{exporter}").wait("is up")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_ssh_outlives_it(start: Callable[..., RunningTunnel], exporter: int, number: int) -> None:
-    tunnel = start(f"--forward={unused_port()}:127.0.0.1:{exporter}")
+    tunnel = start(f"--forward={free_port()}:127.0.0.1:{exporter}")
     tunnel.wait("is up")
     children = descendants(tunnel.process.pid)
     assert children
@@ -295,6 +296,6 @@ def test_a_bind_that_other_hosts_reach_needs_a_flag(
     with pytest.raises(SystemExit):
         tunnel_command(["127.0.0.1", "--forward=0.0.0.0:9400:localhost:9400"])
     assert "--allow-remote-bind" in capsys.readouterr().err
-    tunnel = start(f"--forward=0.0.0.0:{unused_port()}:127.0.0.1:{exporter}", "--allow-remote-bind")
+    tunnel = start(f"--forward=0.0.0.0:{free_port()}:127.0.0.1:{exporter}", "--allow-remote-bind")
     tunnel.wait("without authentication")
     tunnel.wait("is up")

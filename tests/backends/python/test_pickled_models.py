@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sklearn.linear_model import LinearRegression
 
 from conch.backends.base import ModelSource
 from conch.backends.python.backend import PythonBackend
@@ -26,8 +27,7 @@ async def completed(folder: Path) -> Any:
 
 @pytest.mark.slow
 async def test_a_regressor_has_one_output(tmp_path: Path) -> None:
-    linear_model = pytest.importorskip("sklearn.linear_model")
-    model = linear_model.LinearRegression().fit([[0, 1, 2], [1, 2, 3]], [[0, 1], [1, 0]])
+    model = LinearRegression().fit([[0, 1, 2], [1, 2, 3]], [[0, 1], [1, 0]])
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
     document = await completed(tmp_path)
     assert document["input"] == [{"name": "input-0", "data_type": "TYPE_FP32", "dims": [3]}]
@@ -44,7 +44,6 @@ async def test_a_regressor_has_one_output(tmp_path: Path) -> None:
     ],
 )
 async def test_what_cannot_predict(contents: bytes, complaint: str, tmp_path: Path) -> None:
-    pytest.importorskip("joblib")
     (tmp_path / "model.joblib").write_bytes(contents)
     with pytest.raises(ModelLoadError, match=complaint):
         await completed(tmp_path)

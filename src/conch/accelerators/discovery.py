@@ -17,7 +17,7 @@ _log = getLogger(__name__)
 _TIMEOUT_S = 30.0
 
 
-async def discover_gpus(min_capability: tuple[int, int], environment: Mapping[str, str] = os.environ) -> list[Gpu]:
+async def discover_gpus(min_capability: tuple[int, int]) -> list[Gpu]:
     """Return and log the GPUs that CUDA shows to this server and its processes.
 
     GPUs below `min_capability` are left out, with a warning. Without a driver the list is empty and nothing is logged.
@@ -42,7 +42,7 @@ async def discover_gpus(min_capability: tuple[int, int], environment: Mapping[st
         _log.warning("NVML cannot list the GPUs of this machine: %s; models run without GPUs", cause)
         return []
     usable = []
-    for gpu in visible_gpus([_installed(row) for row in json.loads(output)], environment):
+    for gpu in visible_gpus([_installed(row) for row in json.loads(output)], os.environ):
         if gpu.compute_capability < min_capability:
             _log.warning("%s is not used: --min-supported-compute-capability is %d.%d", gpu, *min_capability)
         else:

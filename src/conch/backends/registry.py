@@ -13,16 +13,6 @@ from typing import Any
 from conch.backends.base import Backend
 from conch.errors import Code, ModelLoadError
 
-# Triton's older `platform` strings.
-BACKEND_OF_PLATFORM = {
-    "onnxruntime_onnx": "onnxruntime",
-    "python": "python",
-    "openvino": "openvino",
-    "pytorch_libtorch": "pytorch",
-    "torch_aoti": "pytorch",
-    "tensorrt_plan": "tensorrt",
-}
-
 ENTRY_POINTS = "conch.backends"
 
 # Backend → the distribution that it needs and the extra that installs it.

@@ -3,6 +3,7 @@
 All times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 import numpy as np
@@ -73,3 +74,17 @@ Records = NDArray[np.void]
 """Rows of RECORD."""
 Chunks = NDArray[np.void]
 """Rows of CHUNK."""
+
+
+def join_records(parts: Iterable[tuple[Records, Chunks]]) -> tuple[Records, Chunks]:
+    """Return the rows of several arrays as one, with `chunks_from` adapted. The parts stay as they are."""
+    joined, all_chunks = [np.empty(0, RECORD)], [np.empty(0, CHUNK)]
+    before = 0
+    for part, chunks in parts:
+        records = part.copy()
+        column = records["chunks_from"]
+        column[column >= 0] += before
+        before += len(chunks)
+        joined.append(records)
+        all_chunks.append(chunks)
+    return np.concatenate(joined), np.concatenate(all_chunks)

@@ -95,14 +95,3 @@ READINGS = {
     "temperature_celsius": TEMPERATURE,
     "clock_hertz": CLOCK,
 }
-
-ACCELERATOR_METRICS = (
-    *READINGS.values(),
-    ERRORS,
-    MODEL_MEMORY,
-    MODEL_UTILIZATION,
-    COLLECTOR_UP,
-    SAMPLE_DURATION,
-    SAMPLE_AGE,
-    UNSUPPORTED_FIELDS,
-)

@@ -387,7 +387,3 @@ DCGM_FIELDS: tuple[DcgmField, ...] = (
 
 DCGM_LEGACY_METRICS: tuple[MetricDefinition, ...] = tuple(each.legacy for each in DCGM_FIELDS)
 DCGM_CURRENT_METRICS: tuple[MetricDefinition, ...] = tuple(each.current for each in DCGM_FIELDS)
-# All metrics, each name once.
-DCGM_METRICS: tuple[MetricDefinition, ...] = tuple(
-    {each.name: each for each in (*DCGM_LEGACY_METRICS, *DCGM_CURRENT_METRICS)}.values()
-)

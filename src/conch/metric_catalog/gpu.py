@@ -26,13 +26,3 @@ DEVICE_UP = MetricDefinition(
     "1 while the accelerator answers; 0 after it was lost, for example off the PCIe bus.",
     ("vendor", "device", "uuid", "name"),
 )
-
-GPU_METRICS = (
-    GPU_UTILIZATION,
-    GPU_MEMORY_TOTAL,
-    GPU_MEMORY_USED,
-    GPU_POWER_USAGE,
-    GPU_POWER_LIMIT,
-    GPU_ENERGY,
-    DEVICE_UP,
-)

@@ -99,9 +99,9 @@ def boolean(value: Any, key: str) -> bool:
     return value
 
 
-def unsigned(value: Any, key: str, limit: int = MAX_UINT64) -> int:
-    """Check for an integer between 0 and `limit`, and return it."""
-    if type(value) is not int or not 0 <= value <= limit:
+def unsigned(value: Any, key: str) -> int:
+    """Check for an integer of 64 bits, 0 or above, and return it."""
+    if type(value) is not int or not 0 <= value <= MAX_UINT64:
         raise mistyped(key, "unsigned-integer", value)
     return value
 

@@ -47,7 +47,6 @@ class ModelFiles:
     config: ModelConfig
     versions_on_disk: tuple[int, ...]
     fingerprint: Fingerprint  # of the folder in the repository, even with an override
-    has_config: bool
     config_source: str  # of the configuration, for messages
     namespace: str = ""  # of the repository
     temporary: bool = False  # whether `directory` exists for this load only
@@ -180,7 +179,6 @@ class Repository:
             config=to_model_config(message),
             versions_on_disk=versions,
             fingerprint=place.fingerprint,
-            has_config=config is not None or file is not None,
             config_source=source,
             namespace=self.namespace,
             temporary=place.temporary,

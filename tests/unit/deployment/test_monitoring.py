@@ -22,10 +22,10 @@ from conch.deployment.values.monitoring import ThresholdValues
 from conch.deployment.values.read import read_values
 from conch.deployment.values.scaling.autoscaling import PodMetricName
 from conch.limits.annotations import read_annotations
-from conch.monitoring.rules.documents import proof_file
 from conch.monitoring.rules.rule import InputSeries, Proof
 from conch.monitoring.rules.thresholds import Thresholds
 from conch.monitoring.yaml_documents import dump_documents
+from tests.alert_proofs import proof_file
 from tests.debian import debian_tool
 from tests.prometheus import Prometheus
 from tests.unit.deployment.value_sets import example_values

@@ -48,7 +48,8 @@ def test_a_missing_root(tmp_path: Path) -> None:
 def test_reading_a_model(tmp_path: Path) -> None:
     put(tmp_path, {"m/config.pbtxt": CONFIG, "m/1/model.py": "", "m/12/model.py": "", "m/03/x": "", "m/docs/x": ""})
     files = Repository([tmp_path]).read("m")
-    assert (files.name, files.directory, files.has_config, files.temporary) == ("m", tmp_path / "m", True, False)
+    assert (files.name, files.directory, files.temporary) == ("m", tmp_path / "m", False)
+    assert files.config_source == str(tmp_path / "m" / "config.pbtxt")
     assert files.versions_on_disk == (1, 12)
     assert (files.config.name, files.config.backend, files.config.max_batch_size) == ("m", "python", 4)
     assert files.document["name"] == "m"
@@ -58,7 +59,7 @@ def test_reading_a_model(tmp_path: Path) -> None:
 def test_without_a_configuration_the_files_determine_the_backend(tmp_path: Path) -> None:
     put(tmp_path, {"m/3/model.onnx": "", "m/20/model.py": ""})
     files = Repository([tmp_path]).read("m")
-    assert not files.has_config
+    assert files.config_source == str(tmp_path / "m")
     assert (files.config.backend, files.config.platform) == ("onnxruntime", "onnxruntime_onnx")
 
 
@@ -127,7 +128,7 @@ def test_a_configuration_override_replaces_the_file(tmp_path: Path) -> None:
     put(tmp_path, {"m/config.pbtxt": "this is not read {", "m/1/model.py": ""})
     files = Repository([tmp_path]).read("m", Override(config='{"backend": "python", "max_batch_size": 2}'))
     assert (files.config.max_batch_size, files.versions_on_disk, files.temporary) == (2, (1,), False)
-    assert files.has_config
+    assert files.config_source == "'config' of the load of 'm'"
 
 
 def test_mistakes_of_an_override_name_it(tmp_path: Path) -> None:

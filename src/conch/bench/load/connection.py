@@ -14,7 +14,7 @@ from time import monotonic_ns
 from typing import Final
 
 from conch.bench.load.wire import Wire
-from conch.bench.prepared_request import Answer, Cancel, ExpectedAnswer, PreparedRequest, ResponseKind, Script
+from conch.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, ResponseKind, Script
 from conch.bench.records import RequestOutcome
 
 CONNECTING: Final = 0
@@ -53,11 +53,6 @@ class EncodedRequest:
         self.cancel_after: int = prepared.cancel_after
         self.expected: ExpectedAnswer | None = prepared.expected
         self.keep_body = keep_body or self.expected is not None or self.kind == int(ResponseKind.OPENAI_UNARY)
-
-    @property
-    def cancels(self) -> bool:
-        """Whether the client cancels it."""
-        return self.cancel != int(Cancel.NEVER)
 
 
 class LoadUser:

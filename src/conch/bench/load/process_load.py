@@ -28,7 +28,7 @@ from conch.bench.load.load_share import UNLIMITED, LoadShare
 from conch.bench.load.machine_health import MachineCounters, machine_counters
 from conch.bench.load_plan import ClosedLoop, LoadPlan, OpenLoop, Transport
 from conch.bench.measurement import ClientHealth
-from conch.bench.records import CHUNK, RECORD, Chunks, Records
+from conch.bench.records import CHUNK, RECORD, Chunks, Records, join_records
 
 _S = 1_000_000_000
 _START_DELAY_NS = 20_000_000
@@ -245,18 +245,11 @@ class ProcessLoad(Load):
 
     def _taken(self) -> tuple[Records, Chunks]:
         """Return the rows received so far, their `chunks_from` counted from the first of all chunks."""
-        rows = [np.frombuffer(part, RECORD).copy() for part in self._records]
+        rows = [np.frombuffer(part, RECORD) for part in self._records]
         chunks = [np.frombuffer(part, CHUNK) for part in self._chunks]
-        before = 0
-        for part, its_chunks in zip(rows, chunks, strict=True):
-            column = part["chunks_from"]
-            column[column >= 0] += before
-            before += len(its_chunks)
         self._records = []
         self._chunks = []
-        if not rows:
-            return np.empty(0, RECORD), np.empty(0, CHUNK)
-        return np.concatenate(rows), np.concatenate(chunks)
+        return join_records(zip(rows, chunks, strict=True))
 
 
 def _run_process(

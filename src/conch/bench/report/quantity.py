@@ -21,7 +21,6 @@ class Unit:
 
 SECONDS = (Unit("ns", 1e9), Unit("µs", 1e6), Unit("ms", 1e3), Unit("s", 1.0))
 BYTES = (Unit("B", 1.0), Unit("KiB", 2.0**-10), Unit("MiB", 2.0**-20), Unit("GiB", 2.0**-30), Unit("TiB", 2.0**-40))
-RATE = (Unit("/s", 1.0), Unit("M/s", 1e-6))
 PERCENT = (Unit("%", 100.0),)
 PLAIN = (Unit("", 1.0),)
 

@@ -64,8 +64,7 @@ def summarize(
 ) -> Measurement:
     """Return the figures of a window of a run, with notes. `errors` are messages with how often each was seen.
 
-    Rows of `chunks` are those that `chunks_from` of the records refers to: if arrays of several calls of
-    `Load.collect` are joined, add the number of rows before. `join_records` does.
+    Rows of `chunks` are those that `chunks_from` of the records refers to; `join_records` joins several arrays.
     """
     window = settings.window
     span = window.seconds
@@ -107,20 +106,6 @@ def summarize(
     )
     evidence = Evidence(measured, columns, span, settings.is_open_loop, settings.is_load_steady, settings.client)
     return replace(measured, notes=diagnose(evidence))
-
-
-def join_records(parts: list[tuple[Records, Chunks]]) -> tuple[Records, Chunks]:
-    """Return the rows of several calls of `Load.collect` as one, with `chunks_from` adapted."""
-    if not parts:
-        raise ValueError("there are no records to join")
-    records = np.concatenate([each for each, _ in parts])
-    chunks = np.concatenate([each for _, each in parts])
-    row = offset = 0
-    for part, own in parts:
-        view = records["chunks_from"][row : row + len(part)]
-        view[view >= 0] += offset
-        row, offset = row + len(part), offset + len(own)
-    return records, chunks
 
 
 def _tokens(

@@ -2,7 +2,6 @@
 
 import sys
 from time import monotonic
-from typing import TextIO
 
 from conch.bench.durations import duration_text
 from conch.bench.measure_level import Progress
@@ -16,9 +15,8 @@ _INTERVAL_S = 2.0
 class PlainView(RunView):
     """Prints a line every two seconds, to stderr."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self) -> None:
         """Assign."""
-        self._stream = stream or sys.stderr
         self._next = 0.0
 
     def progress(self, progress: Progress) -> None:
@@ -37,7 +35,7 @@ class PlainView(RunView):
 
     def _print(self, line: str) -> None:
         try:
-            print(line, file=self._stream, flush=True)
+            print(line, file=sys.stderr, flush=True)
         except OSError:  # the reader of stderr has ended: the result still counts
             self._next = float("inf")
 

@@ -18,7 +18,7 @@ from conch.cli.text_files import write_text
 from conch.tunnel.manifests import ScrapedTunnel, manifests
 from conch.tunnel.settings import Forward, TunnelSettings, parse_target
 
-_FAILURE, _USAGE_ERROR = 1, 2
+_FAILURE = 1
 _STOP_TIMEOUT_S = 2.0
 _MIN_SIMILARITY = 0.8  # of a misspelt command, which would otherwise be a host
 DEFAULT_METRICS_PORT = 9405

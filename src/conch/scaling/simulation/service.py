@@ -67,14 +67,13 @@ def language_model(
     decode_rate: float,
     slots: int,
     kv_tokens: float = 0.0,
-    variation: float = 1.0,
 ) -> ServiceModel:
     """Return a replica that generates `slots` sequences at a time: tokens per second of the prefill and per sequence.
 
     The lengths of outputs vary. A running sequence holds its prompt and half of its output in the KV cache on average.
     """
     prefill_s = prompt_tokens / prefill_rate
-    times = prefill_s + lognormal(output_tokens / decode_rate, variation)
+    times = prefill_s + lognormal(output_tokens / decode_rate, 1.0)
     held = prompt_tokens + output_tokens / 2
     return ServiceModel(
         times, slots, first_token_s=prefill_s, kv_per_running=held / kv_tokens if kv_tokens > 0 else 1 / slots

@@ -9,10 +9,11 @@ import pytest
 from conch.alerts.configuration import DEFAULT_DEDUPLICATE_S
 from conch.cli.rules.command import rules
 from conch.monitoring.promql import parse_duration
-from conch.monitoring.rules.documents import rule_file, rules_of
+from conch.monitoring.rules.documents import rule_file
 from conch.monitoring.rules.groups import rule_groups
 from conch.monitoring.rules.thresholds import Thresholds
 from conch.monitoring.yaml_documents import dump_documents, load_documents
+from tests.alert_proofs import rules_of
 from tests.debian import debian_tool
 from tests.unit.monitoring.rules.test_analysis import QPS_ARTICLE
 

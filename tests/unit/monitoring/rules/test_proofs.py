@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from conch.monitoring.rules.documents import alertmanager_file, prometheus_rule, proof_file, rule_file, rules_of
+from conch.monitoring.rules.documents import alertmanager_file, prometheus_rule, rule_file
 from conch.monitoring.rules.groups import rule_groups
 from conch.monitoring.rules.rule import AlertingRule
 from conch.monitoring.rules.thresholds import Thresholds
 from conch.monitoring.yaml_documents import dump_documents
+from tests.alert_proofs import proof_file, rules_of
 from tests.debian import debian_tool
 
 STRICT = Thresholds(queue_time=0.02, failure_ratio=0.01, objective=0.99, p99=0.2, utilization=0.8, scale_up=240)

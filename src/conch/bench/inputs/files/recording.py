@@ -13,7 +13,7 @@ from conch.bench.inputs.tensors import to_wire
 from conch.bench.targets.target import TargetModel
 from conch.tensor import BYTES, DATATYPES, NUMPY_DTYPES, Tensor, pack_bytes
 
-_INPUT, _OUTPUT = "TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_OUTPUT"
+_INPUT = "TENSOR_QUEUE_INPUT"
 PRECISION_NOTE = "recorded floats have six digits"
 
 

@@ -6,7 +6,6 @@ from functools import partial
 from hashlib import file_digest
 from logging import getLogger
 
-from conch.archives.limits import ArchiveLimits
 from conch.errors import Unavailable
 from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
@@ -35,7 +34,6 @@ class ImageSource:
         location: ImageLocation,
         cache: Cache,
         downloader: Downloader,
-        limits: ArchiveLimits | None = None,
         *,
         verifier: SignatureVerifier | None = None,
         platform: str = "",
@@ -43,7 +41,7 @@ class ImageSource:
         self._location = location
         self._cache = cache
         self._downloader = downloader
-        self._unpacker = Unpacker(cache, str(location), limits, defers=True)
+        self._unpacker = Unpacker(cache, str(location), defers=True)
         self._registry = Registry(location)
         self._verifier = verifier
         self._platform = platform

@@ -63,14 +63,13 @@ def describe_prompt(
     token_ids: Sequence[int],
     params: Mapping[str, Any],
     decode: Callable[[list[list[int]]], Sequence[str]],
-    logprobs: tuple[Any, ...] = (),
 ) -> tuple[Any, ...]:
     """Return a *prompt* as `messages` defines it. `decode` must keep special tokens."""
     ids = [int(each) for each in token_ids]
     if params.get("return_prompt") != "text" or not ids:
-        return tuple(ids), "", (), logprobs
+        return tuple(ids), "", (), ()
     text, *pieces = decode([ids, *([each] for each in ids)])
-    return tuple(ids), text, tuple(pieces), logprobs
+    return tuple(ids), text, tuple(pieces), ()
 
 
 def prompt_only_event(key: int, prompt: tuple[Any, ...]) -> Event:

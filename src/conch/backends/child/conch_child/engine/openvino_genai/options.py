@@ -33,7 +33,6 @@ _SCHEDULER: dict[str, tuple[type, ...]] = {
     "dynamic_split_fuse": (bool,),
     "use_cache_eviction": (bool,),
 }
-_SPECULATION = ("num_assistant_tokens", "max_ngram_size")
 _OTHERS: dict[str, tuple[type, ...]] = {
     "model": (str,),
     "device": (str,),

@@ -17,7 +17,6 @@ from conch.accelerators.attribution.models import AttributedProcess, server_proc
 from conch.accelerators.discovery import discover_gpus
 from conch.accelerators.monitor import AcceleratorMonitor, server_monitor
 from conch.backends.child.conch_child.ipc import heap
-from conch.backends.engines.free_memory import default_request_memory, worker_memory
 from conch.backends.engines.memory import EngineMemory
 from conch.backends.processes.fork_server import ForkServer
 from conch.backends.registry import BackendRegistry, ineffective_settings
@@ -40,6 +39,7 @@ from conch.frontends.listener_metrics import listener_families
 from conch.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, default_workers
 from conch.frontends.openai.chat_prompt import ChatPrompts
 from conch.frontends.services import Parts, Service, services
+from conch.machine.memory import default_request_memory, worker_memory
 from conch.observability import logs
 from conch.observability.metrics.custom import MetricSample
 from conch.observability.metrics.declared.request_metrics import DeclaredMetrics

@@ -8,7 +8,6 @@ import pytest
 
 from conch import generation
 from conch.archives import bounded_tar
-from conch.backends.engines import free_memory
 from conch.backends.python import outgoing_bls
 from conch.core.ensembles import nesting
 from conch.core.shared_memory import regions as shared_memory
@@ -28,6 +27,7 @@ from conch.frontends.v2_grpc import stream as v2_grpc_stream
 from conch.frontends.v2_http import generate as v2_http_generate
 from conch.frontends.v2_http import infer as v2_http_infer
 from conch.llm import chat_prompt
+from conch.machine import memory
 from conch.observability.metrics import loop_lag
 from conch.observability.tracing import observer
 from conch.options.parser import parse
@@ -49,8 +49,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
 HTTP = HttpLimits()
 HTTP2 = Http2Limits()
-MIN_REQUEST_MEMORY_BYTES = free_memory._MIN_REQUEST_MEMORY_BYTES
-WORKER_MEMORY = f"{free_memory._MIN_WORKER_MEMORY_BYTES >> 30} GiB to {pool.MAX_WORKER_MEMORY_BYTES >> 30} GiB"
+MIN_REQUEST_MEMORY_BYTES = memory._MIN_REQUEST_MEMORY_BYTES
+WORKER_MEMORY = f"{memory._MIN_WORKER_MEMORY_BYTES >> 30} GiB to {pool.MAX_WORKER_MEMORY_BYTES >> 30} GiB"
 OPTIONS = parse([f"--model-repository={ROOT}"], {})
 NAMED = {name for flag in FLAGS for name in (flag.name, *flag.aliases)}
 
@@ -135,7 +135,7 @@ BOUNDS = {
     "Per server": {
         "HTTP connections; gRPC connections": (f"{HTTP.connections:,}; {HTTP2.connections:,}", "`ulimit -n`"),
         "Request body memory": (
-            f"1/{free_memory._REQUEST_MEMORY_SHARE} of free memory, at least {size(MIN_REQUEST_MEMORY_BYTES)}",
+            f"1/{memory._REQUEST_MEMORY_SHARE} of free memory, at least {size(MIN_REQUEST_MEMORY_BYTES)}",
             "`--request-memory-limit`",
         ),
         "Body size exempt from that memory": (size(UNCHARGED_BYTES), FIXED),
@@ -143,7 +143,7 @@ BOUNDS = {
         "Large messages queued for workers": (f"{pool.MAX_WAITING_JOBS:,}", FIXED),
         "Worker time per message": (seconds(pool.MAX_JOB_S), FIXED),
         "Worker memory": (
-            f"1/{free_memory._WORKER_MEMORY_SHARE} of free memory; each {WORKER_MEMORY}",
+            f"1/{memory._WORKER_MEMORY_SHARE} of free memory; each {WORKER_MEMORY}",
             FIXED,
         ),
         "Event loop stall threshold": (f"{loop_lag.MAX_BLOCKED_S * 1000:g} ms", FIXED),

@@ -4,7 +4,6 @@ A configuration is the document that the server's config endpoint returns (the J
 """
 
 import copy
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -447,8 +446,3 @@ _TABLE = (
     _engine_knob("step_tokens", ENGINE_KEYS["step_tokens"], "tokens of one step of an engine"),
 )
 KNOBS: dict[str, Knob] = {knob.name: knob for knob in _TABLE}
-
-
-def usable_cores() -> int:
-    """Return the cores that this process may use: the limit of a local server."""
-    return len(os.sched_getaffinity(0))

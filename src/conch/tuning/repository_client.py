@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from conch.bench.observers.server_process import is_local
 from conch.tuning.knobs import Document
 
 LOAD_TIMEOUT_S = 600.0
@@ -38,6 +39,12 @@ class ServerAccess:
     url: str
     api_key_file: str | None = None
     ca_file: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine."""
+        host = urlsplit(self.url).hostname
+        return host is not None and is_local(host)
 
     def key(self) -> str:
         """Return the key: the last field of the file's first line, or the variable CONCH_API_KEY. Raises OSError."""

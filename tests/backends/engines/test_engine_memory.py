@@ -13,11 +13,11 @@ from conch.backends.base import ModelSource
 from conch.backends.child.conch_child.engine import cache_size
 from conch.backends.child.conch_child.engine.driver import Refused
 from conch.backends.engines.base import Engine
-from conch.backends.engines.free_memory import free_memory, resident_memory
 from conch.backends.engines.memory import EngineMemory
 from conch.backends.openvino_genai.backend import OpenVinoGenaiBackend
 from conch.errors import ModelLoadError
 from conch.generation import EngineInfo
+from conch.machine.memory import free_memory, resident_memory
 from conch.model_config import ModelConfig
 from tests.backends.engines.driving import ask
 from tests.backends.engines.gguf_model import write_gguf
@@ -117,26 +117,6 @@ def test_gpu_shares_above_one_are_reported() -> None:
     assert offer["promised"] == {}  # it has what it wants
     assert cache_size.overcommit_warning(offer, 0.4) == ""
     assert "0.5 and that of other models ('a' has 0.6) exceed 1 in total" in cache_size.overcommit_warning(offer, 0.5)
-
-
-def test_a_container_s_limit_counts(tmp_path: Path) -> None:
-    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
-    write(proc / "meminfo", "MemTotal: 100 kB\nMemAvailable: 64 kB\n")
-    assert free_memory(proc, groups) == 64 * 1024
-    write(proc / "self" / "cgroup", "0::/pod/box\n")
-    write(groups / "pod" / "memory.max", "40000\n")
-    write(groups / "pod" / "memory.current", "30000\n")
-    write(groups / "pod" / "memory.stat", "anon 1\ninactive_file 5000\n")
-    write(groups / "pod" / "box" / "memory.max", "max\n")
-    write(groups / "pod" / "box" / "memory.current", "1\n")
-    write(groups / "pod" / "box" / "memory.stat", "inactive_file 0\n")
-    assert free_memory(proc, groups) == 15000
-    # The older kind of groups, and mounted as the root of what the container sees.
-    write(proc / "self" / "cgroup", "4:cpu,memory:/docker/0a\n")
-    write(groups / "memory" / "memory.limit_in_bytes", "20000\n")
-    write(groups / "memory" / "memory.usage_in_bytes", "19000\n")
-    write(groups / "memory" / "memory.stat", "total_inactive_file 2000\n")
-    assert free_memory(proc, groups) == 3000
 
 
 def test_this_process_has_memory() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from conch.backends.cores import usable_cores
 from conch.backends.pytorch.backend import PyTorchBackend
 from conch.backends.pytorch.torch_script import TorchScriptInstance
 from conch.errors import BackendError, ConchError, ConfigError, InvalidRequest, ModelLoadError
+from conch.machine.cores import usable_cores
 from conch.model_config import InstanceKind
 from conch.tensor import Tensor
 from tests.backends.pytorch.torch_models import Scaled, Sums, config_text, fp32, running, write_script

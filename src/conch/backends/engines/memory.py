@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from conch.backends.engines.free_memory import free_memory, resident_memory
 from conch.generation import EngineInfo
+from conch.machine.memory import free_memory, resident_memory
 
 GIB = 1 << 30
 _MAX_DEFAULT_CACHE_BYTES = 16 * GIB

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
-from conch.backends.cores import usable_cores
 from conch.backends.fil.forest import VERSION, Forest, read_forest
 from conch.backends.fil.forest_files import locate_forest
 from conch.backends.signature import check_signature, completed
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import ConfigError, ModelLoadError, Unsupported
+from conch.machine.cores import usable_cores
 from conch.model_config import InstanceKind, ModelConfig
 from conch.model_files.signature import Signature, TensorInfo
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
-from conch.backends.cores import usable_cores
 from conch.backends.model_file import model_path
 from conch.backends.native_options import checked_session_entry, library_path, thread_count
 from conch.backends.onnxruntime.accelerators import CPU, CUDA, choose
@@ -23,6 +22,7 @@ from conch.backends.signature import check_signature, completed
 from conch.backends.stacking import BF16_BITS
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, Code, ConfigError, InvalidRequest, ModelLoadError
+from conch.machine.cores import usable_cores
 from conch.model_files.signature import Signature, TensorInfo
 
 _log = getLogger(__name__)

@@ -13,13 +13,13 @@ import numpy.typing as npt
 import openvino as ov
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
-from conch.backends.cores import usable_cores
 from conch.backends.model_file import model_path
 from conch.backends.openvino.options import OpenVinoOptions, checked_parameters, read_options
 from conch.backends.signature import check_signature, completed
 from conch.backends.stacking import BF16_BITS
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, ConfigError, ModelLoadError
+from conch.machine.cores import usable_cores
 from conch.model_config import InstanceKind, ModelConfig
 from conch.model_files.signature import Signature, TensorInfo
 

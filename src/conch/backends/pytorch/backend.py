@@ -12,7 +12,6 @@ from typing import Any
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.bls import ModelCalls
-from conch.backends.cores import usable_cores
 from conch.backends.processes.fork_server import ForkServer
 from conch.backends.python.backend import PythonBackend
 from conch.backends.python.model_code import Adapter
@@ -35,6 +34,7 @@ from conch.backends.signature import (
     needs_completion,
 )
 from conch.errors import ConfigError, ModelLoadError
+from conch.machine.cores import usable_cores
 from conch.model_config import InstanceKind
 from conch.observability.metrics.custom import MetricSample
 from conch.tensor import BYTES

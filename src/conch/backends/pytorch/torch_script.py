@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from conch.backends.base import InstancePlan
-from conch.backends.cores import usable_cores
 from conch.backends.pytorch.archive import open_archive, refuse_file_operators
 from conch.backends.pytorch.files import check_arguments
 from conch.backends.pytorch.naming import output_places
 from conch.backends.pytorch.settings import TorchSettings, parse_settings
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, Code, ConfigError, InvalidRequest, ModelLoadError
+from conch.machine.cores import usable_cores
 from conch.model_config import InstanceKind, ModelConfig, TensorSpec
 from conch.tensor import BYTES
 

@@ -29,6 +29,7 @@ from conch.bench.load.machine_health import MachineCounters, machine_counters
 from conch.bench.load_plan import ClosedLoop, LoadPlan, OpenLoop, Transport
 from conch.bench.measurement import ClientHealth
 from conch.bench.records import CHUNK, RECORD, Chunks, Records, join_records
+from conch.machine.cores import usable_cores
 
 _S = 1_000_000_000
 _START_DELAY_NS = 20_000_000
@@ -299,8 +300,7 @@ def processes_needed(plan: LoadPlan) -> int:
         times = plan.pacing.times_s
         busy = len(times) / max(1e-9, float(times[-1])) / _RATE_PER_PROCESS if len(times) else 1
     per_process = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS)
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(math.ceil(busy), cores), math.ceil(connections / per_process))
+    return max(1, min(math.ceil(busy), usable_cores()), math.ceil(connections / per_process))
 
 
 def raise_descriptor_limit() -> None:

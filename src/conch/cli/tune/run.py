@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from conch.cli.text_files import write_text
 from conch.cli.tune.access import say, server_access, state_directory
 from conch.cli.tune.signals import interruptible, uninterruptible
-from conch.tuning.knobs import usable_cores
+from conch.machine.cores import usable_cores
 from conch.tuning.repository_client import RepositoryClient
 from conch.tuning.session import ModelSession
 from conch.tuning.settings import TuneSettings
@@ -35,7 +35,6 @@ def run(given: Namespace, settings: TuneSettings) -> int:
     from conch.cli.tune.view import tune_view
     from conch.tuning.trials.bench_meter import BenchMeter
     from conch.tuning.trials.observers import trial_observers
-    from conch.tuning.trials.runner import is_local
     from conch.tuning.tuner import TuneContext, Tuner
 
     plan = fit_to_budget(settings)
@@ -51,7 +50,7 @@ def run(given: Namespace, settings: TuneSettings) -> int:
         folder,
         BenchMeter(access, settings.model, settings.trial, observers),
         view,
-        usable_cores() if is_local(access.url) else _REMOTE_CORES,
+        usable_cores() if access.is_local else _REMOTE_CORES,
         given.repository,
         given.fresh,
         given.server_wait,

@@ -90,7 +90,7 @@ class LimitsEndpoints:
 
     def _checked(self, request: HttpRequest, reply: HttpReply) -> LimitManager | None:
         """Return the manager; None for a client that may not call, which is answered. Raises Unsupported."""
-        if not self._open and not is_local(request, reply.peer):
+        if not self._open and not is_local_client(request, reply.peer):
             send_refusal(reply, HttpRefusal(403, _DENIED))
             return None
         if self._manager is None:
@@ -129,7 +129,7 @@ class LimitsEndpoints:
         return found
 
 
-def is_local(request: HttpRequest, peer: str) -> bool:
+def is_local_client(request: HttpRequest, peer: str) -> bool:
     """Whether a client is on this machine, and not behind a proxy on it."""
     if any(name in request.headers for name in _FORWARDED):
         return False

@@ -23,6 +23,8 @@ from typing import Any
 
 from conch.accelerators.nvidia.nvml import NvmlFault, installed_gpus
 from conch.accelerators.visible import visible_gpus
+from conch.machine.cores import usable_cores
+from conch.machine.memory import total_memory
 from conch.tuning.advisor.facts import DATA_SHEET, GIB, Failure, FigureSource, GpuFacts, MachineFacts
 
 
@@ -172,7 +174,6 @@ def gpu_type(name: str, memory: int = 0) -> GpuType | None:
 
 def this_machine() -> MachineFacts:
     """Return this machine's cores, memory and GPUs, as far as this process may use them."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         found = visible_gpus(installed_gpus(), os.environ)
     except NvmlFault:
@@ -180,6 +181,8 @@ def this_machine() -> MachineFacts:
     gpus = None
     if found:
         smallest = min(found, key=lambda gpu: gpu.memory_bytes)
+from conch.machine.cores import usable_cores
+from conch.machine.memory import total_memory
         known = gpu_type(smallest.name, smallest.memory_bytes) or GpuType(
             0, 0, 0, smallest.compute_capability >= _FP8_CAPABILITY
         )

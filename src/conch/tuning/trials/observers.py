@@ -6,7 +6,7 @@ from conch.bench.observers.gpu_metrics import GpuMetrics
 from conch.bench.observers.observer import ServerObserver
 from conch.bench.observers.scrape import ScrapeSettings
 from conch.bench.observers.server_metrics import ServerMetrics
-from conch.bench.observers.server_process import ServerProcess, is_local
+from conch.bench.observers.server_process import ServerProcess
 from conch.tuning.repository_client import ServerAccess
 from conch.tuning.settings import TuneSettings
 
@@ -21,7 +21,6 @@ def trial_observers(access: ServerAccess, settings: TuneSettings) -> tuple[Serve
         found.append(ServerMetrics(ScrapeSettings(trial.metrics_url), settings.model, required=True))
     if trial.gpu_metrics_url is not None:
         found.append(GpuMetrics(ScrapeSettings(trial.gpu_metrics_url)))
-    parts = urlsplit(access.url)
-    if parts.hostname is not None and is_local(parts.hostname):
-        found.append(ServerProcess(parts.port or _DEFAULT_PORT))
+    if access.is_local:
+        found.append(ServerProcess(urlsplit(access.url).port or _DEFAULT_PORT))
     return tuple(found)

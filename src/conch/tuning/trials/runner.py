@@ -3,9 +3,8 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import urlsplit
 
+from conch.machine.memory import free_memory_share
 from conch.tuning.knobs import LOAD, Document
 from conch.tuning.repository_client import RepositoryClient, ServerRefusal, ServerUnreachable
 from conch.tuning.space import Value
@@ -63,7 +62,7 @@ class TrialRunner:
         self.keep_watch()
         try:
             self.deployment.load(settings)
-            if is_local(self.client.access.url) and (free := free_memory_share()) < _MIN_FREE_MEMORY:
+            if self.client.access.is_local and (free := free_memory_share()) < _MIN_FREE_MEMORY:
                 self.deployment.load({})
                 return TrialReading(failure=f"only {free:.0%} of the machine's memory is left"), {}
             before = self.client.statistics() if self.stages else {}
@@ -96,18 +95,3 @@ class TrialRunner:
 def instance_count(document: Document) -> int:
     """Return the number of instances of a configuration."""
     return sum(int(group.get("count") or 1) for group in document.get("instance_group", [])) or 1
-
-
-def is_local(url: str) -> bool:
-    """Return whether a URL names this machine."""
-    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
-
-
-def free_memory_share() -> float:
-    """Return the share of the machine's memory that is available; 1 where Linux does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 1.0
-    values = {line.partition(":")[0]: int(line.split()[1]) for line in lines}
-    return values["MemAvailable"] / values["MemTotal"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.cores import usable_cores
+from conch.machine.cores import usable_cores
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Free and resident memory, from /proc and the limits of control groups (containers)."""
+"""Free, total and resident memory, from /proc and the limits of control groups (containers)."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,20 @@ _MIN_WORKER_MEMORY_BYTES = 2**30
 def free_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
     """Return the free bytes, within the limits of control groups. The page cache counts as free."""
     unused = [limit - used for limit, used in _limits(proc, groups)]
-    return max(min([_available(proc), *unused]), 0)
+    return max(min([_of_machine("MemAvailable", proc), *unused]), 0)
+
+
+def total_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
+    """Return the bytes of this machine, or the lowest limit of control groups if that is less. Raises OSError."""
+    return min([_of_machine("MemTotal", proc), *(limit for limit, _ in _limits(proc, groups))])
+
+
+def free_memory_share(proc: Path = _PROC, groups: Path = _GROUPS) -> float:
+    """Return the free share of the memory; 1 where Linux does not tell."""
+    try:
+        return free_memory(proc, groups) / total_memory(proc, groups)
+    except OSError:
+        return 1.0
 
 
 def default_request_memory() -> int:
@@ -45,11 +58,11 @@ def resident_memory(pid: int, proc: Path = _PROC) -> int:
     return own + sum(resident_memory(int(child), proc) for line in children for child in line.split())
 
 
-def _available(proc: Path) -> int:
+def _of_machine(field: str, proc: Path) -> int:
     for line in (proc / "meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
-    raise OSError(f"{proc / 'meminfo'} has no MemAvailable")
+    raise OSError(f"{proc / 'meminfo'} has no {field}")
 
 
 def _limits(proc: Path, groups: Path) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,1 @@
+"""What this process may use of its machine, within the limits of its container."""

@@ -1,16 +1,19 @@
 """A client of the model repository API and of statistics, for Conch and Triton, over HTTP."""
 
-import http.client
 import json
-import os
-import ssl
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from conch.bench.api_key import client_key
+from conch.bench.load_plan import Tls, Transport
 from conch.bench.observers.server_process import is_local
+from conch.bench.targets.address import parse_address
+from conch.bench.targets.http_probe import HttpProbe, first_line
+from conch.bench.targets.target import TargetError
 from conch.tuning.knobs import Document
 
 LOAD_TIMEOUT_S = 600.0
@@ -47,11 +50,8 @@ class ServerAccess:
         return host is not None and is_local(host)
 
     def key(self) -> str:
-        """Return the key: the last field of the file's first line, or the variable CONCH_API_KEY. Raises OSError."""
-        if self.api_key_file is None:
-            return os.environ.get("CONCH_API_KEY", "")
-        lines = Path(self.api_key_file).read_text(encoding="utf-8").splitlines()
-        return next((line.split()[-1] for line in lines if line.strip() and not line.startswith("#")), "")
+        """Return the key to send, "" for none. Raises InvalidRequest."""
+        return client_key(self.api_key_file)
 
 
 @dataclass(slots=True)
@@ -60,12 +60,11 @@ class RepositoryClient:
 
     access: ServerAccess
     load_timeout_s: float = LOAD_TIMEOUT_S
-    _headers: dict[str, str] = field(init=False)
+    _headers: tuple[tuple[str, str], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._headers = {"Content-Type": "application/json"}
-        if key := self.access.key():
-            self._headers["Authorization"] = f"Bearer {key}"
+        key = self.access.key()
+        self._headers = (("authorization", f"Bearer {key}"),) if key else ()
 
     def server(self) -> dict[str, Any]:
         """Return name, version and extensions of the server."""
@@ -142,37 +141,18 @@ class RepositoryClient:
         return True
 
     def _call(self, method: str, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S) -> Any:
-        parts = urlsplit(self.access.url)
-        host, port = parts.hostname or "localhost", parts.port
-        connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=self.access.ca_file)
-            connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
         try:
-            text = None if body is None else json.dumps(body)
-            connection.request(method, parts.path.rstrip("/") + path, text, self._headers)
-            response = connection.getresponse()
-            return _answer(response.status, response.read(), f"{method} {path}")
-        except (OSError, http.client.HTTPException) as error:
-            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            if isinstance(error, ConnectionRefusedError):
-                reason = "connection refused; is the server running, on this port?"
-            raise ServerUnreachable(f"no answer from {self.access.url}: {reason}") from error
-        finally:
-            connection.close()
-
-
-def _answer(status: int, body: bytes, request: str) -> Any:
-    try:
-        value = json.loads(body) if body.strip() else {}
-    except ValueError:
-        value = None
-    if value is None:
-        text = f"{request} answered {status} and {body[:60]!r}, which is not JSON"
-        raise ServerRefusal(status, f"{text}; is the URL that of an inference server?")
-    if status >= http.HTTPStatus.BAD_REQUEST:
-        message = value.get("error") if isinstance(value, dict) else None
-        raise ServerRefusal(status, str(message or f"{request} answered {status}: {body[:200]!r}"))
-    return value
+            address = parse_address(self.access.url)
+            endpoint = address.endpoint(Transport.HTTP1, Tls(ca_file=self.access.ca_file), self._headers)
+            with closing(HttpProbe(endpoint, timeout_s)) as probe:
+                content = None if body is None else json.dumps(body).encode()
+                answer = probe.ask(method, address.path + path, content, {"content-type": "application/json"})
+        except TargetError as error:
+            raise ServerUnreachable(error.message) from error
+        request = f"{method} {path}"
+        if answer.body.strip() and answer.json is None:
+            text = f"{request} answered {answer.status} and '{first_line(answer.body, 60)}', which is not JSON"
+            raise ServerRefusal(answer.status, f"{text}; is the URL that of an inference server?")
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            raise ServerRefusal(answer.status, answer.error_message() or f"{request} answered {answer.status}")
+        return answer.json or {}

@@ -77,13 +77,14 @@ class _Connection:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._endpoint = endpoint
+        self._timeout_s = timeout_s
         try:
             self._socket = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
             if endpoint.tls is not None:
                 name = endpoint.tls.server_name or endpoint.host
                 self._socket = client_context(endpoint.tls, ["h2"]).wrap_socket(self._socket, server_hostname=name)
         except OSError as error:
-            refuse_connection(endpoint, error)
+            refuse_connection(endpoint, error, timeout_s)
         self._buffer = b""
         settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, MAX_WINDOW_BYTES)
         window = struct.pack(">I", MAX_WINDOW_BYTES - DEFAULT_WINDOW_BYTES)
@@ -102,7 +103,7 @@ class _Connection:
         except (ConnectionResetError, BrokenPipeError):
             self._closed()
         except OSError as error:
-            refuse_connection(self._endpoint, error)
+            refuse_connection(self._endpoint, error, self._timeout_s)
 
     def read_frame(self) -> tuple[int, int, int, bytes]:
         """Return type, flags, stream and payload of the next frame. Raises TargetError, NotHttp2."""
@@ -120,7 +121,7 @@ class _Connection:
             except ConnectionResetError:
                 received = b""
             except OSError as error:
-                refuse_connection(self._endpoint, error)
+                refuse_connection(self._endpoint, error, self._timeout_s)
             if not received:
                 self._closed()
             self._buffer += received

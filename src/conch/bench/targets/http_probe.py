@@ -82,7 +82,7 @@ def place(endpoint: Endpoint) -> str:
     return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"
 
 
-def refuse_connection(endpoint: Endpoint, error: OSError) -> NoReturn:
+def refuse_connection(endpoint: Endpoint, error: OSError, timeout_s: float) -> NoReturn:
     """Raise TargetError with the cause of a failed connection and a remedy."""
     where = place(endpoint)
     if isinstance(error, ConnectionRefusedError):
@@ -101,7 +101,7 @@ def refuse_connection(endpoint: Endpoint, error: OSError) -> NoReturn:
         raise TargetError(f"TLS with {where} failed: {error.reason or error}")
     if isinstance(error, TimeoutError):
         raise TargetError(
-            f"{where} did not answer within {TIMEOUT_S:g} s; is there a firewall, or is the server stuck?"
+            f"{where} did not answer within {timeout_s:g} s; is there a firewall, or is the server stuck?"
         )
     raise TargetError(f"{where} cannot be reached: {error.strerror or error}")
 
@@ -178,7 +178,7 @@ class HttpProbe:
             raise NotHttp(f"{place(self.endpoint)} does not speak valid HTTP/1.1: {error}", b"?") from None
         except OSError as error:
             self.close()
-            refuse_connection(self.endpoint, error)
+            refuse_connection(self.endpoint, error, self._timeout_s)
 
     def _connect(self) -> HTTPConnection:
         """Open a connection, so that its errors are not taken for those of a request."""
@@ -192,5 +192,5 @@ class HttpProbe:
         try:
             connection.connect()
         except OSError as error:
-            refuse_connection(endpoint, error)
+            refuse_connection(endpoint, error, self._timeout_s)
         return connection

@@ -5,12 +5,13 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from conch.bench.observers.scrape import ScrapeSettings, scrape
 from conch.cli.text_files import read_text
 from conch.cli.yaml_files import parse_yaml
-from conch.errors import ConfigError
+from conch.errors import ConfigError, Unavailable
+from conch.fleet.metrics.prometheus_api import ask_prometheus
 from conch.monitoring.object_parts import items, part
 from conch.monitoring.yaml_documents import YamlError, load_documents
 from conch.scaling.doctor.diagnosis import diagnose
@@ -115,12 +116,11 @@ def _metric(item: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _series(url: str, name: str) -> SeriesFacts:
-    query = urlencode({"query": f'{{__name__="{name}"}}'})
     try:
-        answer = _json(f"{url.rstrip('/')}/api/v1/query?{query}")
-    except (OSError, ValueError) as error:
-        return SeriesFacts(error=str(error))
-    return SeriesFacts([each.get("metric", {}) for each in items(answer, "data", "result")])
+        data = ask_prometheus(url, "query", {"query": f'{{__name__="{name}"}}'})
+    except Unavailable as error:
+        return SeriesFacts(error=error.message)
+    return SeriesFacts([each.get("metric", {}) for each in items(data, "result")])
 
 
 def _json(url: str) -> Any:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conch.bench.api_key import client_key
 from conch.bench.durations import duration_text
 from conch.bench.load_level import LoadLevel, Replay, curve, rates, users
 from conch.bench.load_plan import Tls
@@ -14,7 +15,6 @@ from conch.bench.measuring_window import MeasuringWindow
 from conch.bench.targets.address import is_address
 from conch.bench.targets.discover import discover
 from conch.bench.targets.target import Protocol
-from conch.cli.clients.api_key import client_key
 from conch.errors import InvalidRequest
 
 if TYPE_CHECKING:  # what is not needed to ask the server is imported after that

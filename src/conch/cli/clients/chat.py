@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from conch.cli.clients.api_key import KEY_HELP, VARIABLES, client_key
+from conch.bench.api_key import KEY_HELP, VARIABLES, client_key
 from conch.cli.clients.openai_client import Completion, OpenAIClient
 from conch.cli.command_parser import CommandParser
 from conch.errors import ConchError, InvalidRequest

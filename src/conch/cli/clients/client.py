@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from conch.cli.clients.api_key import KEY_HELP
+from conch.bench.api_key import KEY_HELP
 from conch.cli.clients.prompt_template import DEFAULT_SYSTEM, TEMPLATES
 from conch.cli.command_parser import CommandParser
 from conch.cli.numbers import count

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from conch.cli.clients.api_key import client_key
+from conch.bench.api_key import client_key
 from conch.cli.clients.prompt_template import read_template, read_text
 from conch.cli.clients.triton_stream import Generated, TritonStream
 from conch.errors import ConchError, InvalidRequest

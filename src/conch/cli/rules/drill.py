@@ -1,12 +1,8 @@
 """`conch drill`: make an alert fire on a running system, and measure the time from the cause to the webhook."""
 
-import http.client
 import json
 import sys
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,11 +13,12 @@ from typing import Any
 
 from conch.cli.command_parser import CommandParser
 from conch.cli.rules.drill_causes import CommandCause, LoadCause
+from conch.errors import Unavailable
+from conch.fleet.metrics.prometheus_api import ask_prometheus
 from conch.url_credentials import check_no_credentials
 
 _FAILURE = 1
 _POLL_S = 0.25
-_API_TIMEOUT_S = 10
 _MARGIN_S = 300  # for scrapes, evaluations and the waits of Alertmanager
 _SCRAPE_TIMEOUT_S = 120
 _LISTEN = "127.0.0.1:9098"
@@ -194,19 +191,11 @@ class _Drill:
         return [each for each in alerts if each["labels"].get("alertname") == name]
 
     def _prometheus(self, path: str, **parameters: str) -> Any:
-        url = f"{self._given.prometheus.rstrip('/')}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        url = self._given.prometheus
         try:
-            with urllib.request.urlopen(url, timeout=_API_TIMEOUT_S) as response:  # noqa: S310  # checked by the parser
-                return json.load(response)["data"]
-        except urllib.error.HTTPError as error:
-            error.close()
-            reason = f"HTTP status {error.code} for /api/v1/{path}"
-        except OSError as error:
-            cause = getattr(error, "reason", error)
-            reason = getattr(cause, "strerror", None) or str(cause)
-        except (http.client.HTTPException, ValueError, KeyError, TypeError):
-            reason = f"the answer for /api/v1/{path} is not Prometheus's"
-        raise DrillError(f"cannot ask Prometheus at {self._given.prometheus}: {reason}; --prometheus is its URL")
+            return ask_prometheus(url, path, parameters)
+        except Unavailable as error:
+            raise DrillError(f"cannot ask Prometheus at {url}: {error.message}; --prometheus is its URL") from None
 
 
 def _proof(name: str) -> Any:

@@ -3,6 +3,7 @@
 from argparse import Action, ArgumentParser, ArgumentTypeError
 from pathlib import Path
 
+from conch.bench.api_key import KEY_HELP
 from conch.cli.bench.values import duration, slo
 from conch.cli.command_parser import CommandParser
 from conch.tuning.knobs import KNOBS
@@ -115,7 +116,7 @@ def _add_access(parser: CommandParser) -> None:
     access.add_argument("--grpc-url", metavar="URL", help="default: the port after that of --url")
     access.add_argument("--metrics-url", metavar="URL", help="metrics of the server, for memory")
     access.add_argument("--gpu-metrics-url", metavar="URL", help="of conch gpu-exporter or dcgm-exporter")
-    access.add_argument("--api-key-file", metavar="FILE", help="default: the variable CONCH_API_KEY")
+    access.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
     access.add_argument("--ca-file", metavar="FILE", help="certificates to trust")
     access.add_argument(
         "--server-wait", type=duration, default=_RESTORE_WAIT_S, metavar="TIME", help="for a server that is gone"

@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any
 
 from conch.errors import Unavailable
 from conch.fleet.child import Child
+from conch.fleet.metrics.prometheus_api import ask_prometheus
 from conch.fleet.readiness import answers_ok
 from conch.fleet.replica import Replica
 from conch.fleet.timing import LOOKBACK_S, SCRAPE_INTERVAL_S, Timing
@@ -36,14 +34,10 @@ class SeriesValue:
 
 def query(url: str, expr: str) -> list[SeriesValue]:
     """Return the result of an instant query. Raises Unavailable with the reason."""
-    target = f"{url}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
     try:
-        with urllib.request.urlopen(target, timeout=_QUERY_TIMEOUT_S) as response:  # noqa: S310 - http on loopback
-            rows = json.load(response)["data"]["result"]
-    except urllib.error.HTTPError as error:
-        raise Unavailable(f"Prometheus rejects the query {expr}: {error.read().decode(errors='replace')}") from None
-    except (OSError, ValueError, KeyError) as error:
-        raise Unavailable(f"Prometheus does not answer: {getattr(error, 'reason', None) or error}") from None
+        rows = ask_prometheus(url, "query", {"query": expr}, _QUERY_TIMEOUT_S)["result"]
+    except Unavailable as error:
+        raise Unavailable(f"Prometheus does not answer the query {expr}: {error.message}") from None
     return [SeriesValue(row["metric"], float(row["value"][1]), float(row["value"][0])) for row in rows]
 
 

@@ -181,8 +181,6 @@ def this_machine() -> MachineFacts:
     gpus = None
     if found:
         smallest = min(found, key=lambda gpu: gpu.memory_bytes)
-from conch.machine.cores import usable_cores
-from conch.machine.memory import total_memory
         known = gpu_type(smallest.name, smallest.memory_bytes) or GpuType(
             0, 0, 0, smallest.compute_capability >= _FP8_CAPABILITY
         )
@@ -194,7 +192,7 @@ from conch.machine.memory import total_memory
             known.tflops * 1e12,
             known.has_fp8,
         )
-    return MachineFacts(len(os.sched_getaffinity(0)), memory, gpus, _is_intel(), 0.0, FigureSource.MEASURED)
+    return MachineFacts(usable_cores(), total_memory(), gpus, _is_intel(), 0.0, FigureSource.MEASURED)
 
 
 def _is_intel() -> bool:

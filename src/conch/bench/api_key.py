@@ -1,4 +1,4 @@
-"""Read the API key for `conch chat` and `conch client`."""
+"""The API key that a client sends: of a file, or of the environment."""
 
 import os
 from pathlib import Path

@@ -5,13 +5,13 @@ where `Acme()` returns a `Collector`. The module is imported in the sampling pro
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from shutil import which
 
 from conch.accelerators.base import Collector, CollectorError
 from conch.accelerators.nvidia.driver import LIBRARY, has_nvidia_driver
+from conch.suggestion import did_you_mean
 
 ENTRY_POINTS = "conch.accelerators"
 
@@ -58,9 +58,8 @@ def create_collector(vendor: str) -> Collector:
     installed = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     place = BUILT_IN.get(vendor) or installed.get(vendor)
     if place is None:
-        close = get_close_matches(vendor, vendors())
-        hint = f"did you mean '{close[0]}'?" if close else f"known vendors: {', '.join(vendors())}"
-        raise CollectorError(f"there is no collector for the accelerator vendor '{vendor}'; {hint}")
+        hint = did_you_mean(vendor, vendors(), f"; known vendors: {', '.join(vendors())}")
+        raise CollectorError(f"there is no collector for the accelerator vendor '{vendor}'{hint}")
     module, _, name = place.partition(":")
     try:
         collector: Collector = getattr(import_module(module), name)()

@@ -24,6 +24,7 @@ from conch.alerts.services.catalog import SERVICES
 from conch.alerts.services.generic import body_of_template
 from conch.errors import ConfigError
 from conch.monitoring.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
+from conch.suggestion import did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DURATION = re.compile(r"(\d+)([smhd])")
@@ -95,8 +96,7 @@ class _ConfigReader:
         given = self._mapping(value, path, _TARGET)
         service = SERVICES.get(str(given.get("type", "")))
         if service is None:
-            near = get_close_matches(str(given.get("type", "")), SERVICES, 1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
+            hint = did_you_mean(str(given.get("type", "")), SERVICES)
             self._problem((*path, "type"), f"'type' must be one of {', '.join(SERVICES)}{hint}")
             return None
         if "secret" in given and service.sign is None:
@@ -262,9 +262,8 @@ class _ConfigReader:
             self._problem(path, f"{name} must be a mapping of names to values", once=True)
             return {}
         for name in _unknown(value, known):
-            near = get_close_matches(name, known or (), 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known or ())}"
-            self._problem((*path, name), f"unknown field '{name}'; {hint}")
+            hint = did_you_mean(name, known or (), f"; known are {', '.join(known or ())}")
+            self._problem((*path, name), f"unknown field '{name}'{hint}")
         return value
 
     def _problem(self, path: YamlPath, text: str, once: bool = False) -> None:

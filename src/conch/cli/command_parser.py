@@ -2,8 +2,10 @@
 
 import re
 from argparse import ArgumentParser, _SubParsersAction
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NoReturn
+
+from conch.suggestion import did_you_mean
 
 _MIN_SIMILARITY = 0.5  # of a suggestion
 _MAX_USAGE_LINES = 8
@@ -29,21 +31,15 @@ class CommandParser(ArgumentParser):
         if found := _CHOICE.match(message):
             known = [each.strip("' ") for each in found["known"].split(",")]
             subject = "unknown command" if found["argument"] == "command" else f"{found['argument']}: unknown value"
-            return f"{subject} '{found['word']}'{_did_you_mean(found['word'], known)} Known: {', '.join(known)}"
+            hint = did_you_mean(found["word"].lower(), known, ".", _MIN_SIMILARITY)
+            return f"{subject} '{found['word']}'{hint} Known: {', '.join(known)}"
         if found := _UNRECOGNIZED.match(message):
             options = sorted(_options(self))
             for word in found["words"].split():
                 name = word.partition("=")[0]
-                if name.startswith("-") and (suggestion := _did_you_mean(name, options, otherwise="")):
+                if name.startswith("-") and (suggestion := did_you_mean(name.lower(), options, cutoff=_MIN_SIMILARITY)):
                     return message + suggestion
         return message
-
-
-def _did_you_mean(word: str, known: Sequence[str], otherwise: str = ".") -> str:
-    from difflib import get_close_matches  # for errors only
-
-    near = get_close_matches(word.lower(), known, n=1, cutoff=_MIN_SIMILARITY)
-    return f"; did you mean '{near[0]}'?" if near else otherwise
 
 
 def _options(parser: ArgumentParser) -> Iterator[str]:

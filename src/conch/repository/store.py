@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from os import fstat
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from conch.repository.roots import LocalRoot, ModelLocation, Root
 from conch.repository.version_hints import missing_version
 from conch.repository.versions import version_files, versions_on_disk
 from conch.repository.watch import Fingerprint
+from conch.suggestion import did_you_mean
 from conch.triton_messages import ModelConfig as ConfigMessage
 
 _CONFIG_FILE = "config.pbtxt"
@@ -93,10 +93,9 @@ class Repository:
     def suggestion(self, name: str) -> str:
         """Return `; did you mean '…'?` with the most similar name, to end a sentence, "" if there is none."""
         try:
-            near = get_close_matches(name, self.names(), n=1, cutoff=_MIN_SIMILARITY)
+            return did_you_mean(name, self.names(), cutoff=_MIN_SIMILARITY)
         except ConfigError:
             return ""
-        return f"; did you mean '{near[0]}'?" if near else ""
 
     def snapshot(self) -> dict[str, Fingerprint]:
         """Return the fingerprints of all models, for `watch.changes`. Raises as `names` and `fingerprint`."""

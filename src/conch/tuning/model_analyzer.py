@@ -5,10 +5,10 @@ Source of the keys: model_analyzer/config/input/config_command_profile.py of ver
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from conch.monitoring.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
+from conch.suggestion import did_you_mean
 from conch.tuning.config_fields import FIELD_PREFIX
 from conch.tuning.objective import METRICS, MODEL_ANALYZER_METRICS, Constraint, Goal, Objective
 from conch.tuning.search.strategies import DEFAULT_STRATEGY
@@ -271,7 +271,7 @@ class _Reader:
         if tag not in MODEL_ANALYZER_METRICS:
             raise self._error(
                 (*path, tag),
-                f"unknown metric '{tag}'{_near(tag, MODEL_ANALYZER_METRICS)}; known: "
+                f"unknown metric '{tag}'{did_you_mean(tag, MODEL_ANALYZER_METRICS)}; known: "
                 f"{', '.join(MODEL_ANALYZER_METRICS)}",
             )
         return MODEL_ANALYZER_METRICS[tag]
@@ -421,7 +421,7 @@ class _Reader:
     def _check_keys(self, settings: Mapping[str, Any], path: YamlPath, known: frozenset[str]) -> None:
         for key in settings:
             if key not in known:
-                raise self._error((*path, str(key)), f"unknown key '{key}'{_near(str(key), known)}")
+                raise self._error((*path, str(key)), f"unknown key '{key}'{did_you_mean(str(key), known)}")
             if reason := _WITHOUT_EFFECT.get(key):
                 self._notice((*path, key), f"'{key}' has no effect: {reason}")
 
@@ -430,11 +430,6 @@ class _Reader:
 
     def _error(self, path: YamlPath, text: str) -> ProfileError:
         return ProfileError(f"{self._name}:{self._document.line(path)}: {text}")
-
-
-def _near(word: str, known: Any) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def _doubling(low: int, high: int) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from conch.backends.base import Instance, InstancePlan, ModelSource
@@ -18,6 +17,7 @@ from conch.backends.processes.sandbox import SETTINGS as SANDBOX_SETTINGS
 from conch.backends.python.backend import PythonBackend
 from conch.backends.python.environment import PARAMETER
 from conch.backends.python.model_code import Adapter
+from conch.model_files.json_object import read_json_object
 
 _ADAPTER = "conch_child.python.adapters.embedding_model"
 # Settings of an engine's backend that also apply to embedding models.
@@ -34,13 +34,15 @@ class EmbeddingModels:
 
     def accepts(self, source: ModelSource) -> bool:
         """Return whether a version's model.json has `"task": "embed"`, or vLLM's `"runner": "pooling"`."""
-        options = _read(source.version_directory / "model.json")
+        options = read_json_object(source.version_directory / "model.json")
         return options.get("task") == "embed" or options.get("runner") == "pooling"
 
     def complete(self, source: ModelSource) -> Mapping[str, Any]:
         """Return the configuration with an embedding's tensors. Raises ConfigError."""
         folder = source.version_directory
-        config = _read(folder / str(_read(folder / "model.json").get("model", ".")) / "config.json")
+        config = read_json_object(
+            folder / str(read_json_object(folder / "model.json").get("model", ".")) / "config.json"
+        )
         size = config.get("hidden_size")
         return embedding_document(source.config.document, size if isinstance(size, int) else -1)
 
@@ -63,12 +65,3 @@ class EmbeddingModels:
         """Release the processes' shared resources."""
         if self._python is not None:
             await self._python.stop()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object, an empty one for any other content: loading the model reports that."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}

@@ -5,9 +5,8 @@ they have reserved but not allocated yet is not offered again. Engines size thei
 `conch_child/engine/cache_size.py`, and report the result.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +16,6 @@ from conch.machine.memory import free_memory, resident_memory
 
 GIB = 1 << 30
 _MAX_DEFAULT_CACHE_BYTES = 16 * GIB
-_MAX_OPTIONS_BYTES = 16 * 2**20
 
 
 class Holder(Protocol):
@@ -94,14 +92,3 @@ class EngineMemory:
 def folder_size(directory: Path) -> int:
     """Return the bytes of the files in a folder, as an estimate of a model's weights."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-
-
-def read_options(path: Path) -> Mapping[str, Any]:
-    """Return the options in a `model.json`, none for an invalid file, which its engine will refuse."""
-    try:
-        if not path.is_file() or path.stat().st_size > _MAX_OPTIONS_BYTES:  # opening a pipe would block
-            return {}
-        options = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return options if isinstance(options, dict) else {}

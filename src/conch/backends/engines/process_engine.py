@@ -12,7 +12,7 @@ from conch.backends.base import ModelSource
 from conch.backends.engines.base import Engine, EngineBackend
 from conch.backends.engines.engine_process import EngineProcess
 from conch.backends.engines.interpreter import interpreter
-from conch.backends.engines.memory import EngineMemory, folder_size, read_options
+from conch.backends.engines.memory import EngineMemory, folder_size
 from conch.backends.processes.environment import ChildEnvironment
 from conch.backends.processes.fork_server import ForkServer
 from conch.backends.processes.launch import Launcher, Program
@@ -22,6 +22,7 @@ from conch.backends.progress import reported
 from conch.backends.python.settings import stub_timeout_s
 from conch.errors import ModelLoadError, Unavailable
 from conch.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest
+from conch.model_files.json_object import read_json_object
 
 MAIN = Path(child.__file__).with_name("engine_main.py")
 # Then the process is killed.
@@ -121,7 +122,7 @@ class ProcessEngine(Engine):
     async def _start_process(self) -> EngineProcess:
         process = EngineProcess(self._name, self.load, self._processes.died)
         directory = self._source.version_directory
-        cache = self._cache_bytes(await asyncio.to_thread(read_options, directory / "model.json"))
+        cache = self._cache_bytes(await asyncio.to_thread(read_json_object, directory / "model.json"))
         weights = await asyncio.to_thread(folder_size, directory)
         claim, offer = self._memory.claim(self._name, process, weights, cache)
         options = {**self._options(), "memory": offer}

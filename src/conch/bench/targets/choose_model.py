@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from conch.bench.targets.server_api import ListedModel
 from conch.bench.targets.target import TargetError
+from conch.suggestion import did_you_mean
 
 _MAX_LISTED = 20
 
@@ -38,12 +39,8 @@ def unknown_model(where: str, name: str, version: str, models: Sequence[ListedMo
     if of_name and version:
         versions = _joined(sorted({row.version for row in of_name if row.version}))
         return TargetError(f"model '{name}' of {where} has no version {version}; it has {versions}")
-    from difflib import get_close_matches  # for errors only
-
-    near = get_close_matches(name, ready, 1)
-    suggestion = f"; did you mean '{near[0]}'?" if near else ""
     listed = f" Ready models: {_joined(ready)}" if ready else ""
-    return TargetError(f"{where} has no model '{name}'{suggestion or '.' if listed else ''}{listed}")
+    return TargetError(f"{where} has no model '{name}'{did_you_mean(name, ready, '.') if listed else ''}{listed}")
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 
 from conch.check.finding import Finding, Place, Related
 from conch.check.model import CheckedModel
@@ -12,6 +11,7 @@ from conch.core.ensembles.flow import flow_of
 from conch.errors import ConchError, ConfigError
 from conch.model_config import EnsembleStep, ModelConfig
 from conch.repository.versions import chosen_versions
+from conch.suggestion import did_you_mean
 
 
 def check_ensembles(models: Mapping[str, CheckedModel | None]) -> Iterator[Finding]:
@@ -30,9 +30,8 @@ def _check(model: CheckedModel, models: Mapping[str, CheckedModel | None]) -> It
         if step.model_name not in models:
             others = sorted(models.keys() - {model.name})
             known = ", ".join(others) or "none"
-            near = get_close_matches(step.model_name, others, n=1)
             message = f"ensemble '{model.name}': step {number} names model '{step.model_name}', which does not exist"
-            message += f"; did you mean '{near[0]}'?" if near else ""
+            message += did_you_mean(step.model_name, others)
             yield Finding(rules.ENSEMBLE_MISSING, place, message, f"Other models of the repository: {known}.")
         elif inner is None or not (inner.knows_tensors or inner.config.is_ensemble):
             message = f"ensemble '{model.name}' was not checked: the tensors of model '{step.model_name}' are unknown"

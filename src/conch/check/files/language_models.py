@@ -4,7 +4,6 @@ No model is loaded. The code of the engine process reads the engine's arguments,
 engine's packages.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from conch.check.source import SourceFile
 from conch.errors import ConfigError
 from conch.llm.chat import ChatTemplate
 from conch.model_files.gguf_file import NotGguf, read_gguf
+from conch.model_files.json_object import read_json_object
 from conch.repository.config.resolve import resolve
 
 # Types of tensors that OpenVINO GenAI's reader of GGUF knows.
@@ -37,7 +37,6 @@ _GGUF_TYPES = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "
 _UNLIMITED_MEMORY: dict[str, Any] = {"free": 1 << 60, "capacity": 1 << 60, "promised": {}, "gpu_shares": {}}
 # Errors about a path that does not exist, from the readers of `model.json` and `multi_lora.json`.
 _ELSEWHERE = re.compile(r"(?:there is no|is not at|folder with an IR,) '(/[^']+)'")
-_MAX_JSON_BYTES = 64 << 20
 _AT = re.compile(r"line (\d+) column (\d+)")
 
 
@@ -123,9 +122,9 @@ def _gguf(model: CheckedModel, path: Path) -> Iterator[Finding]:
 
 def _context(model: CheckedModel, directory: Path, weights: Path) -> Iterator[Finding]:
     """Check the context of a checkpoint for vLLM; the other engines check it themselves."""
-    config = _read(weights / "config.json") if model.config.backend == "vllm" else {}
+    config = read_json_object(weights / "config.json") if model.config.backend == "vllm" else {}
     trained = config.get("max_position_embeddings")
-    asked = _read(directory / "model.json").get("max_model_len")
+    asked = read_json_object(directory / "model.json").get("max_model_len")
     if isinstance(trained, int) and isinstance(asked, int) and asked > trained and not config.get("rope_scaling"):
         message = f"max_model_len {asked} of model '{model.name}' exceeds the {trained} tokens of its config.json"
         yield Finding(rules.CONTEXT_LENGTH, Place(directory / "model.json"), message)
@@ -176,20 +175,10 @@ def _template_sources(weights: Path) -> Iterator[tuple[Path, str]]:
     if alone is not None:
         yield alone.path, alone.text
     path = weights / "tokenizer_config.json"
-    named = _read(path).get("chat_template") or ()
+    named = read_json_object(path).get("chat_template") or ()
     for each in named if isinstance(named, list) else [{"template": named}]:
         if isinstance(each, dict) and isinstance(each.get("template"), str):
             yield path, each["template"]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        if not path.is_file() or path.stat().st_size > _MAX_JSON_BYTES:  # reading a pipe would wait
-            return {}
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}  # the engine's library reports it
-    return document if isinstance(document, dict) else {}
 
 
 def _openvino_genai(directory: Path) -> Path:

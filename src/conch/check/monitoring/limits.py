@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 
 from conch.check.finding import Finding, Place
 from conch.check.monitoring.objects import MonitoringObject
@@ -11,6 +10,7 @@ from conch.check.source import SourceFile
 from conch.errors import ConfigError
 from conch.limits.annotations import read_annotations
 from conch.limits.limits_file import read_limits_text
+from conch.suggestion import did_you_mean
 
 _LIMITS_FILE = re.compile(r"^limits:.*\n(?:\s*(?:#.*)?\n)*\s*- ", re.MULTILINE)
 _LINE = re.compile(r"\bline ([0-9]+) of ")
@@ -45,8 +45,6 @@ def is_limits_file(source: SourceFile) -> bool:
 def _unknown_models(source: SourceFile, named: Sequence[str], models: frozenset[str]) -> Iterator[Finding]:
     for name in named:
         if models and name not in (*models, "*", ""):
-            near = get_close_matches(name, models, n=1)
-            suggestion = f"; did you mean '{near[0]}'?" if near else ""
-            message = f"limits for model '{name}', which no checked repository has{suggestion}"
+            message = f"limits for model '{name}', which no checked repository has{did_you_mean(name, models)}"
             place = source.find(rf"\bmodel:[ \t]*[\"']?{re.escape(name)}\b")
             yield Finding(rules.LIMITS_UNKNOWN_MODEL, place, message)

@@ -7,7 +7,6 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import inf
 from typing import Any
 
@@ -15,6 +14,7 @@ from conch.cli.command_parser import CommandParser
 from conch.cli.rules.drill_causes import CommandCause, LoadCause
 from conch.errors import Unavailable
 from conch.fleet.metrics.prometheus_api import ask_prometheus
+from conch.suggestion import did_you_mean
 from conch.url_credentials import check_no_credentials
 
 _FAILURE = 1
@@ -120,11 +120,9 @@ class _Drill:
         for name, rule in rules.items():
             if wanted in (_normal(name), _normal(name.removeprefix("Conch"))):
                 return dict(rule)
-        near = get_close_matches(self._given.name, rules, n=1, cutoff=0.4)
-        hint = f"; did you mean '{near[0]}'" if near else "; conch rules prometheus writes those of Conch"
-        raise DrillError(
-            f"Prometheus at {self._given.prometheus} has no alert '{self._given.name}'{hint}" + ("?" if near else "")
-        )
+        name = self._given.name
+        hint = did_you_mean(name, rules, "; conch rules prometheus writes those of Conch", cutoff=0.4)
+        raise DrillError(f"Prometheus at {self._given.prometheus} has no alert '{name}'{hint}")
 
     def _proof_s(self, name: str) -> float:
         return 0 if self._given.load or self._given.command else _proof(name).at_s

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from conch.errors import FailureReason
 from conch.metric_catalog.metric import MetricDefinition
+from conch.suggestion import did_you_mean
 
 # Labels that Prometheus, its operator and usual scrape configurations add.
 TARGET_LABELS = frozenset(
@@ -130,8 +131,7 @@ class MetricTable:
             for metric in self._catalog.values()
             for suffix in (("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",))
         ]
-        near = get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
-        return f"; did you mean '{near[0]}'?" if near else ""
+        return did_you_mean(name, names, cutoff=_MIN_SIMILARITY)
 
     def is_absent_everywhere(self, name: str) -> bool:
         """Return whether no exporter has a metric of this name."""

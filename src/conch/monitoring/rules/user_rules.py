@@ -7,6 +7,7 @@ from typing import Any
 
 from conch.monitoring.promql import parse_duration
 from conch.monitoring.yaml_documents import YamlDocument, YamlPath
+from conch.suggestion import did_you_mean
 
 _KEYS = ("alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations")
 _EXTENSIONS = ("debug", "update_entries_limit")  # of VictoriaMetrics
@@ -98,9 +99,9 @@ def _faults_of_group(group: dict[Any, Any], names: set[str]) -> Iterator[tuple[t
     shown = f"group '{group['name']}'" if group.get("name") else "a group"
     for key in map(str, group):
         if key not in (*_GROUP_KEYS, *_GROUP_EXTENSIONS):
-            near = get_close_matches(key.lower(), [each for each in _GROUP_KEYS if each not in group], n=1)
-            meant = f"did you mean '{near[0]}'?" if near else f"a group has {', '.join(_GROUP_KEYS)}"
-            yield (key,), f"{shown}: unknown key '{key}'; {meant}"
+            free = [each for each in _GROUP_KEYS if each not in group]
+            hint = did_you_mean(key.lower(), free, f"; a group has {', '.join(_GROUP_KEYS)}")
+            yield (key,), f"{shown}: unknown key '{key}'{hint}"
     if not group.get("name"):
         yield (), "a group has no name"
     elif str(group["name"]) in names:

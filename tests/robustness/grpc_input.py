@@ -8,7 +8,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from tests.robustness.http_input import infer_body, value
+from tests.robustness.http_input import value
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SERVICE = "/inference.GRPCInferenceService/"
@@ -120,11 +120,6 @@ def other_call(random: Random) -> tuple[str, bytes]:
         )
     )
     return name, bytes(message.SerializeToString())
-
-
-def json_neighbour(random: Random) -> bytes:
-    """Return a body of the other protocol: what a client sends to the wrong port."""
-    return infer_body(random)[1]
 
 
 # Framing.

@@ -51,7 +51,7 @@ class SimulatedMeter(TrialMeter):
 class SimulatedClient:
     """Answers as a server with one model; each load takes time on the clock."""
 
-    access = SimpleNamespace(url="http://elsewhere:8000")
+    access = SimpleNamespace(url="http://elsewhere:8000", is_local=False)
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

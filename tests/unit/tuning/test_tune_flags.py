@@ -21,9 +21,9 @@ def test_a_server_that_does_not_run_is_named_without_a_python_error(
     monkeypatch.chdir(tmp_path)
     with socket.socket() as reserved:  # bound, but not listening
         reserved.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
-        assert tune(["echo", "--url", url]) == 1
-    expected = f"no answer from {url}: connection refused; is the server running, on this port?"
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        assert tune(["echo", "--url", f"http://{address}"]) == 1
+    expected = f"nothing listens at {address}: connection refused; is the server running, on this port?"
     assert capsys.readouterr().err == f"conch tune: {expected}\n"
 
 
@@ -35,6 +35,6 @@ def test_a_page_instead_of_an_answer_is_shortened(
     with scripted({"/v2": (404, {}, page)}) as address:
         assert tune(["echo", "--url", f"http://{address}"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("conch tune: GET /v2 answered 404 and b'<!DOCTYPE HTML>")
+    assert error.startswith("conch tune: GET /v2 answered 404 and '<!DOCTYPE HTML>")
     assert error.endswith("which is not JSON; is the URL that of an inference server?\n")
     assert len(error) < 200

@@ -47,6 +47,8 @@ def check_queries(
 def _document_of(each: MonitoringObject) -> YamlDocument:
     """Return an object as a document, with the lines of its parts."""
     length = len(each.path)
+    if length and each.kind not in ("", "PrometheusRule") and "groups" not in mapping(each.value, "spec"):
+        return YamlDocument(each.value)  # one of a list of objects, without rules: its lines are not used
     lines = {path[length:]: line for path, line in each.document.lines.items() if path[:length] == each.path}
     if isinstance(each.document.value, list):  # a list of rules, which stands below "rules" in the object
         lines = {("rules", *path): line for path, line in lines.items()}

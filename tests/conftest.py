@@ -4,6 +4,7 @@ import faulthandler
 import gc
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,13 @@ def default_signals() -> None:
     for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_signal_handlers() -> Iterator[None]:
+    """Keep Go programs that are libraries out of the processes of tests: their signal handlers replace Python's."""
+    yield
+    assert "helm_python" not in sys.modules, "see tests/helm_process.py"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,6 +6,7 @@ import pytest
 
 from conch.check.deployment import charts
 from conch.check.deployment.charts import template_line
+from tests.helm_process import require_helm
 from tests.unit.check.repository import found, ids, one, write
 
 DEPLOYMENT = """
@@ -53,7 +54,7 @@ def chart(root: Path, template: str = DEPLOYMENT, values: str = VALUES) -> Path:
 
 @pytest.fixture
 def helm() -> None:
-    pytest.importorskip("helm_python")
+    require_helm()
 
 
 @pytest.mark.slow

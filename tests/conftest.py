@@ -1,10 +1,10 @@
 """Which tests run first, what is said at once about those that fail, and a temporary folder for each test process."""
 
+import ctypes
 import faulthandler
 import gc
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,11 +75,28 @@ def default_signals() -> None:
             signal.signal(number, handler)
 
 
-@pytest.fixture(scope="session", autouse=True)
+class _SignalStack(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def _signal_state() -> tuple[object, ...]:
+    libc = ctypes.CDLL(None)
+    stack, action = _SignalStack(), ctypes.create_string_buffer(256)
+    libc.sigaltstack(None, ctypes.byref(stack))
+    libc.sigaction(signal.SIGSEGV, None, action)
+    return stack.address, stack.size, action.raw[: ctypes.sizeof(ctypes.c_void_p)]
+
+
+@pytest.fixture(scope="module", autouse=True)
 def own_signal_handlers() -> Iterator[None]:
-    """Keep Go programs that are libraries out of the processes of tests: their signal handlers replace Python's."""
+    """Keep libraries out of the processes of tests that crash them at a later signal.
+
+    Helm's (tests/helm_process.py) replaces signal handlers, OpenVINO GenAI's (tests/backends/engines/ir_model.py) their
+    stack.
+    """
+    before = _signal_state()
     yield
-    assert "helm_python" not in sys.modules, "see tests/helm_process.py"
+    assert _signal_state() == before, "a library has replaced the signal handlers or their stack"
 
 
 @pytest.fixture(scope="session", autouse=True)

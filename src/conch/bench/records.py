@@ -5,6 +5,7 @@ All times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine s
 
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,9 +71,9 @@ CHUNK = np.dtype(
 )
 """One row for each content chunk of a streamed answer, those of one request in succession."""
 
-Records = NDArray[np.void]
+Records: TypeAlias = NDArray[np.void]
 """Rows of RECORD."""
-Chunks = NDArray[np.void]
+Chunks: TypeAlias = NDArray[np.void]
 """Rows of CHUNK."""
 
 

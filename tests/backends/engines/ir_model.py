@@ -1,15 +1,23 @@
-"""The language model of `gguf_model.py` as a folder in OpenVINO's IR, and LoRA adapters for it."""
+"""The language model of `gguf_model.py` as a folder in OpenVINO's IR, and LoRA adapters for it.
+
+    python -m tests.backends.engines.ir_model FOLDER
+
+converts the folder's model.gguf. It is a separate process, because pipelines of OpenVINO GenAI replace the stack of
+signal handlers, free it when they end in another order than they began, and leave it to the next signal.
+"""
 
 import json
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
-import openvino
-import openvino_genai as genai
 
 from tests.backends.engines.gguf_model import write_gguf
+
+CHECKOUT = Path(__file__).parents[3]
 
 
 def write_ir(folder: Path, gguf: Path | None = None) -> Path:
@@ -20,12 +28,22 @@ def write_ir(folder: Path, gguf: Path | None = None) -> Path:
         write_gguf(file)
     else:
         shutil.copy(gguf, file)
+    subprocess.run([sys.executable, "-m", __name__, folder], cwd=CHECKOUT, timeout=300, check=True)
+    file.unlink()
+    return folder
+
+
+def convert(folder: Path) -> None:
+    """Write the IR beside model.gguf."""
+    import openvino
+    import openvino_genai as genai
+
+    file = folder / "model.gguf"
     scheduler = genai.SchedulerConfig()
     scheduler.num_kv_blocks = 2
     genai.ContinuousBatchingPipeline(str(file), scheduler, "CPU", {"enable_save_ov_model": True})
     with warnings.catch_warnings(action="ignore"):  # what the package imports for it warns
         genai.Tokenizer(str(file), {"enable_save_ov_model": True})
-    file.unlink()
     saved = folder / "openvino_model.xml"
     model = openvino.Core().read_model(saved)
     for layer in model.get_ordered_ops():
@@ -41,7 +59,6 @@ def write_ir(folder: Path, gguf: Path | None = None) -> Path:
     del model, layer, weight  # they have the weights' file mapped
     for suffix in (".xml", ".bin"):
         renamed.with_suffix(suffix).replace(saved.with_suffix(suffix))
-    return folder
 
 
 def write_adapter(path: Path, *, seed: int = 1) -> Path:
@@ -60,3 +77,7 @@ def write_adapter(path: Path, *, seed: int = 1) -> Path:
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(map(np.ndarray.tobytes, tensors.values())))
     return path
+
+
+if __name__ == "__main__":
+    convert(Path(sys.argv[1]))

@@ -288,7 +288,10 @@ def test_a_prompt_is_truncated(client: openai.OpenAI) -> None:
     assert kept("one two three", truncate_prompt_tokens=2, truncation_side="right") == ("one twoone", 2)
     assert kept("one " * 1000, truncate_prompt_tokens=-1)[1] == 399
     answer = client.completions.create(
-        model="chat", prompt="copy a folder " * 2000, max_tokens=2, extra_body={"truncate_prompt_tokens": -1}
+        model="chat",
+        prompt="copy a folder " * 2000,
+        max_tokens=2,
+        extra_body={"truncate_prompt_tokens": -1, "ignore_eos": True},
     )
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 2

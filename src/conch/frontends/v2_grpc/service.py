@@ -150,6 +150,7 @@ class InferenceService:
         return index
 
     async def _load(self, request: Message) -> Message:
+        await asyncio.sleep(0)  # parsing took its time, and strings of megabytes are decoded now
         _refuse_repository_name(request)
         config, files = proto_documents.load_parameters(request.parameters)
         await self._control.load(request.model_name, config, files)

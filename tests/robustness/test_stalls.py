@@ -400,7 +400,7 @@ def test_a_grpc_message_blocks_no_other_client(server: ConchProcess, longest: An
 @pytest.mark.parametrize("what", ["name", "config"])
 def test_a_grpc_load_blocks_no_other_client(server: ConchProcess, longest: Any, what: str) -> None:
     """The log and the error repeat names."""
-    message = service_pb2.RepositoryModelLoadRequest(model_name="a" * 20 * MIB if what == "name" else "new")
+    message = service_pb2.RepositoryModelLoadRequest(model_name="a" * 8 * MIB if what == "name" else "new")
     if what == "config":
         message.parameters["config"].string_param = '{"%s":1}' % ("a" * (2 * MIB - 10))
     limits = [("grpc.max_send_message_length", -1)]

@@ -48,7 +48,14 @@ async def pool() -> AsyncIterator[OffloadPool]:
 
 
 def workers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "conch.frontends.offload.worker" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "conch.frontends.offload.worker" in command(child)]
+
+
+def command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # it has just ended, and may not be reaped yet
+        return []
 
 
 async def test_a_job_returns_values_and_buffers(pool: OffloadPool) -> None:

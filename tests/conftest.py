@@ -89,10 +89,10 @@ def _signal_state() -> tuple[object, ...]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_signal_handlers() -> Iterator[None]:
-    """Keep libraries out of the processes of tests that crash them at a later signal.
+    """Keep libraries out of the processes of tests that replace signal handlers or their stack.
 
-    Helm's (tests/helm_process.py) replaces signal handlers, OpenVINO GenAI's (tests/backends/engines/ir_model.py) their
-    stack.
+    Helm's does the first (tests/helm_process.py). OpenVINO GenAI's does the second, after which a test that raised a
+    signal died without a message (tests/backends/engines/ir_model.py).
     """
     before = _signal_state()
     yield

@@ -25,7 +25,7 @@ with helm_python.Chart.load(sys.argv[1]) as chart:
 
 
 def require_helm() -> None:
-    """Skip the test where Helm is missing. Does not import it: Go's signal handlers have crashed test processes."""
+    """Skip the test where Helm is missing. Does not import it: Go's runtime replaces signal handlers."""
     if find_spec("helm_python") is None:
         pytest.skip("helm-python-sdk has no wheel for this platform")
 

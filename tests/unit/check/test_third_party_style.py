@@ -269,13 +269,11 @@ def test_configurations(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_files(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("yaml")
     write(tmp_path / name, FILES[name])
     assert [(each.rule.id, each.message) for each in found(tmp_path) if each.rule.severity is not Severity.NOTICE] == []
 
 
 def test_all_files_together(tmp_path: Path) -> None:
-    pytest.importorskip("yaml")
     for name, text in FILES.items():
         write(tmp_path / name, text)
     write(tmp_path / "GUIDE.md", "Another folder's images are none of its business.\n")

@@ -126,7 +126,6 @@ def test_a_selected_rule_without_its_package_is_not_silent(
 
 
 def test_a_field_that_only_the_schemas_know(tmp_path: Path) -> None:
-    pytest.importorskip("kubernetes_validate")
     write(tmp_path / "a.yaml", DEPLOYMENT)
     assert ids(tmp_path) == ["manifest-invalid"]
 

@@ -7,43 +7,44 @@ from codecs import lookup
 from importlib import import_module
 from io import TextIOWrapper
 
-# Sub-command → its module in conch.cli, and its help. It parses its arguments and returns the exit status.
-_COMMANDS = {
-    "advise": ("advise", "recommend engine, backend, layout and GPUs for models; see conch advise --help"),
-    "alerts": (
-        "monitoring.alerts",
-        "receive alerts of Alertmanager and send them to chat services; see conch alerts --help",
-    ),
-    "audit": ("monitoring.audit", "verify the audit log of limits; see conch audit verify --help"),
-    "autoscale": (
-        "autoscale.command",
-        "simulate autoscalers, and explain one that does not scale; see conch autoscale --help",
-    ),
-    "bench": ("bench.command", "measure a server: latency, throughput, tokens; see conch bench --help"),
-    "chat": ("clients.chat", "chat with a language model in the terminal over the OpenAI API"),
-    "check": ("check", "check a model repository for errors without starting a server"),
-    "client": ("clients.client", "send a file of prompts to a server; see conch client --help"),
-    "dashboards": ("monitoring.dashboards", "write Grafana dashboards; see conch dashboards --help"),
-    "drill": ("rules.drill", "make an alert fire on a running system, and time it; see conch drill --help"),
-    "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
-    "fleet": ("fleet.command", "run replicas behind a proxy and scale them with an HPA; see conch fleet --help"),
-    "gpu-exporter": (
-        "monitoring.gpu_exporter",
-        "export metrics of GPUs and other accelerators; see conch gpu-exporter --help",
-    ),
-    "health": ("serving.health", "ask a server whether it is ready; the health check of containers"),
-    "k8s": ("k8s.command", "write Kubernetes objects of a deployment; see conch k8s render --help"),
-    "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),
-    "rules": ("rules.command", "write alerting rules, and find alerts that can never fire; see conch rules --help"),
-    "serve": ("serving.serve", "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"),
-    "trace": ("monitoring.trace", "show recorded traces of requests as waterfalls; see conch trace view --help"),
-    "translate": (
-        "monitoring.translate",
-        "rewrite dashboards and rules for other metric names; see conch translate --help",
-    ),
-    "tune": ("tune.command", "find the best configuration of a model by measuring; see conch tune --help"),
-    "tunnel": ("monitoring.tunnel", "forward a metrics port over SSH, supervised; see conch tunnel --help"),
+# Task → its sub-commands: name → module in conch.cli, help. A command parses its arguments and returns the exit status.
+_TASKS = {
+    "serve": {
+        "serve": ("serving.serve", "serve a model repository over HTTP and gRPC"),
+        "health": ("serving.health", "ask a server whether it is ready; the health check of containers"),
+    },
+    "models": {
+        "repo": ("repository.command", "add, list, show, pack and pull models"),
+        "check": ("check", "find errors in repositories, manifests and rules"),
+    },
+    "clients": {
+        "chat": ("clients.chat", "chat with a language model in the terminal"),
+        "client": ("clients.client", "send a file of prompts to a server"),
+    },
+    "measure and choose": {
+        "bench": ("bench.command", "measure a server: latency, throughput, tokens"),
+        "tune": ("tune.command", "find the best configuration of a model by measuring"),
+        "advise": ("advise", "recommend engine, backend, layout and GPUs for models"),
+        "engine": ("engine.command", "plan the GPUs for a language model"),
+    },
+    "observe": {
+        "rules": ("rules.command", "write alerting rules, and find alerts that can never fire"),
+        "drill": ("rules.drill", "make an alert fire on a running system, and time it"),
+        "alerts": ("monitoring.alerts", "receive alerts of Alertmanager and send them to chat services"),
+        "dashboards": ("monitoring.dashboards", "write Grafana dashboards"),
+        "translate": ("monitoring.translate", "rewrite dashboards and rules for other metric names"),
+        "trace": ("monitoring.trace", "show recorded traces of requests as waterfalls"),
+        "audit": ("monitoring.audit", "verify the audit log of limits"),
+        "gpu-exporter": ("monitoring.gpu_exporter", "export metrics of GPUs and other accelerators"),
+        "tunnel": ("monitoring.tunnel", "forward a metrics port over SSH, supervised"),
+    },
+    "deploy and scale": {
+        "k8s": ("k8s.command", "write Kubernetes objects of a deployment"),
+        "autoscale": ("autoscale.command", "simulate autoscalers, and explain one that does not scale"),
+        "fleet": ("fleet.command", "run replicas behind a proxy and scale them with an HPA"),
+    },
 }
+_COMMANDS = {name: module for commands in _TASKS.values() for name, (module, _) in commands.items()}
 
 _BROKEN_PIPE = 141  # as of a program that SIGPIPE ended
 _GLOBAL_FLAGS = ("--help", "--version")
@@ -59,8 +60,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments and arguments[0] in _COMMANDS:
         name = arguments[0]
-        module, _ = _COMMANDS[name]
-        run = getattr(import_module(f"conch.cli.{module}"), name.replace("-", "_"))
+        run = getattr(import_module(f"conch.cli.{_COMMANDS[name]}"), name.replace("-", "_"))
         try:
             status = run(arguments[1:])
             print(end="", flush=True)
@@ -92,16 +92,33 @@ def _configure_encodings() -> None:
 
 def _without_command(arguments: list[str]) -> None:
     """Handle --help, --version and invalid commands. Exits the process."""
+    from argparse import SUPPRESS, RawDescriptionHelpFormatter
+
     from conch.build_info import build_line
     from conch.cli.command_parser import CommandParser
 
-    parser = CommandParser("conch", description="An inference server for Triton's model repositories, in Python.")
+    parser = CommandParser(
+        "conch",
+        usage="conch [-h] [--version] COMMAND …",
+        description="An inference server for Triton's model repositories, in Python.",
+        epilog=_command_list(),
+        formatter_class=RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"conch {build_line()}")
-    commands = parser.add_subparsers(title="commands", metavar="command", required=True)
-    for name, (_, text) in _COMMANDS.items():
-        commands.add_parser(name, help=text)
+    commands = parser.add_subparsers(metavar="command", required=True, help=SUPPRESS)
+    for name in _COMMANDS:
+        commands.add_parser(name)
     if arguments[0] == "help":
         arguments = ["--help"]
-    elif arguments[0].startswith("--") and not any(each.startswith(arguments[0]) for each in _GLOBAL_FLAGS):
+    elif arguments[0].startswith("--") and not any(flag.startswith(arguments[0]) for flag in _GLOBAL_FLAGS):
         parser.error(f"the first argument must be a command: conch serve {arguments[0]} …")
     parser.parse_args(arguments)
+
+
+def _command_list() -> str:
+    """Return the commands by task, a line each."""
+    width = max(map(len, _COMMANDS))
+    lines: list[str] = []
+    for task, commands in _TASKS.items():
+        lines += [f"{task}:", *(f"  {name:<{width}}  {text}" for name, (_, text) in commands.items()), ""]
+    return "\n".join([*lines, "conch COMMAND --help describes a command."])

@@ -30,6 +30,15 @@ def test_help_names_the_commands() -> None:
     assert "usage: conch " in result.stdout
 
 
+def test_help_groups_the_commands_by_task_in_80_columns_with_serve_first() -> None:
+    text = conch_command("--help").stdout
+    tasks = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert tasks[:2] == ["options:", "serve:"]
+    assert len(tasks) > 4
+    assert len(re.findall(r"^  [a-z0-9-]+  ", text, re.MULTILINE)) >= 22
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_help_loads_nothing_that_it_does_not_need() -> None:
     script = (
         "import sys\n"

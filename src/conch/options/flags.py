@@ -19,6 +19,9 @@ ENVIRONMENT_PREFIX = "CONCH_"
 _MIN_VARIABLE_SIMILARITY = 0.75  # of difflib, for a suggestion
 _MIN_FLAG_SIMILARITY = 0.6
 _FOLDER_FLAG = "model-repository"  # suggested for a folder without a flag
+_MODEL_FILE = re.compile(r"\.(gguf|onnx|xml|pt|pt2|pth|bst|ubj|tl|joblib|pkl|safetensors)$", re.IGNORECASE)
+_NO_SUGGESTION = "--help lists all flags"
+_MISSING = " is missing"
 _FLAG = re.compile(r"--([a-z0-9][a-z0-9_-]*)")
 _VARIABLE = re.compile(rf"{ENVIRONMENT_PREFIX}[A-Z0-9_]+")
 _SERVICE_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?$")
@@ -96,9 +99,7 @@ def read_arguments(flags: Sequence[Flag], argv: Iterable[str], problems: list[st
     while words:
         word = words.pop(0)
         if not word.startswith("--") or word == "--":
-            # A problem that names the flag suppresses the one that the flag is missing.
-            suggestion = f"did you mean '--{_FOLDER_FLAG}={word}'?" if _is_folder_flag(word, by_name) else ""
-            problems.append(f"unexpected argument '{word}'; {suggestion or 'flags begin with two dashes'}")
+            problems.append(f"unexpected argument '{word}'; {_meant_by(word, by_name)}")
             continue
         name, equals, text = word[2:].partition("=")
         flag = by_name.get(name)
@@ -153,10 +154,13 @@ def unknown_variables(flags: Sequence[Flag], environ: Mapping[str, str]) -> list
 def independent_problems(flags: Sequence[Flag], earlier: Iterable[str], later: Iterable[str]) -> list[str]:
     """Return those of the `later` problems that name none of the flags in the `earlier` ones.
 
-    A flag that could not be parsed has its default, so checks that involve it would report a consequence.
+    A flag that could not be parsed has its default, so checks that involve it would report a consequence. An unknown
+    flag that resembles none may have been meant for one that is missing.
     """
-    invalid = _flags_named(flags, "\n".join(earlier))
-    return [problem for problem in later if not invalid & _flags_named(flags, problem)]
+    before = "\n".join(earlier)
+    invalid = _flags_named(flags, before)
+    later = [problem for problem in later if not invalid & _flags_named(flags, problem)]
+    return [problem for problem in later if _MISSING not in problem] if _NO_SUGGESTION in before else later
 
 
 def _flags_named(flags: Sequence[Flag], text: str) -> frozenset[str]:
@@ -180,10 +184,19 @@ def _read_value(flag: Flag, text: str, source: str, given: list[Given], problems
         given.append(Given(flag, value, source))
 
 
-def _is_folder_flag(word: str, known: Iterable[str]) -> bool:
-    return _FOLDER_FLAG in known and not word.startswith("-") and Path(word).is_dir()
+def _meant_by(word: str, known: Iterable[str]) -> str:
+    """Return what would be right in place of a word without a flag.
+
+    A text that names the repository's flag suppresses the problem that it is missing.
+    """
+    if _FOLDER_FLAG in known and not word.startswith("-"):
+        if "://" in word or Path(word).is_dir():
+            return f"did you mean '--{_FOLDER_FLAG}={word}'?"
+        if _MODEL_FILE.search(word) or Path(word).is_file():
+            return f"add a file to a repository with 'conch repo add {word}', then serve it: --{_FOLDER_FLAG}=models"
+    return "flags begin with two dashes"
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name.replace("_", "-").lower(), known, n=1, cutoff=_MIN_FLAG_SIMILARITY)
-    return f"did you mean '--{near[0]}'?" if near else "--help lists all flags"
+    return f"did you mean '--{near[0]}'?" if near else _NO_SUGGESTION

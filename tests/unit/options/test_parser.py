@@ -193,11 +193,14 @@ def test_all_problems_are_reported_together() -> None:
             {"CONCH_GRPC_PORT": "x"},
             "CONCH_GRPC_PORT: expected a whole number (port), 0 to 65535, got 'x'",
         ),
+        (["--frobnicate", "--http-port=8005"], {}, "unknown flag '--frobnicate'; --help lists all flags"),
+        (["model.gguf"], {}, "unexpected argument 'model.gguf'; add a file to a repository with 'conch repo add model"),
+        (["s3://b/models"], {}, "unexpected argument 's3://b/models'; did you mean '--model-repository=s3://b/models'"),
         (["{r}", "--grpc-use-ssl=true", f"--grpc-server-key={__file__}", "--grpc-server-crt=x"], {}, "unknown flag"),
     ],
 )
 def test_one_mistake_is_one_problem(repository: str, arguments: list[str], environ: dict[str, str], only: str) -> None:
-    (found,) = problems([each.replace("{r}", repository) for each in arguments], environ)
+    (found,) = problems([word.replace("{r}", repository) for word in arguments], environ)
     assert found.startswith(only)
 
 

@@ -18,7 +18,7 @@ FILENAMES = {
 
 _MAGIC = {
     "xgboost": re.compile(rb"binf"),
-    "xgboost_json": re.compile(rb'\s*\{\s*"'),
+    "xgboost_json": re.compile(rb'\s*\{.*"learner"', re.DOTALL),
     "xgboost_ubj": re.compile(rb"\{[iUIlL$#]"),
     "lightgbm": re.compile(rb"tree\r?\n"),
     # The version of treelite, three numbers of four bytes.
@@ -26,7 +26,7 @@ _MAGIC = {
 }
 # Files of XGBoost's old binary format need not begin with its magic number.
 _WITHOUT_MAGIC = "xgboost"
-_MAX_MAGIC_BYTES = 64
+_MAX_MAGIC_BYTES = 256
 _PICKLES = (".pkl", ".pickle", ".joblib")
 
 

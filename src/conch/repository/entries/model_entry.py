@@ -16,11 +16,13 @@ from conch.backends.fil.forest_files import FILENAMES, detect_form
 from conch.backends.pytorch.archive import Format, open_archive
 from conch.errors import InvalidRequest
 from conch.model_files.onnx_file import NotOnnx, read_onnx
-from conch.repository.entries.model_kinds import PICKLES, Kind, find_model, is_forest, is_part
-from conch.tensor import BYTES
+from conch.repository.entries.model_kinds import FOREST_ENDINGS, PICKLES, Kind, find_model, is_forest, is_part
+from conch.suggestion import did_you_mean
+from conch.tensor import BYTES, DATATYPES
 from conch.triton_messages import ModelConfig as ConfigMessage
 
 _NO_TENSOR = "ONNX type 0"
+_COMMON_ENDINGS = (".json", ".txt", ".model")  # of forests, and of many other files
 _LFS_HEAD = b"version https://git-lfs"
 _CONVERSION = "optimum-cli export openvino --model {source} FOLDER"
 
@@ -70,11 +72,19 @@ def _of_folder(folder: Path, options: EntryOptions) -> Entry:
 
 
 def _of_file(path: Path, options: EntryOptions) -> Entry:
-    make = _forest if is_forest(path.name) else _FILES.get(path.suffix.lower())
+    make = _forest if is_forest(path.name) or _is_forest_inside(path) else _FILES.get(path.suffix.lower())
     if make is None:
-        known = ", ".join(each for each in _FILES if each not in PICKLES)
-        raise InvalidRequest(f"'{path}' is not a model: expected {known}, or a folder with a language model")
+        known = ", ".join(ending for ending in (*_FILES, *FOREST_ENDINGS) if ending not in PICKLES)
+        raise InvalidRequest(
+            f"'{path}' is not a model: expected {known}, a forest of XGBoost or LightGBM "
+            f"({', '.join(_COMMON_ENDINGS)}), or a folder with a language model"
+        )
     return make(path, options)
+
+
+def _is_forest_inside(path: Path) -> bool:
+    """Whether a file of any name begins as forests do; their endings are common."""
+    return path.suffix.lower() in _COMMON_ENDINGS and bool(detect_form(path))
 
 
 def _ir_folder(folder: Path, names: Iterable[str], options: EntryOptions) -> Entry:
@@ -236,20 +246,23 @@ def _config(backend: str, options: EntryOptions | None = None, filename: str = "
             return ""
         if options.inputs or options.outputs:
             document["max_batch_size"] = options.max_batch_size
-            document["input"] = [_tensor(*each) for each in options.inputs]
-            document["output"] = [_tensor(*each) for each in options.outputs]
+            document["input"] = [_tensor("--input", *spec) for spec in options.inputs]
+            document["output"] = [_tensor("--output", *spec) for spec in options.outputs]
         if filename:
             document["default_model_filename"] = filename
     try:
         text: str = MessageToString(ParseDict(document, ConfigMessage()))
-    except ParseError as error:
+    except ParseError as error:  # a size of more than 64 bits
         raise InvalidRequest(f"--input or --output: {error}") from None
     return text
 
 
-def _tensor(name: str, datatype: str, dims: Sequence[int]) -> dict[str, Any]:
-    written = "STRING" if datatype.upper() == BYTES else datatype.upper()
-    return {"name": name, "data_type": f"TYPE_{written.removeprefix('TYPE_')}", "dims": dims}
+def _tensor(flag: str, name: str, datatype: str, dims: Sequence[int]) -> dict[str, Any]:
+    wire = datatype.upper().removeprefix("TYPE_").replace("STRING", BYTES)
+    if wire not in DATATYPES:
+        hint = did_you_mean(wire, sorted(DATATYPES), f"; expected {', '.join(sorted(DATATYPES))}")
+        raise InvalidRequest(f"{flag} {name}: unknown datatype '{datatype}'{hint}")
+    return {"name": name, "data_type": "TYPE_STRING" if wire == BYTES else f"TYPE_{wire}", "dims": dims}
 
 
 def _beside(path: Path, needed: Path, kind: str) -> Path:

@@ -11,8 +11,8 @@ from conch.errors import InvalidRequest
 # Endings of models in a single file, in order of preference.
 SINGLE_FILES = (".gguf", ".onnx", ".xml", ".pt", ".pt2")
 # Forests, whose other endings are those of many files, and pickles of scikit-learn and others.
-_FOREST_ENDINGS = (".bst", ".ubj", ".tl")
-_FOREST_NAMES = ("model.json", "xgboost.json", "xgboost.model", "model.txt")
+FOREST_ENDINGS = (".bst", ".ubj", ".tl")
+FOREST_NAMES = ("model.json", "xgboost.json", "xgboost.model", "model.txt")
 PICKLES = (".joblib", ".pkl", ".pickle")
 # Endings of configurations, tokenizers and templates of language models.
 _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
@@ -54,7 +54,7 @@ def name_of(path: Path) -> str:
 
 def is_forest(name: str) -> bool:
     """Whether a file of this name can be a forest of XGBoost, LightGBM or treelite."""
-    return name.endswith(_FOREST_ENDINGS) or name in _FOREST_NAMES
+    return name.endswith(FOREST_ENDINGS) or name in FOREST_NAMES
 
 
 def find_model(names: Sequence[str], where: str) -> Found:
@@ -76,7 +76,7 @@ def find_model(names: Sequence[str], where: str) -> Found:
     present = ", ".join(names[:8]) or "nothing"
     raise InvalidRequest(
         f"{where} contains no model: expected openvino_model.xml with openvino_tokenizer.xml, config.json with "
-        f".safetensors files, or one of {', '.join((*SINGLE_FILES, *_FOREST_ENDINGS, *_FOREST_NAMES))}; found {present}"
+        f".safetensors files, or one of {', '.join((*SINGLE_FILES, *FOREST_ENDINGS, *FOREST_NAMES))}; found {present}"
     )
 
 

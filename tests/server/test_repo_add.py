@@ -1,11 +1,16 @@
 """`conch repo add`: models from files, folders and a Hub, then served."""
 
+import fcntl
 import json
 import os
+import pty
 import resource
+import struct
 import subprocess
 import sys
+import termios
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 from conch.cli.check import check
 from conch.cli.repository.command import repo
 from tests.backends.engines.gguf_model import write_gguf
+from tests.backends.fil.test_fil import train
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.backends.pytorch.torch_models import Doubled, write_script
 from tests.server.hub import Hub
@@ -217,6 +223,53 @@ def test_names_stay_inside_and_existing_models_are_kept(tmp_path: Path, capsys: 
     assert [path.name for path in models.iterdir()] == ["m"]
 
 
+def test_a_forest_of_any_name_is_recognized_by_its_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("xgboost", "two")[0].save_model(tmp_path / "churn.json")
+    train("lightgbm", "two")[0].save_model(tmp_path / "risk.txt")
+    for source, written in (("churn.json", "xgboost.json"), ("risk.txt", "model.txt")):
+        assert add("--repository", tmp_path / "models", tmp_path / source) == 0
+        assert tree(tmp_path / "models" / Path(source).stem) == [f"1/{written}", "config.pbtxt"]
+    capsys.readouterr()
+    (tmp_path / "notes.json").write_text('{"title": "no forest"}')
+    assert add("--repository", tmp_path / "models", tmp_path / "notes.json") == 1
+    error = capsys.readouterr().err
+    assert "'" + str(tmp_path / "notes.json") + "' is not a model" in error
+    assert "a forest of XGBoost or LightGBM" in error
+
+
+@pytest.mark.parametrize(
+    ("datatype", "problem"),
+    [("FP3", "unknown datatype 'FP3'; did you mean 'FP32'?"), ("QUUX", "unknown datatype 'QUUX'; expected BF16, BOOL")],
+)
+def test_a_misspelt_datatype_is_named(
+    datatype: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_identity(tmp_path / "identity", FP32, ["n", 4]) / "1" / "model.onnx"
+    assert add("--repository", tmp_path / "models", "--name=m", f"--input=x:{datatype}:2", model) == 1
+    assert f"--input x: {problem}" in capsys.readouterr().err
+
+
+def test_a_list_splits_no_name_on_a_terminal_of_80_columns(tmp_path: Path) -> None:
+    name = "a_detector_of_scratches_on_metal_plates"
+    model = write_identity(tmp_path / "identity", FP32, ["n", 4]) / "1" / "model.onnx"
+    assert add("--repository", tmp_path / "models", "--name", name, model) == 0
+    for columns, has_tensors in ((80, False), (160, True)):
+        terminal, lines = pty.openpty()
+        fcntl.ioctl(lines, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        command = [sys.executable, "-m", "conch", "repo", "list", tmp_path / "models"]
+        environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+        done = subprocess.run(command, stdin=lines, stdout=lines, env=environment, check=True, timeout=60)
+        os.close(lines)
+        text = b""
+        with suppress(OSError):  # Linux ends the reading of a closed terminal in EIO
+            while data := os.read(terminal, 65536):
+                text += data
+        os.close(terminal)
+        assert done.returncode == 0
+        assert name in text.decode()
+        assert ("outputs" in text.decode().splitlines()[1]) is has_tensors
+
+
 @pytest.mark.parametrize(
     ("files", "source", "words"),
     [
@@ -265,7 +318,7 @@ def test_incompatible_options_are_refused(tmp_path: Path, capsys: pytest.Capture
         (gguf, "--backend", "onnxruntime"): "--backend onnxruntime does not support this model: use openvino_genai",
         (gguf, "--input", "x:FP32:1"): "leave out --input",
         (script,): "add --input for each argument",
-        (script, "--input", "IN:FP33:4", "--output", "OUT:FP32:4"): "TYPE_FP33",
+        (script, "--input", "IN:FP33:4", "--output", "OUT:FP32:4"): "FP33",
         (script, "--input", "IN:FP32:0", "--output", "OUT:FP32:4"): "dims",
     }.items():
         assert add(*arguments, "--repository", models) == 1

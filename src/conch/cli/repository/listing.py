@@ -20,6 +20,7 @@ from conch.repository.store import ModelFiles, Repository
 # Larger files of a remote repository are not fetched; configurations and labels are smaller.
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _TABLE_COLUMNS = 200  # if the output is not a terminal
+_MIN_TENSOR_COLUMNS = 120  # of a terminal; a narrower one would split the names of models and tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class _Row:
             "backend": config.backend,
             "platform": config.platform,
             "max_batch_size": config.max_batch_size,
-            "inputs": [_tensor(one) for one in config.inputs],
-            "outputs": [_tensor(one) for one in config.outputs],
+            "inputs": [_tensor(spec) for spec in config.inputs],
+            "outputs": [_tensor(spec) for spec in config.outputs],
             "size": self.size,
         }
 
@@ -82,8 +83,8 @@ def show_model(repository: str, name: str, *, cache: str, as_json: bool) -> int:
         return 0
     console = Console()
     console.print_json(data=document["config"])
-    for one in document["files"]:
-        console.print(f"{decimal(one['size']):>10}  {one['path']}", highlight=False, markup=False)
+    for file in document["files"]:
+        console.print(f"{decimal(file['size']):>10}  {file['path']}", highlight=False, markup=False)
     for output, texts in labels.items():
         console.print(f"labels of {output}: {len(texts)}: {', '.join(texts[:5])} …", highlight=False, markup=False)
     return 0
@@ -112,20 +113,23 @@ def _print_table(rows: Sequence[_Row]) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = _TABLE_COLUMNS
+    wide = console.width >= _MIN_TENSOR_COLUMNS
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("model", "versions", "backend", "platform", "inputs", "outputs"):
+    for title in ("model", "versions", "backend", *(("platform", "inputs", "outputs") if wide else ())):
         table.add_column(title, overflow="fold")
     table.add_column("size", justify="right", no_wrap=True)
     for row in rows:
         size = decimal(row.size)
         if row.files is None:
-            table.add_row(row.name, "", "", "", "", "", size, style="red")
+            table.add_row(row.name, *[""] * (len(table.columns) - 2), size, style="red")
             continue
         config = row.files.config
         versions = ", ".join(map(str, row.files.versions_on_disk)) or "none"
         tensors = ["\n".join(map(_shown, specs)) for specs in (config.inputs, config.outputs)]
-        table.add_row(row.name, versions, config.backend, config.platform, *tensors, size)
+        table.add_row(row.name, versions, config.backend, *((config.platform, *tensors) if wide else ()), size)
     console.print(table)
+    if not wide:
+        console.print("conch repo show MODEL prints its inputs and outputs.", markup=False, highlight=False)
     for row in rows:
         if row.error:
             console.print(f"{row.name}: {row.error}", style="red", markup=False, highlight=False, soft_wrap=True)

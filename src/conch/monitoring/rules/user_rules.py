@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from conch.monitoring.promql import parse_duration
+from conch.monitoring.promql import rule_duration
 from conch.monitoring.yaml_documents import YamlDocument, YamlPath
 from conch.suggestion import did_you_mean
 
@@ -60,7 +60,7 @@ def read_rules(document: YamlDocument) -> list[UserRule]:
         )
         name = value.get("alert") or value.get("record") or "unnamed"
         try:
-            for_s = parse_duration(str(value["for"])) if value.get("for") else 0
+            for_s = rule_duration(str(value["for"])) if value.get("for") is not None else 0
         except ValueError:
             for_s = 0
         labels, annotations = _mapping(value.get("labels")), _mapping(value.get("annotations"))
@@ -108,8 +108,8 @@ def _faults_of_group(group: dict[Any, Any], names: set[str]) -> Iterator[tuple[t
         yield ("name",), f"{shown} is in the file twice"
     for key in ("interval", "query_offset"):
         try:
-            if group.get(key):
-                parse_duration(str(group[key]))
+            if group.get(key) is not None:
+                rule_duration(str(group[key]))
         except ValueError:
             yield (key,), f"{shown}: {key}: '{group[key]}' is not a valid duration, such as 1m"
 
@@ -162,12 +162,11 @@ def _faults(written: dict[str, Any], value: dict[str, Any], meant: dict[str, str
     elif not isinstance(value["expr"], str | int | float) or not str(value["expr"]).strip():
         yield "expr", "'expr' is not a query"
     for key in ("for", "keep_firing_for"):
-        text = str(value.get(key) or "0")
         try:
-            if text != "0":
-                parse_duration(text)
+            if value.get(key) is not None:
+                rule_duration(str(value[key]))
         except ValueError:
-            yield key, f"{key}: '{text}' is not a valid duration, such as 5m"
+            yield key, f"{key}: '{value[key]}' is not a valid duration, such as 5m"
 
 
 def _mapping(value: Any) -> dict[str, Any]:

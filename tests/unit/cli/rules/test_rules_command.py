@@ -8,10 +8,11 @@ import pytest
 
 from conch.alerts.configuration import DEFAULT_DEDUPLICATE_S
 from conch.cli.rules.command import rules
-from conch.monitoring.promql import parse_duration
+from conch.monitoring.promql import rule_duration
 from conch.monitoring.rules.documents import rule_file
 from conch.monitoring.rules.groups import rule_groups
 from conch.monitoring.rules.thresholds import Thresholds
+from conch.monitoring.rules.user_rules import group_faults, read_rules
 from conch.monitoring.yaml_documents import dump_documents, load_documents
 from tests.alert_proofs import rules_of
 from tests.debian import debian_tool
@@ -238,7 +239,7 @@ def test_critical_alerts_repeat_after_the_time_of_deduplication(capsys: pytest.C
     assert rules(["alertmanager"]) == 0
     [document] = load_documents(capsys.readouterr().out)
     route = document.value["route"]
-    repeats = [parse_duration(each["repeat_interval"]) for each in (route, *route["routes"])]
+    repeats = [rule_duration(each["repeat_interval"]) for each in (route, *route["routes"])]
     assert min(repeats) > DEFAULT_DEDUPLICATE_S
 
 
@@ -265,6 +266,26 @@ def test_rules_that_prometheus_refuses_are_invalid(
     messages = [each["message"] for each in fault["problems"]]
     assert messages[0].startswith(f"line {fault['line']}: ")
     assert [message.startswith(start) for message, start in zip(messages, faults, strict=True)] == [True], messages
+
+
+DURATIONS = ["0", "0m", "0s", "5m0s", "1h0m", "1y2w", "1500ms", "292y", "", "60", "1.5h", "1m1h", "-5m", " 5m", "300y"]
+
+
+@pytest.mark.parametrize("text", DURATIONS)
+def test_durations_are_those_that_prometheus_accepts(promtool: None, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    rule = {"alert": "A", "expr": "up == 0", "for": text, "keep_firing_for": text}
+    for keys in ("for",), ("keep_firing_for",), ("interval",):
+        group = {"name": "g", "rules": [{key: each for key, each in rule.items() if key in ("alert", "expr", *keys)}]}
+        if keys == ("interval",):
+            group["interval"] = text
+        path.write_text(dump_documents([{"groups": [group]}]))
+        known = subprocess.run(["promtool", "check", "rules", str(path)], check=False, capture_output=True, text=True)
+        if "field keep_firing_for not found" in known.stderr:
+            continue  # promtool before 2.42 does not know it
+        [document] = load_documents(path.read_text())
+        faults = [*read_rules(document)[0].faults, *group_faults(document)]
+        assert (not faults) is (known.returncode == 0), (keys, known.stderr)
 
 
 def test_invalid_promql_has_a_position(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,6 +135,7 @@ class Server:
 
     async def start(self) -> None:
         """Listen on all ports. The server is live, but not ready. Raises ConfigError."""
+        self._catalog.loads.begin_reading()
         self._observer = Observer.of(self._options)
         self._builder.gpus = await discover_gpus(self._options.min_compute_capability)
         if self._keys:

@@ -4,16 +4,20 @@ Written by `ModelManager`, read by every request. A version is replaced atomical
 or the new one. Requests carry no namespace: a name that is in several namespaces is ambiguous.
 """
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from conch.core.loading.load_progress import LoadProgress, LoadState
 from conch.core.served_model import ServedModel
 from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId
 
 UNLOADED = "unloaded"
+# Of the reason of a failed load, in errors of requests; the index and the log have all of it.
+_MAX_REASON_CHARACTERS = 200
 
 
 class VersionState(Enum):
@@ -50,6 +54,7 @@ class Catalog:
         self._served: dict[str, dict[int, ServedModel]] = {}
         self._newest: dict[str, ServedModel] = {}
         self._exempt: set[ModelId] = set()
+        self.loads = LoadProgress()
         self.start_failed = False  # whether the repository could not be read, neither at start nor since
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -59,8 +64,8 @@ class Catalog:
     def find(self, name: str, version: int | None) -> ServedModel:
         """Return the requested version, or the newest one.
 
-        Raises NotFound, Unavailable for a known version that is not ready, InvalidRequest for an ambiguous name; all
-        in Triton's words.
+        Raises NotFound, Unavailable for a model that is being loaded and for a known version that is not ready,
+        InvalidRequest for an ambiguous name. Their messages begin with Triton's words.
         """
         if version is None:
             served = self._newest.get(name)
@@ -104,7 +109,7 @@ class Catalog:
             return list(self)
         versions = self._served.get(name)
         if not versions:
-            raise InvalidRequest(f"requested model '{name}' is not available")
+            raise InvalidRequest(f"requested model '{name}' is not available{_after(self.unserved(name))}")
         if version is None:
             return list(versions.values())
         if version not in versions:
@@ -166,13 +171,32 @@ class Catalog:
             self._ids[model.name].remove(model)
         self._update_name(model.name)
 
+    def unserved(self, name: str) -> str:
+        """Return why a name is not served: a load in progress or the reason of a failed one; "" if it is unknown."""
+        loading = self._loading(name)
+        return self._failure(name) if loading is None else loading.text
+
+    def _loading(self, name: str) -> LoadState | None:
+        return self.loads.state(name, (model for model in self.loads.models() if model.name == name))
+
+    def _failure(self, name: str) -> str:
+        """Return which version of a model has failed to load and why, "" if none has."""
+        for model in self._ids.get(name, ()):
+            for version, record in sorted(self._records[model].items(), reverse=True):
+                if record.failed:
+                    lines = record.reason.strip().splitlines()
+                    reason = textwrap.shorten(lines[0], _MAX_REASON_CHARACTERS, placeholder=" …") if lines else ""
+                    what = "configuration" if record.unread else f"version {version}"
+                    return f"{what} of model '{name}' failed to load: {reason}"
+        return ""
+
     def _find_in(self, model: ModelId, version: int | None) -> ServedModel:
         versions = self._models.get(model)
         if not versions:
-            raise NotFound(f"Request for unknown model: '{model}' is not found")
+            raise self._absent(model.name, f"Request for unknown model: '{model}' is not found")
         served = versions.get(max(versions) if version is None else version)
         if served is None:
-            raise NotFound(f"Request for unknown model: '{model}' version {version} is not found")
+            raise self._absent(model.name, f"Request for unknown model: '{model}' version {version} is not found")
         return served
 
     def _update_name(self, name: str) -> None:
@@ -208,13 +232,24 @@ class Catalog:
             )
         records = [record for model in self._ids.get(name, ()) for record in self._records[model].items()]
         if all(record.unread for _, record in records):
-            reason = ": its configuration could not be read" if records else ""
-            return NotFound(f"Request for unknown model: '{name}' is not found{reason}")
+            return self._absent(name, f"Request for unknown model: '{name}' is not found")
         if version is None:
-            return NotFound(f"Request for unknown model: '{name}' has no available versions")
+            return self._absent(name, f"Request for unknown model: '{name}' has no available versions")
+        unknown = f"Request for unknown model: '{name}' version {version}"
         if any(version == known for known, _ in records):
-            return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
-        return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+            absent = self._absent(name, f"{unknown} is not at ready state")
+            return Unavailable(absent.message, retry_after_s=absent.retry_after_s)
+        return self._absent(name, f"{unknown} is not found")
+
+    def _absent(self, name: str, message: str) -> ConchError:
+        """Return the error of a request for a model that is not served, with the reason behind Triton's message.
+
+        It is Unavailable during a load, after which the model may be served.
+        """
+        loading = self._loading(name)
+        if loading is None:
+            return NotFound(message + _after(self._failure(name)))
+        return Unavailable(message + _after(loading.text), retry_after_s=loading.retry_after_s)
 
     def _clear_caches(self, name: str, removed: Iterable[ServedModel]) -> None:
         """Close the caches of versions that are removed, and clear those of the ensembles that use the model."""
@@ -229,3 +264,7 @@ class Catalog:
             for one in users:
                 if one.cache is not None:
                     one.cache.forget()
+
+
+def _after(reason: str) -> str:
+    return f": {reason}" if reason else ""

@@ -104,8 +104,16 @@ class Inference:
         )
 
     def model(self, name: str, version: int | None) -> ServedModel:
-        """Return a served version, the newest if `version` is None. Raises NotFound, InvalidRequest."""
+        """Return a served version, the newest if `version` is None. Raises NotFound, Unavailable, InvalidRequest."""
         return self._catalog.find(name, version)
+
+    def unserved(self, name: str) -> str:
+        """Return why a model is not served: it is loading, or its load has failed; "" if the name is unknown."""
+        return self._catalog.unserved(name)
+
+    def loading(self) -> list[str]:
+        """Return the names of the models that are being loaded."""
+        return sorted({model.name for model in self._catalog.loads.models()})
 
     def models(self) -> Iterator[ServedModel]:
         """Return every served version of every model."""

@@ -67,6 +67,10 @@ class Access:
         """Whether clients need a key or a restricted header for a category."""
         if self._keys is not None and self._keys.scoped and category in _SCOPES:
             return True
+        return self.restricts(category)
+
+    def restricts(self, category: str) -> bool:
+        """Whether clients need a restricted header for a category."""
         return self._restrictions is not None and self._restrictions.restricts(category)
 
     def denied(self, category: str, values_of: HeaderValues, *, openai: bool = False) -> Denied | None:

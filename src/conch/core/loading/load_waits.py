@@ -30,6 +30,10 @@ class LoadWaits:
         finally:
             self._waits.remove((waiter, awaited))
 
+    def awaited(self, waiter: ModelId) -> ModelId | None:
+        """Return the model whose load a load waits for, None if it waits for none."""
+        return next((awaited for model, awaited in self._waits if model == waiter), None)
+
     def _path(self, start: ModelId, goal: ModelId) -> tuple[ModelId, ...]:
         """Return a path of models, each waiting for the next; () if there is none."""
         before = {start: start}  # the reached models, each with its predecessor

@@ -20,7 +20,6 @@ from conch.core.load_errors import load_error, logged, not_polled, raise_failure
 from conch.core.loading.builder import ModelBuilder
 from conch.core.loading.ensemble_links import EnsembleLinks
 from conch.core.loading.load_log import LoadLog
-from conch.core.loading.load_waits import LoadWaits
 from conch.core.loading.loader import Loader
 from conch.core.loading.repository_index import IndexEntry, index_rows
 from conch.core.loading.retirement import Retirement
@@ -86,7 +85,7 @@ class ModelManager:
         self.explicit = explicit
         self._slots = asyncio.Semaphore(load_threads)
         self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
-        self._waits = LoadWaits()
+        self._waits = catalog.loads.waits
         self._steps_of_loads: dict[ModelId, set[ModelId]] = {}  # models of the steps of ensembles that are being loaded
         self._watch = _RepositoryWatch(repositories)
         self._retirement = Retirement()
@@ -162,6 +161,15 @@ class ModelManager:
 
         Raises ConfigError, NotFound, Unavailable if the repository cannot be read.
         """
+        try:
+            requested, unknown = await self._models_at_start(names)
+        finally:
+            self._catalog.loads.end_reading()
+        failed = await self._try_loads(requested)
+        return StartReport(len(requested) + len(unknown), tuple(sorted([*map(str, failed), *unknown])))
+
+    async def _models_at_start(self, names: Iterable[str]) -> tuple[list[ModelId], list[str]]:
+        """Return the models of these names, and the names that are unknown, which are logged."""
         # The first snapshot precedes all reads, so that the first poll finds later changes.
         found = await self._watch.begin()
         requested: dict[ModelId, None] = {}
@@ -172,8 +180,7 @@ class ModelManager:
             except NotFound as error:
                 unknown.append(name)
                 _log.error("%s", error)
-        failed = await self._try_loads(requested)
-        return StartReport(len(requested) + len(unknown), tuple(sorted([*map(str, failed), *unknown])))
+        return list(requested), unknown
 
     async def poll(self, interval_s: float) -> None:
         """Poll the repository and load, reload and unload what has changed. Runs until cancelled.
@@ -248,13 +255,15 @@ class ModelManager:
         """Load models and return those that failed. The next poll retries transient failures."""
         requested = list(models)
         tried: _Tried = {}
+        for model in requested:  # those that wait for their turn are loading, too
+            self._catalog.loads.begin(model)
         errors = await asyncio.gather(*(self._try_load(model, tried) for model in requested))
         failed = {model: error for model, error in zip(requested, errors, strict=True) if error is not None}
         self._watch.forget({model for model, error in failed.items() if error.code is Code.UNAVAILABLE})
         return list(failed)
 
     async def _try_load(self, model: ModelId, tried: _Tried) -> ConchError | None:
-        """Load a model; return why it failed."""
+        """Load a model whose load has begun; return why it failed."""
         try:
             await self._load(model, None, tried=tried)
         except ConchError as error:
@@ -262,6 +271,8 @@ class ModelManager:
         except Exception as error:  # must not end the loads of other models
             _log.exception("loading model '%s' failed unexpectedly", model)
             return ModelLoadError(str(error))
+        finally:
+            self._catalog.loads.end(model)
         return None
 
     @asynccontextmanager
@@ -294,6 +305,12 @@ class ModelManager:
         ensembles around this load.
         """
         tried = {} if tried is None else tried
+        with self._catalog.loads.loading(model):
+            await self._load_in_turn(model, override, ordered, tried, depth)
+
+    async def _load_in_turn(
+        self, model: ModelId, override: Override | None, ordered: bool, tried: _Tried, depth: int
+    ) -> None:
         async with self._locks.setdefault(model, asyncio.Lock()), self._keep_steps(model):
             if model in tried:
                 if (failure := tried[model]) is not None:

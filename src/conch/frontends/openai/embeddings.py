@@ -9,11 +9,12 @@ import numpy.typing as npt
 from conch.core.generation.generative_model import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.served_model import ServedModel
-from conch.errors import BackendError, Cancelled, ConchError, NotFound, Unsupported
+from conch.errors import BackendError, Cancelled, ConchError, NotFound, Unavailable, Unsupported
 from conch.frontends.http.message import HttpRequest
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.trace import begin_trace
 from conch.frontends.offload.pool import OffloadPool, Outcome
+from conch.frontends.openai.absent import absent
 from conch.frontends.openai.errors import JSON, send_error
 from conch.frontends.tenants import Tenants
 from conch.llm.embedding_form import TOKEN_IDS_MODEL, EmbeddingForm
@@ -44,11 +45,15 @@ def makes_embeddings(model: ServedModel) -> bool:
 class EmbeddingsEndpoint:
     """Serves `/v1/embeddings`."""
 
-    def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool, tenants: Tenants) -> None:
+    def __init__(
+        self, inference: Inference, observer: Observer, pool: OffloadPool, tenants: Tenants, *, lists: bool
+    ) -> None:
+        """Assign. `lists`: whether errors may name the served models."""
         self._inference = inference
         self._tenants = tenants
         self._pool = pool
         self._observer = observer
+        self._lists = lists
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one call, now or when the model has. Raises ConchError if it is refused."""
@@ -100,8 +105,11 @@ class EmbeddingsEndpoint:
         self._inference.check_accepting()
         try:
             model = self._inference.model(name, None)
-        except NotFound:
-            raise NotFound(f"The model `{name}` does not exist.") from None
+        except (NotFound, Unavailable) as error:
+            models = self._inference.models() if self._lists else ()
+            raise absent(
+                self._inference, name, error, (served.config.name for served in models if makes_embeddings(served))
+            ) from None
         if isinstance(model, GenerativeModel):
             raise Unsupported(f"The model `{name}` generates text and makes no embeddings; /v1/completions serves it.")
         return model

@@ -9,9 +9,10 @@ from conch.core.generation.generative_model import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.loading.model_manager import ModelManager
 from conch.core.served_model import ServedModel
-from conch.errors import InvalidRequest, NotFound, Unsupported
+from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable, Unsupported
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.tasks import ReplyTasks
+from conch.frontends.openai.absent import absent
 from conch.frontends.openai.embeddings import makes_embeddings
 from conch.frontends.openai.errors import JSON, send_error
 from conch.protocol.openai import replies as openai_replies
@@ -23,29 +24,24 @@ PATH = "/v1/models"
 class OpenAiModels:
     """Models by the names that clients use: a model's own, or with that of one of its LoRA adapters.
 
-    `lora_separator` stands between the two; `created`, in seconds of the epoch, is reported for every model.
+    `lora_separator` stands between the two; `created`, in seconds of the epoch, is reported for every model; `lists`:
+    whether all clients may list the models, so that errors may name them.
     """
 
-    def __init__(self, inference: Inference, control: ModelManager, lora_separator: str, created: int) -> None:
+    def __init__(
+        self, inference: Inference, control: ModelManager, lora_separator: str, created: int, *, lists: bool
+    ) -> None:
         self._inference = inference
         self._control = control
         self._separator = lora_separator
         self._created = created
+        self._lists = lists
         self._tasks = ReplyTasks(send_error)
 
     def find(self, name: str) -> tuple[GenerativeModel, str]:
-        """Return the model that a client has named, and the adapter. Raises NotFound, Unsupported."""
+        """Return the model that a client has named, and the adapter. Raises NotFound, Unavailable, Unsupported."""
         self._inference.check_accepting()
-        try:
-            model, adapter = self._inference.model(name, None), ""
-        except NotFound:
-            base, _, adapter = name.partition(self._separator)
-            if not adapter:
-                raise NotFound(f"The model `{name}` does not exist.") from None
-            try:
-                model = self._inference.model(base, None)
-            except NotFound:
-                raise NotFound(f"The model `{name}` does not exist.") from None
+        model, adapter = self._named(name)
         if not isinstance(model, GenerativeModel):
             path = "/v1/embeddings" if makes_embeddings(model) else f"/v2/models/{name}/infer"
             raise Unsupported(f"The model `{name}` does not generate text; it is served by {path}.")
@@ -53,11 +49,30 @@ class OpenAiModels:
             raise NotFound(f"The model `{name}` does not exist: `{model.config.name}` has no adapter '{adapter}'.")
         return model, adapter
 
+    def _named(self, name: str) -> tuple[ServedModel, str]:
+        """Return the served model of a name, and the adapter. Raises NotFound, Unavailable."""
+        try:
+            return self._inference.model(name, None), ""
+        except (NotFound, Unavailable) as error:
+            base, _, adapter = name.partition(self._separator)
+            if not adapter or isinstance(error, Unavailable):
+                raise self._absent(name, error) from None
+        try:
+            return self._inference.model(base, None), adapter
+        except (NotFound, Unavailable) as error:
+            raise self._absent(base if isinstance(error, Unavailable) else name, error) from None
+
+    def _absent(self, name: str, error: ConchError) -> ConchError:
+        return absent(self._inference, name, error, (entry.name for entry in self._entries()) if self._lists else ())
+
     def only(self) -> tuple[GenerativeModel, str]:
-        """Return the model that generates, where a client need not name it. Raises InvalidRequest, NotFound."""
+        """Return the model that generates, where a client need not name it. Raises InvalidRequest, Unavailable."""
         names = [model.config.name for model in self._inference.models() if isinstance(model, GenerativeModel)]
         if len(names) == 1:
             return self.find(names[0])
+        loading = self._inference.loading()
+        if not names and loading:
+            raise Unavailable(f"no model that generates is ready; loading: {', '.join(loading)}", retry_after_s=1.0)
         listed = ", ".join(sorted(names)) or "no model that generates"
         raise InvalidRequest(f"you must provide a 'model' parameter: the server has {listed}")
 
@@ -78,7 +93,7 @@ class OpenAiModels:
         elif name:
             reply.send(200, JSON, openai_replies.model(self._entry(*self._shown(name))))
         else:
-            reply.send(200, JSON, openai_replies.models(self._entries()))
+            reply.send(200, JSON, openai_replies.models(self._entries(), self._inference.loading()))
 
     async def _load(self, name: str, reply: HttpReply) -> None:
         if self._served(name) is not None:
@@ -98,14 +113,14 @@ class OpenAiModels:
         reply.send(200, JSON, openai_replies.unloaded(name))
 
     def _shown(self, name: str) -> tuple[ServedModel, str]:
-        """Return a model that is listed, and the adapter. Raises NotFound, Unsupported."""
+        """Return a model that is listed, and the adapter. Raises NotFound, Unavailable, Unsupported."""
         model = self._served(name)
         return (model, "") if model is not None and makes_embeddings(model) else self.find(name)
 
     def _served(self, name: str) -> ServedModel | None:
         try:
             return self._inference.model(name, None)
-        except NotFound:
+        except (NotFound, Unavailable):
             return None
 
     def _require_explicit(self) -> None:

@@ -82,7 +82,8 @@ class OpenAiHttp:
         tenants: Tenants | None = None,
     ) -> None:
         """Assign. The `pool` decodes large bodies."""
-        self._models = OpenAiModels(inference, control, lora_separator, int(time.time()))
+        lists = access is None or not access.restricts("metadata")
+        self._models = OpenAiModels(inference, control, lora_separator, int(time.time()), lists=lists)
         self._inference = inference
         self._tenants = tenants or Tenants()
         self._access = access or Access()
@@ -93,7 +94,7 @@ class OpenAiHttp:
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
-            "/v1/embeddings": EmbeddingsEndpoint(inference, self._observer, self._pool, self._tenants),
+            "/v1/embeddings": EmbeddingsEndpoint(inference, self._observer, self._pool, self._tenants, lists=lists),
             TOKENIZE: tokens.tokenize,
             DETOKENIZE: tokens.detokenize,
         }

@@ -68,9 +68,12 @@ class ModelEntry:
     max_model_len: int | None = None  # tokens of prompt and completion together
 
 
-def models(entries: Sequence[ModelEntry]) -> bytes:
-    """Encode the list of models."""
-    return orjson.dumps({"object": "list", "data": [_model(entry) for entry in entries]})
+def models(entries: Sequence[ModelEntry], loading: Sequence[str] = ()) -> bytes:
+    """Encode the list of models. The field `loading`, an extension, has those that may be listed later."""
+    document: dict[str, Any] = {"object": "list", "data": [_model(entry) for entry in entries]}
+    if loading:
+        document["loading"] = list(loading)
+    return orjson.dumps(document)
 
 
 def model(entry: ModelEntry) -> bytes:

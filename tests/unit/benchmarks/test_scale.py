@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 
+import pytest
 from benchmarks.scale import FACTS, PAGE
 
 from conch.cli.autoscale.command import autoscale
@@ -14,6 +15,7 @@ def test_the_page_shows_each_fact_with_its_source() -> None:
         assert f"| {fact.what} | {fact.value:,g} {fact.unit}".rstrip() + f" | {fact.source} |" in text
 
 
+@pytest.mark.slow
 def test_a_command_of_the_page_gives_its_numbers(tmp_path: Path) -> None:
     commands = [line for line in PAGE.read_text().splitlines() if line.startswith("conch autoscale simulate")]
     assert len(commands) == 3

@@ -380,6 +380,7 @@ async def test_stop_fails_waiting_requests() -> None:
 ACTIONS = ["start", "continue", "end", "cancel", "answer", "fail", "reschedule", "die", "recover", "turn"]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(ACTIONS), max_size=60), st.booleans(), st.booleans(), st.data())
 def test_every_request_ends_once_in_the_order_of_its_sequence(

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.deploy_files import CHART
 from tests.helm_process import HelmChart
 from tests.unit.deployment.refused_values import REFUSED
@@ -9,6 +11,7 @@ from tests.unit.deployment.template_branches import marked_copy
 from tests.unit.deployment.value_sets import value_sets
 
 
+@pytest.mark.slow
 def test_every_branch_of_the_templates_is_rendered(tmp_path: Path) -> None:
     copy = marked_copy(CHART, tmp_path / "conch")
     seen: set[str] = set()

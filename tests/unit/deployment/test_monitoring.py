@@ -181,6 +181,7 @@ def scoped(proof: Proof, job: str, fires: int) -> Proof:
     return replace(proof, what=f"{proof.what} ({job})", series=series, fires=fires)
 
 
+@pytest.mark.slow
 def test_promtool_confirms_that_the_alerts_fire_for_the_release_and_for_no_other(tmp_path: Path) -> None:
     rule = of({"monitoring": {"enabled": True}}, "PrometheusRule")
     (tmp_path / "rules.yml").write_text(dump_documents([rule["spec"]]))
@@ -248,6 +249,7 @@ def pods() -> Iterator[int]:
             thread.join()
 
 
+@pytest.mark.slow
 def test_prometheus_has_a_value_of_each_metric_for_each_pod(tmp_path: Path) -> None:
     debian_tool("prometheus")
     values = {"monitoring": {"enabled": True, "intervalSeconds": 1, "scrapeTimeoutSeconds": 1}}

@@ -85,6 +85,7 @@ TRAFFIC = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("traffic", "least", "most"), TRAFFIC.values(), ids=TRAFFIC)
 @pytest.mark.parametrize("scaler", ["hpa", "keda"])
 def test_the_rendered_default_meets_the_objective_and_does_not_flap(

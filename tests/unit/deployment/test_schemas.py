@@ -105,6 +105,7 @@ def test_the_schemas_refuse_what_is_wrong() -> None:
     assert "maxReplicas" in next(schemas.errors(hpa))
 
 
+@pytest.mark.slow
 def test_custom_resources_are_valid() -> None:
     resources = [each for each in all_objects() if each["kind"] in KINDS]
     assert {each["kind"] for each in resources} == set(KINDS)

@@ -97,6 +97,7 @@ async def test_after_410_the_object_is_listed_again(tmp_path: Path, as_status: b
         assert followed.up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["line", "chunk", "garbage"])
 async def test_a_watch_that_is_cut_off_is_continued(tmp_path: Path, cut: str) -> None:
     async with following(tmp_path) as followed:
@@ -158,6 +159,7 @@ async def test_the_object_is_listed_periodically(tmp_path: Path) -> None:
         await followed.until(lambda: followed.limit == 46)
 
 
+@pytest.mark.slow
 async def test_a_deleted_object_keeps_the_limits_until_there_is_another(tmp_path: Path) -> None:
     async with following(tmp_path) as followed:
         followed.cluster.delete(DEPLOYMENTS, "llm")

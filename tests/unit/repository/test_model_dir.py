@@ -186,6 +186,7 @@ def test_waiting_for_a_modelcar(tmp_path: Path) -> None:
     thread.join()
 
 
+@pytest.mark.slow
 def test_a_modelcar_that_does_not_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     asyncio.run(wait_for_path(tmp_path / "models", 1))
     assert "does not exist after 1 s" in caplog.text

@@ -79,6 +79,7 @@ def test_the_reason_why_an_alert_did_not_fire() -> None:
     assert "ended before its hold time" in _missing(seen, "A", 90, 60, active=False)
 
 
+@pytest.mark.slow
 def test_causes_that_fail(prometheus: str, capsys: pytest.CaptureFixture[str]) -> None:
     common = ("mine", "--prometheus", prometheus, "--listen", "127.0.0.1:0")
     assert failure(capsys, *common, "--command", "false").endswith("--command 'false' failed with exit status 1")

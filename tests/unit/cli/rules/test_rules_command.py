@@ -298,6 +298,7 @@ def test_invalid_promql_has_a_position(tmp_path: Path, capsys: pytest.CaptureFix
     assert "at line 2, column 6 of the expression, 'oops'" in alert["problems"][0]["message"]
 
 
+@pytest.mark.slow
 def test_the_shipped_rules_are_proved(promtool: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     groups = rules_of(
         next(each for group in rule_groups(Thresholds()) for each in group.alerts if "Overload" in each.name),

@@ -335,6 +335,7 @@ async def test_a_client_that_has_ended_its_stream_waits_for_answers_only(open_st
         await stopped
 
 
+@pytest.mark.slow
 async def test_a_stopping_server_ends_an_answered_stream_that_the_client_keeps_open(open_stream, inference, frontend):
     stream = open_stream()
     await stream.send(request("held", "last"))

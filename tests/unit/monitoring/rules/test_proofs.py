@@ -83,6 +83,7 @@ def test_an_alert_that_does_not_fire_fails_its_proof(tmp_path: Path) -> None:
     assert "FAILED" in run_proofs(broken, Thresholds(), tmp_path)
 
 
+@pytest.mark.slow
 def test_amtool_accepts_the_routes(tmp_path: Path) -> None:
     path = tmp_path / "alertmanager.yml"
     path.write_text(dump_documents([alertmanager_file("http://127.0.0.1:9099/")]))

@@ -163,9 +163,14 @@ def _import_builtin(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
-        raise ModelLoadError(
-            f"backend '{name}' needs the package '{package}': pip install 'conch-server[{extra}]'"
-        ) from error
+        raise ModelLoadError(f"backend '{name}' needs the package '{package}': {install_command(extra)}") from error
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra. PyTorch's package on the index brings CUDA, on any machine."""
+    command = f"pip install 'conch-server[{extra}]'"
+    without_gpu = f" (without a GPU: {command} --extra-index-url https://download.pytorch.org/whl/cpu)"
+    return command + (without_gpu if extra == "pytorch" else "")
 
 
 def _make_installed(entry_point: EntryPoint) -> Backend:

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.filesize import decimal
 
+from conch.backends.registry import install_command
 from conch.check.finding import Rule, Severity
 from conch.check.rules.repository import ENSEMBLE_CONTRACT, ENSEMBLE_MISSING
 from conch.check.run import check_paths
@@ -34,11 +35,11 @@ _MAX_NAMES = 8
 _HUB_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[^/]+)?", re.ASCII)
 # Backend → the package that it imports, and how to install it.
 _REQUIREMENTS = {
-    "fil": ("treelite", "pip install 'conch-server[fil]'"),
-    "onnxruntime": ("onnxruntime", "pip install 'conch-server[onnxruntime]'"),
-    "openvino": ("openvino", "pip install 'conch-server[openvino]'"),
-    "openvino_genai": ("openvino_genai", "pip install 'conch-server[openvino-genai]'"),
-    "pytorch": ("torch", "pip install 'conch-server[pytorch]'"),
+    "fil": ("treelite", install_command("fil")),
+    "onnxruntime": ("onnxruntime", install_command("onnxruntime")),
+    "openvino": ("openvino", install_command("openvino")),
+    "openvino_genai": ("openvino_genai", install_command("openvino-genai")),
+    "pytorch": ("torch", install_command("pytorch")),
     "vllm": ("vllm", "vLLM in this environment, or --backend-config=vllm,env-path=FOLDER of another"),
     "tensorrtllm": ("tensorrt_llm", "TensorRT-LLM here, or --backend-config=tensorrtllm,env-path=FOLDER of another"),
 }

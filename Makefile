@@ -18,11 +18,11 @@ setup: .venv/.dev ## Make .venv with everything that development needs
 demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--once ends by itself)
 	$(BIN)/python examples/demo.py $(ARGS)
 
-observe: .venv/.observe ## Show metrics, limits, alerts and dashboards with Prometheus and Alertmanager (ARGS=--once ends by itself)
+observe: need-prometheus need-prometheus-alertmanager .venv/.observe ## Show metrics, limits, alerts and dashboards with Prometheus and Alertmanager (ARGS=--once ends by itself)
 	$(BIN)/python examples/observe.py $(ARGS)
 
-fleet: .venv/.fleet ## Show autoscaling under load in three minutes (needs Debian's haproxy and prometheus; ARGS go to conch fleet demo)
-	$(BIN)/conch fleet demo --output=demo-output/fleet $(ARGS)
+fleet: need-prometheus need-haproxy .venv/.fleet ## Show autoscaling under load in three minutes, then end (needs Debian's haproxy and prometheus; ARGS go to conch fleet demo)
+	$(BIN)/conch fleet demo --output=demo-output/fleet $(filter-out --once,$(ARGS))
 
 quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow, in less than a minute (ARGS go to pytest)
 	$(BIN)/ruff check .
@@ -95,6 +95,12 @@ test-image: .venv/.dev ## Build the image with podman and run it; needs root, ru
 clean: ## Remove the environment and what tools leave behind
 	rm -rf .venv .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Programs that a demonstration runs, asked for before an installation that takes a minute. Debian's packages have the
+# programs' names; elsewhere Alertmanager's lacks the prefix.
+need-%:
+	@PATH="$$PATH:/usr/local/sbin:/usr/sbin:/sbin"; command -v $* >/dev/null || command -v $(*:prometheus-%=%) >/dev/null \
+		|| { echo "$* is not on PATH; on Debian and Ubuntu: apt-get install $*" >&2; exit 1; }
 
 # The stamps are older than pyproject.toml when the dependencies may have changed. A demo needs less than development,
 # and an environment for development is good for a demo.

@@ -110,7 +110,7 @@ def test_a_directory_becomes_equal_to_the_image(
     capsys.readouterr()
     assert sync(f"{proxy.host}/{path}:2", target) == 1
     assert "connection refused" in (error := capsys.readouterr().err)
-    assert "nothing is cached to serve instead: check the address, the network and the proxy" in error
+    assert "nothing is cached to use instead: check the address, the network and the proxy" in error
 
 
 def test_a_failure_writes_no_model(name: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_a_failure_writes_no_model(name: str, models: Path, tmp_path: Path, caps
         answers = iter([Reply(503)] * 4)  # one request and its own retries
         proxy.fault = lambda seen, real: next(answers, None)
         assert repo(["pull", "--sync", f"{proxy.host}/{path}:1", str(target), "--retry-secs=60"]) == 0
-        assert "or start with a --repository-cache that is filled; retrying in" in capsys.readouterr().err
+        assert "or name a filled cache with --repository-cache; retrying in" in capsys.readouterr().err
     assert files(target) == files(models)
 
 

@@ -135,8 +135,8 @@ class Mirror:
         cached = self._offline_index.read()
         if not cached.models:
             raise Unreachable(
-                f"{self._cause}; nothing is cached to serve instead: check the address, the network and the proxy, "
-                "or start with a --repository-cache that is filled"
+                f"{self._cause}; nothing is cached to use instead: check the address, the network and the proxy, "
+                "or name a filled cache with --repository-cache"
             )
         if not self._known:
             _log.warning("%s; until it answers, models are served from the cache: %s", self._cause, cached)

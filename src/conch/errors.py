@@ -2,6 +2,7 @@
 
     ConchError                      code: one of Triton's status codes
     ├── InvalidRequest              the client's mistake; names the field, its value and valid values
+    │   └── TooLarge                more bytes or work than one request may cost
     ├── NotFound                    unknown model, version, region …
     ├── Unsupported                 not implemented by this server or the model
     ├── Unavailable                 temporary
@@ -64,6 +65,10 @@ class InvalidRequest(ConchError):
     """The request is invalid; a retry would fail too."""
 
     code = Code.INVALID_ARG
+
+
+class TooLarge(InvalidRequest):
+    """The request needs more memory or time than one request may take: 413 over HTTP, RESOURCE_EXHAUSTED over gRPC."""
 
 
 class NotFound(ConchError):

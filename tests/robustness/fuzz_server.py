@@ -41,8 +41,17 @@ DATATYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "IN
 class InlinePool(OffloadPool):
     """Runs jobs in this process, in the next turn of the loop: an answer must not depend on another process's speed."""
 
-    def submit(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer], done: Done) -> Job:
-        job = Job(name, args, parts, done)
+    def submit(
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        parts: Sequence[Buffer],
+        done: Done,
+        *,
+        client: str,
+        size: int | None = None,
+    ) -> Job:
+        job = Job(name, args, parts, done, client, size or 0)
         asyncio.get_running_loop().call_soon(self._run, job)
         return job
 

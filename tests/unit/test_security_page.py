@@ -19,7 +19,7 @@ from conch.frontends.grpc import framing
 from conch.frontends.http import request_reader
 from conch.frontends.http.message import HttpLimits
 from conch.frontends.http2.limits import Http2Limits
-from conch.frontends.offload import pool
+from conch.frontends.offload import fair_queue, pool
 from conch.frontends.openai import chat_prompt as openai_chat_prompt
 from conch.frontends.openai import exchange as openai_exchange
 from conch.frontends.restrictions import CATEGORIES, Restrictions
@@ -142,6 +142,11 @@ BOUNDS = {
         "Queued requests per model": (f"{OPTIONS.default_max_queue_size:,}", "`--default-max-queue-size`"),
         "Large messages queued for workers": (f"{pool.MAX_WAITING_JOBS:,}", FIXED),
         "Worker time per message": (seconds(pool.MAX_JOB_S), FIXED),
+        "Worker processor time per message": (
+            f"{seconds(pool.BASE_CPU_S)}, and {seconds(pool.CPU_S_PER_BYTE * 2**20)} per MiB",
+            FIXED,
+        ),
+        "Message that counts as large for workers": (f"{fair_queue.LARGE_JOB_BYTES >> 20} MiB", FIXED),
         "Worker memory": (
             f"1/{memory._WORKER_MEMORY_SHARE} of free memory; each {WORKER_MEMORY}",
             FIXED,

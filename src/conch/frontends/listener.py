@@ -177,3 +177,9 @@ class Listener(ABC, Generic[Connection]):
             self.clock.now = loop.time()
             for connection in tuple(self._connections):
                 connection.sweep()
+
+
+def peer_address(transport: asyncio.BaseTransport) -> str:
+    """Return the address of the client of a connection, "" for a Unix socket."""
+    name = transport.get_extra_info("peername")
+    return str(name[0]) if isinstance(name, tuple) and name else ""

@@ -1,7 +1,11 @@
-"""The tenant of a request, for limits: the value of a configured header, else the name of the API key."""
+"""The tenant of a request, for limits: the value of a configured header, else the name of the API key.
+
+Where work of several clients is queued in the server, a request without tenant belongs to the network address.
+"""
 
 import hashlib
 from collections.abc import Iterable
+from ipaddress import IPv6Address, ip_address
 
 from conch.frontends.api_keys import ApiKeys
 from conch.frontends.http.message import HttpRequest
@@ -55,6 +59,14 @@ class Tenants:
             return ""
         return self._of_key(authorization.encode("latin-1"))
 
+    def client_of_http(self, request: HttpRequest, peer: str) -> str:
+        """Return the client in whose turn work for an HTTP request is done: its tenant, else its address."""
+        return client_name(self.of_http(request), peer)
+
+    def client_of_grpc(self, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> str:
+        """Return the client in whose turn work for a gRPC call is done: its tenant, else its address."""
+        return client_name(self.of_grpc(metadata), peer)
+
     def key_name(self, request: HttpRequest) -> str:
         """Return the name of the API key of an HTTP request, "" for none."""
         value = request.headers.get(b"authorization")
@@ -85,6 +97,20 @@ class Tenants:
         if len(self._cached) >= _MAX_CACHED:
             self._cached.clear()
         self._cached[value] = tenant
+
+
+def client_name(tenant: str, peer: str) -> str:
+    """Return a name for the tenant, or for the address of a client without one: in IPv6 for its network."""
+    if tenant:
+        return f"tenant:{tenant}"
+    if ":" in peer:
+        try:
+            address = ip_address(peer.partition("%")[0])
+        except ValueError:
+            return f"address:{peer}"
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+            return f"network:{int(address) >> 64:x}"  # a host has all of a /64
+    return f"address:{peer}"
 
 
 def tenant_name(value: bytes, *, secret: bool = False) -> str:

@@ -11,6 +11,8 @@ from conch.tensor import Buffer
 SUPPORTED = b"gzip, deflate"
 
 _WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
+# The largest ratio of deflate.
+MAX_RATIO = 1032
 # Tensors are large and compress poorly; the fastest level takes a quarter of the default's time.
 _LEVEL = 1
 

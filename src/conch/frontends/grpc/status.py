@@ -3,7 +3,7 @@
 from enum import IntEnum
 from math import ceil
 
-from conch.errors import Code, ConchError, Exhausted, LimitExceeded
+from conch.errors import Code, ConchError, Exhausted, LimitExceeded, TooLarge
 from conch.protocol.http2.header_blocks import response_block, trailers_block
 
 
@@ -81,7 +81,11 @@ def refusal_reason(error: ConchError | GrpcError) -> str:
 def _status(error: ConchError | GrpcError) -> Status:
     if isinstance(error, GrpcError):
         return error.status
-    return Status.RESOURCE_EXHAUSTED if isinstance(error, Exhausted | LimitExceeded) else STATUS_CODES[error.code]
+    return (
+        Status.RESOURCE_EXHAUSTED
+        if isinstance(error, Exhausted | LimitExceeded | TooLarge)
+        else STATUS_CODES[error.code]
+    )
 
 
 def error_fields(error: ConchError | GrpcError) -> list[tuple[bytes, bytes]]:

@@ -86,6 +86,11 @@ class StreamCall:
     # Called by InferStream.
 
     @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+        return self._stream.peer
+
+    @property
     def flushed(self) -> bool:
         """Whether a message may be sent."""
         return self._stream.flushed

@@ -223,7 +223,7 @@ class InferCall(UnaryCall):
             self._fail(error_of(error))
 
     def _infer(self, message: Buffer | Compressed) -> None:
-        admitted = self._endpoint.infer(message, self._request.metadata, self._answered)
+        admitted = self._endpoint.infer(message, self._request.metadata, self._answered, self._stream)
         if not self._stream.closed:
             self._admitted = admitted
 

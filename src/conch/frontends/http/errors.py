@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from conch.errors import Code, ConchError, LimitExceeded
+from conch.errors import Code, ConchError, LimitExceeded, TooLarge
 from conch.frontends.authorization import Access, Denial
 from conch.frontends.http.message import HttpRefusal, HttpRequest, content_type, header
 from conch.frontends.http.reply import HttpReply
@@ -27,6 +27,8 @@ STATUS = {
 
 def status_of(error: ConchError) -> int:
     """Return the status of an error."""
+    if isinstance(error, TooLarge):
+        return 413
     return 429 if isinstance(error, LimitExceeded) else STATUS[error.code]
 
 

@@ -10,6 +10,7 @@ from conch.frontends.body_budget import UNCHARGED_BYTES
 from conch.frontends.http.message import HttpRefusal, HttpRequest, no_memory
 from conch.frontends.http.reply import HttpReply, ReplyChannel
 from conch.frontends.http.server_context import Handler, ServerContext
+from conch.frontends.listener import peer_address
 from conch.tensor import Buffer
 
 _log = logging.getLogger(__name__)
@@ -56,8 +57,7 @@ class HttpSender(ReplyChannel):
     @property
     def peer(self) -> str:
         """The address of the client, "" for a Unix socket."""
-        name = self._transport.get_extra_info("peername")
-        return str(name[0]) if isinstance(name, tuple) and name else ""
+        return peer_address(self._transport)
 
     @property
     def busy(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, cast
 
 from conch.frontends.http2.session import Http2Session
 from conch.frontends.http2.streams import StreamsOwner
+from conch.frontends.listener import peer_address
 from conch.protocol.http2.frames import ErrorCode
 from conch.tensor import Buffer
 
@@ -118,6 +119,11 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.session.resume()
 
     # Called by the session.
+
+    @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+        return peer_address(self._transport)
 
     def write(self, data: Buffer) -> None:
         """Send one buffer."""

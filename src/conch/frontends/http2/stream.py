@@ -35,6 +35,10 @@ class Http2Channel(Protocol):
 
     writable: bool  # whether the client keeps up with what is written
 
+    @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+
     def write(self, data: Buffer) -> None:
         """Send one buffer."""
 
@@ -191,6 +195,11 @@ class Http2Stream:
         self.held = 0  # bytes of a complete request, until it is answered
         self.since = now  # monotonic seconds
         self._stalled = 0.0  # when unsent data were first seen not to progress, 0 if they do
+
+    @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+        return self._scheduler.channel.peer
 
     # What is sent.
 

@@ -100,12 +100,13 @@ def _infer_message(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answ
     body: Buffer = parts[0]
     if args["coding"]:
         from conch.frontends.grpc.framing import decompress_message
-        from conch.frontends.grpc.status import GrpcError
+        from conch.frontends.grpc.status import GrpcError, Status
 
         try:
             body = decompress_message(body, args["coding"].encode("latin-1"))
         except GrpcError as error:
-            raise errors.InvalidRequest(error.message) from None
+            kind = errors.TooLarge if error.status is Status.RESOURCE_EXHAUSTED else errors.InvalidRequest
+            raise kind(error.message) from None
     head, packed, raw = pack_message(body)
     if raw is None and args["coding"]:
         fields, view = split_fields(body), memoryview(body)

@@ -1,14 +1,13 @@
 """Worker processes for codecs, each driven by a thread that copies messages in and out.
 
-The event loop hands a job over with one queue operation and gets its outcome by one callback. A thread starts its
-process at the first job. Pure Python in a thread would compete for the interpreter lock, and a C call on 64 MB of JSON
-holds it for seconds: hence processes.
+The event loop hands a job over with one queue operation and gets its outcome by one callback. Clients take turns, and
+one worker stays for small jobs: see `fair_queue`. A thread starts its process at the first job. Pure Python in a thread
+would compete for the interpreter lock, and a C call on 64 MB of JSON holds it for seconds: hence processes.
 """
 
 import asyncio
 import logging
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -19,7 +18,8 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
-from conch.errors import ConchError, InvalidRequest, Unavailable
+from conch.errors import ConchError, TooLarge, Unavailable
+from conch.frontends.offload.fair_queue import FairQueue
 from conch.frontends.offload.jobs import restore
 from conch.frontends.offload.wire import READY, FrameTooLarge, WorkerConnection, WorkerWireError
 from conch.tensor import Buffer
@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 MAX_WAITING_JOBS = 1024
 MAX_JOB_S = 60.0
+# Processor time of a job: a legitimate message takes up to 0.4 s for a MiB on a slow machine.
+BASE_CPU_S = 5.0
+CPU_S_PER_BYTE = 1.0 / 2**20
 MAX_WORKER_MEMORY_BYTES = 6 * 2**30
 _START_TIMEOUT_S = 60.0
 # The interval of checks for an idle process that has died.
@@ -54,10 +57,14 @@ def _ignore(_outcome: Outcome | ConchError) -> None:
 class Job:
     """One job, from `OffloadPool.submit` to its outcome."""
 
-    __slots__ = ("args", "cancelled", "done", "name", "parts")
+    __slots__ = ("args", "cancelled", "client", "done", "name", "parts", "size")
 
-    def __init__(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer], done: Done) -> None:
+    def __init__(
+        self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer], done: Done, client: str, size: int
+    ) -> None:
         self.name = name
+        self.client = client
+        self.size = size
         self.args = args
         self.parts = parts
         self.done = done
@@ -74,14 +81,15 @@ class Job:
 
 
 def default_workers() -> int:
-    """Return how many workers a pool has by default: one for each processor, up to four."""
-    return min(os.cpu_count() or 1, 4)
+    """Return how many workers a pool has by default: one for each processor, from two to four."""
+    return max(2, min(os.cpu_count() or 1, 4))
 
 
 class OffloadPool:
     """Runs jobs in up to `workers` processes. All methods belong to the event loop's thread.
 
-    A job that takes longer than `limit_s` ends its process and fails with `too_slow`. A process that has had nothing
+    A job that takes longer than `limit_s`, or more processor time than its size allows, ends its process and fails with
+    `too_slow`. A process that has had nothing
     to do for `idle_s` ends; None keeps it.
     """
 
@@ -96,7 +104,7 @@ class OffloadPool:
         niceness: int = 5,
         too_slow: str = "the message takes too long to read or write",
     ) -> None:
-        """Assign. `workers` 0 means one for each processor, up to four.
+        """Assign. `workers` 0 means one for each processor, from two to four.
 
         Positive `niceness` puts the event loop first where processors are short.
         """
@@ -106,28 +114,49 @@ class OffloadPool:
         self._idle_s = idle_s
         self._arguments = [str(memory_bytes), str(niceness)]
         self._too_slow = too_slow
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: FairQueue[Job] = FairQueue(self._max_workers)
         self._threads: list[_WorkerThread] = []
         self._outstanding = 0
         self._stopped = False
 
-    def submit(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer], done: Done) -> Job:
-        """Run a job of `jobs` on these buffers, which must not change. Raises Unavailable if too many wait."""
-        if self._stopped or self._outstanding >= MAX_WAITING_JOBS:
-            raise Unavailable(
-                "too many large messages are queued; try again later" if not self._stopped else "stopping"
-            )
-        job = Job(name, args, parts, done)
+    def submit(
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        parts: Sequence[Buffer],
+        done: Done,
+        *,
+        client: str,
+        size: int | None = None,
+    ) -> Job:
+        """Run a job of `jobs` on these buffers, which must not change, for this client (see `frontends.tenants`).
+
+        `size` is what the job may have to read, in bytes; by default the size of its parts. Raises Unavailable if too
+        many wait, and most of them for this client; a job of a client with more of them makes room otherwise.
+        """
+        if self._stopped:
+            raise Unavailable("stopping")
+        if self._outstanding >= MAX_WAITING_JOBS:
+            evicted = self._jobs.evict(client)
+            if evicted is None:
+                raise _too_many()
+            self._deliver(evicted, _too_many())
+        job = Job(name, args, parts, done, client, sum(map(len, parts)) if size is None else size)
         self._outstanding += 1
         if self._outstanding > len(self._threads) < self._max_workers:
             self._start_thread()
         self._jobs.put(job)
         return job
 
-    async def run(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer]) -> Outcome:
+    async def run(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer], *, client: str) -> Outcome:
         """Run a job and wait for its outcome. Raises ConchError."""
         outcome: asyncio.Future[Outcome | ConchError] = asyncio.get_running_loop().create_future()
-        self.submit(name, args, parts, lambda found: None if outcome.done() else outcome.set_result(found))
+
+        def done(found: Outcome | ConchError) -> None:
+            if not outcome.done():
+                outcome.set_result(found)
+
+        self.submit(name, args, parts, done, client=client)
         found = await outcome
         if isinstance(found, ConchError):
             try:
@@ -139,17 +168,18 @@ class OffloadPool:
     def warm(self) -> None:
         """Start one process before there is a job for it."""
         if not self._threads and not self._stopped:
-            self.submit("nothing", {}, (), lambda _: None)
+            self.submit("nothing", {}, (), lambda _: None, client="")
 
     async def stop(self) -> None:
         """End all processes. Jobs that have not ended fail."""
         self._stopped = True
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._jobs.close()
         for thread in self._threads:
             thread.kill()
         threads, self._threads = self._threads, []
         await asyncio.gather(*(asyncio.to_thread(thread.join, 5.0) for thread in threads))
+        for job in self._jobs.drain():
+            self._deliver(job, Unavailable("the server is stopping"))
 
     def _start_thread(self) -> None:
         thread = _WorkerThread(
@@ -184,7 +214,7 @@ class _WorkerThread(threading.Thread):
     def __init__(
         self,
         name: str,
-        jobs: "queue.SimpleQueue[Job | None]",
+        jobs: FairQueue[Job],
         loop: asyncio.AbstractEventLoop,
         deliver: Callable[[Job, Outcome | ConchError], None],
         *,
@@ -206,18 +236,17 @@ class _WorkerThread(threading.Thread):
         self._killed = threading.Event()
 
     def run(self) -> None:
-        """Run jobs until there is None."""
+        """Run jobs until the queue is closed."""
         idle_since = monotonic()
-        while True:
-            try:
-                job = self._jobs.get(timeout=_CHECK_INTERVAL_S if self._process is not None else None)
-            except queue.Empty:
+        while not self._jobs.closed:
+            job = self._jobs.get(_CHECK_INTERVAL_S if self._process is not None else None)
+            if job is None:
                 if self._has_died() or (self._idle_s is not None and monotonic() - idle_since >= self._idle_s):
                     self._drop_process()
                 continue
-            if job is None:
-                break
+            began = monotonic()
             outcome = self._outcome(job)
+            self._jobs.done(job, monotonic() - began)
             with suppress(RuntimeError):  # the loop has been closed
                 self._loop.call_soon_threadsafe(self._deliver, job, outcome)
             del job, outcome
@@ -234,20 +263,23 @@ class _WorkerThread(threading.Thread):
     def _outcome(self, job: Job) -> Outcome | ConchError:
         if job.cancelled or self._killed.is_set():
             return Unavailable("cancelled")
+        cpu_s = min(self._limit_s, BASE_CPU_S + job.size * CPU_S_PER_BYTE)
         try:
             connection = self._connected()
             connection.deadline = monotonic() + self._limit_s
-            connection.send({"job": job.name, "args": job.args}, job.parts)
+            connection.send({"job": job.name, "args": job.args, "cpu_s": cpu_s}, job.parts)
             head, parts = connection.receive()
         except FrameTooLarge:
-            return InvalidRequest("a text of the message is too long")
+            return TooLarge("a text of the message is too long")
         except TimeoutError:
             self._drop_process()
-            return InvalidRequest(f"{self._too_slow}: more than {self._limit_s:g} s")
+            return TooLarge(f"{self._too_slow}: more than {self._limit_s:g} s")
         except (OSError, WorkerWireError, ValueError, KeyError, TypeError) as error:
             status = self._drop_process()
             if self._killed.is_set():
                 return Unavailable("the server is stopping")
+            if status == -signal.SIGXCPU:
+                return TooLarge(f"{self._too_slow}: more than {cpu_s:.0f} s of processor time")
             _log.error(
                 'process "%s" failed in job "%s": %s (exit status %s); the next job starts another process',
                 self.name,
@@ -297,6 +329,10 @@ class _WorkerThread(threading.Thread):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return process.wait()
+
+
+def _too_many() -> Unavailable:
+    return Unavailable("too many large messages are queued; try again later", retry_after_s=1.0)
 
 
 def _environment() -> dict[str, str]:

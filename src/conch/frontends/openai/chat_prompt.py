@@ -46,8 +46,10 @@ class ChatPrompts:
         """End all processes."""
         await self._pool.stop()
 
-    def render(self, model: GenerativeModel, call: ChatCall, done: Callable[[ChatPrompt | ConchError], None]) -> Job:
-        """Render the prompt of a chat and call `done`.
+    def render(
+        self, model: GenerativeModel, call: ChatCall, done: Callable[[ChatPrompt | ConchError], None], client: str
+    ) -> Job:
+        """Render the prompt of a chat and call `done`. Clients take turns.
 
         Raises InvalidRequest if the model has no template, Unavailable if too many prompts wait.
         """
@@ -78,4 +80,4 @@ class ChatPrompts:
                 meta, (text,) = outcome
                 done(ChatPrompt(str(text, "utf-8"), meta["describes_tools"], meta["echoed"]))
 
-        return self._pool.submit("render", described, [messages], rendered)
+        return self._pool.submit("render", described, [messages], rendered, client=client)

@@ -73,7 +73,8 @@ class EmbeddingsEndpoint:
             except ConchError as error:
                 send_error(reply, error)
 
-        reply.on_disconnect = self._pool.submit("embedding", {}, [request.body], read).cancel
+        client = self._tenants.client_of_http(request, reply.peer)
+        reply.on_disconnect = self._pool.submit("embedding", {}, [request.body], read, client=client).cancel
 
     def _begin(self, request: HttpRequest, reply: HttpReply, call: EmbeddingCall, timeline: Timeline) -> None:
         trace = begin_trace(self._observer, request, call.model, timeline) if self._observer.on else None
@@ -86,7 +87,8 @@ class EmbeddingsEndpoint:
             requests = form.requests(
                 call.inputs, model.version, timeline, truncate=call.truncate, keep_last=call.keep_last
             )
-            _Exchange(reply, model, form, call, requests, trace, self._pool).begin()
+            client = self._tenants.client_of_http(request, reply.peer)
+            _Exchange(reply, model, form, call, requests, trace, self._pool, client).begin()
         except ConchError as error:
             if trace is not None:
                 trace.refused(error)
@@ -130,9 +132,11 @@ class _Exchange:
         requests: Iterator[tuple[list[int], InferRequest]],
         trace: Trace | None,
         pool: OffloadPool,
+        client: str,
     ) -> None:
         self._reply = reply
         self._pool = pool
+        self._client = client
         self._model = model
         self._form = form
         self._call = call
@@ -215,7 +219,7 @@ class _Exchange:
         described = {"model": name, "tokens": tokens, "encoding": encoding}
         parts = [np.ascontiguousarray(vector, "<f4").data for vector in vectors]
         try:
-            self._pool.submit("embeddings", described, parts, self._written)
+            self._pool.submit("embeddings", described, parts, self._written, client=self._client)
         except ConchError as error:
             send_error(self._reply, error)
             self._end_trace(error)

@@ -90,7 +90,7 @@ class OpenAiHttp:
         self._observer = observer or Observer()
         self._pool = pool or OffloadPool("codec")
         self._prompts = prompts or ChatPrompts()
-        tokens = TokensEndpoint(self._models, self._prompts)
+        tokens = TokensEndpoint(self._models, self._prompts, self._tenants)
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
@@ -168,7 +168,8 @@ class OpenAiHttp:
                     trace.refused(Cancelled("request was cancelled by the client"))
                 self._continue(reply, begin, found)
 
-            reply.on_disconnect = self._prompts.render(model, call, rendered).cancel
+            client = self._tenants.client_of_http(request, reply.peer)
+            reply.on_disconnect = self._prompts.render(model, call, rendered, client).cancel
 
     def _begin_chat(
         self,
@@ -227,7 +228,9 @@ class OpenAiHttp:
 
     def _read_large(self, job: str, request: HttpRequest, reply: HttpReply, then: Callable[[Outcome], None]) -> None:
         """Have a worker process decode a large body, then call `then`."""
-        reply.on_disconnect = self._pool.submit(job, {}, [request.body], partial(self._continue, reply, then)).cancel
+        client = self._tenants.client_of_http(request, reply.peer)
+        done = partial(self._continue, reply, then)
+        reply.on_disconnect = self._pool.submit(job, {}, [request.body], done, client=client).cancel
 
     def _continue(self, reply: HttpReply, then: Callable[[_T], None], found: _T | ConchError) -> None:
         """Continue a call that waited for a worker process, unless the client has disconnected."""

@@ -14,6 +14,7 @@ from conch.frontends.http.reply import HttpReply
 from conch.frontends.openai.chat_prompt import ChatPrompt, ChatPrompts
 from conch.frontends.openai.errors import JSON, send_error
 from conch.frontends.openai.models import OpenAiModels
+from conch.frontends.tenants import Tenants
 from conch.generation import Delta, GenerationRequest, PromptTokens, SamplingParams, Usage
 from conch.protocol.openai.large import MAX_REST_BYTES
 from conch.protocol.openai.tokens import TokenizeCall, detokenized, read_detokenize, read_tokenize, tokenized
@@ -22,9 +23,10 @@ from conch.protocol.openai.tokens import TokenizeCall, detokenized, read_detoken
 class TokensEndpoint:
     """Answers both paths."""
 
-    def __init__(self, models: OpenAiModels, prompts: ChatPrompts) -> None:
+    def __init__(self, models: OpenAiModels, prompts: ChatPrompts, tenants: Tenants) -> None:
         self._models = models
         self._prompts = prompts
+        self._tenants = tenants
 
     def tokenize(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the token ids of a text or a conversation. Raises ConchError."""
@@ -50,7 +52,8 @@ class TokensEndpoint:
             except ConchError as error:
                 send_error(reply, error)
 
-        reply.on_disconnect = self._prompts.render(model, call.chat, rendered).cancel
+        client = self._tenants.client_of_http(request, reply.peer)
+        reply.on_disconnect = self._prompts.render(model, call.chat, rendered, client).cancel
 
     def detokenize(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the text of token ids. Raises ConchError."""

@@ -9,13 +9,14 @@ from conch.core.served_model import ServedModel
 from conch.errors import ConchError, Exhausted, Unsupported
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, UNCHARGED_BYTES, BodyBudget
 from conch.frontends.forwarded_headers import ForwardedHeaders
-from conch.frontends.grpc.framing import Compressed
+from conch.frontends.grpc.framing import MAX_DECOMPRESSED_BYTES, Compressed
 from conch.frontends.grpc.status import no_memory
 from conch.frontends.offload.pool import Job, OffloadPool, Outcome
 from conch.frontends.tenants import Tenants
 from conch.observability.tracing.observer import Observer
 from conch.observability.tracing.request_trace import Trace
 from conch.protocol.classification import classify
+from conch.protocol.compression import MAX_RATIO
 from conch.protocol.regions import NO_REGIONS, Regions, write_outputs
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.protocol.v2_proto.inference import InferMessage, ResponseOptions, split_fields
@@ -42,6 +43,20 @@ class Cancellable(Protocol):
 
     def cancel(self) -> None:
         """Cancel: no answer is needed."""
+
+
+class Origin(Protocol):
+    """Where a call comes from."""
+
+    @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+
+
+class LocalOrigin:
+    """A call without a connection."""
+
+    peer = ""
 
 
 class _LargeCall:
@@ -97,20 +112,26 @@ class GrpcInferEndpoint:
         self._forwarded.add(request.parameters, metadata)
         return request, options
 
-    def read_large(self, data: Buffer | Compressed, done: Callable[[RequestMessage | ConchError], None]) -> Job | None:
+    def client(self, metadata: Metadata, origin: Origin) -> str:
+        """Return the client in whose turn worker processes work for a call."""
+        return self._tenants.client_of_grpc(metadata, origin.peer)
+
+    def read_large(
+        self, data: Buffer | Compressed, done: Callable[[RequestMessage | ConchError], None], client: Callable[[], str]
+    ) -> Job | None:
         """Have a worker process decode a large message and call `done`; return None for any other message.
 
         Raises InvalidRequest for a message with too many fields, Unavailable.
         """
         if isinstance(data, Compressed):
             coding, body = data.coding.decode("latin-1"), data.data
+            size = min(len(body) * MAX_RATIO, MAX_DECOMPRESSED_BYTES)
         elif len(data) <= MAX_INLINE_BYTES or not is_large(data):
             return None
         else:
-            coding, body = "", data
-        return self._pool.submit(
-            "infer_message", {"coding": coding}, [body], partial(self._on_large_read, coding, body, done)
-        )
+            coding, body, size = "", data, len(data)
+        read = partial(self._on_large_read, coding, body, done)
+        return self._pool.submit("infer_message", {"coding": coding}, [body], read, client=client(), size=size)
 
     def _on_large_read(
         self,
@@ -136,7 +157,9 @@ class GrpcInferEndpoint:
             raise Exhausted(no_memory().message)
         return memoryview(kept)
 
-    def infer(self, data: Buffer | Compressed, metadata: Metadata, reply: Reply) -> Cancellable:
+    def infer(
+        self, data: Buffer | Compressed, metadata: Metadata, reply: Reply, origin: Origin | None = None
+    ) -> Cancellable:
         """Serve one ModelInfer call: `reply` gets its response or error, once, later or before this returns.
 
         Raises ConchError if the request is refused; then `reply` is not called.
@@ -144,11 +167,12 @@ class GrpcInferEndpoint:
         timeline = Timeline()
         if len(data) > MAX_INLINE_BYTES or isinstance(data, Compressed):
             call = _LargeCall()
-            call.stage = self.read_large(data, partial(self._infer_read, call, metadata, reply, timeline))
+            read = partial(self._infer_read, call, metadata, reply, timeline, origin)
+            call.stage = self.read_large(data, read, partial(self.client, metadata, origin or LocalOrigin()))
             if call.stage is not None:
                 return call
         assert not isinstance(data, Compressed)
-        return self._infer_message(self.read(data), metadata, reply, timeline)
+        return self._infer_message(self.read(data), metadata, reply, timeline, origin)
 
     def _infer_read(
         self,
@@ -156,6 +180,7 @@ class GrpcInferEndpoint:
         metadata: Metadata,
         reply: Reply,
         timeline: Timeline,
+        origin: Origin | None,
         found: RequestMessage | ConchError,
     ) -> None:
         """Continue with a request that a worker process has decoded."""
@@ -164,14 +189,16 @@ class GrpcInferEndpoint:
         try:
             if isinstance(found, ConchError):
                 raise found
-            call.stage = self._infer_message(found, metadata, reply, timeline)
+            call.stage = self._infer_message(found, metadata, reply, timeline, origin)
         except ConchError as error:
             reply(error)
 
-    def _infer_message(self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline) -> Admitted:
+    def _infer_message(
+        self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline, origin: Origin | None
+    ) -> Admitted:
         trace = self.begin_trace(message.model_name, metadata, timeline) if self.observer.on else None
         try:
-            return self._infer(message, metadata, reply, timeline, trace)
+            return self._infer(message, metadata, reply, timeline, trace, origin)
         except ConchError as error:
             if trace is not None:
                 trace.refused(error)
@@ -183,7 +210,13 @@ class GrpcInferEndpoint:
         return self.observer.begin("GRPC", model, timeline, *(found.get(key, "") for key in _TRACE_CONTEXT_KEYS))
 
     def _infer(
-        self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline, trace: Trace | None
+        self,
+        message: RequestMessage,
+        metadata: Metadata,
+        reply: Reply,
+        timeline: Timeline,
+        trace: Trace | None,
+        origin: Origin | None,
     ) -> Admitted:
         model = self.inference.model(message.model_name, message.version())
         if model.config.decoupled:
@@ -192,7 +225,11 @@ class GrpcInferEndpoint:
         meter = None if self.inference.limiter is None else self.admit(model, metadata, timeline)
         request, options = self.decode(message, metadata, timeline)
         request.meter = meter
-        respond = partial(self._respond, reply, model, options)
+        if options.classification:
+            client = partial(self.client, metadata, origin or LocalOrigin())
+            respond = partial(self._respond_classes, reply, model, options, client)
+        else:
+            respond = partial(self._respond, reply, model, options)
         if trace is None:
             return self.inference.infer(request, respond)
         trace.read(request, model.version)
@@ -206,12 +243,22 @@ class GrpcInferEndpoint:
         answer: InferResponse | ConchError | None,
         final: bool,
     ) -> None:
-        if not final:
-            return
-        if options.classification and isinstance(answer, InferResponse):
-            self.classify(answer, model, options, partial(self._reply, reply, model, options))
-        else:
+        if final:
             self._reply(reply, model, options, answer)
+
+    def _respond_classes(
+        self,
+        reply: Reply,
+        model: ServedModel,
+        options: ResponseOptions,
+        client: Callable[[], str],
+        answer: InferResponse | ConchError | None,
+        final: bool,
+    ) -> None:
+        if final and isinstance(answer, InferResponse):
+            self.classify(answer, model, options, partial(self._reply, reply, model, options), client)
+        else:
+            self._respond(reply, model, options, answer, final)
 
     def _reply(
         self,
@@ -238,6 +285,7 @@ class GrpcInferEndpoint:
         model: ServedModel,
         options: ResponseOptions,
         done: Callable[[InferResponse | ConchError], None],
+        client: Callable[[], str],
     ) -> None:
         """Replace outputs by their classes and call `done`: now or, for many values, later, by a worker process."""
         requested = options.classification
@@ -258,9 +306,8 @@ class GrpcInferEndpoint:
                 ]
                 args = {"tensors": described, "batched": batched}
                 parts = [tensor.data for tensor in chosen]
-                self._pool.submit(
-                    "classify", args, parts, lambda outcome: done(_with_classes(response, chosen, outcome))
-                )
+                read = partial(_finish_classes, response, chosen, done)
+                self._pool.submit("classify", args, parts, read, client=client())
                 return
             classified: InferResponse | ConchError = _replace_outputs(
                 response,
@@ -296,6 +343,15 @@ def _joined(outcome: Outcome, body: Buffer) -> InferMessage:
         return InferMessage(message, list(parts), packed)
     fields, view = split_fields(body), memoryview(body)
     return InferMessage(message, [view[begin:end] for begin, end in fields.contents] if fields else [], packed)
+
+
+def _finish_classes(
+    response: InferResponse,
+    chosen: Sequence[Tensor],
+    done: Callable[[InferResponse | ConchError], None],
+    outcome: Outcome | ConchError,
+) -> None:
+    done(_with_classes(response, chosen, outcome))
 
 
 def _with_classes(

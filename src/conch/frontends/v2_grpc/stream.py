@@ -15,6 +15,7 @@ ended and its requests are cancelled. Neither affects other streams.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from typing import Protocol
 
@@ -40,6 +41,10 @@ _LINGER_S = 3.0
 
 class ResponseSink(Protocol):
     """How messages go out."""
+
+    @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
 
     @property
     def flushed(self) -> bool:
@@ -96,7 +101,8 @@ class InferStream:
         timeline = Timeline()
         try:
             if len(data) > MAX_INLINE_BYTES or isinstance(data, Compressed):
-                if self.endpoint.read_large(data, lambda found: self._read(exchange, found, timeline)) is not None:
+                read = partial(self._read, exchange, timeline)
+                if self.endpoint.read_large(data, read, self.client) is not None:
                     self._reading = exchange
                     return
                 assert not isinstance(data, Compressed)
@@ -106,7 +112,11 @@ class InferStream:
         else:
             self._serve(exchange, message, timeline)
 
-    def _read(self, exchange: "_Exchange", found: RequestMessage | ConchError, timeline: Timeline) -> None:
+    def client(self) -> str:
+        """Return the client in whose turn worker processes work for this call."""
+        return self.endpoint.client(self._metadata, self._sink)
+
+    def _read(self, exchange: "_Exchange", timeline: Timeline, found: RequestMessage | ConchError) -> None:
         """Continue with a request that a worker process has decoded."""
         self._reading = None
         if self.closed:
@@ -310,13 +320,12 @@ class _Exchange:
         elif self.options.classification and isinstance(answer, InferResponse) and not self._stream.closed:
             assert self.model is not None  # nothing is admitted without
             self._classifying = True
-            self._stream.endpoint.classify(
-                answer, self.model, self.options, lambda found: self._classified(found, final)
-            )
+            done = partial(self._classified, final)
+            self._stream.endpoint.classify(answer, self.model, self.options, done, self._stream.client)
         else:
             self._respond(answer, final)
 
-    def _classified(self, answer: InferResponse | ConchError, final: bool) -> None:
+    def _classified(self, final: bool, answer: InferResponse | ConchError) -> None:
         self._classifying = False
         self._respond(answer, final)
         queued, self._queued = self._queued, []

@@ -40,11 +40,11 @@ class GenerateEndpoints:
 
     def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with the only response of the model. Raises ConchError if the request is refused."""
-        self._serve(request, reply, name, version, _SingleResponse(reply, self._pool).respond)
+        self._serve(request, reply, name, version, _SingleResponse(request, reply, self._pool, self._tenants).respond)
 
     def stream(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with every response as it comes. Raises ConchError if the request is refused."""
-        self._serve(request, reply, name, version, _EventStream(reply, self._pool).respond)
+        self._serve(request, reply, name, version, _EventStream(request, reply, self._pool, self._tenants).respond)
 
     def _serve(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, respond: Respond) -> None:
         timeline = Timeline()
@@ -61,7 +61,8 @@ class GenerateEndpoints:
             if len(request.body) > MAX_INLINE_BYTES:
                 described = generate.describe_model(model.config)
                 admit = partial(self._admit_decoded, call, respond)
-                call.decode(self._pool, "generate_request", described, [request.body], admit)
+                size = len(request.body)
+                call.decode(self._pool, "generate_request", described, [request.body], admit, self._tenants, size)
             else:
                 decoded = generate.decode_request(model.config, version, request.body, timeline)
                 self._admit(call, decoded, respond)
@@ -85,8 +86,11 @@ class GenerateEndpoints:
 class _OrderedEncoder:
     """Encodes responses in order, large ones by a worker process."""
 
-    def __init__(self, pool: OffloadPool) -> None:
+    def __init__(self, request: HttpRequest, reply: HttpReply, pool: OffloadPool, tenants: Tenants) -> None:
+        self._request = request
+        self._reply = reply
         self._pool = pool
+        self._tenants = tenants
         self._waiting: deque[tuple[InferResponse | ConchError | None, bool]] = deque()
         self._waiting_bytes = 0
         self._writing = False
@@ -103,7 +107,9 @@ class _OrderedEncoder:
         elif answer is not None:
             try:
                 if _size(answer) > MAX_INLINE_BYTES:
-                    self._pool.submit("generate_response", *generate.describe_response(answer), self._done(final))
+                    client = self._tenants.client_of_http(self._request, self._reply.peer)
+                    args, parts = generate.describe_response(answer)
+                    self._pool.submit("generate_response", args, parts, self._done(final), client=client)
                     self._writing = True
                     return
                 document = generate.encode_response(answer)
@@ -130,9 +136,8 @@ class _OrderedEncoder:
 class _SingleResponse(_OrderedEncoder):
     """Sends the only response of a request as JSON."""
 
-    def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
-        super().__init__(pool)
-        self._reply = reply
+    def __init__(self, request: HttpRequest, reply: HttpReply, pool: OffloadPool, tenants: Tenants) -> None:
+        super().__init__(request, reply, pool, tenants)
         self._responses = 0
         self._document: bytes | ConchError = b""
 
@@ -158,9 +163,8 @@ class _SingleResponse(_OrderedEncoder):
 class _EventStream(_OrderedEncoder):
     """Sends responses as events as they come; they are queued while the client does not keep up."""
 
-    def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
-        super().__init__(pool)
-        self._reply = reply
+    def __init__(self, request: HttpRequest, reply: HttpReply, pool: OffloadPool, tenants: Tenants) -> None:
+        super().__init__(request, reply, pool, tenants)
         self._unsent = bytearray()
         self._catching_up: asyncio.Task[None] | None = None
 

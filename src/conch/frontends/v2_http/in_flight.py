@@ -12,6 +12,7 @@ from conch.frontends.http.errors import send_error
 from conch.frontends.http.message import HttpRequest
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.offload.pool import OffloadPool, Outcome
+from conch.frontends.tenants import Tenants
 from conch.observability.tracing.request_trace import Trace
 from conch.request import Admitted, InferRequest, Respond, Timeline, TokenMeter
 from conch.tensor import Buffer
@@ -49,12 +50,17 @@ class InFlight:
         args: Mapping[str, Any],
         parts: Sequence[Buffer],
         admit: Callable[[Outcome], None],
+        tenants: Tenants,
+        size: int,
     ) -> None:
         """Have a worker process decode the body, and call `admit` with the outcome. Raises Unavailable.
 
+        `size` is that of the body in bytes, as far as it is known, when it is decompressed.
         Errors of the job and of `admit` are sent to the client.
         """
-        self.reply.on_disconnect = pool.submit(job, args, parts, partial(self._decoded, admit)).cancel
+        client = tenants.client_of_http(self.request, self.reply.peer)
+        done = partial(self._decoded, admit)
+        self.reply.on_disconnect = pool.submit(job, args, parts, done, client=client, size=size).cancel
 
     def admit(self, inference: Inference, request: InferRequest, respond: Respond) -> Admitted:
         """Pass the decoded request to the core; it is cancelled if the client disconnects. Raises ConchError."""

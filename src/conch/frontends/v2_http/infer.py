@@ -11,12 +11,13 @@ from conch.frontends.http.errors import JSON, send_error
 from conch.frontends.http.message import HttpRequest, content_type, header, no_memory
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.trace import begin_trace
+from conch.frontends.offload.fair_queue import LARGE_JOB_BYTES
 from conch.frontends.offload.pool import OffloadPool, Outcome
 from conch.frontends.tenants import Tenants
 from conch.frontends.v2_http.in_flight import InFlight
 from conch.observability.tracing.observer import Observer
 from conch.protocol.classification import classify
-from conch.protocol.compression import compress, decompress_small, preferred_coding
+from conch.protocol.compression import MAX_RATIO, compress, decompress_small, preferred_coding
 from conch.protocol.regions import NO_REGIONS, Regions
 from conch.protocol.v2_json.inference import (
     RESERVED_PARAMETERS,
@@ -107,7 +108,7 @@ class HttpInferEndpoint:
         if self._forwarded is not None:
             fields = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.request.fields)
             self._forwarded.add(infer_request.parameters, fields)
-        call.admit(self._inference, infer_request, _Response(call, options, self._pool).respond)
+        call.admit(self._inference, infer_request, _Response(call, options, self._pool, self._tenants).respond)
 
     def _decode(self, call: InFlight) -> tuple[InferRequest, OutputOptions] | None:
         """Decode a request; return None for one that is too large to be decoded on the event loop."""
@@ -133,6 +134,15 @@ class HttpInferEndpoint:
         coding = headers.get(b"content-encoding", b"identity")
         length = headers.get(_LENGTH_HEADER)
         tail = _NO_BYTES
+        size = len(body)
+        if coding != b"identity":
+            # The size decides whether other clients' small messages wait for this one.
+            plain = decompress_small(body, coding, min(LARGE_JOB_BYTES, self._max_input_bytes))
+            if plain is None:
+                size = min(size * MAX_RATIO, self._max_input_bytes)
+            else:
+                body, coding = memoryview(self._charged(plain)), b"identity"
+                size = len(body)
         if coding == b"identity":
             coding = b""
             header_length = read_header_length(length, len(body))
@@ -143,7 +153,8 @@ class HttpInferEndpoint:
             "limit": self._max_input_bytes,
             "header_length": None if length is None else length.decode("latin-1"),
         }
-        call.decode(self._pool, "infer_request", args, [body], partial(self._admit_decoded, call, tail))
+        admit = partial(self._admit_decoded, call, tail)
+        call.decode(self._pool, "infer_request", args, [body], admit, self._tenants, size)
 
     def _admit_decoded(self, call: InFlight, tail: memoryview, outcome: Outcome) -> None:
         """Admit a request that a worker process has decoded. Raises ConchError."""
@@ -173,9 +184,10 @@ def _is_reserved(name: str) -> bool:
 class _Response:
     """Encodes and sends the response to one request."""
 
-    __slots__ = ("_call", "_options", "_pool")
+    __slots__ = ("_call", "_options", "_pool", "_tenants")
 
-    def __init__(self, call: InFlight, options: OutputOptions, pool: OffloadPool) -> None:
+    def __init__(self, call: InFlight, options: OutputOptions, pool: OffloadPool, tenants: Tenants) -> None:
+        self._tenants = tenants
         self._call = call
         self._options = options
         self._pool = pool
@@ -222,7 +234,9 @@ class _Response:
             if output["binary"] and not output["placed"]
         ]
         done = partial(self._encoded, kept, coding)
-        self._call.reply.on_disconnect = self._pool.submit("infer_response", described, sent, done).cancel
+        client = self._tenants.client_of_http(self._call.request, self._call.reply.peer)
+        job = self._pool.submit("infer_response", described, sent, done, client=client)
+        self._call.reply.on_disconnect = job.cancel
 
     def _encoded(self, kept: list[Buffer | None], coding: bytes, outcome: Outcome | ConchError) -> None:
         if isinstance(outcome, ConchError):

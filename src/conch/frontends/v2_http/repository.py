@@ -9,6 +9,7 @@ from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.sliced_reply import send_in_slices
 from conch.frontends.http.tasks import ReplyTasks
 from conch.frontends.offload.pool import OffloadPool
+from conch.frontends.tenants import Tenants
 from conch.protocol.v2_json import documents
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.protocol.v2_json.repository import read_index, read_load, read_unload
@@ -18,10 +19,11 @@ from conch.tensor import Buffer
 class RepositoryEndpoints:
     """Endpoints below `/v2/repository`. Bodies are read before a task starts, which raises their errors here."""
 
-    def __init__(self, control: ModelManager, tasks: ReplyTasks, pool: OffloadPool) -> None:
+    def __init__(self, control: ModelManager, tasks: ReplyTasks, pool: OffloadPool, tenants: Tenants) -> None:
         self._control = control
         self._tasks = tasks
         self._pool = pool
+        self._tenants = tenants
 
     def index(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the index. Raises InvalidRequest."""
@@ -33,15 +35,15 @@ class RepositoryEndpoints:
         small = read_load(body) if len(body) <= MAX_INLINE_BYTES else None
 
         async def load() -> None:
-            config, files = small or await self._read_large(body)
+            config, files = small or await self._read_large(body, self._tenants.client_of_http(request, reply.peer))
             await self._control.load(name, config, files)
             reply.send(200, NO_HEADERS)
 
         self._tasks.run(reply, load())
 
-    async def _read_large(self, body: Buffer) -> tuple[str | None, dict[str, bytes]]:
+    async def _read_large(self, body: Buffer, client: str) -> tuple[str | None, dict[str, bytes]]:
         """Have a worker process decode the files of a load. Raises InvalidRequest."""
-        meta, parts = await self._pool.run("load", {}, [body])
+        meta, parts = await self._pool.run("load", {}, [body], client=client)
         files = {}
         for name, part in zip(meta["files"], parts, strict=True):
             files[name] = await asyncio.to_thread(bytes, part)

@@ -124,7 +124,7 @@ class V2Http:
         )
         self._generate = GenerateEndpoints(inference, observer, pool, tenants)
         self._shared_memory = SharedMemoryEndpoints(shared_memory)
-        self._repository = RepositoryEndpoints(control, self._tasks, pool)
+        self._repository = RepositoryEndpoints(control, self._tasks, pool, tenants)
         self._access = access or None
         self._limits = LimitsEndpoints(
             inference, limits, self._tasks, self._access or Access(), tenants, remote=limits_remote

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, Unavailable
+from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, TooLarge, Unavailable
 from conch.frontends.offload import jobs
 from conch.frontends.offload.pool import OffloadPool
 from conch.generation import InvalidParameter
@@ -59,20 +59,21 @@ def command(process: psutil.Process) -> list[str]:
 
 
 async def test_a_job_returns_values_and_buffers(pool: OffloadPool) -> None:
-    meta, parts = await pool.run("load", {}, [b'{"parameters": {"config": "{}", "file:1/a": "aGVsbG8="}}'])
+    meta, parts = await pool.run("load", {}, [b'{"parameters": {"config": "{}", "file:1/a": "aGVsbG8="}}'], client="a")
     assert meta == {"config": "{}", "files": ["1/a"]}
     assert [bytes(part) for part in parts] == [b"hello"]
 
 
 async def test_an_error_of_a_job_is_the_error_of_its_caller(pool: OffloadPool) -> None:
     with pytest.raises(InvalidRequest, match="not valid base64"):
-        await pool.run("load", {}, [b'{"parameters": {"file:1/a": "?"}}'])
+        await pool.run("load", {}, [b'{"parameters": {"file:1/a": "?"}}'], client="a")
 
 
 @pytest.mark.parametrize(
     "error",
     [
         InvalidRequest("a"),
+        TooLarge("a"),
         ModelLoadError("a", Code.UNAVAILABLE),
         InvalidField("messages[1]", "a"),
         InvalidParameter("top_p", "a"),
@@ -90,8 +91,8 @@ def test_an_error_survives_the_way(error: ConchError) -> None:
 async def test_a_job_that_takes_too_long_ends_its_process_and_no_other_job() -> None:
     pool = OffloadPool("test", workers=1, limit_s=0.3, too_slow="too slow")
     try:
-        waiting = asyncio.ensure_future(pool.run("render", describe(FOREVER), [b"[]"]))
-        behind = asyncio.ensure_future(pool.run("render", describe("hello"), [b"[]"]))
+        waiting = asyncio.ensure_future(pool.run("render", describe(FOREVER), [b"[]"], client="a"))
+        behind = asyncio.ensure_future(pool.run("render", describe("hello"), [b"[]"], client="a"))
         with pytest.raises(InvalidRequest, match=r"too slow: more than 0.3 s"):
             await waiting
         assert bytes((await behind).parts[0]) == b"hello"
@@ -100,22 +101,22 @@ async def test_a_job_that_takes_too_long_ends_its_process_and_no_other_job() -> 
 
 
 async def test_a_process_that_dies_costs_its_job(pool: OffloadPool) -> None:
-    await pool.run("nothing", {}, [])
+    await pool.run("nothing", {}, [], client="a")
     (worker,) = workers()
-    doomed = asyncio.ensure_future(pool.run("render", describe(FOREVER), [b"[]"]))
+    doomed = asyncio.ensure_future(pool.run("render", describe(FOREVER), [b"[]"], client="a"))
     await asyncio.sleep(0.1)
     os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(ConchError, match="worker process for large messages failed"):
         await doomed
-    assert bytes((await pool.run("render", describe("again"), [b"[]"])).parts[0]) == b"again"
+    assert bytes((await pool.run("render", describe("again"), [b"[]"], client="a")).parts[0]) == b"again"
 
 
 async def test_a_process_that_died_while_it_was_idle_costs_no_job(pool: OffloadPool) -> None:
-    await pool.run("nothing", {}, ())
+    await pool.run("nothing", {}, (), client="a")
     [worker] = workers()
     worker.kill()
     worker.wait(10)
-    await pool.run("nothing", {}, ())
+    await pool.run("nothing", {}, (), client="a")
     [successor] = workers()
     assert successor.pid != worker.pid
 
@@ -124,18 +125,18 @@ async def test_a_template_gets_no_more_memory_than_allowed() -> None:
     pool = OffloadPool("test", workers=1, memory_bytes=2**29)
     try:
         with pytest.raises(InvalidRequest):
-            await pool.run("render", describe("{{ 'a' * 900000000 }}"), [b"[]"])
+            await pool.run("render", describe("{{ 'a' * 900000000 }}"), [b"[]"], client="a")
         with pytest.raises(InvalidRequest, match="to a prompt of 20000000 bytes"):
-            await pool.run("render", describe("{{ 'a' * 20000000 }}"), [b"[]"])
+            await pool.run("render", describe("{{ 'a' * 20000000 }}"), [b"[]"], client="a")
     finally:
         await pool.stop()
 
 
 async def test_a_cancelled_job_is_not_run(pool: OffloadPool) -> None:
     outcomes: list[object] = []
-    pool.submit("nothing", {}, [], outcomes.append)
-    pool.submit("load", {}, [b"{}"], outcomes.append).cancel()
-    await pool.run("nothing", {}, [])
+    pool.submit("nothing", {}, [], outcomes.append, client="a")
+    pool.submit("load", {}, [b"{}"], outcomes.append, client="a").cancel()
+    await pool.run("nothing", {}, [], client="a")
     assert isinstance(outcomes[1], Unavailable)
 
 
@@ -143,30 +144,75 @@ async def test_a_process_knows_nothing_of_the_servers_environment(
     pool: OffloadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    await pool.run("nothing", {}, [])
+    await pool.run("nothing", {}, [], client="a")
     (worker,) = workers()
     assert "secret" not in worker.environ().values()
 
 
 async def test_stopping_ends_what_runs() -> None:
     pool = OffloadPool("test", workers=1)
-    running = asyncio.ensure_future(pool.run("render", describe(FOREVER), [b"[]"]))
+    running = asyncio.ensure_future(pool.run("render", describe(FOREVER), [b"[]"], client="a"))
     await asyncio.sleep(0.05)
     await pool.stop()
     with pytest.raises(Unavailable):
         await running
     assert workers() == []
     with pytest.raises(Unavailable):
-        pool.submit("nothing", {}, [], lambda _: None)
+        pool.submit("nothing", {}, [], lambda _: None, client="a")
 
 
 @pytest.mark.slow
 async def test_an_idle_process_ends() -> None:
     pool = OffloadPool("test", workers=1, idle_s=0.05)
     try:
-        await pool.run("nothing", {}, [])
+        await pool.run("nothing", {}, [], client="a")
         while workers():
             await asyncio.sleep(0.01)
-        await pool.run("nothing", {}, [])
+        await pool.run("nothing", {}, [], client="a")
+    finally:
+        await pool.stop()
+
+
+# A text of this size is read in about 30 ms, and 4 MiB of it compress to 4 kB.
+LARGE = b'{"inputs":[{"name":"A","datatype":"BYTES","shape":[1],"data":[' + b'"",' * 2**20 + b'""]}]}'
+SMALL = b'{"inputs":[{"name":"A","datatype":"BYTES","shape":[1],"data":[""]}]}'
+READ = {"coding": "", "limit": 2**26, "header_length": None}
+
+
+async def test_large_jobs_of_one_client_do_not_delay_a_small_one() -> None:
+    pool = OffloadPool("test", workers=2)
+    try:
+        order: list[str] = []
+        for _ in range(6):
+            pool.submit("infer_request", READ, [LARGE], lambda _: order.append("large"), client="a")
+        await pool.run("infer_request", READ, [SMALL], client="b")
+        assert len(order) < 2  # one worker had a large job meanwhile
+        await pool.run("infer_request", READ, [LARGE], client="b")
+        assert len(order) < 5  # those of the other client would have been 6 before it
+    finally:
+        await pool.stop()
+
+
+async def test_a_job_over_its_processor_time_ends_its_process_and_no_other_job() -> None:
+    pool = OffloadPool("test", workers=1, too_slow="too slow")
+    try:
+        with pytest.raises(TooLarge, match=r"too slow: more than 5 s of processor time"):
+            await pool.run("render", describe(FOREVER), [b"[]"], client="a")
+        assert bytes((await pool.run("render", describe("again"), [b"[]"], client="a")).parts[0]) == b"again"
+    finally:
+        await pool.stop()
+
+
+async def test_a_full_queue_makes_room_for_other_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conch.frontends.offload.pool.MAX_WAITING_JOBS", 8)
+    pool = OffloadPool("test", workers=1)
+    try:
+        outcomes: list[object] = []
+        for _ in range(8):
+            pool.submit("nothing", {}, [], outcomes.append, client="a")
+        with pytest.raises(Unavailable, match="too many large messages"):
+            pool.submit("nothing", {}, [], outcomes.append, client="a")
+        await pool.run("nothing", {}, [], client="b")
+        assert sum(isinstance(outcome, Unavailable) for outcome in outcomes) == 1
     finally:
         await pool.stop()

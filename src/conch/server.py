@@ -372,7 +372,15 @@ def _repositories(options: ServerOptions) -> Iterator[Repository]:
 
 def _roots(options: ServerOptions) -> Iterator[tuple[str, Root]]:
     for place in options.model_repository:
-        yield public_name(place), open_root(place, options.repository_cache, verify_key=options.repository_verify_key)
+        yield (
+            public_name(place),
+            open_root(
+                place,
+                options.repository_cache,
+                verify_key=options.repository_verify_key,
+                cache_limit=options.repository_cache_limit,
+            ),
+        )
     if options.model_dir:
         folder = Path(options.model_dir).absolute()
         yield (

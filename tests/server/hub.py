@@ -15,10 +15,22 @@ COMMIT = "c0ffee" + "0" * 34
 class Hub:
     """Models by their names, each with its files; `gated` are refused as those are whose terms were not accepted."""
 
-    def __init__(self, models: Mapping[str, Mapping[str, bytes]], gated: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, Mapping[str, bytes]],
+        gated: frozenset[str] = frozenset(),
+        *,
+        announced: Mapping[str, int] | None = None,
+        commit: str = COMMIT,
+        redirect: str = "",
+    ) -> None:
         self.models = models
         self.gated = gated
+        self.announced = announced or {}  # sizes of files, where they differ from the contents
+        self.commit = commit
+        self.redirect = redirect  # base URL that files are redirected to
         self.fetched: list[str] = []
+        self.authorizations: list[str] = []  # of requests for files
         hub = self
 
         class Handler(_Handler):
@@ -73,10 +85,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, model: str, *, tree: bool) -> None:
         files = self.hub.models[model]
         entries = [
-            {"type": "file", "path": name, "oid": _etag(content), "size": len(content)}
+            {"type": "file", "path": name, "oid": _etag(content), "size": self.hub.announced.get(name, len(content))}
             for name, content in files.items()
         ]
-        about = {"id": model, "modelId": model, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
+        siblings = [{"rfilename": entry["path"], "size": entry["size"]} for entry in entries]
+        about = {"id": model, "modelId": model, "sha": self.hub.commit, "siblings": siblings}
         self._send(json.dumps(entries if tree else about).encode(), "application/json", {})
 
     def _file(self, model: str, name: str) -> None:
@@ -84,9 +97,20 @@ class _Handler(BaseHTTPRequestHandler):
         if content is None:
             self._refuse(404, "EntryNotFound")
             return
+        self.hub.authorizations.append(self.headers.get("Authorization", ""))
+        headers = {"ETag": f'"{_etag(content)}"', "X-Repo-Commit": COMMIT}
+        if self.hub.redirect:
+            self.send_response(302)
+            size = {"X-Linked-Size": str(len(content)), "X-Linked-Etag": headers["ETag"], "Content-Length": "0"}
+            for header, value in {**headers, **size, "Location": self.hub.redirect + self.path}.items():
+                self.send_header(header, value)
+            self.end_headers()
+            return
         if self.command == "GET":
             self.hub.fetched.append(name)
-        self._send(content, "application/octet-stream", {"ETag": f'"{_etag(content)}"', "X-Repo-Commit": COMMIT})
+        if name in self.hub.announced and self.command == "HEAD":
+            headers["X-Linked-Size"] = str(self.hub.announced[name])
+        self._send(content, "application/octet-stream", headers)
 
     def _send(self, content: bytes, kind: str, headers: Mapping[str, str]) -> None:
         self.send_response(200)

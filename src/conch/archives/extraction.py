@@ -7,6 +7,7 @@ from pathlib import Path
 
 from conch.archives.bounded_tar import opened_tar
 from conch.archives.limits import ArchiveBudget, ArchiveLimits
+from conch.control_characters import has_control_characters
 from conch.errors import ConfigError
 
 MAX_PATH_BYTES = 2048
@@ -49,6 +50,8 @@ def _checked(tar: tarfile.TarFile, target: Path, budget: ArchiveBudget) -> Itera
 
 def _place(member: tarfile.TarInfo, name: str, target: Path, folders: set[Path]) -> Path:
     """Return the path of a name, after a check that no folder above it is a link; `folders` are already checked."""
+    if has_control_characters(name):
+        raise ConfigError(f"{_shown(member)} contains control characters")
     relative = Path(name.lstrip("/"))
     if ".." in relative.parts or len(os.fsencode(name)) > MAX_PATH_BYTES or len(relative.parts) > MAX_PATH_DEPTH:
         raise ConfigError(f"{_shown(member)} leads out of the archive, or is too long or deep a path")

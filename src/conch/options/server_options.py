@@ -47,6 +47,7 @@ from conch.options.flags import flag_field as _flag
 from conch.options.trace import DEPRECATED_FLAGS, TRACE_SETTING, TraceSetting
 from conch.options.triton_only_flags import TRITON_ONLY_FLAGS
 
+DEFAULT_CACHE_LIMIT_BYTES = 1 << 40
 _DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)  # Triton's, of summaries of latencies
 
 
@@ -156,6 +157,13 @@ class ServerOptions:
         "Model repository",
         "Directory for copies of remote repositories; by default conch/repositories in the user's cache.",
         PATH,
+    )
+    repository_cache_limit: int = _flag(
+        DEFAULT_CACHE_LIMIT_BYTES,
+        "Model repository",
+        "Maximum bytes on disk for the copies of one remote repository; 0 for no limit. A twentieth of the disk, at "
+        "most 1 GiB, always stays free.",
+        BYTES,
     )
     repository_verify_key: str = _flag(
         "",

@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from conch.control_characters import has_control_characters
 from conch.errors import ConfigError, Unavailable
+from conch.repository.disk_space import FULL, NoSpace, require_space
 from conch.repository.temporary_folders import MACHINE_ERRORS, TemporaryFolders
 
 MAX_FILES = 10_000
 MAX_FILES_BYTES = 2 << 30
 MAX_PATH_BYTES = 2048
 MAX_PATH_DEPTH = 64
+_REMEDY = "set the environment variable TMPDIR to another folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,14 @@ class UploadFolders:
         """Write the files below a new directory and return it; the caller removes it.
 
         Raises ConfigError if a path leads out of the directory or is not a file name, or if there are too many files;
-        Unavailable if there is no space. Nothing remains on disk after an error.
+        NoSpace, Unavailable. Nothing remains on disk after an error.
         """
         if len(files) > MAX_FILES:
             raise ConfigError(f"load of '{name}': has {len(files)} 'file:' parameters; the limit is {MAX_FILES}")
         size = sum(map(len, files.values()))
         if size > MAX_FILES_BYTES:
             raise ConfigError(f"load of '{name}': its files have {size} bytes; the limit is {MAX_FILES_BYTES}")
+        require_space(Path(tempfile.gettempdir()), size, f"load of '{name}'", _REMEDY)
         paths = {path: _inside(name, path) for path in files}
 
         def fill(directory: Path) -> None:
@@ -57,9 +61,10 @@ def _write(name: str, path: str, target: Path, contents: bytes) -> None:
         target.write_bytes(contents)
     except OSError as error:
         if error.errno in MACHINE_ERRORS:
-            raise Unavailable(
+            kind = NoSpace if error.errno in FULL else Unavailable
+            raise kind(
                 f"load of '{name}': 'file:{path}' cannot be written to '{tempfile.gettempdir()}': {error.strerror}; "
-                "set the environment variable TMPDIR to another folder"
+                + _REMEDY
             ) from error
         raise ConfigError(f"load of '{name}': 'file:{path}' cannot be written: {error.strerror}") from error
 
@@ -75,6 +80,8 @@ def _inside(name: str, path: str) -> PurePosixPath:
         raise ConfigError(
             f"load of '{name}': 'file:{shown}' must be a path inside the model's directory, such as 'file:1/model.onnx'"
         )
+    if has_control_characters(path):
+        raise ConfigError(f"load of '{name}': 'file:{shown}' contains control characters")
     if size > MAX_PATH_BYTES or len(relative.parts) > MAX_PATH_DEPTH:
         raise ConfigError(
             f"load of '{name}': 'file:{shown}…' has {size} bytes and is {len(relative.parts)} folders deep; "

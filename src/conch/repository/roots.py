@@ -91,13 +91,16 @@ class LocalRoot:
         return ModelLocation(directory, self.fingerprint(name)) if self.has(name) else None
 
 
-def open_root(text: str, cache: str = "", *, max_file_bytes: int | None = None, verify_key: str = "") -> Root:
+def open_root(
+    text: str, cache: str = "", *, max_file_bytes: int | None = None, verify_key: str = "", cache_limit: int = 0
+) -> Root:
     """Return the root that a `--model-repository` names, without I/O.
 
     `cache` is `--repository-cache`, "" for the default folder. With `max_file_bytes`, larger files of a remote
     repository are not fetched; empty files stand in for them. `verify_key` is the file with the public key that must
-    have signed an image; other repositories are not signed. A relative path is resolved once, here, because model
-    processes may have other working directories. Raises ConfigError for a URL that does not name a repository.
+    have signed an image; other repositories are not signed. `cache_limit` is `--repository-cache-limit`. A relative
+    path is resolved once, here, because model processes may have other working directories. Raises ConfigError for a
+    URL that does not name a repository.
     """
     if "://" not in text:
         return LocalRoot(Path(text).absolute())
@@ -105,7 +108,13 @@ def open_root(text: str, cache: str = "", *, max_file_bytes: int | None = None, 
     from conch.repository.remote.mirror import open_mirror
 
     is_image = text.startswith("oci://")
-    return open_mirror(text, cache, max_file_bytes=max_file_bytes, verify_key=verify_key if is_image else "")
+    return open_mirror(
+        text,
+        cache,
+        max_file_bytes=max_file_bytes,
+        verify_key=verify_key if is_image else "",
+        cache_limit=cache_limit,
+    )
 
 
 def public_name(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from conch.cli.command_parser import CommandParser
+from conch.options.server_options import DEFAULT_CACHE_LIMIT_BYTES
 
 _FAILURE = 1
 _SYNC_RETRY_S = 300
@@ -51,8 +52,19 @@ def _run(given: Namespace) -> int:
         from conch.cli.repository.listing import list_models, show_model
 
         if given.command == "list":
-            return list_models(given.repository, cache=given.repository_cache, as_json=given.json)
-        return show_model(given.repository, given.model, cache=given.repository_cache, as_json=given.json)
+            return list_models(
+                given.repository,
+                cache=given.repository_cache,
+                cache_limit=given.repository_cache_limit,
+                as_json=given.json,
+            )
+        return show_model(
+            given.repository,
+            given.model,
+            cache=given.repository_cache,
+            cache_limit=given.repository_cache_limit,
+            as_json=given.json,
+        )
     if given.command == "pull" and given.sync:
         from conch.cli.repository.sync import sync
 
@@ -61,6 +73,7 @@ def _run(given: Namespace) -> int:
             given.path,
             given.model,
             cache=given.repository_cache,
+            cache_limit=given.repository_cache_limit,
             verify_key=given.verify_key,
             platform=given.platform,
             retry_s=_SYNC_RETRY_S if given.retry_secs is None else given.retry_secs,
@@ -76,6 +89,7 @@ def _run(given: Namespace) -> int:
         given.path,
         given.model,
         cache=given.repository_cache,
+        cache_limit=given.repository_cache_limit,
         replace=given.replace,
         verify_key=given.verify_key,
         platform=given.platform,
@@ -120,6 +134,13 @@ def _parser() -> CommandParser:
     for command in (listing, showing, pulling):
         command.add_argument(
             "--repository-cache", default="", metavar="DIR", help="directory for the cache of remote repositories"
+        )
+        command.add_argument(
+            "--repository-cache-limit",
+            type=_byte_count,
+            default=DEFAULT_CACHE_LIMIT_BYTES,
+            metavar="BYTES",
+            help="maximum size of the copies of one repository in the cache; 0 for no limit (default: %(default)s)",
         )
     return parser
 
@@ -182,6 +203,12 @@ def _describe_add(adding: CommandParser) -> None:
     )
     adding.add_argument("--link", action="store_true", help="create symbolic links instead of copies")
     adding.add_argument("--force", action="store_true", help="replace an existing model of this name")
+
+
+def _byte_count(text: str) -> int:
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"'{text}' must be a whole number of bytes")
+    return int(text)
 
 
 def _tensor(text: str) -> tuple[str, str, list[int]]:

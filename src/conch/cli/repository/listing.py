@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from conch.control_characters import printable
 from conch.errors import ConchError
 from conch.model_config import TensorSpec
 from conch.repository.labels import read_labels
@@ -48,9 +49,9 @@ class _Row:
         }
 
 
-def list_models(repository: str, *, cache: str, as_json: bool) -> int:
+def list_models(repository: str, *, cache: str, cache_limit: int, as_json: bool) -> int:
     """Print a table, or JSON, of all models; return 1 if one of them cannot be read. Raises ConchError."""
-    models = _open(repository, cache)
+    models = _open(repository, cache, cache_limit)
     rows = [
         _row(models, name, sum(size for _, _, size in stamps)) for name, stamps in sorted(models.snapshot().items())
     ]
@@ -64,9 +65,9 @@ def list_models(repository: str, *, cache: str, as_json: bool) -> int:
     return 1 if any(row.error for row in rows) else 0
 
 
-def show_model(repository: str, name: str, *, cache: str, as_json: bool) -> int:
+def show_model(repository: str, name: str, *, cache: str, cache_limit: int, as_json: bool) -> int:
     """Print a model's configuration, files and labels; return 0. Raises ConchError."""
-    models = _open(repository, cache)
+    models = _open(repository, cache, cache_limit)
     found = models.read(name)
     try:
         labels = read_labels(found.config, found.directory)
@@ -84,16 +85,16 @@ def show_model(repository: str, name: str, *, cache: str, as_json: bool) -> int:
     console = Console()
     console.print_json(data=document["config"])
     for file in document["files"]:
-        console.print(f"{decimal(file['size']):>10}  {file['path']}", highlight=False, markup=False)
+        console.print(f"{decimal(file['size']):>10}  {printable(file['path'])}", highlight=False, markup=False)
     for output, texts in labels.items():
         console.print(f"labels of {output}: {len(texts)}: {', '.join(texts[:5])} …", highlight=False, markup=False)
     return 0
 
 
-def _open(repository: str, cache: str) -> Repository:
+def _open(repository: str, cache: str, cache_limit: int) -> Repository:
     if "://" not in repository:
         return Repository([LocalRoot(Path(repository))])
-    return Repository([open_root(repository, cache, max_file_bytes=_MAX_FILE_BYTES)])
+    return Repository([open_root(repository, cache, max_file_bytes=_MAX_FILE_BYTES, cache_limit=cache_limit)])
 
 
 def _row(models: Repository, name: str, size: int) -> _Row:
@@ -121,18 +122,21 @@ def _print_table(rows: Sequence[_Row]) -> None:
     for row in rows:
         size = decimal(row.size)
         if row.files is None:
-            table.add_row(row.name, *[""] * (len(table.columns) - 2), size, style="red")
+            table.add_row(printable(row.name), *[""] * (len(table.columns) - 2), size, style="red")
             continue
         config = row.files.config
         versions = ", ".join(map(str, row.files.versions_on_disk)) or "none"
         tensors = ["\n".join(map(_shown, specs)) for specs in (config.inputs, config.outputs)]
-        table.add_row(row.name, versions, config.backend, *((config.platform, *tensors) if wide else ()), size)
+        table.add_row(
+            printable(row.name), versions, config.backend, *((config.platform, *tensors) if wide else ()), size
+        )
     console.print(table)
     if not wide:
         console.print("conch repo show MODEL prints its inputs and outputs.", markup=False, highlight=False)
     for row in rows:
         if row.error:
-            console.print(f"{row.name}: {row.error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            text = printable(f"{row.name}: {row.error}")
+            console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _shown(spec: TensorSpec) -> str:

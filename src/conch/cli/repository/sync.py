@@ -33,7 +33,15 @@ _ABANDONED = ".conch-????????"  # folders of `atomic_replace`, which a killed pr
 
 
 def sync(
-    repository: str, path: str, models: Sequence[str], *, cache: str, verify_key: str, platform: str, retry_s: float
+    repository: str,
+    path: str,
+    models: Sequence[str],
+    *,
+    cache: str,
+    cache_limit: int,
+    verify_key: str,
+    platform: str,
+    retry_s: float,
 ) -> int:
     """Make a directory equal to the models of an image, or some of them; return 0. Raises ConchError."""
     console = Console()
@@ -43,7 +51,7 @@ def sync(
         with fetch_progress(console) as progress:
             mirror = open_mirror(
                 image_url(repository), cache or str(own), progress=progress, verify_key=verify_key, platform=platform,
-                shared=not cache,
+                shared=not cache, cache_limit=cache_limit,
             )  # fmt: skip
             names, others = scan(mirror, models, retry_s)
             changed = _write(mirror, names, target, retry_s)

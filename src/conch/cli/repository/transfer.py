@@ -16,6 +16,7 @@ from rich.progress import Progress, TaskID
 from conch.cli.repository.progress import fetch_progress, progress_bar
 from conch.errors import ConfigError, NotFound, Unavailable
 from conch.repository.atomic_folder import atomic_replace
+from conch.repository.disk_space import require_space
 from conch.repository.remote.location import parse_image
 from conch.repository.remote.mirror import Mirror, open_mirror
 from conch.repository.remote.oci.packing import ModelLayer
@@ -73,6 +74,7 @@ def pull(
     models: Sequence[str],
     *,
     cache: str,
+    cache_limit: int,
     replace: bool,
     verify_key: str = "",
     platform: str = "",
@@ -81,7 +83,10 @@ def pull(
     """Write models of an image, or of a repository by its URL, to a directory; return 0. Raises ConchError."""
     console = Console()
     with fetch_progress(console) as progress:
-        mirror = open_mirror(image_url(repository), cache, progress=progress, verify_key=verify_key, platform=platform)
+        mirror = open_mirror(
+            image_url(repository), cache, progress=progress, verify_key=verify_key, platform=platform,
+            cache_limit=cache_limit,
+        )  # fmt: skip
         names, others = scan(mirror, models, retry_s)
         target = Path(path)
         written = []
@@ -169,6 +174,8 @@ def _write(source: Path, target: Path, *, replace: bool) -> bool:
             raise Unavailable(f"'{target}' cannot be read: {error.strerror or error}") from error
         if not replace:
             raise ConfigError(f"'{target}' exists and differs; --replace replaces it")
+    size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
+    require_space(target.parent, size, f"'{target}'", "name a directory on another disk")
     with atomic_replace(target, replace=True) as folder:
         # Copied, not linked: changes by the user must not affect the cache.
         shutil.copytree(source, folder, copy_function=_copy, dirs_exist_ok=True)

@@ -20,8 +20,9 @@ from typing import IO
 
 from conch.archives.bounded_tar import tar_members, zip_members
 from conch.archives.limits import ArchiveBudget, ArchiveLimits
+from conch.control_characters import has_control_characters
 from conch.errors import ConfigError
-from conch.repository.remote.cache import Cache
+from conch.repository.remote.cache import BLOCK_BYTES, Cache
 from conch.repository.remote.listing import MAX_PATH_BYTES, RemoteFile, inside
 
 _CHUNK_BYTES = 1024 * 1024
@@ -32,8 +33,8 @@ _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOF
 class Unpacker:
     """Unpacks archives into a cache. `where` is for messages.
 
-    With `defers`, a link that leads out or nowhere, and a device, do not refuse the archive but become entries that are
-    `refused`: layers of images contain such files, outside of the models.
+    With `defers`, a link that leads out or nowhere, a device, and a name with control characters do not refuse the
+    archive but become entries that are `refused`: layers of images contain such files, outside of the models.
     """
 
     def __init__(self, cache: Cache, where: str, limits: ArchiveLimits | None = None, *, defers: bool = False) -> None:
@@ -46,8 +47,17 @@ class Unpacker:
         """Store the files of an archive in the cache, by the SHA-256 of their contents, and return its entries.
 
         A link is replaced by its target. Raises ConfigError for a damaged or unsafe archive, Unavailable if the cache
-        cannot be written.
+        cannot be written; nothing of the archive then remains in the cache.
         """
+        stored: list[str] = []
+        try:
+            return self._unpacked(file, suffix, stored)
+        except BaseException:
+            self._cache.discard(stored)
+            raise
+
+    def _unpacked(self, file: Path, suffix: str, stored: list[str]) -> list[RemoteFile]:
+        """Unpack an archive, and add the keys of new objects to `stored`. Raises as `unpack`."""
         found: dict[str, RemoteFile] = {}
         links: dict[str, str] = {}
         refused: dict[str, str] = {}
@@ -59,7 +69,7 @@ class Unpacker:
                     found[path] = RemoteFile(path, "", 0)
                 else:
                     with stream:
-                        found[path] = self._store(path, stream, budget)
+                        found[path] = self._store(path, stream, budget, stored)
         except _BROKEN as error:
             raise ConfigError(f"{self._where}: the archive is truncated or damaged: {_message(error)}") from error
         except (OSError, RuntimeError, NotImplementedError, ValueError, OverflowError) as error:
@@ -76,7 +86,7 @@ class Unpacker:
     ) -> Iterator[tuple[str, IO[bytes] | None]]:
         for member, contents in tar_members(file, self._where):
             budget.count()
-            if (path := self._path(member.name)) == ".":
+            if (path := self._member_path(member.name, refused)) == ".":
                 continue
             if member.isdir():
                 yield path, None
@@ -94,7 +104,7 @@ class Unpacker:
     ) -> Iterator[tuple[str, IO[bytes] | None]]:
         for member, contents in zip_members(file, self._where):
             budget.count()
-            if (path := self._path(member.filename)) == ".":
+            if (path := self._member_path(member.filename, refused)) == ".":
                 continue
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
@@ -107,6 +117,13 @@ class Unpacker:
                 self._add_link(path, str(PurePosixPath(path).parent / target), links, refused)
             else:
                 yield path, contents()
+
+    def _member_path(self, name: str, refused: dict[str, str]) -> str:
+        """Return the path of a member, "." for one without an entry."""
+        if self._defers and has_control_characters(name):
+            self._refuse(name, f"the path {name[:200]!a} contains control characters", refused)
+            return "."
+        return self._path(name)
 
     def _path(self, name: str) -> str:
         if PurePosixPath(name) == PurePosixPath():
@@ -130,19 +147,22 @@ class Unpacker:
             raise ConfigError(f"{self._where}: {reason}")
         refused[path] = reason
 
-    def _store(self, path: str, stream: IO[bytes], budget: ArchiveBudget) -> RemoteFile:
+    def _store(self, path: str, stream: IO[bytes], budget: ArchiveBudget, stored: list[str]) -> RemoteFile:
         digest, size = sha256(), 0
+        self._cache.spend(BLOCK_BYTES, self._where)  # also of an empty file
         with self._cache.new_file() as (file, target):
             while chunk := stream.read(_CHUNK_BYTES):
                 budget.spend(len(chunk))
                 digest.update(chunk)
                 size += len(chunk)
+                self._cache.spend(len(chunk), f"{self._where}, file '{path}'")
                 with self._cache.writing():
                     target.write(chunk)
             with self._cache.writing():
                 target.flush()
             key = digest.hexdigest()
             if not self._cache.has(key):
+                stored.append(key)
                 self._cache.commit(file, self._cache.object(key))
         return RemoteFile(path, key, size)
 

@@ -15,6 +15,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,18 +24,27 @@ from pathlib import Path
 from typing import BinaryIO
 
 from conch.errors import Unavailable
+from conch.repository.disk_space import FULL, NoSpace, free_bytes
 from conch.repository.remote.listing import RemoteFile, inside
 
 _READ_ONLY = 0o444
 _FIRST_MTIME_S = 946_684_800  # 2000-01-01; an object's modification time is this plus a part of its key
 _NEW = "new-"  # prefix of files that are being written
+_KINDS = ("objects", "partial", "indexes")
+BLOCK_BYTES = 4096  # what a small file takes on common file systems
+# Written bytes after which the use of the disk is read again: other processes write, too.
+_MEASURE_EVERY_BYTES = 256 << 20
 
 
 class Cache:
-    """The cache of one remote repository below `directory`. Thread-safe."""
+    """The cache of one remote repository below `directory`, of at most `max_bytes` (0: no limit). Thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, max_bytes: int = 0) -> None:
         self._directory = directory
+        self._max_bytes = max_bytes
+        self._room_bytes = 0  # when it was measured, less what was written since
+        self._until_measured_bytes = 0
+        self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._loads: Path | None = None
 
@@ -43,7 +53,7 @@ class Cache:
         if self._loads is not None:
             return
         with self.writing():
-            for kind in ("objects", "partial", "indexes", "loads"):
+            for kind in (*_KINDS, "loads"):
                 (self._directory / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
             loads = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self._directory / "loads"))
             lock = os.open(loads / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
@@ -68,9 +78,47 @@ class Cache:
         """Return the path of an object while it is being fetched."""
         return self._directory / "partial" / key
 
+    def held_bytes(self, key: str) -> int:
+        """Return the bytes of the disk that the partial file of an object takes."""
+        try:
+            return _taken_bytes(self.partial(key).stat())
+        except FileNotFoundError:
+            return 0
+
     def index(self, key: str) -> Path:
         """Return the path of the listing of an archive."""
         return self._directory / "indexes" / f"{key}.json"
+
+    def admit(self, count: int, name: str) -> None:
+        """Check that `count` bytes, which a repository announces for `name`, have room. Raises NoSpace."""
+        with self._lock:
+            self._measure(name, count)
+
+    def spend(self, count: int, name: str) -> None:
+        """Check that `count` more bytes of `name` may be written now. Raises NoSpace."""
+        with self._lock:
+            if count > min(self._room_bytes, self._until_measured_bytes):
+                self._measure(name, count)
+            self._room_bytes -= count
+            self._until_measured_bytes -= count
+
+    def _measure(self, name: str, count: int) -> None:
+        with self.writing():
+            used = sum(map(_used_bytes, (self._directory / kind for kind in _KINDS))) if self._max_bytes else 0
+            free = free_bytes(self._directory)
+        self._until_measured_bytes = _MEASURE_EVERY_BYTES
+        self._room_bytes = min(free, self._max_bytes - used) if self._max_bytes else free
+        if count <= self._room_bytes:
+            return
+        if self._max_bytes and count > self._max_bytes - used:
+            raise NoSpace(
+                f"{name}: {count} bytes more would exceed the limit of {self._max_bytes} bytes for the copies of a "
+                f"repository, of which {used} are used; --repository-cache-limit sets it"
+            )
+        raise NoSpace(
+            f"{name}: {count} bytes more do not fit on the disk of the repository cache '{self._directory}', which has "
+            f"room for {max(free, 0)}; set --repository-cache to another directory"
+        )
 
     def commit(self, file: Path, target: Path) -> None:
         """Rename a written file to its final name, durably: under that name it is always complete."""
@@ -125,15 +173,24 @@ class Cache:
                 if path.name.partition(".")[0] not in kept and not path.name.startswith(_NEW):
                     _remove_unused(path)
 
+    def discard(self, keys: Iterable[str]) -> None:
+        """Remove objects that no load uses."""
+        for key in keys:
+            _remove_unused(self.object(key))
+
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Convert OSError to an Unavailable that names the cache, except FileNotFoundError, which callers handle."""
+        """Convert OSError to an Unavailable that names the cache, except FileNotFoundError, which callers handle.
+
+        Raises NoSpace for a full disk.
+        """
         try:
             yield
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise Unavailable(
+            kind = NoSpace if error.errno in FULL else Unavailable
+            raise kind(
                 f"the repository cache '{self._directory}' cannot be written: {error.strerror or error}; "
                 "set --repository-cache to another directory"
             ) from error
@@ -162,6 +219,22 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV):
             raise
         shutil.copy2(source, target)
+
+
+def _used_bytes(folder: Path) -> int:
+    """Return the bytes that the files of a folder take."""
+    used = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                used += max(_taken_bytes(entry.stat(follow_symlinks=False)), BLOCK_BYTES)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+    return used
+
+
+def _taken_bytes(status: os.stat_result) -> int:
+    return min(status.st_size, status.st_blocks * 512)  # a partial file has holes
 
 
 def _remove_unused(path: Path) -> None:

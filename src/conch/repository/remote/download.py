@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from conch.errors import Unavailable
+from conch.repository.disk_space import NoSpace
 from conch.repository.remote.cache import Cache
 
 PART_BYTES = 16 * 1024 * 1024
@@ -56,16 +57,28 @@ class Downloader:
         self._expect = progress.expect if progress is not None else _ignore
 
     def fetch(self, downloads: Iterable[Download]) -> None:
-        """Fetch missing objects. Raises the errors of `read`, Unavailable for a wrong size or a full disk."""
+        """Fetch missing objects. Raises the errors of `read`, Unavailable for a wrong size, NoSpace.
+
+        Sizes are claims of the repository: nothing is fetched unless all have room, and disk space is taken as bytes
+        arrive.
+        """
         missing = {one.key: one for one in downloads if not self._cache.has(one.key)}
-        large = [one for one in missing.values() if one.in_parts and one.size > self._part_bytes]
-        small = [one for one in missing.values() if one not in large]
-        self._expect(sum(one.size for one in missing.values()))
+        large = [one for one in missing.values() if self._is_large(one)]
+        small = [one for one in missing.values() if not self._is_large(one)]
+        total = sum(one.size for one in missing.values())
+        if missing:
+            first, others = next(iter(missing.values())).name, len(missing) - 1
+            held = sum(self._cache.held_bytes(one.key) for one in large)
+            self._cache.admit(total - held, f"{first} and {others} other files" if others else first)
+        self._expect(total)
         with ThreadPoolExecutor(_CONNECTIONS, "conch-download") as pool:
             stop = threading.Event()
             _all(pool, stop, [partial(self._whole, one, stop) for one in small])
             for one in large:
                 self._parts(one, pool, stop)
+
+    def _is_large(self, one: Download) -> bool:
+        return one.in_parts and one.size > self._part_bytes
 
     def _whole(self, one: Download, stop: threading.Event) -> None:
         with self._cache.new_file() as (path, stream):
@@ -80,18 +93,23 @@ class Downloader:
             done = journal.read() if os.fstat(descriptor).st_size == one.size else set()
             with self._cache.writing():
                 journal.begin(done)
-                # A full disk fails here, not in the middle of the download.
-                os.posix_fallocate(descriptor, 0, one.size)
+                os.ftruncate(descriptor, one.size)  # takes no space; the size is part of the journal's check
 
             def fetch(index: int) -> None:
                 start = index * self._part_bytes
                 self._copy(one, descriptor, start, min(start + self._part_bytes, one.size), stop)
-                journal.add(index)
+                with self._cache.writing():
+                    journal.add(index)
 
             parts = range(-(-one.size // self._part_bytes))
             self._received(sum(min(self._part_bytes, one.size - index * self._part_bytes) for index in done))
-            _all(pool, stop, [partial(fetch, index) for index in parts if index not in done])
-            self._cache.commit(path, self._cache.object(one.key))
+            try:
+                _all(pool, stop, [partial(fetch, index) for index in parts if index not in done])
+                self._cache.commit(path, self._cache.object(one.key))
+            except NoSpace:  # other files need the space, and a resumed download would fail again
+                path.unlink(missing_ok=True)
+                journal.remove()
+                raise
             journal.remove()
 
     def _copy(self, one: Download, descriptor: int, start: int, end: int, stop: threading.Event) -> None:
@@ -102,6 +120,7 @@ class Downloader:
                 raise Unavailable(f"{one.name}: cancelled, because another file could not be fetched")
             if position + len(chunk) > end:
                 raise Unavailable(f"{one.name}: the server sent more than the expected {end - start} bytes")
+            self._cache.spend(len(chunk), one.name)
             with self._cache.writing():
                 _write(descriptor, chunk, position)
             position += len(chunk)

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
+from conch.control_characters import has_control_characters
 from conch.errors import ConfigError
 from conch.repository.model_folders import is_model_name
 from conch.repository.watch import Fingerprint
@@ -63,7 +64,8 @@ def fingerprint_of(entries: Iterable[RemoteFile]) -> Fingerprint:
 def inside(path: str, where: str) -> PurePosixPath:
     """Validate and return a path that a remote repository named.
 
-    Raises ConfigError if it leads out of its folder, is not UTF-8, or is longer or deeper than the limits.
+    Raises ConfigError if it leads out of its folder, is not UTF-8, contains control characters, or is longer or deeper
+    than the limits.
     """
     shown = ascii(path[:200])[1:-1]
     try:
@@ -73,6 +75,8 @@ def inside(path: str, where: str) -> PurePosixPath:
     relative = PurePosixPath(path)
     if relative.is_absolute() or not relative.parts or ".." in relative.parts or "\0" in path or "\\" in path:
         raise ConfigError(f"{where}: the path '{shown}' leads out of the repository")
+    if has_control_characters(path):
+        raise ConfigError(f"{where}: the path '{shown}' contains control characters")
     if size > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in relative.parts):
         raise ConfigError(
             f"{where}: the path '{shown}…' has {size} bytes; the limits are {MAX_PATH_BYTES}, and {MAX_NAME_BYTES} for "

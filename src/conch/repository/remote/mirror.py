@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 
 from conch.errors import ConfigError, NotFound, Unavailable
+from conch.repository.disk_space import NoSpace
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.download import Downloader, FetchProgress
 from conch.repository.remote.listing import Contents, RemoteFile, fingerprint_of, inside
@@ -72,8 +73,7 @@ class Mirror:
         self._known = found
         if self._answered:
             self._offline_index.update(found)
-            keys = {entry.key for entries in found.values() for entry in entries}
-            self._cache.prune(self._offline_index.keys() | keys)
+            self._prune()
         return {name: fingerprint_of(entries) for name, entries in found.items()}
 
     def fingerprint(self, name: str) -> Fingerprint:
@@ -116,12 +116,12 @@ class Mirror:
     def _contents(self, name: str | None = None) -> Contents:
         """List the whole repository or, where that is less work, one model; from the cache until the first answer."""
         if self._answered:
-            return self._source.contents(name)
+            return self._pruned_after_refusal(name)
         started_s = monotonic()
         if started_s < self._retry_at_s:
             return self._offline_contents()
         try:
-            found = self._source.contents(name)
+            found = self._pruned_after_refusal(name)
         except Unreachable as error:
             self._cause = error.message
             duration_s = monotonic() - started_s
@@ -129,6 +129,19 @@ class Mirror:
             return self._offline_contents()
         self._answered = True
         return found
+
+    def _pruned_after_refusal(self, name: str | None) -> Contents:
+        """Return what the source lists. A refused archive or image leaves no objects. Raises as the source."""
+        try:
+            return self._source.contents(name)
+        except (ConfigError, NoSpace):
+            self._prune()
+            raise
+
+    def _prune(self) -> None:
+        """Remove the objects that neither a load uses nor a known or cached model needs."""
+        known = {entry.key for entries in self._known.values() for entry in entries}
+        self._cache.prune(self._offline_index.keys() | known)
 
     def _offline_contents(self) -> Contents:
         """Return the models that can be served from the cache. Raises Unreachable if there are none."""
@@ -145,7 +158,11 @@ class Mirror:
     def _assemble(self, name: str, entries: Sequence[RemoteFile]) -> Path:
         limit = self._max_file_bytes
         fetched = [one for one in entries if limit is None or one.size <= limit]
-        self._source.fetch(name, fetched)
+        try:
+            self._source.fetch(name, fetched)
+        except NoSpace:  # earlier states of models take space until the next scan
+            self._prune()
+            self._source.fetch(name, fetched)
         folder = self._cache.assemble(name, fetched, self._where)
         for one in entries:
             if limit is not None and one.size > limit:
@@ -164,17 +181,19 @@ def open_mirror(
     verify_key: str = "",
     platform: str = "",
     shared: bool = False,
+    cache_limit: int = 0,
 ) -> Mirror:
     """Return the mirror of a repository; `cache` is a directory, "" for the default one. Raises ConfigError.
 
     `progress` gets the numbers of bytes to fetch and received; `max_file_bytes` is that of `Mirror`. `verify_key` and
     `platform` are for images: the file with the public key that must have signed it, and the platform to choose in an
-    index, "" for this machine's. With `shared`, all repositories use `cache` itself, not a folder each.
+    index, "" for this machine's. With `shared`, all repositories use `cache` itself, not a folder each. `cache_limit`
+    is the maximum of bytes for the copies, 0 for no limit.
     """
     location = parse_location(url)
     if verify_key and not isinstance(location, ImageLocation):
         raise ConfigError(f"'{location}' is not an OCI image; signatures are verified only for oci:// repositories")
-    objects = Cache(Path(cache) if shared else _directory(location, cache, os.environ))
+    objects = Cache(Path(cache) if shared else _directory(location, cache, os.environ), cache_limit)
     downloader = Downloader(objects, progress=progress)
     if isinstance(location, ImageLocation):
         from conch.repository.remote.oci.image import ImageSource

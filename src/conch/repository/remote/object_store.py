@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from conch.control_characters import printable
 from conch.errors import ConchError, ConfigError, NotFound, Unavailable
 from conch.repository.remote.credentials import AwsSettings, aws_settings, triton_credential
 from conch.repository.remote.download import Buffer, Download, Downloader
@@ -25,6 +26,7 @@ except ImportError as missing:
     ) from missing
 
 _CHUNK_BYTES = 4 * 1024 * 1024
+_MAX_OBJECTS = 1_000_000  # of a repository, about 1 kB of memory each
 # Of a request for a part of an object, which is retried then.
 _TIMEOUT = timedelta(seconds=120)
 _RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
@@ -58,8 +60,14 @@ class ObjectStoreSource:
         """List the whole repository or one model. Raises ConfigError, Unavailable, NotFound."""
         opened = self._open()
         below = f"{model}/" if model else None
+        listed: list[Mapping[str, Any]] = []
         try:
-            listed = [one for page in obstore.list(opened, below) for one in page]
+            for page in obstore.list(opened, below):
+                listed += page
+                if len(listed) > _MAX_OBJECTS:
+                    raise ConfigError(f"{self._location}: more than {_MAX_OBJECTS} objects; name a prefix with fewer")
+        except ConchError:
+            raise
         except Exception as error:
             raise self._failure(error, "") from error
         return by_model(self._entries(listed))
@@ -78,11 +86,12 @@ class ObjectStoreSource:
             if not one.is_folder
         )
 
-    def _entries(self, listed: Iterable[Mapping[str, Any]]) -> Iterator[RemoteFile]:
+    def _entries(self, listed: Sequence[Mapping[str, Any]]) -> Iterator[RemoteFile]:
         paths = [str(one["path"]) for one in listed]
+        for path in paths:
+            inside(path, str(self._location))  # bounds the work below
         folders = {path[:index] for path in paths for index, mark in enumerate(path) if mark == "/"}
         for path, one in zip(paths, listed, strict=True):
-            inside(path, str(self._location))
             size, etag = int(one["size"]), one["e_tag"] or str(one["last_modified"])
             # Consoles represent an empty folder by an empty object whose name ends with a slash, which the client
             # strips. An empty object with a number as its name is therefore a version directory.
@@ -122,7 +131,9 @@ class ObjectStoreSource:
         if isinstance(error, FileNotFoundError) or (code and code[1] in ("NoSuchBucket", "ContainerNotFound")):
             return NotFound(f"{where}: {answer or 'there is no such bucket'}")
         cause = next((cause for mark, cause in _CAUSES.items() if mark in text), "")
-        detail = _URL.sub(lambda url: without_secrets(url[0]), text.partition("\n")[0])
+        detail = printable(_URL.sub(lambda url: without_secrets(url[0]), text.partition("\n")[0]))
+        if "invalid path" in text:
+            return ConfigError(f"{where}: a name cannot be a path: it contains control characters or '//', '..'")
         kind = Unavailable if answer and answer[0] != "5" else Unreachable
         return kind(f"{where}: {answer or cause or detail}")
 

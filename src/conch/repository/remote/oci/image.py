@@ -74,7 +74,11 @@ class ImageSource:
         return read_index(self._cache, layer.key) or []
 
     def _fetch(self, missing: Iterable[Layer]) -> None:
-        for layers in _batches(dict.fromkeys(missing)):  # an image may contain the same layer twice
+        distinct = dict.fromkeys(missing)  # an image may contain the same layer twice
+        if distinct:
+            # Weights hardly compress: unpacked, the layers take about as much as the manifest announces.
+            self._cache.admit(sum(layer.size for layer in distinct), str(self._location))
+        for layers in _batches(distinct):
             self._downloader.fetch(
                 Download(
                     key=layer.key,

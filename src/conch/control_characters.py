@@ -1,0 +1,16 @@
+"""Control characters in names from untrusted sources: a terminal executes them, and they forge lines of logs."""
+
+import re
+
+# C0, DEL and C1, the line and paragraph separators, and the marks that change the direction of text.
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def has_control_characters(name: str) -> bool:
+    """Whether a name contains a character that is not shown but interpreted."""
+    return _CONTROL.search(name) is not None
+
+
+def printable(text: str) -> str:
+    """Return a text with U+FFFD in place of control characters, line breaks included."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,65 @@
+"""`conch repo add hf://…` from a Hub that lies about names, sizes and commits, or redirects to another host."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.backends.engines.gguf_model import write_gguf
+from tests.server.hub import Hub
+from tests.server.test_repo_add import from_hub
+
+MIB = 1 << 20
+
+
+def left(home: Path) -> list[Path]:
+    return [path for path in home.rglob("*") if path.is_file() and path.stat().st_size > 1000]
+
+
+def test_more_bytes_than_announced(tmp_path: Path) -> None:
+    with Hub({"team/one": {"one.gguf": bytes(40 * MIB)}}, announced={"one.gguf": MIB}) as hub:
+        result = from_hub(hub, tmp_path, "hf://team/one")
+    assert result.returncode == 1
+    assert "team/one cannot be fetched: " in result.stderr
+    assert left(tmp_path) == []
+    assert not (tmp_path / "models").exists()
+
+
+def test_more_bytes_than_the_disk_has(tmp_path: Path) -> None:
+    with Hub({"team/one": {"one.gguf": b"GGUF"}}, announced={"one.gguf": 10**15}) as hub:
+        result = from_hub(hub, tmp_path, "hf://team/one")
+        assert hub.fetched == []
+    assert result.returncode == 1
+    assert "conch repo add: team/one needs 1000000000000000 bytes, but '" in result.stderr
+    assert "set HF_HOME to another disk" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["../../evil.gguf", "/tmp/evil.gguf", "a\x1b[2J\n.gguf", "a\\..\\b.gguf"])
+def test_names_that_lead_out_or_control_the_terminal(tmp_path: Path, name: str) -> None:
+    with Hub({"team/one": {name: b"GGUF"}}) as hub:
+        result = from_hub(hub, tmp_path / "a" / "b", "hf://team/one")
+        assert hub.fetched == []
+    assert result.returncode == 1
+    assert "leads out of the repository" in result.stderr or "contains control characters" in result.stderr
+    assert "\x1b" not in result.stderr + result.stdout
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("commit", ["../../../evil", "..", "\x1b[2J"])
+def test_commits_are_not_paths(tmp_path: Path, commit: str) -> None:
+    with Hub({"team/one": {"one.gguf": b"GGUF"}}, commit=commit) as hub:
+        result = from_hub(hub, tmp_path, "hf://team/one")
+    assert result.returncode == 1
+    assert "is not a commit" in result.stderr
+    assert "\x1b" not in result.stderr
+
+
+def test_a_redirect_to_another_host_has_no_token(tmp_path: Path) -> None:
+    gguf = write_gguf(tmp_path / "small.gguf").read_bytes()
+    models = {"team/one": {"one.gguf": gguf}}
+    with Hub(models) as other, Hub(models, redirect=other.endpoint.replace("127.0.0.1", "localhost")) as hub:
+        result = from_hub(hub, tmp_path, "hf://team/one", HF_TOKEN="hf_secret")
+    assert result.returncode == 0, result.stderr
+    assert "Bearer hf_secret" in hub.authorizations
+    assert other.fetched == ["one.gguf"]
+    assert not any(other.authorizations)
+    assert "hf_secret" not in result.stdout + result.stderr

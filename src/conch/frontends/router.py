@@ -20,7 +20,10 @@ class HttpRouter:
     def __init__(self, v2: V2Http, openai: OpenAiServerRoutes) -> None:
         self._v2 = v2
         self._openai = openai
-        self.body_limit = v2.body_limit
+
+    def body_limit(self, request: HttpRequest) -> int:
+        """Return how large the body of this request may be, in bytes."""
+        return self._handler_for(request).body_limit(request)
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if that depends on the body."""

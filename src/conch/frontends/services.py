@@ -77,13 +77,22 @@ def services(parts: Parts) -> Iterator[Service]:
         pool=parts.codecs,
         prompts=parts.prompts,
         tenants=tenants,
+        max_input_bytes=options.http_max_input_size,
     )
     if options.allow_http:
         yield _http(parts, access, limits, openai, tenants)
     if options.openai_port >= 0:
         address, port = options.openai_address or options.http_address, options.openai_port
         handler = OpenAiServerRoutes(parts.inference, openai, metrics)
-        listener = HttpServer(handler, address, port, limits=limits, refusal=handler.refusal, budget=parts.budget)
+        listener = HttpServer(
+            handler,
+            address,
+            port,
+            limits=limits,
+            body_limit=handler.body_limit,
+            refusal=handler.refusal,
+            budget=parts.budget,
+        )
         yield Service("openai", "OpenAI Service", address, port, listener)
     if options.allow_grpc:
         yield _grpc(parts, tenants)
@@ -124,7 +133,7 @@ def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp, 
         options.http_address,
         options.http_port,
         limits=limits,
-        body_limit=v2.body_limit,
+        body_limit=router.body_limit,
         refusal=router.refusal,
         budget=parts.budget,
         reuse_port=options.reuse_http_port,

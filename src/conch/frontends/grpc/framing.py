@@ -39,10 +39,11 @@ class Compressed:
 class MessageReader:
     """Splits the data of one stream into messages: `add` data, then call `next` until it returns None."""
 
-    __slots__ = ("_body", "_coding", "_compressed", "_data", "_filled", "_position", "_prefix", "_size")
+    __slots__ = ("_body", "_coding", "_compressed", "_data", "_filled", "_limit", "_position", "_prefix", "_size")
 
-    def __init__(self, coding: bytes) -> None:
-        """Assign. `coding` is that of compressed messages."""
+    def __init__(self, coding: bytes, limit: int = MAX_MESSAGE_SIZE) -> None:
+        """Assign. `coding` is that of compressed messages, `limit` the size of the largest in bytes."""
+        self._limit = limit
         self._coding = coding
         self._data: Buffer = b""
         self._position = 0
@@ -118,10 +119,8 @@ class MessageReader:
         self._prefix = b""
         if compressed > 1:
             raise InvalidRequest(f"the compressed flag of a message is {compressed}, expected 0 or 1")
-        if self._size > MAX_MESSAGE_SIZE:
-            raise GrpcError(
-                Status.RESOURCE_EXHAUSTED, f"message of {self._size} bytes exceeds the maximum of {MAX_MESSAGE_SIZE}"
-            )
+        if self._size > self._limit:
+            raise too_large(self._size, self._limit)
         self._compressed = bool(compressed)
         return True
 
@@ -131,6 +130,11 @@ class MessageReader:
         if _expands_much(message, self._coding):
             return Compressed(message, self._coding)
         return decompress_message(message, self._coding)
+
+
+def too_large(size: int, limit: int) -> GrpcError:
+    """Return the refusal of a message of `size` bytes."""
+    return GrpcError(Status.RESOURCE_EXHAUSTED, f"message of {size} bytes exceeds the maximum of {limit}")
 
 
 def _allocate(size: int) -> memoryview:

@@ -9,7 +9,7 @@ from functools import partial
 from conch.errors import ConchError, InvalidRequest, drop_frames
 from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.frontends.grpc.answer_form import AnswerForm
-from conch.frontends.grpc.framing import PREFIX, PREFIX_SIZE, Compressed, MessageReader
+from conch.frontends.grpc.framing import MAX_MESSAGE_SIZE, PREFIX, PREFIX_SIZE, Compressed, MessageReader, too_large
 from conch.frontends.grpc.request import GrpcRequest
 from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, no_memory
 from conch.frontends.http2.stream import Http2Stream
@@ -37,6 +37,11 @@ class UnaryCall(ABC):
     )
 
     no_receive_timeout = False
+
+    @property
+    def max_bytes(self) -> int:
+        """The size of the largest message."""
+        return MAX_MESSAGE_SIZE
 
     def __init__(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream, budget: BodyBudget) -> None:
         self._request = request
@@ -72,6 +77,8 @@ class UnaryCall(ABC):
             if message is None:
                 message = self._assemble(data, ended)
             elif len(message) > UNCHARGED_BYTES:
+                if len(message) > self.max_bytes:
+                    raise too_large(len(message), self.max_bytes)
                 if not self._budget.charge(len(message)):
                     raise no_memory()
                 self._charged = len(message)
@@ -160,7 +167,7 @@ class UnaryCall(ABC):
     def _assemble(self, data: Buffer, ended: bool) -> Buffer | Compressed | None:
         reader = self._reader
         if reader is None:
-            reader = self._reader = MessageReader(self._request.coding)
+            reader = self._reader = MessageReader(self._request.coding, self.max_bytes)
         reader.add(data)
         message = reader.next()
         if message is not None:
@@ -254,6 +261,10 @@ class TaskCall(UnaryCall):
         super().__init__(request, form, stream, budget)
         self._method = method
         self._tasks = tasks
+
+    @property
+    def max_bytes(self) -> int:
+        return self._method.max_bytes
 
     def _serve(self, message: Buffer | Compressed) -> None:
         if isinstance(message, Compressed):

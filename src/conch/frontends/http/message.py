@@ -18,8 +18,8 @@ _CLOSE = b"Connection: close\r\n"
 class HttpLimits:
     """Limits of one client. Times are seconds, sizes bytes.
 
-    A body larger than `body_bytes` is refused unless the handler allows more for this request, before it is read if its
-    size is announced. A request must arrive within `receive_grace_s` plus the time that its bytes take at
+    A body larger than `body_bytes` is refused unless the handler has another limit for this request, before it is read
+    if its size is announced. A request must arrive within `receive_grace_s` plus the time that its bytes take at
     `receive_bytes_per_s`, which stops a client that sends one byte a minute. `stalled_write_s` is the timeout for a
     client that does not read its answer, `idle_s` that for a connection without a request.
     """

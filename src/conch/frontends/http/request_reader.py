@@ -18,6 +18,8 @@ _IN_PLACE_BYTES = 65_536
 _MAX_CHUNKS = 65_536
 # Fields that must not be repeated: proxies and servers may use different ones of the values.
 _SINGLE_FIELDS = (b"host", b"authorization")
+# Methods whose requests have no content (RFC 9110, section 9.3): it would occupy memory for nothing.
+_WITHOUT_BODY = (b"GET", b"HEAD", b"DELETE")
 # Method, version and line ends do not count for the limit of a head; at most this many bytes of an incomplete one.
 _UNCOUNTED_BYTES = 32
 
@@ -177,9 +179,15 @@ class RequestReader:
             refusal = self._context.refusal(request) if self._context.refusal is not None else None
             if refusal is not None:
                 raise refusal
+            if self._context.body_limit is not None:
+                self._body_limit = self._context.body_limit(request)
+            if request.method in _WITHOUT_BODY:
+                self._body_limit = 0
             self._expect_body(request, announced)
             self._check_memory(announced)
         elif announced:
+            if request.method in _WITHOUT_BODY:
+                self._body_limit = 0
             self._expect_body(request, announced)
         if expects and headers[b"expect"].lower() == b"100-continue":
             self._sink.send_continue()
@@ -233,6 +241,11 @@ class RequestReader:
 
     def _allow_body(self, request: HttpRequest, size: int) -> None:
         """Ask the handler whether this request may have a larger body."""
+        if request.method in _WITHOUT_BODY:
+            self._context.traffic.count_refusal("too_large")
+            raise HttpRefusal(
+                413, f"a {request.method.decode()} request must not have a body, got {size} bytes or more"
+            )
         default = self._limits.body_bytes
         limit = default if self._context.body_limit is None else self._context.body_limit(request)
         if size > limit:

@@ -14,8 +14,8 @@ Handler = Callable[[HttpRequest, HttpReply], None]
 class ServerContext:
     """Handler, limits, budgets and clock of a server.
 
-    `body_limit` returns the limit of a body that exceeds the default one. `refusal` returns why a request is refused
-    whatever its body is, None if it is not; it is called with the head alone.
+    `body_limit` returns the limit of a body that is incomplete or exceeds the default one. `refusal` returns why a
+    request is refused whatever its body is, None if it is not; it is called with the head alone.
     """
 
     __slots__ = ("body_limit", "budget", "clock", "ending", "handler", "limits", "parse_budget", "refusal", "traffic")

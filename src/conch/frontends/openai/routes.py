@@ -34,7 +34,7 @@ from conch.llm.output import OutputParser, PlainOutput
 from conch.observability.tracing.observer import Observer
 from conch.observability.tracing.request_trace import Trace
 from conch.protocol.openai.extensions import MAX_REQUEST_ID_CHARACTERS
-from conch.protocol.openai.large import join_prompts
+from conch.protocol.openai.large import MAX_REST_BYTES, join_prompts
 from conch.protocol.openai.replies import ChatReplies, CompletionReplies, ReplyOptions
 from conch.protocol.openai.requests import (
     ChatCall,
@@ -80,8 +80,10 @@ class OpenAiHttp:
         pool: OffloadPool | None = None,
         prompts: ChatPrompts | None = None,
         tenants: Tenants | None = None,
+        max_input_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        """Assign. The `pool` decodes large bodies."""
+        """Assign. The `pool` decodes large bodies, of up to `max_input_bytes`."""
+        self._max_input_bytes = max_input_bytes
         lists = access is None or not access.restricts("metadata")
         self._models = OpenAiModels(inference, control, lora_separator, int(time.time()), lists=lists)
         self._inference = inference
@@ -124,6 +126,10 @@ class OpenAiHttp:
         if refusal is not None or (of_models and self._models.has(path, method)):
             return refusal
         return refusal_of(NotFound(f"Invalid URL ({method.decode()} {path})"), 404, "unknown_url")
+
+    def body_limit(self, request: HttpRequest) -> int:
+        """Return how large the body of this request may be, in bytes."""
+        return MAX_REST_BYTES if request.path in (TOKENIZE, DETOKENIZE) else self._max_input_bytes
 
     def denied(self, category: str, request: HttpRequest) -> HttpRefusal | None:
         """Return the refusal of a client that may not call this category, None if it may."""

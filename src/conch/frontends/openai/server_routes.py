@@ -12,7 +12,7 @@ import conch
 from conch.core.inference import Inference
 from conch.frontends.http.message import NO_HEADERS, HttpRefusal, HttpRequest
 from conch.frontends.http.reply import HttpReply
-from conch.frontends.http.server_context import Handler
+from conch.frontends.metrics import MetricsHttp
 from conch.frontends.openai.errors import JSON, send_refusal
 from conch.frontends.openai.routes import OpenAiHttp, wrong_method
 
@@ -23,7 +23,7 @@ _NO_ENGINE = 503  # vLLM's
 class OpenAiServerRoutes:
     """Handler of the OpenAI port. `metrics` answers `/metrics`; None where there are none."""
 
-    def __init__(self, inference: Inference, openai: OpenAiHttp, metrics: Handler | None) -> None:
+    def __init__(self, inference: Inference, openai: OpenAiHttp, metrics: MetricsHttp | None) -> None:
         self._inference = inference
         self._openai = openai
         self._metrics = metrics
@@ -40,8 +40,12 @@ class OpenAiServerRoutes:
         if request.path in self._gets:
             return self._openai.denied("health", request) if request.method == b"GET" else wrong_method(request)
         if request.path == "/metrics" and self._metrics is not None:
-            return None
+            return self._metrics.refusal(request)
         return self._openai.refusal(request)
+
+    def body_limit(self, request: HttpRequest) -> int:
+        """Return how large the body of this request may be, in bytes."""
+        return self._openai.body_limit(request)
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""

@@ -15,6 +15,7 @@ from conch.core.loading.model_manager import ModelManager
 from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import InvalidRequest, Unsupported
 from conch.frontends.authorization import MODEL_HEALTH
+from conch.frontends.grpc.framing import MAX_MESSAGE_SIZE
 from conch.frontends.v2_grpc.settings import SettingsCalls
 from conch.frontends.v2_grpc.shared_memory import SharedMemoryCalls
 from conch.observability.logs import LogSettings
@@ -27,6 +28,8 @@ from conch.protocol.v2_proto.inference import parse_version, split_fields
 from conch.tensor import Buffer
 from conch.triton_messages import service_pb2
 
+# Of a request whose message has no fields.
+_MAX_UNKNOWN_BYTES = 4096
 # Models whose statistics are written in one turn of the event loop.
 _SLICE_MODELS = 64
 
@@ -44,6 +47,13 @@ class Method(NamedTuple):
     request: type[Message]
     answer: Callable[[Message], Awaitable[Message]]
     large: bool = False  # whether messages above `MAX_INLINE_BYTES` are accepted
+
+    @property
+    def max_bytes(self) -> int:
+        """The size of the largest message: requests without fields hold at most some that this server does not know."""
+        if self.large:
+            return MAX_MESSAGE_SIZE
+        return MAX_INLINE_BYTES if self.request.DESCRIPTOR.fields else _MAX_UNKNOWN_BYTES
 
     async def __call__(self, data: Buffer) -> bytes:
         """Answer a serialized request. Raises ConchError."""

@@ -138,17 +138,19 @@ class V2Http:
 
     def body_limit(self, request: HttpRequest) -> int:
         """Return how large the body of this request may be, in bytes."""
-        return self._infer.body_limit(request)
+        endpoint = self._endpoint(request.path)
+        return self._infer.body_limit(request) if endpoint is None or endpoint.large else MAX_INLINE_BYTES
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if that depends on the body."""
-        target = _split_model_path(request.path)
-        endpoint: _Endpoint | _ModelEndpoint | None
-        if target is not None:
-            endpoint = self._of_models.get(target[2])
-        else:
-            endpoint = self._of_server.get(request.path) or self._of_repository(request.path)
+        endpoint = self._endpoint(request.path)
         return not_found() if endpoint is None else self._denied(endpoint, request)
+
+    def _endpoint(self, path: str) -> _Endpoint | _ModelEndpoint | None:
+        target = _split_model_path(path)
+        if target is not None:
+            return self._of_models.get(target[2])
+        return self._of_server.get(path) or self._of_repository(path)
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""

@@ -168,7 +168,8 @@ def serve(listen, inference, control):
 
     def start(**options) -> HttpServer:
         handler = V2Http(inference, control, **options)
-        return listen(handler, body_limit=handler.body_limit, refusal=handler.refusal)
+        limits = {"body_bytes": options.get("max_input_bytes", HttpLimits().body_bytes)}
+        return listen(handler, limits=limits, body_limit=handler.body_limit, refusal=handler.refusal)
 
     return start
 

@@ -3,6 +3,8 @@
 import asyncio
 from types import SimpleNamespace
 
+from conch.frontends.http.message import HttpRequest
+from conch.frontends.tenants import Tenants
 from conch.frontends.v2_http import generate
 from conch.request import InferResponse
 from conch.tensor import Tensor, pack_bytes
@@ -15,6 +17,7 @@ class SlowReply:
 
     begun = open = True
     writable = False
+    peer = ""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -36,8 +39,9 @@ class SlowReply:
 
 async def test_waiting_responses_count_towards_the_bound_of_a_slow_client() -> None:
     reply = SlowReply()
-    pool = SimpleNamespace(submit=lambda *_: None)  # its worker never answers
-    stream = generate._EventStream(reply, pool)  # type: ignore[arg-type]
+    pool = SimpleNamespace(submit=lambda *_, **__: None)  # its worker never answers
+    request = HttpRequest(b"POST", "/", [])
+    stream = generate._EventStream(request, reply, pool, Tenants())  # type: ignore[arg-type]
     stream.send(b"{}", False)  # the client does not keep up from here on
     taken = 0
     while not reply.ended:

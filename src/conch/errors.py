@@ -9,7 +9,8 @@
     │   ├── QueueFull               refused on arrival
     │   ├── QueueTimeout            queued for longer than the queue policy allows
     │   ├── LimitExceeded           over an enforced limit of requests or tokens per second
-    │   └── Exhausted               out of memory
+    │   ├── Exhausted               out of memory
+    │   └── ModelLoading            the model is being loaded
     ├── Cancelled                   by the caller, or because it disconnected
     ├── BackendError                a model failed during the execution
     │   └── ProcessDied             the process of the model or engine exited
@@ -115,6 +116,10 @@ class LimitExceeded(Unavailable):
 
 class Exhausted(Unavailable):
     """The server has too little memory for the request: RESOURCE_EXHAUSTED over gRPC."""
+
+
+class ModelLoading(Unavailable):
+    """The model is being loaded, or the server reads its repository: a retry is likely to succeed later."""
 
 
 class Cancelled(ConchError):

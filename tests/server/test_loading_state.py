@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -205,3 +207,50 @@ def test_a_server_that_reads_its_repository_knows_no_names(tmp_path: Path) -> No
         (root / "slow").rename(mounted)
         server.until_logged("loading: later:1")
         assert re.search(r"model 'later' is loading", ask(server, "/v2/models/later")[2]["error"])
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("command", ["bench", "bench grpc", "chat"])
+def test_clients_wait_for_a_model_that_is_loading(tmp_path: Path, command: str, named: bool) -> None:
+    root = tmp_path / "models"
+    write_python(root, "slow", TENSORS, ECHO, more=GATED)
+    with opened(tmp_path, ConchProcess(root, log=tmp_path / "log", wait="")) as server:
+        server.until("/v2/models/slow", 503)
+        shape = ("--shape", "INPUT0:1")
+        words = {
+            "bench": ["bench", server.http, "--requests", "20", "--concurrency", "1", *shape],
+            "bench grpc": ["bench", f"grpc://{server.grpc}", "--requests", "20", "--concurrency", "1", *shape],
+            "chat": ["chat", "--url", f"http://{server.http}/v1", "hello"],
+        }[command]
+        if named:
+            words += ["--model", "slow"]
+        with run_command(*words) as process:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            assert re.match(rf"conch {words[0]}: .*(slow' is loading|is loading slow).*; waiting", line), line
+            (tmp_path / "gate").touch()
+            rest = process.stderr.read()
+            if command == "chat":  # which it can ask for by then; it is not a language model
+                assert process.wait(60) == 1
+                assert ("does not generate text" if named else "the server has no language model") in rest
+            else:
+                assert process.wait(60) == 0, rest
+
+
+def test_the_wait_for_a_model_is_bounded(server: ConchProcess) -> None:
+    for words in (["chat", "--url", f"http://{server.http}/v1", "hello"], ["bench", server.http]):
+        with run_command(*words, "--model", "slow", "--wait", "0") as process:
+            assert process.stderr is not None
+            assert re.search(rf"{LOADING}; --wait 1m waits", process.stderr.read())
+            assert process.wait(60) in (1, 2)
+
+
+@contextmanager
+def run_command(*words: str) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "conch", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -11,7 +11,7 @@ from enum import Enum
 
 from conch.core.loading.load_progress import LoadProgress, LoadState
 from conch.core.served_model import ServedModel
-from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable
+from conch.errors import ConchError, InvalidRequest, ModelLoading, NotFound, Unavailable
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId
 
@@ -238,7 +238,7 @@ class Catalog:
         unknown = f"Request for unknown model: '{name}' version {version}"
         if any(version == known for known, _ in records):
             absent = self._absent(name, f"{unknown} is not at ready state")
-            return Unavailable(absent.message, retry_after_s=absent.retry_after_s)
+            return absent if isinstance(absent, Unavailable) else Unavailable(absent.message)
         return self._absent(name, f"{unknown} is not found")
 
     def _absent(self, name: str, message: str) -> ConchError:
@@ -249,7 +249,7 @@ class Catalog:
         loading = self._loading(name)
         if loading is None:
             return NotFound(message + _after(self._failure(name)))
-        return Unavailable(message + _after(loading.text), retry_after_s=loading.retry_after_s)
+        return ModelLoading(message + _after(loading.text), retry_after_s=loading.retry_after_s)
 
     def _clear_caches(self, name: str, removed: Iterable[ServedModel]) -> None:
         """Close the caches of versions that are removed, and clear those of the ensembles that use the model."""

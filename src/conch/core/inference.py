@@ -111,9 +111,11 @@ class Inference:
         """Return why a model is not served: it is loading, or its load has failed; "" if the name is unknown."""
         return self._catalog.unserved(name)
 
-    def loading(self) -> list[str]:
-        """Return the names of the models that are being loaded."""
-        return sorted({model.name for model in self._catalog.loads.models()})
+    def loading(self) -> list[str] | None:
+        """Return the names of the models that are being loaded, as far as they are known; None if nothing is."""
+        loads = self._catalog.loads
+        names = sorted({model.name for model in loads.models()})
+        return names if names or loads.reading else None
 
     def models(self) -> Iterator[ServedModel]:
         """Return every served version of every model."""

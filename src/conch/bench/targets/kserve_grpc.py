@@ -4,7 +4,14 @@ from typing import Any
 
 from conch.bench.targets.grpc_probe import NOT_FOUND, PERMISSION_DENIED, UNAUTHENTICATED, GrpcFailure, GrpcProbe
 from conch.bench.targets.kserve_http import listed
-from conch.bench.targets.server_api import KeyNeeded, ListedModel, ServerApi, ServerIdentity, model_of_metadata
+from conch.bench.targets.server_api import (
+    KeyNeeded,
+    ListedModel,
+    ServerApi,
+    ServerIdentity,
+    check_loading,
+    model_of_metadata,
+)
 from conch.bench.targets.target import TargetModel
 
 _LOCKED = (UNAUTHENTICATED, PERMISSION_DENIED)
@@ -31,6 +38,7 @@ class KServeGrpc(ServerApi):
         try:
             metadata = self._call("ModelMetadata", "ModelMetadataRequest", "ModelMetadataResponse", fields)
         except GrpcFailure as failure:
+            check_loading(failure.message)
             if failure.status in _UNKNOWN_MODEL:
                 return None
             raise

@@ -4,10 +4,18 @@ from typing import Any
 from urllib.parse import quote
 
 from conch.bench.targets.http_probe import HttpAnswer, HttpProbe
-from conch.bench.targets.server_api import KeyNeeded, ListedModel, ServerApi, ServerIdentity, model_of_metadata
+from conch.bench.targets.server_api import (
+    KeyNeeded,
+    ListedModel,
+    ServerApi,
+    ServerIdentity,
+    check_loading,
+    model_of_metadata,
+)
 from conch.bench.targets.target import TargetError, TargetModel
 
 _LOCKED = (401, 403)
+_UNAVAILABLE = 503
 
 
 class KServeHttp(ServerApi):
@@ -38,6 +46,8 @@ class KServeHttp(ServerApi):
     def model(self, name: str, version: str) -> TargetModel | None:
         path = model_path(self._base, name, version)
         answer = self._probe.get(path)
+        if answer.status == _UNAVAILABLE:
+            check_loading(answer.error_message())
         check_key(answer)
         metadata = answer.json
         if answer.status != 200 or not isinstance(metadata, dict):

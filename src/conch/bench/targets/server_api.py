@@ -1,14 +1,17 @@
 """The APIs that a server may have, seen alike: its name, its models and what they take."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from conch.bench.targets.target import ModelKind, TargetError, TargetModel, TensorMetadata
+from conch.errors import ModelLoading
 
 # Where a server does not tell the largest batch.
 UNKNOWN_BATCH = 2**31 - 1
+_LOADING = re.compile(r"(?:model '[^']*' is loading|the server is reading its model repository) \(\d+ s so far.*?\)")
 _TEXT_INPUT = "text_input"
 
 
@@ -25,6 +28,11 @@ class ListedModel:
     reason: str = ""
     version: str = ""
 
+    @property
+    def loading(self) -> bool:
+        """Whether it is being loaded, as Triton's index has it."""
+        return self.reason.partition(":")[0] == "LOADING"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
@@ -32,6 +40,12 @@ class ServerIdentity:
 
     name: str
     version: str
+
+
+def check_loading(message: str) -> None:
+    """Raise ModelLoading for the error of a Conch server whose model is loading."""
+    if found := _LOADING.search(message):
+        raise ModelLoading(found[0])
 
 
 class ServerApi(ABC):

@@ -20,6 +20,7 @@ from conch.cli.bench.values import (
 )
 from conch.cli.command_parser import CommandParser
 from conch.cli.numbers import count
+from conch.cli.wait_for_model import add_wait_flag
 
 _DEFAULT_COLUMNS = 80
 _EXAMPLES = """\
@@ -146,6 +147,7 @@ def _add_window(parser: CommandParser) -> None:
     )
     group.add_argument("--repeat", type=count, default=1, metavar="N", help="measure all levels N times (default: 1)")
     group.add_argument("--timeout", type=duration, default=60.0, metavar="TIME", help="of a request (60s)")
+    add_wait_flag(group)
     group.add_argument(
         "--grace", type=duration, default=5.0, metavar="TIME", help="wait for answers at the end (default: 5s)"
     )

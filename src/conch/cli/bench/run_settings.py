@@ -15,6 +15,7 @@ from conch.bench.measuring_window import MeasuringWindow
 from conch.bench.targets.address import is_address
 from conch.bench.targets.discover import discover
 from conch.bench.targets.target import Protocol
+from conch.cli.wait_for_model import wait_for_model
 from conch.errors import InvalidRequest
 
 if TYPE_CHECKING:  # what is not needed to ask the server is imported after that
@@ -235,7 +236,8 @@ def _user_level(value: float, think_s: float) -> LoadLevel:
 
 def _side(options: Namespace, url: str | None, model: str | None, trace: "LoadTrace | None") -> "Side":
     """Find a server and make its requests."""
-    target = discover(
+    find = partial(
+        discover,
         url,
         protocol=Protocol(options.protocol) if options.protocol else None,
         model=model,
@@ -244,6 +246,7 @@ def _side(options: Namespace, url: str | None, model: str | None, trace: "LoadTr
         tls=_tls(options),
         metrics=options.metrics_url is None,
     )
+    target = wait_for_model(find, "conch bench", options.wait)
     from conch.cli.bench.run_side import side_of
 
     return side_of(options, target, trace)

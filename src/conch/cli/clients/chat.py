@@ -6,11 +6,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from conch.bench.api_key import KEY_HELP, VARIABLES, client_key
 from conch.cli.clients.openai_client import Completion, OpenAIClient
 from conch.cli.command_parser import CommandParser
+from conch.cli.wait_for_model import add_wait_flag, wait_for_model
 from conch.errors import ConchError, InvalidRequest
 
 _FAILURE, _INTERRUPTED = 1, 130
@@ -21,7 +23,8 @@ def chat(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     try:
         client = OpenAIClient(given.url, client_key(given.api_key_file))
-        conversation = _Conversation(client, given.model or _only_model(client), given)
+        model = wait_for_model(partial(_model, client, given.model), "conch chat", given.wait)
+        conversation = _Conversation(client, model, given)
         if given.prompt:
             return conversation.answer(" ".join(given.prompt))
         return _converse(conversation) if sys.stdin.isatty() else conversation.answer(sys.stdin.read().strip())
@@ -103,7 +106,11 @@ def _speed(answer: Completion) -> str:
     return f"[{', '.join(parts)}]"
 
 
-def _only_model(client: OpenAIClient) -> str:
+def _model(client: OpenAIClient, name: str) -> str:
+    """Return the model of this name, or the only one. Raises ConchError, ModelLoading while it is loading."""
+    if name:
+        client.check_loaded(name)
+        return name
     models = client.models()
     if len(models) == 1:
         return models[0]
@@ -123,6 +130,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--url", default="http://localhost:8000/v1", help="URL of the API (default: %(default)s)")
     parser.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
     parser.add_argument("--model", default="", help="name of the model (default: the only language model)")
+    add_wait_flag(parser)
     parser.add_argument("--system", default="", metavar="TEXT", help="system prompt")
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature; 0 is greedy")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of tokens in an answer")

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPSConnection
 from socket import gaierror
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from conch.errors import ConchError, InvalidRequest, Unavailable
+from conch.errors import ConchError, InvalidRequest, ModelLoading, Unavailable
 from conch.url_credentials import check_no_credentials
 
 _TIMEOUT_S = 600
 _NOT_FOUND = 404
+_MODEL_LOADING = "model_loading"  # code of an error
 _DATA = b"data:"
 # Pieces read in quicker succession were buffered, so their times of arrival are unknown.
 _BURST_S = 0.001
@@ -81,18 +82,35 @@ class OpenAIClient:
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def models(self) -> list[str]:
-        """Return the language models, without their adapters. Raises ConchError.
+        """Return the language models, without their adapters. Raises ConchError, ModelLoading if one may follow.
 
         A model whose `max_model_len` is null makes embeddings; some servers do not send the field.
         """
         connection = self._connection()
         try:
-            listed = json.loads(self._ask(connection, "GET", "/models").read())["data"]
-            return [
-                model["id"] for model in listed if model.get("max_model_len", 1) is not None and not model.get("parent")
+            document = json.loads(self._ask(connection, "GET", "/models").read())
+            found = [
+                model["id"]
+                for model in document["data"]
+                if model.get("max_model_len", 1) is not None and not model.get("parent")
             ]
+            if not found and (loading := document.get("loading")) is not None:
+                raise ModelLoading(f"the server is loading {', '.join(map(str, loading)) or 'its repository'}")
+            return found
         except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             raise Unavailable(f"{self._url}: {_reason(error)}") from None
+        finally:
+            connection.close()
+
+    def check_loaded(self, model: str) -> None:
+        """Raise ModelLoading if a server says that a model is loading. Other servers need not have such a path."""
+        connection = self._connection()
+        try:
+            self._ask(connection, "GET", f"/models/{quote(model, safe='')}").read()
+        except ModelLoading:
+            raise
+        except (ConchError, OSError, HTTPException):
+            return  # the request that follows fails, too, and has the better message
         finally:
             connection.close()
 
@@ -136,7 +154,9 @@ class OpenAIClient:
             default = f"{self._url} answers {response.status} {response.reason}"
             if response.status == _NOT_FOUND:
                 default += "; --url must be the URL of the API, such as http://localhost:8000/v1"
-            raise ConchError(_error_message(response.read(), default))
+            answer = response.read()
+            message = _error_message(answer, default)
+            raise ModelLoading(message) if _is_loading(answer) else ConchError(message)
         return response
 
 
@@ -164,6 +184,13 @@ def _read(chunk: dict[str, Any], answer: Completion) -> str:
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
     answer.text += text
     return text
+
+
+def _is_loading(body: bytes) -> bool:
+    try:
+        return bool(json.loads(body)["error"]["code"] == _MODEL_LOADING)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _error_message(body: bytes, default: str) -> str:

@@ -1,6 +1,6 @@
 """Loads in progress: which models, since when, and what they wait for. Clients and the index read them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import NamedTuple
@@ -55,7 +55,12 @@ class LoadProgress:
         """Record that the names of the models are known."""
         self._reading_since = None
 
-    def models(self) -> Iterable[ModelId]:
+    @property
+    def reading(self) -> bool:
+        """Whether the server reads its repository for the first time."""
+        return self._reading_since is not None
+
+    def models(self) -> Collection[ModelId]:
         """Return the models that are being loaded."""
         return self._since.keys()
 

@@ -24,7 +24,7 @@ def index_rows(catalog: Catalog, models: Iterable[ModelId], duplicates: Collecti
 
     One of the `duplicates` has a row without a version unless it is served, as in Triton.
     """
-    records = catalog.records()
+    records, loading = catalog.records(), catalog.loads.models()
     rows: list[IndexEntry] = []
     for model in sorted({*models, *records}):
         served = catalog.served(model)
@@ -36,6 +36,6 @@ def index_rows(catalog: Catalog, models: Iterable[ModelId], duplicates: Collecti
             if state is VersionState.READY and version in served and not served[version].ready:
                 state, reason = VersionState.UNAVAILABLE, "not ready: no healthy instance, or a step is not ready"
             rows.append(IndexEntry(model.name, str(version), state.value, reason))
-        if model not in records:
-            rows.append(IndexEntry(model.name))
+        if model not in records:  # whose configuration has not been read yet, if it is loading
+            rows.append(IndexEntry(model.name, "", VersionState.LOADING.value if model in loading else ""))
     return rows

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from conch.core.inference import Inference
-from conch.errors import ConchError, NotFound, Unavailable
+from conch.errors import ConchError, ModelLoading, NotFound, Unavailable
 
 _MAX_NAMES = 10
 
@@ -15,8 +15,10 @@ def absent(inference: Inference, name: str, error: ConchError, served: Iterable[
     `served` are the names of the models that the call could be for, as far as the client may know them.
     """
     state = inference.unserved(name)
+    if isinstance(error, ModelLoading):
+        return ModelLoading(state or error.message, retry_after_s=error.retry_after_s)
     if isinstance(error, Unavailable):
-        return Unavailable(state or error.message, retry_after_s=error.retry_after_s)
+        return error
     if state:
         return NotFound(f"The model `{name}` is not served: {state}")
     return NotFound(f"The model `{name}` does not exist.{_listed(served)}")

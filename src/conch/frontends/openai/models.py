@@ -9,7 +9,7 @@ from conch.core.generation.generative_model import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.loading.model_manager import ModelManager
 from conch.core.served_model import ServedModel
-from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable, Unsupported
+from conch.errors import ConchError, InvalidRequest, ModelLoading, NotFound, Unavailable, Unsupported
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.tasks import ReplyTasks
 from conch.frontends.openai.absent import absent
@@ -71,8 +71,9 @@ class OpenAiModels:
         if len(names) == 1:
             return self.find(names[0])
         loading = self._inference.loading()
-        if not names and loading:
-            raise Unavailable(f"no model that generates is ready; loading: {', '.join(loading)}", retry_after_s=1.0)
+        if not names and loading is not None:
+            what = ", ".join(loading) or "the repository"
+            raise ModelLoading(f"no model that generates is ready; loading: {what}", retry_after_s=1.0)
         listed = ", ".join(sorted(names)) or "no model that generates"
         raise InvalidRequest(f"you must provide a 'model' parameter: the server has {listed}")
 

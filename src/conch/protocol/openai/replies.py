@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from conch.errors import Code, ConchError, LimitExceeded
+from conch.errors import Code, ConchError, LimitExceeded, ModelLoading
 from conch.generation import Delta, FinishReason, InvalidParameter, PromptTokens, TokenLogprob, Usage
 from conch.llm.output import Part, ToolCall
 from conch.protocol.openai.fields import InvalidField
@@ -48,6 +48,8 @@ def error(cause: ConchError, *, code: str | None = None) -> bytes:
     kind = _KINDS.get(cause.code, "server_error")
     if isinstance(cause, LimitExceeded):
         kind, code = cause.quantity, "rate_limit_exceeded"
+    elif isinstance(cause, ModelLoading):
+        kind, code = "server_error", "model_loading"
     document = {
         "message": cause.message,
         "type": kind,
@@ -68,10 +70,10 @@ class ModelEntry:
     max_model_len: int | None = None  # tokens of prompt and completion together
 
 
-def models(entries: Sequence[ModelEntry], loading: Sequence[str] = ()) -> bytes:
-    """Encode the list of models. The field `loading`, an extension, has those that may be listed later."""
+def models(entries: Sequence[ModelEntry], loading: Sequence[str] | None = None) -> bytes:
+    """Encode the list of models. The field `loading`, an extension, is sent during loads and has their models."""
     document: dict[str, Any] = {"object": "list", "data": [_model(entry) for entry in entries]}
-    if loading:
+    if loading is not None:
         document["loading"] = list(loading)
     return orjson.dumps(document)
 

@@ -144,12 +144,49 @@ def test_a_reload_restarts_only_versions_that_changed(tmp_path: Path) -> None:
         infer(server, "m", "2")
         assert reload() == {"1": 1, "2": 1}
         assert index(server)[-1] == {"name": "m", "version": "3", "state": "UNAVAILABLE", "reason": "unloaded"}
+        config = models / "m" / "config.pbtxt"
+        config.write_text(config.read_text().replace("all { }", "specific { versions: [ 1 ] }"))
+        assert reload() == {"1": 1}
+        shown = json.loads(get(server, "/v2/models/m/config")[1])
+        assert shown["version_policy"] == {"specific": {"versions": [1]}}
+        config.write_text(config.read_text().replace("specific { versions: [ 1 ] }", "all { }"))
+        assert reload() == {"1": 1, "2": 0}
+        infer(server, "m", "2")
         (models / "m" / "labels.txt").write_text("of every version")
         assert reload() == {"1": 0, "2": 0}
-        config = models / "m" / "config.pbtxt"
         config.write_text(config.read_text() + "max_batch_size: 0 metric_tags { key: 'a' value: 'b' }")
         infer(server, "m", "1")
         assert reload() == {"1": 0, "2": 0}
+
+
+def test_a_broken_version_keeps_the_others_out_of_service_and_the_server_unready(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_identity(models, "good", "INT32", 1)
+    write_python(models, "half", f"{ONE_INT} version_policy {{ all {{ }} }}", ECHO)
+    shutil.copytree(models / "half" / "1", models / "half" / "2")
+    (models / "half" / "2" / "model.py").write_text("raise RuntimeError('broken')")
+    flags = [EXPLICIT, "--load-model=*", "--exit-on-error=false"]
+    with ConchProcess(models, *flags, log=tmp_path / "log", wait="live") as server:
+        server.until("/v2/models/good/ready")
+        server.until_logged("failed to load 'half' after .*; version 1 is not served either")
+        server.until("/v2/health/ready", 400)
+        for path in "half", "half/versions/1", "half/versions/2":
+            server.until(f"/v2/models/{path}/ready", 400)
+        assert get(server, "/v2/models/half")[0] == 404
+        assert "'half' has no available versions" in get(server, "/v2/models/half")[1]
+        shutil.rmtree(models / "half" / "2")
+        assert post(server, "/v2/repository/models/half/load")[0] == 200
+        server.until("/v2/health/ready")
+        infer(server, "half")
+        # A load that fails later leaves what is served, and the server unready until the repository is valid again.
+        (models / "half" / "3").mkdir()
+        (models / "half" / "3" / "model.py").write_text("raise RuntimeError('broken')")
+        assert post(server, "/v2/repository/models/half/load")[0] == 400
+        infer(server, "half")
+        server.until("/v2/health/ready", 400)
+        shutil.rmtree(models / "half" / "3")
+        assert post(server, "/v2/repository/models/half/load")[0] == 200
+        server.until("/v2/health/ready")
 
 
 def test_a_model_that_fails_while_polling_leaves_the_server_ready(tmp_path: Path) -> None:

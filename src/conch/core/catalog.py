@@ -31,11 +31,12 @@ class VersionState(Enum):
 
 @dataclass(slots=True)
 class VersionRecord:
-    """The state of one version; `reason` is reason it is not READY."""
+    """The state of one version; `reason` says why it is not READY."""
 
     state: VersionState
     reason: str = ""
     unread: bool = False  # a placeholder for the versions of a model whose configuration could not be read
+    tolerated: bool = False  # the server can be ready nevertheless
 
     @property
     def failed(self) -> bool:
@@ -120,21 +121,35 @@ class Catalog:
         """Return the state of every version that was ever requested to load."""
         return self._records
 
-    def note(
-        self, model: ModelId, version: int, state: VersionState, reason: str = "", *, unread: bool = False
-    ) -> None:
+    def note(self, model: ModelId, version: int, state: VersionState, reason: str = "") -> None:
         """Set the state of a version without changing what is served."""
+        self._record(model, version, VersionRecord(state, reason))
+
+    def note_unread(self, model: ModelId, reason: str, *, tolerated: bool) -> None:
+        """Set the state of a model whose configuration could not be read.
+
+        `tolerated`: the server can be ready nevertheless, as Triton is with a folder that is not a valid model.
+        """
+        self._record(model, 1, VersionRecord(VersionState.UNAVAILABLE, reason, unread=True, tolerated=tolerated))
+
+    def _record(self, model: ModelId, version: int, record: VersionRecord) -> None:
         if model not in self._records:
             self._records[model] = {}
             self._ids.setdefault(model.name, []).append(model)
-        self._records[model][version] = VersionRecord(state, reason, unread)
+        self._records[model][version] = record
         self._update_name(model.name)
+
+    def clear_failures(self, model: ModelId) -> None:
+        """Mark the failed versions of a model as unloaded: no load would try them now."""
+        for version, record in self._records.get(model, {}).items():
+            if record.failed:
+                self.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
 
     @property
     def any_failed(self) -> bool:
         """Whether a model that should be served is not, apart from exempt ones."""
         return any(
-            record.failed
+            record.failed and not record.tolerated
             for model, versions in self._records.items()
             if model not in self._exempt
             for record in versions.values()

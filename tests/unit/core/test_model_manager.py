@@ -299,7 +299,9 @@ async def test_load_retries_follow_the_flag(
         assert [row.state for row in control.index(ready_only=False)] == ["READY" if served else "UNAVAILABLE"]
 
 
-async def test_failed_version_does_not_affect_other_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_version_keeps_all_versions_of_its_load_out_of_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, "m", 1, 2, extra="version_policy { all { } }")
     start = ScheduledModel.start
 
@@ -313,7 +315,9 @@ async def test_failed_version_does_not_affect_other_versions(tmp_path: Path, mon
             patch.setattr(ScheduledModel, "start", second_fails)
             with pytest.raises(ModelLoadError, match=r"version 2 is at UNAVAILABLE state: .*: no;"):
                 await control.load("m", None, {})
-        assert inference.versions("m") == [1]
+        with pytest.raises(NotFound, match=r"^Request for unknown model: 'm' has no available versions$"):
+            inference.versions("m")
+        assert [row.reason for row in control.index(ready_only=False)] == ["unloaded", "Internal: no"]
         write(tmp_path, "m", 3, extra="version_policy { all { } }")
         await control.load("m", None, {})
         assert inference.versions("m") == [1, 2, 3]

@@ -50,6 +50,7 @@ _MAX_CAUSE_CHARS = 1000
 class Built:
     """The versions of a model after a load: the started ones, with those `kept` from before, and the failures."""
 
+    config: ModelConfig | None = None  # None if it could not be completed
     served: dict[int, ServedModel] = field(default_factory=dict)
     failures: dict[int, ConchError] = field(default_factory=dict)
     kept: dict[int, ServedModel] = field(default_factory=dict)
@@ -154,7 +155,7 @@ class ModelBuilder:
                 config = _decoupled(config)
         candidates = unchanged or {}
         kept = {v: candidates[v] for v in versions if v in candidates and _is_current(candidates[v], config, flow)}
-        built = Built(served=dict(kept), kept=kept)
+        built = Built(served=dict(kept), kept=kept, config=config)
         new = [version for version in versions if version not in kept]
         await asyncio.gather(*(self._build_version(built, files, config, version, labels, flow) for version in new))
         return built
@@ -290,7 +291,12 @@ def _is_current(served: ServedModel, config: ModelConfig, flow: Flow | None) -> 
     """Whether a served version already matches this configuration."""
     if isinstance(served, EnsembleModel) and (served.misfit or served.flow != flow):
         return False
-    return served.config.document == config.document
+    return _without_policy(served.config) == _without_policy(config)
+
+
+def _without_policy(config: ModelConfig) -> dict[str, Any]:
+    """Return a configuration's document without the version policy, which chooses versions and changes none."""
+    return {name: value for name, value in config.document.items() if name != "version_policy"}
 
 
 def _completing_version(files: ModelFiles) -> int:

@@ -1,6 +1,6 @@
 """Log lines of loads, in Triton's words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from logging import getLogger
 from time import monotonic
 
@@ -39,11 +39,13 @@ class LoadLog:
         seconds = monotonic() - self._started
         _log.info("rearranged the instances of '%s' version %s in %.3f s", self._model, _joined(versions), seconds)
 
-    def failed(self, failures: Mapping[int, ConchError], *, still_served: bool) -> None:
-        """Log why versions could not be started, and whether the previous ones stay in service."""
+    def failed(self, failures: Mapping[int, ConchError], *, still_served: bool, stopped: Collection[int] = ()) -> None:
+        """Log why versions could not be started, whether the previous ones stay in service, and which were stopped."""
         for version, error in sorted(failures.items()):
             _log.error("failed to load '%s' version %d: %s: %s", self._model, version, code_name(error), error.message)
         consequence = "; the previous versions stay in service" if still_served else ""
+        if stopped:
+            consequence = f"; version {_joined(stopped)} is not served either: fix or remove what failed"
         _log.info("failed to load '%s' after %.3f s%s", self._model, monotonic() - self._started, consequence)
 
 

@@ -105,18 +105,22 @@ class Loader:
             return False
         for version in {*self._catalog.records().get(model, {})} - before.keys() - built.served.keys():
             self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
-        for version, failure in built.failures.items():
-            if version not in before:
-                self._catalog.note(model, version, VersionState.UNAVAILABLE, f"{code_name(failure)}: {failure.message}")
-        if built.failures and (before or not built.served):
-            await self._discard(built, files)
-        elif built.served:
-            self._publish(model, built, files)
-            log.loaded(built.served, built.kept)
         if built.failures:
-            log.failed(built.failures, still_served=bool(before))
+            self._note_failures(model, built, before)
+            await self._discard(built, files)
+            log.failed(built.failures, still_served=bool(before), stopped=() if before else built.served)
             raise load_failure(model, built.failures)
+        self._publish(model, built, files)
+        log.loaded(built.served, built.kept)
         return True
+
+    def _note_failures(self, model: ModelId, built: Built, before: Mapping[int, ServedModel]) -> None:
+        """Note why no version of a load is served: a model is served with all of its versions or not at all."""
+        notes = dict.fromkeys(built.served, UNLOADED)
+        notes |= {version: f"{code_name(error)}: {error.message}" for version, error in built.failures.items()}
+        for version, reason in notes.items():
+            if version not in before:
+                self._catalog.note(model, version, VersionState.UNAVAILABLE, reason)
 
     async def _build(self, model: ModelId, files: ModelFiles) -> Built:
         try:
@@ -130,6 +134,8 @@ class Loader:
     def _publish(self, model: ModelId, built: Built, files: ModelFiles) -> None:
         previous = self.loaded.get(model)
         self.loaded[model] = files
+        for served in built.kept.values():
+            served.config = built.config or served.config  # its version policy may differ
         newest = built.served[max(built.served)]
         old = self._catalog.publish(model, built.served)
         removed = [served for served in old if built.served.get(served.version) is not served]
@@ -159,7 +165,7 @@ class Loader:
         if override is not None and not unavailable:
             return InvalidRequest(text, Code.INTERNAL)
         if not self._catalog.served(model) and is_folder_name(model.name):
-            self._catalog.note(model, 1, VersionState.UNAVAILABLE, error.message, unread=True)
+            self._catalog.note_unread(model, error.message, tolerated=not unavailable)
         return ModelLoadError(text, Code.UNAVAILABLE if unavailable else None)
 
     def note_failure(self, model: ModelId, files: ModelFiles, error: ModelLoadError) -> ModelLoadError:

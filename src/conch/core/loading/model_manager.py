@@ -329,6 +329,7 @@ class ModelManager:
         if override is None and await self._unchanged(model):
             if ordered:  # success must not be reported if the repository cannot be read
                 self._repositories.check_reachable(model)
+            self._catalog.clear_failures(model)  # of files that are no longer there
             _log.debug("model '%s' is unchanged; not reloading", model)
             return
         log = LoadLog(model)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tritonclient.utils import serialize_byte_tensor, shared_memory
+from tritonclient.utils import InferenceServerException, serialize_byte_tensor, shared_memory
 
 from tests.conformance.regions import FLOATS, IN, LARGE, OUT, Array, Regions
 from tests.server.process import ConchProcess
@@ -175,9 +175,9 @@ def test_a_region_is_looked_up_each_time(regions: Regions) -> None:
 # ---- regions that change or go
 
 
-def test_a_request_outlives_its_regions(regions: Regions, tmp_path: Path) -> None:
-    regions.share("in", IN, FLOATS)
-    regions.share("out", OUT)
+def test_regions_in_use_stay_registered(regions: Regions, tmp_path: Path) -> None:
+    for name in ("in", "out", "other"):
+        regions.share(name, IN, FLOATS)
 
     def ask() -> None:
         inputs, outputs = [regions.input("in", IN, [16])], [regions.output("out", OUT)]
@@ -190,15 +190,44 @@ def test_a_request_outlives_its_regions(regions: Regions, tmp_path: Path) -> Non
             while not (tmp_path / "begun").exists():
                 assert not answer.done(), answer.exception()
                 time.sleep(0.01)
-            regions.client.unregister_system_shared_memory()
-            # The name is free at once, and may be another region now.
-            regions.client.register_system_shared_memory("out", regions.key("in"), IN)
+            for name in ("in", "out"):
+                with pytest.raises(InferenceServerException) as caught:
+                    regions.client.unregister_system_shared_memory(name)
+                assert caught.value.message() == (
+                    f"Cannot unregister shared memory region '{name}', it is currently in use."
+                )
+                assert caught.value.status() == ("500" if regions.kind == "http" else "StatusCode.INTERNAL")
+            with pytest.raises(InferenceServerException) as caught:
+                regions.client.unregister_system_shared_memory()
+            assert caught.value.message() == (
+                "Failed to unregister the following system shared memory regions: in ,out ,"
+            )
+            status = regions.client.get_system_shared_memory_status()
+            rows = status if regions.kind == "http" else status.regions.values()
+            assert len(rows) == 2  # "other" was unregistered
             shared_memory.set_shared_memory_region(regions.handles["in"], [FLOATS * 0])
         finally:
             (tmp_path / "go").touch()
         answer.result(30)
     np.testing.assert_array_equal(regions.read("out", np.float32, [16]), FLOATS)
     assert not regions.read("in", np.float32, [16]).any()
+    for name in ("in", "out"):
+        regions.client.unregister_system_shared_memory(name)
+
+
+@pytest.mark.parametrize("size", [64, 1 << 22], ids=["small", "large"])
+@pytest.mark.parametrize("model", ["floats", "python_floats"])
+def test_regions_are_free_when_the_answer_is_there(regions: Regions, model: str, size: int) -> None:
+    for _ in range(20):
+        regions.share("in", size, np.ones(size // 4, np.float32))
+        regions.share("out", size)
+        shape = [size // 4]
+        regions.client.infer(model, [regions.input("in", size, shape)], outputs=[regions.output("out", size)])
+        given = [regions.input("in", size, shape)]
+        assert "should be at least" in regions.refusal(model, given, outputs=[regions.output("out", size - 4)])
+        for name in ("in", "out"):
+            regions.client.unregister_system_shared_memory(name)
+            shared_memory.destroy_shared_memory_region(regions.handles.pop(name))
 
 
 @pytest.mark.parametrize("array", [FLOATS, LARGE], ids=["small", "large"])

@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from conch.core.shared_memory.regions import SharedMemory
-from conch.errors import ConchError
+from conch.errors import ConchError, drop_frames
 from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.frontends.v2_http.routes import V2Http
@@ -129,7 +129,10 @@ async def asked(
     try:
         endpoint.infer(message.SerializeToString(), (), got.append)
     except ConchError as error:
+        drop_frames(error)  # they hold the request, and its regions could not be unregistered
         return error
     await settle(lambda: bool(got))
     (answer,) = got
+    if isinstance(answer, ConchError):
+        drop_frames(answer)
     return answer if isinstance(answer, ConchError) else b"".join(answer)

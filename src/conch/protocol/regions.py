@@ -18,7 +18,7 @@ OFFSET: Final = "shared_memory_offset"
 
 
 class RegionBytes(Destination, Protocol):
-    """A range of bytes of a region. It stays valid after the region is unregistered."""
+    """A range of bytes of a region, which cannot be unregistered while this exists."""
 
 
 class Regions(Protocol):

@@ -86,7 +86,9 @@ def test_gpu_errors_name_the_region(regions: SharedMemory, played: Played) -> No
     for use in (part.read, lambda: part.write(b"1")):
         with pytest.raises(Unavailable, match="region 'c' of GPU 1 cannot be used: CUDA: out of luck"):
             use()
-    with pytest.raises(InvalidRequest, match="failed to register CUDA shared memory region 'd': CUDA: out of luck"):
+    with pytest.raises(
+        InvalidRequest, match=r"^failed to register shared memory region: invalid args: .*'d': CUDA: out"
+    ):
         regions.register_cuda("d", HANDLE, 0, 4)
 
 
@@ -117,10 +119,15 @@ def test_status_and_unregister(regions: SharedMemory) -> None:
     regions.unregister("c")
     assert len(list(regions.cuda_status(""))) == 2
     part = regions.part("c", 0, 4)
+    with pytest.raises(ConchError, match=r"^Cannot unregister shared memory region 'c', it is currently in use\.$"):
+        regions.unregister_cuda("c")
+    with pytest.raises(ConchError, match=r"^Failed to unregister the following cuda shared memory regions: c ,$"):
+        regions.unregister_cuda("")
+    assert len(part.read()) == 4
+    del part
     regions.unregister_cuda("c")
     with pytest.raises(NotFound, match="Unable to find cuda shared memory region: 'c'"):
         regions.cuda_status("c")
-    assert len(part.read()) == 4  # usable after the region was unregistered
     regions.unregister_cuda("")
     assert not list(regions.cuda_status(""))
 
@@ -130,8 +137,8 @@ def test_missing_package_is_reported() -> None:
     with pytest.raises(InvalidRequest) as caught:  # Triton's status on a machine without GPUs
         SharedMemory().register_cuda("c", HANDLE, 0, 4)
     assert caught.value.message == (
-        "failed to register CUDA shared memory region: 'c', GPUs not supported: the package 'cuda-bindings' is not "
-        "installed; register system shared memory"
+        "failed to register shared memory region: invalid args: CUDA region 'c', GPUs not supported: the package "
+        "'cuda-bindings' is not installed; register system shared memory"
     )
 
 

@@ -1,6 +1,7 @@
 """The registry of regions by itself, over real shared memory objects."""
 
 import os
+import re
 from collections.abc import Iterator
 from multiprocessing.shared_memory import SharedMemory as Object
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conch.core.shared_memory.regions import SharedMemory
-from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable
+from conch.errors import Code, ConchError, InvalidRequest, NotFound, Unavailable
 
 
 @pytest.fixture
@@ -66,14 +67,24 @@ def test_held_bytes_are_bounded(memory: Object) -> None:
     assert bytes(part.read()) == bytes(second)
 
 
-def test_part_stays_usable_after_unregister(memory: Object) -> None:
+def test_a_region_in_use_stays_registered(memory: Object) -> None:
     regions = registered(memory)
-    part = regions.part("r", 0, 4)
-    regions.unregister("")
+    regions.register("free", f"/{memory.name}", 0, 4)
+    parts = [regions.part("r", 0, 4), regions.part("r", 4, 4).first(2)]
+    for _ in range(2):
+        text = "Cannot unregister shared memory region 'r', it is currently in use."
+        with pytest.raises(ConchError, match=f"^{re.escape(text)}$") as caught:
+            regions.unregister("r")
+        assert caught.value.code is Code.INTERNAL
+        text = "Failed to unregister the following system shared memory regions: r ,"
+        with pytest.raises(ConchError, match=f"^{re.escape(text)}$"):
+            regions.unregister("")
+        assert [region.name for region in regions.status("")] == ["r"]  # the other one is unregistered
+        parts.pop().write(b"late")
+    assert bytes(memory.buf[:8]) == b"latelate"
+    regions.unregister("r")
     with pytest.raises(NotFound):
         regions.part("r", 0, 4)
-    part.write(b"late")
-    assert bytes(memory.buf[:4]) == b"late"
 
 
 def test_unregistered_region_is_freed(memory: Object) -> None:

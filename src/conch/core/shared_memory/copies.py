@@ -26,6 +26,8 @@ def admit(model: ServedModel, request: InferRequest, respond: Respond) -> Admitt
     Raises as `ServedModel.submit`; later errors go to `respond`.
     """
     destinations = request.destinations
+    held: list[object] = [tensor.source for tensor in request.inputs if tensor.source is not None]
+    respond = _Holder(held, respond).respond
     traced = request.span is not None and request.span.notes_tensors
     sources = []
     for tensor in request.inputs:
@@ -45,6 +47,22 @@ def admit(model: ServedModel, request: InferRequest, respond: Respond) -> Admitt
     inputs = _Inputs(model, request, respond)
     inputs.start(sources)
     return inputs
+
+
+class _Holder:
+    """Keeps the regions of inputs in use until a request has ended; its destinations are in use while it is."""
+
+    __slots__ = ("_parts", "_respond")
+
+    def __init__(self, parts: list[object], respond: Respond) -> None:
+        self._parts = parts
+        self._respond = respond
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        """Deliver a response; see `request.Respond`."""
+        self._respond(answer, final)
+        if final:
+            self._parts = []
 
 
 class _Inputs:

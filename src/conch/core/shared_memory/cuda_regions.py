@@ -67,14 +67,16 @@ class CudaRegion:
             self._memory = open_(handle, device)
         except Unsupported as error:
             raise InvalidRequest(
-                f"failed to register CUDA shared memory region: '{name}', GPUs not supported: {error.message}; "
-                "register system shared memory"
+                f"failed to register shared memory region: invalid args: CUDA region '{name}', GPUs not supported: "
+                f"{error.message}; register system shared memory"
             ) from None
         except BackendError as error:
-            raise InvalidRequest(f"failed to register CUDA shared memory region '{name}': {error.message}") from None
+            raise InvalidRequest(
+                f"failed to register shared memory region: invalid args: CUDA region '{name}': {error.message}"
+            ) from None
         if not 0 < byte_size <= self._memory.size:
             raise InvalidRequest(
-                f"failed to register CUDA shared memory region '{name}': invalid args: its memory has "
+                f"failed to register shared memory region '{name}': invalid args: its memory has "
                 f"{self._memory.size} bytes, the region is to have {byte_size}"
             )
 

@@ -11,7 +11,7 @@ import stat
 from collections import deque
 from collections.abc import Iterable
 from pathlib import PurePosixPath
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ _OBJECTS = PurePosixPath("/dev/shm")  # noqa: S108 - where shm_open puts them
 _RESERVED_PREFIX = "triton_python_backend_shm_region_"
 # Each region holds a file descriptor.
 _MAX_REGIONS = 4096
+_MAX_REPORTED_NAMES = 100
 _GIB = 2**30
 
 
@@ -96,10 +97,13 @@ class Region:
 class RegionPart:
     """A range of bytes of a region."""
 
-    __slots__ = ("_memory", "_offset", "_region", "size")
+    __slots__ = ("_memory", "_offset", "_region", "_use", "size")
 
-    def __init__(self, memory: "SharedMemory", region: Region | CudaRegion, offset: int, size: int) -> None:
+    def __init__(
+        self, memory: "SharedMemory", region: Region | CudaRegion, use: "_Use", offset: int, size: int
+    ) -> None:
         self._memory = memory
+        self._use = use
         self._region = region
         self._offset = offset
         self.size = size
@@ -125,7 +129,7 @@ class RegionPart:
 
     def first(self, size: int) -> "RegionPart":
         """Return the beginning of the part."""
-        return RegionPart(self._memory, self._region, self._offset, size)
+        return RegionPart(self._memory, self._region, self._use, self._offset, size)
 
     def begins_with(self, source: Source) -> bool:
         """Whether the source is the beginning of the part."""
@@ -136,10 +140,16 @@ class RegionPart:
         self._region.write(data, self._offset + offset)
 
 
+class _Use:
+    """Lives as long as a request has a part of a region."""
+
+    __slots__ = ("__weakref__",)
+
+
 class SharedMemory:
     """The regions of all clients, by name. All methods belong to the event loop's thread.
 
-    A request keeps its parts of a region after the region is unregistered.
+    A region that a request uses cannot be unregistered: the client would free memory that is still written.
     """
 
     def __init__(self, limit: int = 4 * _GIB, open_cuda: OpenMemory = open_memory) -> None:
@@ -150,6 +160,7 @@ class SharedMemory:
         self._limit = limit
         self._open_cuda = open_cuda
         self._regions: dict[str, Region | CudaRegion] = {}
+        self._uses: WeakValueDictionary[str, _Use] = WeakValueDictionary()  # by the name of the region
         self._guard = FaultGuard()
         self._guarded = False
         self._held = 0
@@ -157,8 +168,6 @@ class SharedMemory:
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register `byte_size` bytes from `offset` of the object `key` as region `name`. Raises ConchError."""
-        if not name:
-            raise InvalidRequest("'region name' is necessary to register system shared memory region")
         path = _path(name, key)
         self._check_new(name)
         if not self._guarded:
@@ -166,15 +175,18 @@ class SharedMemory:
             self._guarded = True
         descriptor = _open(path, key)
         try:
+            if not name:
+                raise _missing_name("system")
             self._regions[name] = Region(name, key, path, offset, byte_size, descriptor, self._guard)
         finally:
             os.close(descriptor)  # the mapping does not need it
 
     def unregister(self, name: str) -> None:
-        """Unregister a region, all of them if the name is empty. An unknown name is ignored."""
-        for region in self._found(name):
-            if isinstance(region, Region):
-                del self._regions[region.name]
+        """Unregister a region, all of them if the name is empty. An unknown name is ignored.
+
+        Raises ConchError for regions that requests use.
+        """
+        self._unregister(name, Region, "system")
 
     def status(self, name: str) -> Iterable[Region]:
         """Return one region, all of them if the name is empty. Raises NotFound."""
@@ -191,16 +203,30 @@ class SharedMemory:
 
         Raises InvalidRequest, also without GPUs, and Unavailable.
         """
-        if not name:
-            raise InvalidRequest("'region name' is necessary to register cuda shared memory region")
         self._check_new(name)
-        self._regions[name] = CudaRegion(name, handle, device, byte_size, self._open_cuda)
+        region = CudaRegion(name, handle, device, byte_size, self._open_cuda)
+        if not name:
+            raise _missing_name("cuda")
+        self._regions[name] = region
 
     def unregister_cuda(self, name: str) -> None:
-        """Unregister a region of GPU memory, all of them if the name is empty. An unknown name is ignored."""
+        """Unregister a region of GPU memory, all of them if the name is empty. Raises as `unregister`."""
+        self._unregister(name, CudaRegion, "cuda")
+
+    def _unregister(self, name: str, kind: type[Region | CudaRegion], kind_name: str) -> None:
+        used = []
         for region in self._found(name):
-            if isinstance(region, CudaRegion):
+            if not isinstance(region, kind):
+                continue
+            if region.name in self._uses:
+                used.append(region.name)
+            else:
                 del self._regions[region.name]
+        if used and name:
+            raise ConchError(f"Cannot unregister shared memory region '{name}', it is currently in use.")
+        if used:
+            names = "".join(f"{region} ," for region in used[:_MAX_REPORTED_NAMES])
+            raise ConchError(f"Failed to unregister the following {kind_name} shared memory regions: {names}")
 
     def cuda_status(self, name: str) -> Iterable[CudaRegion]:
         """Return one region of GPU memory, all of them if the name is empty. Raises NotFound."""
@@ -241,7 +267,10 @@ class SharedMemory:
                 f"Invalid offset + byte size for shared memory region: '{region}': {offset} + {size} is not within its "
                 f"{found.byte_size} bytes"
             )
-        return RegionPart(self, found, offset, size)
+        use = self._uses.get(region)
+        if use is None:
+            use = self._uses[region] = _Use()
+        return RegionPart(self, found, use, offset, size)
 
     def room(self, size: int) -> npt.NDArray[np.uint8]:
         """Return memory to copy bytes into, which counts against the limit until it is freed. Raises Unavailable."""
@@ -256,6 +285,10 @@ class SharedMemory:
         self._held += size
         finalize(array, self._freed.append, size).atexit = False
         return array
+
+
+def _missing_name(kind: str) -> InvalidRequest:
+    return InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
 
 
 def _path(name: str, key: str) -> str:

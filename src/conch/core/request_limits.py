@@ -22,7 +22,8 @@ def limit_manager(options: ServerOptions, inference: Inference) -> LimitManager:
         audit = AuditLog(Path(options.limits_audit_log), retention_days=options.limits_audit_retention_days)
     kubernetes = None
     if options.limits_kubernetes:
-        kubernetes = KubernetesSource(KubernetesApi(PodIdentity.of_this_pod()))
+        pod = PodIdentity.of_this_pod()
+        kubernetes = KubernetesSource(KubernetesApi(pod.server), pod)
     return LimitManager(
         install=partial(_install, inference),
         served=lambda: ((id(each), each.config.name, str(each.version)) for each in inference.models()),

@@ -1,4 +1,4 @@
-"""A client of the Kubernetes API server for a pod: documents, and the events of a watch. Blocking; for a thread."""
+"""A client of the Kubernetes API server, of a pod or through `kubectl proxy`. Blocking; for a thread."""
 
 import http.client
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import SHUT_RDWR
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from conch.errors import ConfigError
 
@@ -21,6 +21,8 @@ _ANSWER_TIMEOUT_S = 10.0
 WATCH_S = 30
 _WATCH_SLACK_S = 10.0
 _MAX_DOCUMENT_BYTES = 16 * 2**20
+_MAX_ERROR_BYTES = 64 * 2**10
+_MAX_ERROR_CHARACTERS = 500
 
 
 class KubernetesError(Exception):
@@ -32,14 +34,36 @@ class KubernetesError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class PodIdentity:
-    """Where the API server is, which pod this is, and the folder of its token and CA."""
+class ApiServerAddress:
+    """Where an API server is. `folder` has `token` and `ca.crt`; None is without a login, as with `kubectl proxy`."""
 
     host: str
     port: int
+    folder: Path | None = None
+    secure: bool = True
+    prefix: str = ""  # of all paths, such as that of a proxy
+
+    @classmethod
+    def of_url(cls, url: str) -> "ApiServerAddress":
+        """Return the address of a URL. Raises ConfigError."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise ConfigError(f"{url!r} is not a valid URL, such as http://127.0.0.1:8001") from None
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigError(f"{url!r} is not a valid URL, such as http://127.0.0.1:8001")
+        secure = parts.scheme == "https"
+        return cls(parts.hostname, port or (443 if secure else 80), None, secure, parts.path.rstrip("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """Where the API server is, and which pod this is."""
+
+    server: ApiServerAddress
     namespace: str
     pod: str
-    folder: Path = SERVICE_ACCOUNT
 
     @classmethod
     def of_this_pod(cls, environment: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT) -> "PodIdentity":
@@ -54,15 +78,15 @@ class PodIdentity:
             namespace = environment.get("POD_NAMESPACE") or (folder / "namespace").read_text().strip()
         except (OSError, ValueError) as error:
             raise ConfigError(f"--limits-kubernetes: the pod has no service account: {error}") from None
-        return cls(host, port, namespace, pod, folder)
+        return cls(ApiServerAddress(host, port, folder), namespace, pod)
 
 
 class KubernetesApi:
     """Requests to the API server. The token is read for each request, because Kubernetes rotates it."""
 
-    def __init__(self, identity: PodIdentity) -> None:
-        self.identity = identity
-        self._connection: http.client.HTTPSConnection | None = None  # of the request in progress
+    def __init__(self, server: ApiServerAddress) -> None:
+        self._server = server
+        self._connection: http.client.HTTPConnection | None = None  # of the request in progress
         self._closed = False
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
@@ -90,16 +114,13 @@ class KubernetesApi:
     @contextmanager
     def _answer(self, path: str, query: Mapping[str, str], timeout_s: float) -> Iterator[http.client.HTTPResponse]:
         """Send a request and yield its answer. The connection is closed on every way out."""
-        identity = self.identity
         if self._closed:
             raise KubernetesError("stopped")
-        # The CA may be rotated, too.
-        tls = ssl.create_default_context(cafile=str(identity.folder / "ca.crt"))
-        token = (identity.folder / "token").read_text().strip()
-        connection = http.client.HTTPSConnection(identity.host, identity.port, timeout=_CONNECT_TIMEOUT_S, context=tls)
+        connection, login = self._connect()
         self._connection = connection
-        target = f"{path}?{urlencode(query)}" if query else path
-        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "conch"}
+        target = f"{self._server.prefix}{path}{f'?{urlencode(query)}' if query else ''}"
+        # The API server answers 406 to types that it has no form for, such as text/plain.
+        headers = {**login, "Accept": "application/json", "User-Agent": "conch"}
         try:
             connection.connect()
             connection.sock.settimeout(timeout_s)
@@ -107,14 +128,23 @@ class KubernetesApi:
             # The answer holds the socket, too: closing the connection alone would leave it open.
             with connection.getresponse() as response:
                 if response.status != 200:
-                    detail = response.read(1000).decode("utf-8", "replace")
-                    with suppress(ValueError):
-                        detail = str(json.loads(detail).get("message", detail))
-                    raise KubernetesError(f"{path}: status {response.status}: {detail[:200]}", response.status)
+                    detail = _detail(response.read(_MAX_ERROR_BYTES))
+                    raise KubernetesError(f"{path}: status {response.status}{detail}", response.status)
                 yield response
         finally:
             self._connection = None
             connection.close()
+
+    def _connect(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+        """Return a connection that is not open yet, and the headers of the login."""
+        server = self._server
+        if not server.secure:
+            return http.client.HTTPConnection(server.host, server.port, timeout=_CONNECT_TIMEOUT_S), {}
+        folder = server.folder
+        # The CA may be rotated, too.
+        tls = ssl.create_default_context(cafile=None if folder is None else str(folder / "ca.crt"))
+        token = {} if folder is None else {"Authorization": f"Bearer {(folder / 'token').read_text().strip()}"}
+        return http.client.HTTPSConnection(server.host, server.port, timeout=_CONNECT_TIMEOUT_S, context=tls), token
 
 
 @contextmanager
@@ -124,6 +154,15 @@ def _errors(path: str) -> Iterator[None]:
         yield
     except (OSError, http.client.HTTPException) as error:
         raise KubernetesError(f"{path}: {str(error) or type(error).__name__}") from error
+
+
+def _detail(body: bytes) -> str:
+    """Return the message of a Status object, or the text of another answer, after a colon; "" without a text."""
+    text = body.decode("utf-8", "replace")
+    with suppress(ValueError, RecursionError, AttributeError):
+        text = str(json.loads(body).get("message") or text)
+    text = " ".join(text.split())
+    return f": {text[:_MAX_ERROR_CHARACTERS]}" if text else ""
 
 
 def _document(data: bytes, path: str) -> dict[str, Any]:

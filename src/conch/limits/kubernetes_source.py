@@ -14,14 +14,16 @@ from typing import Any
 
 from conch.errors import ConfigError
 from conch.limits.annotations import read_annotations
-from conch.limits.kubernetes_api import KubernetesApi, KubernetesError
+from conch.limits.kubernetes_api import KubernetesApi, KubernetesError, PodIdentity
 from conch.limits.limit import LimitKey
 from conch.limits.manager import LimitManager
 
 SOURCE = "kubernetes"
 RESYNC_S = 300.0
 _MIN_BACKOFF_S = 0.5
-_MAX_BACKOFF_S = 15.0
+_MAX_BACKOFF_S = 15.0  # while the API server refuses
+# While the API server cannot be reached: attempts cost it nothing, and limits return soon after it does.
+_MAX_UNREACHABLE_BACKOFF_S = 1.0
 _GONE = 410
 _GONE_WAIT_S = 0.1
 _NOT_FOUND = 404
@@ -58,11 +60,17 @@ class ObjectGone(Exception):
     """The object was deleted: another one may own the pod."""
 
 
+def backoff_after(error: KubernetesError, backoff_s: float) -> float:
+    """Return the seconds to wait after an error, of the seconds that the number of errors would make it."""
+    return min(backoff_s, _MAX_BACKOFF_S if error.status else _MAX_UNREACHABLE_BACKOFF_S)
+
+
 class KubernetesSource:
     """Follows the annotations of the object that owns this pod."""
 
-    def __init__(self, api: KubernetesApi, *, resync_s: float = RESYNC_S) -> None:
+    def __init__(self, api: KubernetesApi, pod: PodIdentity, *, resync_s: float = RESYNC_S) -> None:
         self._api = api
+        self._pod = pod
         self._resync_s = resync_s
         self._found: asyncio.Queue[AnnotatedLimits | Unread] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,8 +117,9 @@ class KubernetesSource:
                 if error.status == _NOT_FOUND:
                     name = ""
                 self._publish(Unread(str(error)))
+                backoff_s = backoff_after(error, backoff_s)
                 self._stopping.wait(backoff_s)
-                backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
+                backoff_s *= 2
             except Exception as error:
                 _log.exception("the watch of Kubernetes annotations failed unexpectedly")
                 self._publish(Unread(f"{type(error).__name__}: {error}"))
@@ -118,8 +127,8 @@ class KubernetesSource:
 
     def _owner(self) -> tuple[str, str]:
         """Return the collection and the name of the object at the top of the pod's controllers."""
-        namespace = self._api.identity.namespace
-        collection, name = f"/api/v1/namespaces/{namespace}/pods", self._api.identity.pod
+        namespace = self._pod.namespace
+        collection, name = f"/api/v1/namespaces/{namespace}/pods", self._pod.pod
         for _ in range(_MAX_OWNERS):
             controller = _controller(self._api.get(f"{collection}/{name}"))
             group = str(controller.get("apiVersion", "")).rpartition("/")[0]

@@ -9,8 +9,8 @@ import pytest
 
 from conch.errors import ConfigError
 from conch.limits.annotations import read_annotations
-from conch.limits.kubernetes_api import KubernetesApi, PodIdentity
-from conch.limits.kubernetes_source import SOURCE, KubernetesSource
+from conch.limits.kubernetes_api import ApiServerAddress, KubernetesApi, KubernetesError, PodIdentity
+from conch.limits.kubernetes_source import SOURCE, KubernetesSource, backoff_after
 from conch.limits.limit import EACH, LimitKey, Quantity, Subject
 from conch.limits.manager import LimitManager
 from tests.unit.limits.api_server import DEPLOYMENTS, NAMESPACE, PODS, REPLICA_SETS, ApiServer, Cluster
@@ -58,8 +58,8 @@ async def following(folder: Path, *, resync_s: float = 300, up: bool = True) -> 
     server.start()
     if not up:
         server.stop()
-    identity = PodIdentity("127.0.0.1", server.port, NAMESPACE, POD, folder)
-    source = KubernetesSource(KubernetesApi(identity), resync_s=resync_s)
+    pod = PodIdentity(ApiServerAddress("127.0.0.1", server.port, folder), NAMESPACE, POD)
+    source = KubernetesSource(KubernetesApi(pod.server), pod, resync_s=resync_s)
     manager = LimitManager(install=lambda limiter: None, served=list, kubernetes=source.watch)
     await manager.start()
     try:
@@ -119,6 +119,18 @@ async def test_without_the_api_server_the_last_limits_stay_in_force(tmp_path: Pa
         followed.server.start()
         await followed.until(lambda: followed.limit == 44)
         assert followed.up
+
+
+@pytest.mark.parametrize(("status", "longest_s"), [(0, 1.0), (403, 15.0), (503, 15.0)])
+def test_an_api_server_that_was_down_for_long_is_asked_again_soon(status: int, longest_s: float) -> None:
+    waited_s, backoff_s = 0.0, 0.5
+    while waited_s < 60:
+        backoff_s = backoff_after(KubernetesError("down", status), backoff_s)
+        waited_s += backoff_s
+        backoff_s *= 2
+    assert backoff_s == 2 * longest_s
+    # The first refusal after an outage does not wait for long either.
+    assert backoff_after(KubernetesError("starting", 503), 2 * backoff_after(KubernetesError("down"), backoff_s)) == 2
 
 
 @pytest.mark.slow
@@ -224,4 +236,6 @@ def test_outside_of_a_pod_the_flag_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the pod has no service account"):
         PodIdentity.of_this_pod({"HOSTNAME": "x", "KUBERNETES_SERVICE_HOST": "h"}, tmp_path)
     environment = {"HOSTNAME": "x", "POD_NAME": "p", "POD_NAMESPACE": "n", "KUBERNETES_SERVICE_HOST": "h"}
-    assert PodIdentity.of_this_pod(environment, tmp_path) == PodIdentity("h", 443, "n", "p", tmp_path)
+    assert PodIdentity.of_this_pod(environment, tmp_path) == PodIdentity(
+        ApiServerAddress("h", 443, tmp_path), "n", "p"
+    )

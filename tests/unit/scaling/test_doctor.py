@@ -15,7 +15,7 @@ from conch.scaling.doctor.diagnosis import diagnose
 from conch.scaling.doctor.facts import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts
 
 RATIO = "triton:queue_compute:ratio"
-SERIES = {RATIO: SeriesFacts([{"namespace": "default", "pod": "gpt2-a"}])}
+SERIES = {RATIO: SeriesFacts([{"namespace": "default", "pod": "gpt2-5d9f7c8b6-a1b2c"}])}
 VALUES = {RATIO: ApiFacts(1)}
 
 
@@ -113,6 +113,16 @@ def test_a_broken_link_is_named(
         ({"series": {RATIO: SeriesFacts()}}, "Prometheus", "has no series of it now"),
         ({"series": {RATIO: SeriesFacts([{"model": "m"}])}}, "Prometheus", "without the label namespace and pod"),
         ({"series": {RATIO: SeriesFacts(error="refused")}}, "Prometheus", "does not answer: refused"),
+        (
+            {"series": {RATIO: SeriesFacts([{"namespace": "default", "pod": "gpt2-b-5d9f7c8b6-a1b2c"}])}},
+            "Prometheus",
+            "1 series, none of them of a pod of Deployment 'gpt2', but of gpt2-b-5d9f7c8b6-a1b2c",
+        ),
+        (
+            {"ready_pods": frozenset({"gpt2-5d9f7c8b6-a1b2c", "gpt2-5d9f7c8b6-d4e5f"})},
+            "Prometheus",
+            "1 series of 1 of 2 ready pods; none of gpt2-5d9f7c8b6-d4e5f",
+        ),
         ({"adapter_rules": []}, "adapter", "no rule serves it"),
         ({"adapter_rules": [{"seriesQuery": RATIO}]}, "adapter", "does not map labels to namespace and pod"),
         ({"api": {RATIO: ApiFacts()}}, "custom.metrics.k8s.io", "has no value of a pod"),

@@ -1,58 +1,54 @@
 """`conch autoscale doctor`: find out why an autoscaler shows <unknown>, or only scales up."""
 
 import json
+import re
+import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from conch.bench.observers.scrape import ScrapeSettings, scrape
+from conch.cli.autoscale.cluster import Cluster
 from conch.cli.text_files import read_text
 from conch.cli.yaml_files import parse_yaml
 from conch.errors import ConfigError, Unavailable
 from conch.fleet.metrics.prometheus_api import ask_prometheus
-from conch.monitoring.object_parts import items, part
+from conch.monitoring.object_parts import items, mapping, part
 from conch.monitoring.yaml_documents import YamlError, load_documents
 from conch.scaling.doctor.diagnosis import diagnose
-from conch.scaling.doctor.facts import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts
+from conch.scaling.doctor.facts import (
+    HPA,
+    ApiFacts,
+    AutoscalerFacts,
+    Link,
+    LinkState,
+    SeriesFacts,
+    hpa_of,
+    name_of,
+    owner_of,
+)
 
 _BROKEN_STATUS = 1
-_HPA = "HorizontalPodAutoscaler"
-_KINDS = {  # of the API that --api reads: path and kind of its items
-    "apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers": _HPA,
-    "apis/apps/v1/namespaces/{}/deployments": "Deployment",
-    "apis/apps/v1/namespaces/{}/statefulsets": "StatefulSet",
-    "api/v1/namespaces/{}/services": "Service",
-    "apis/monitoring.coreos.com/v1/namespaces/{}/podmonitors": "PodMonitor",
-    "apis/monitoring.coreos.com/v1/namespaces/{}/servicemonitors": "ServiceMonitor",
-    "apis/monitoring.coreos.com/v1/namespaces/{}/prometheusrules": "PrometheusRule",
-    "apis/keda.sh/v1alpha1/namespaces/{}/scaledobjects": "ScaledObject",
-}
 _SIGNS = {LinkState.OK: "ok", LinkState.BROKEN: "broken", LinkState.UNKNOWN: "?"}
 
 
 def doctor(given: Namespace) -> int:
     """Print the links of each autoscaler; return 1 if one is broken, else 0. Raises ConfigError."""
-    objects = [each for file in given.files for each in _documents(file)]
-    if given.api:
-        objects += _from_cluster(given.api.rstrip("/"), given.namespace)
-    autoscalers = [
-        each for each in objects if each.get("kind") == _HPA and given.name in {"", part(each, "metadata", "name")}
-    ]
+    objects = [document for file in given.files for document in _documents(file)]
+    cluster = Cluster(given.api, given.namespace) if given.api else None
+    if cluster is not None:
+        objects += cluster.objects()
+    autoscalers = [found for found in objects if found.get("kind") == HPA and _is_wanted(found, given.name, objects)]
     if not autoscalers:
-        raise ConfigError(_missing(objects, given.name))
+        raise ConfigError(_missing(objects, given))
     adapter = _adapter_rules(objects)
     links: dict[str, list[Link]] = {}
-    for each in autoscalers:
-        metrics = [_metric(item) for item in items(each, "spec", "metrics")]
-        series = {
-            name: _series(given.prometheus, name) for kind, name in metrics if given.prometheus and kind == "Pods"
-        }
-        api = {name: _values(given.api.rstrip("/"), given.namespace, kind, name) for kind, name in metrics if given.api}
-        facts = AutoscalerFacts(each, [other for other in objects if other is not each], adapter, series, api)
-        links[_title(each, autoscalers)] = diagnose(facts)
+    for autoscaler in autoscalers:
+        facts = _facts(autoscaler, objects, adapter, cluster, given)
+        links[_title(autoscaler, autoscalers)] = diagnose(facts)
     _print(links, as_json=given.json)
+    for refusal in cluster.unread if cluster is not None else ():
+        print(f"conch autoscale doctor: --api: {refusal}", file=sys.stderr)
     broken = any(link.state is LinkState.BROKEN for found in links.values() for link in found)
     return _BROKEN_STATUS if broken else 0
 
@@ -65,16 +61,65 @@ def _title(autoscaler: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any
     return f"{part(autoscaler, 'metadata', 'namespace') or 'default'}/{name}"
 
 
-def _missing(objects: Sequence[Mapping[str, Any]], name: str) -> str:
+def _is_wanted(autoscaler: Mapping[str, Any], name: str, objects: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether an autoscaler has the name, or KEDA created it for a ScaledObject of the name."""
+    owner = owner_of(autoscaler, objects)
+    return name in {"", name_of(autoscaler), "" if owner is None else name_of(owner)}
+
+
+def _facts(
+    autoscaler: Mapping[str, Any],
+    objects: Sequence[Mapping[str, Any]],
+    adapter: Sequence[Mapping[str, Any]] | None,
+    cluster: Cluster | None,
+    given: Namespace,
+) -> AutoscalerFacts:
+    """Return what is known of an autoscaler, with what Prometheus and the API server answer if they are asked."""
+    target = mapping(autoscaler, "spec", "scaleTargetRef")
+    workload = next((found for found in objects if _is_named(found, target.get("kind"), target.get("name"))), None)
+    metrics = {_metric(metric): metric for metric in items(autoscaler, "spec", "metrics")}
+    namespace = str(part(autoscaler, "metadata", "namespace") or given.namespace)
+    series: dict[str, SeriesFacts] = {}
+    api: dict[str, ApiFacts] = {}
+    for (kind, name), metric in metrics.items():
+        query = _query(kind, name, namespace, owner_of(autoscaler, objects))
+        if given.prometheus and query:
+            series[name] = _series(given.prometheus, query)
+        if cluster is not None:
+            api[name] = cluster.metric(metric, workload)
+    others = [other for other in objects if other is not autoscaler]
+    pods = None if cluster is None or workload is None else cluster.ready_pods(workload)
+    return AutoscalerFacts(autoscaler, others, adapter, series, api, pods)
+
+
+def _is_named(found: Mapping[str, Any], kind: object, name: object) -> bool:
+    return (found.get("kind"), name_of(found)) == (kind, name)
+
+
+def _query(kind: str, name: str, namespace: str, owner: Mapping[str, Any] | None) -> str:
+    """Return what to ask Prometheus of a metric: its series, or the query of KEDA's trigger; "" for nothing."""
+    if kind == "Pods":  # a series without a namespace is a fault of the rule, which is shown
+        return f'{{__name__="{name}",namespace=~"{namespace}|"}}'
+    index = re.match(r"s(\d+)-", name)
+    triggers = items(owner, "spec", "triggers")
+    if kind != "External" or index is None or int(index[1]) >= len(triggers):
+        return ""
+    return str(part(triggers[int(index[1])], "metadata", "query") or "")
+
+
+def _missing(objects: Sequence[Mapping[str, Any]], given: Namespace) -> str:
     """Return what to give instead of objects without the autoscaler."""
-    wanted = f"{_HPA} '{name}'" if name else _HPA
-    scaled = [str(part(each, "metadata", "name")) for each in objects if each.get("kind") == "ScaledObject"]
-    if scaled and not name:
-        return (
-            f"no {_HPA} in the files; KEDA creates 'keda-hpa-{scaled[0]}' for the ScaledObject '{scaled[0]}': give"
-            f" --api, or what kubectl get hpa keda-hpa-{scaled[0]} -o yaml prints"
-        )
-    return f"no {wanted} in the files; give its manifest, or --api"
+    where = f"in the namespace '{given.namespace}'" if given.api else "in the files"
+    wanted = f"{HPA} '{given.name}'" if given.name else HPA
+    for scaled in objects:
+        if scaled.get("kind") == "ScaledObject" and given.name in {"", name_of(scaled), hpa_of(scaled)}:
+            name, autoscaler = name_of(scaled), hpa_of(scaled)
+            if given.api:
+                text = f"KEDA has not created '{autoscaler}' for the ScaledObject '{name}'"
+                return f"no {wanted} {where}; {text}: kubectl describe scaledobject {name} has the reason"
+            text = f"KEDA creates '{autoscaler}' for the ScaledObject '{name}'"
+            return f"no {wanted} {where}; {text}: give --api, or what kubectl get hpa {autoscaler} -o yaml prints"
+    return f"no {wanted} {where}; give its manifest, or {'another --namespace' if given.api else '--api'}"
 
 
 def _documents(file: str) -> list[dict[str, Any]]:
@@ -115,47 +160,12 @@ def _metric(item: Mapping[str, Any]) -> tuple[str, str]:
     return kind, str(part(source, "metric", "name") or part(source, "name") or "")
 
 
-def _series(url: str, name: str) -> SeriesFacts:
+def _series(url: str, query: str) -> SeriesFacts:
     try:
-        data = ask_prometheus(url, "query", {"query": f'{{__name__="{name}"}}'})
+        data = ask_prometheus(url, "query", {"query": query})
     except Unavailable as error:
         return SeriesFacts(error=error.message)
     return SeriesFacts([each.get("metric", {}) for each in items(data, "result")])
-
-
-def _json(url: str) -> Any:
-    """Return what a URL answers. Raises OSError or ValueError."""
-    return json.loads(scrape(ScrapeSettings(url)))
-
-
-def _values(url: str, namespace: str, kind: str, name: str) -> ApiFacts:
-    if kind in {"Resource", "ContainerResource"}:
-        path = f"apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"
-    elif kind == "Pods":
-        path = f"apis/custom.metrics.k8s.io/v1beta1/namespaces/{namespace}/pods/*/{quote(name, safe=':')}"
-    else:
-        path = f"apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{quote(name, safe=':')}"
-    try:
-        answer = _json(f"{url}/{path}")
-    except (OSError, ValueError) as error:
-        return ApiFacts(error=f"{path}: {error}")
-    return ApiFacts(len(items(answer, "items")))
-
-
-def _from_cluster(url: str, namespace: str) -> list[dict[str, Any]]:
-    """Return the objects of a namespace; kinds that the cluster does not have are omitted."""
-    found = []
-    for path, kind in _KINDS.items():
-        try:
-            answer = _json(f"{url}/{path.format(namespace)}")
-        except (OSError, ValueError) as error:
-            if kind == _HPA:
-                raise ConfigError(f"--api: {url} cannot be read: {error}; is kubectl proxy running?") from None
-            continue
-        # Items of a list have neither kind nor version.
-        version = path.partition("/namespaces")[0].removeprefix("apis/").removeprefix("api/")
-        found += [{**item, "kind": kind, "apiVersion": version} for item in items(answer, "items")]
-    return found
 
 
 def _print(links: Mapping[str, Sequence[Link]], *, as_json: bool) -> None:
@@ -168,7 +178,7 @@ def _print(links: Mapping[str, Sequence[Link]], *, as_json: bool) -> None:
 
     console = Console(highlight=False)
     for name, found in links.items():
-        console.print(f"{_HPA} {name}", style="bold", markup=False)
+        console.print(f"{HPA} {name}", style="bold", markup=False)
         metric = ""
         for each in found:
             if each.metric != metric:

@@ -8,11 +8,23 @@ from conch.metric_catalog.catalog import all_metrics
 from conch.monitoring.object_parts import items, mapping, part, selects
 from conch.monitoring.rules.known_metrics import MetricTable
 from conch.monitoring.rules.recording import QUEUE_COMPUTE
-from conch.scaling.doctor.facts import AutoscalerFacts, KubernetesObject, Link, LinkState, name_of
+from conch.scaling.doctor.facts import (
+    HPA,
+    AutoscalerFacts,
+    KubernetesObject,
+    Link,
+    LinkState,
+    hpa_of,
+    in_one_namespace,
+    name_of,
+    owner_of,
+)
 from conch.scaling.hpa.read import read_hpa
 from conch.scaling.hpa.spec import HpaSpec, MetricSpec, MetricType
 
 _OK, _BROKEN, _UNKNOWN = LinkState.OK, LinkState.BROKEN, LinkState.UNKNOWN
+_MAX_NAMES = 3
+_KEDA_LOG = "see kubectl logs --namespace keda deployment/keda-operator"
 # Reason of a condition → what it means, and what to do; those without are described by their message.
 _REASONS = {
     "FailedGetScale": ("the target does not exist", "correct spec.scaleTargetRef"),
@@ -21,7 +33,7 @@ _REASONS = {
         "custom.metrics.k8s.io has no values of the pods",
         "follow the metric from the pods: monitor, rule, adapter",
     ),
-    "FailedGetExternalMetric": ("external.metrics.k8s.io has no value", "see the log of KEDA's operator"),
+    "FailedGetExternalMetric": ("external.metrics.k8s.io has no value", _KEDA_LOG),
     "InvalidSelector": ("the target has no selector", "scale a Deployment or a StatefulSet"),
     "AmbiguousSelector": ("several autoscalers select the same pods", "delete all but one"),
     "ScalingDisabled": ("the target has 0 replicas, so the autoscaler rests", "scale the target to 1 or more"),
@@ -32,20 +44,25 @@ _REASONS = {
 def diagnose(facts: AutoscalerFacts) -> list[Link]:
     """Return the links of each metric, in the order of the way. Raises ConfigError for an invalid autoscaler."""
     spec = read_hpa({key: value for key, value in facts.autoscaler.items() if key != "status"})
-    found = [*_target(facts, spec)]
+    owner = owner_of(facts.autoscaler, facts.objects)
+    found = [*_target(facts, spec, owner), *_scaled_object(owner)]
     for metric in spec.metrics:
         if metric.type in {MetricType.RESOURCE, MetricType.CONTAINER_RESOURCE}:
             found += _resource(facts, spec, metric)
         elif metric.type is MetricType.PODS:
             found += _pods_metric(facts, spec, metric)
         else:
-            found += _from_api(facts, metric, f"{metric.type.value} metric")
+            remedy = _KEDA_LOG if metric.type is MetricType.EXTERNAL and owner is not None else ""
+            found += _series(facts, spec, metric) if metric.name in facts.series else ()
+            found += _from_api(facts, metric, f"{metric.type.value.lower()} metric", remedy)
     return [*found, *_status(facts)]
 
 
-def _target(facts: AutoscalerFacts, spec: HpaSpec) -> Iterator[Link]:
+def _target(facts: AutoscalerFacts, spec: HpaSpec, owner: KubernetesObject | None) -> Iterator[Link]:
     kind, name = spec.target
-    workloads = [each for each in facts.objects if each.get("kind") == kind]
+    workloads = [
+        each for each in facts.objects if each.get("kind") == kind and in_one_namespace(each, facts.autoscaler)
+    ]
     if _workload(facts, spec) is not None:
         yield Link("", "target", _OK, f"{kind} '{name}' exists")
     elif workloads:
@@ -54,16 +71,65 @@ def _target(facts: AutoscalerFacts, spec: HpaSpec) -> Iterator[Link]:
         yield Link("", "target", _BROKEN, f"there is no {kind} '{name}'", remedy)
     else:
         yield Link("", "target", _UNKNOWN, f"{kind} '{name}' is not among the files")
-    for each in facts.objects:
-        target = part(each, "spec", "scaleTargetRef", "name")
-        same = each.get("kind") == "HorizontalPodAutoscaler" and name_of(each) != spec.name
-        if target == name and (same or each.get("kind") == "ScaledObject"):
-            what = f"{each.get('kind')} '{name_of(each)}' scales the same {kind}"
-            yield Link("", "target", _BROKEN, f"{what}; each undoes what the other does", "delete one of them")
+    for other in facts.objects:
+        if _scales(other, spec, facts) and not _is_same(other, owner) and not _is_of_scaled_object(other, facts):
+            what = f"{other.get('kind')} '{name_of(other)}' scales the same {kind}"
+            remedy = f"delete it, or this autoscaler: {_command_to_delete(facts.autoscaler, owner)}"
+            yield Link("", "target", _BROKEN, f"{what}; each undoes what the other does", remedy)
+
+
+def _scales(other: KubernetesObject, spec: HpaSpec, facts: AutoscalerFacts) -> bool:
+    """Whether another object is an autoscaler of the target."""
+    target = mapping(other, "spec", "scaleTargetRef")
+    return (
+        (other.get("kind") == "ScaledObject" or (other.get("kind") == HPA and name_of(other) != spec.name))
+        and (target.get("kind") or "Deployment", target.get("name")) == spec.target
+        and in_one_namespace(other, facts.autoscaler)
+    )
+
+
+def _is_same(other: KubernetesObject, owner: KubernetesObject | None) -> bool:
+    return owner is not None and (other.get("kind"), name_of(other)) == ("ScaledObject", name_of(owner))
+
+
+def _is_of_scaled_object(other: KubernetesObject, facts: AutoscalerFacts) -> bool:
+    """Whether KEDA created an autoscaler for one of the objects, which is named instead."""
+    owner = owner_of(other, facts.objects) if other.get("kind") == HPA else None
+    return any(found.get("kind") == "ScaledObject" and _is_same(found, owner) for found in facts.objects)
+
+
+def _command_to_delete(autoscaler: KubernetesObject, owner: KubernetesObject | None) -> str:
+    return f"kubectl delete {f'scaledobject {name_of(owner)}' if owner is not None else f'hpa {name_of(autoscaler)}'}"
+
+
+def _scaled_object(owner: KubernetesObject | None) -> Iterator[Link]:
+    """Yield whether KEDA could make an autoscaler of the ScaledObject, and whether its triggers answer."""
+    if owner is None:
+        return
+    title = f"ScaledObject '{name_of(owner)}'"
+    conditions = {str(each.get("type")): each for each in items(owner, "status", "conditions")}
+    bad = False
+    for name, wrong in (("Ready", "False"), ("Fallback", "True"), ("Paused", "True")):
+        condition = conditions.get(name, {})
+        if condition.get("status") == wrong:
+            bad = True
+            text = f"{title} is {'not ready' if name == 'Ready' else name.lower()}: {condition.get('message')}"
+            yield Link("", "KEDA", _BROKEN, text, _KEDA_LOG if name != "Paused" else "remove its annotation")
+    if not bad:
+        state = _OK if "Ready" in conditions else _UNKNOWN
+        text = "is ready" if "Ready" in conditions else "has no status among the files"
+        yield Link("", "KEDA", state, f"{title} {text}; KEDA created this autoscaler for it, {hpa_of(owner)}")
 
 
 def _workload(facts: AutoscalerFacts, spec: HpaSpec) -> KubernetesObject | None:
-    return next((each for each in facts.objects if (each.get("kind"), name_of(each)) == spec.target), None)
+    return next(
+        (
+            found
+            for found in facts.objects
+            if (found.get("kind"), name_of(found)) == spec.target and in_one_namespace(found, facts.autoscaler)
+        ),
+        None,
+    )
 
 
 def _resource(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
@@ -96,7 +162,7 @@ def _pods_metric(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> I
         yield Link(metric.name, "metric", _OK, "a gauge of the server")
     yield from _rule(facts, metric)
     yield from _monitor(facts, spec, metric)
-    yield from _series(facts, metric)
+    yield from _series(facts, spec, metric)
     yield from _adapter(facts, metric)
     yield from _from_api(facts, metric, "custom.metrics.k8s.io", "install prometheus-adapter with a rule for it")
 
@@ -174,7 +240,7 @@ def _written(labels: Mapping[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in labels.items()) or "nothing"
 
 
-def _series(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
+def _series(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
     found = facts.series.get(metric.name)
     if found is None:
         yield Link(metric.name, "Prometheus", _UNKNOWN, "was not asked; --prometheus URL does")
@@ -182,16 +248,42 @@ def _series(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
         remedy = "is kubectl port-forward running? Otherwise see its pod and its log"
         yield Link(metric.name, "Prometheus", _BROKEN, f"does not answer: {found.error}", remedy)
     elif not found.labels:
-        text = "has no series of it now"
+        what = "has no series of it now" if metric.type is MetricType.PODS else "has no result for the trigger's query"
         remedy = "see Status, Targets: are the pods scraped? A ratio of rates needs requests and two scrapes"
-        yield Link(metric.name, "Prometheus", _BROKEN, text, remedy)
+        yield Link(metric.name, "Prometheus", _BROKEN, what, remedy)
+    elif metric.type is not MetricType.PODS:
+        yield Link(metric.name, "Prometheus", _OK, "answers the trigger's query")
     elif lacking := [label for label in ("namespace", "pod") if not all(label in each for each in found.labels)]:
         text = f"{len(found.labels)} series, but without the label {' and '.join(lacking)}"
         remedy = "keep these labels in the rule (sum by (namespace, pod)) and in the scrape configuration"
         yield Link(metric.name, "Prometheus", _BROKEN, text, remedy)
     else:
-        pods = {each["pod"] for each in found.labels}
-        yield Link(metric.name, "Prometheus", _OK, f"{len(found.labels)} series of {len(pods)} pods")
+        yield _of_pods(facts, spec, metric, [each["pod"] for each in found.labels])
+
+
+def _of_pods(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec, pods: list[str]) -> Link:
+    """Return whether the series are those of the target's pods: of all that are ready, where these are known."""
+    kind, name = spec.target
+    suffix = r"-\d+" if kind == "StatefulSet" else r"-[a-z0-9]+-[a-z0-9]{5}"
+    ready = facts.ready_pods
+    own = [pod for pod in pods if pod in ready] if ready else [pod for pod in pods if _is_pod_of(pod, name, suffix)]
+    if not own:
+        text = f"{len(pods)} series, none of them of a pod of {kind} '{name}', but of {_shortened(set(pods))}"
+        return Link(metric.name, "Prometheus", _BROKEN, text, "see Status, Targets: are these pods scraped?")
+    if lacking := (ready or frozenset()) - set(own):
+        text = f"{len(own)} series of {len(set(own))} of {len(ready or ())} ready pods; none of {_shortened(lacking)}"
+        remedy = "see Status, Targets: is this pod scraped? A new pod has series after two scrapes"
+        return Link(metric.name, "Prometheus", _BROKEN, text, remedy)
+    return Link(metric.name, "Prometheus", _OK, f"{len(own)} series of {len(set(own))} pods")
+
+
+def _is_pod_of(pod: str, name: str, suffix: str) -> bool:
+    return re.fullmatch(re.escape(name) + suffix, pod) is not None
+
+
+def _shortened(names: set[str] | frozenset[str]) -> str:
+    shown = sorted(names)[:_MAX_NAMES]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 def _adapter(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
@@ -223,8 +315,18 @@ def _from_api(facts: AutoscalerFacts, metric: MetricSpec, api: str, remedy: str 
         yield Link(metric.name, api, _UNKNOWN, "was not asked; --api URL does, with kubectl proxy")
     elif found.error:
         yield Link(metric.name, api, _BROKEN, found.error, remedy)
+    elif metric.type in {MetricType.EXTERNAL, MetricType.OBJECT}:
+        if found.values:
+            yield Link(metric.name, api, _OK, f"has the value {found.shown}" if found.shown else "has a value")
+        else:
+            yield Link(metric.name, api, _BROKEN, "knows it, but has no value", remedy or "see the links before")
     elif not found.values:
         yield Link(metric.name, api, _BROKEN, "knows it, but has no value of a pod", "see the links before")
+    elif found.pods is not None and (lacking := (facts.ready_pods or frozenset()) - found.pods):
+        text = (
+            f"has values of {found.values} of {len(facts.ready_pods or ())} ready pods; none of {_shortened(lacking)}"
+        )
+        yield Link(metric.name, api, _BROKEN, text, "see the links before; a new pod has values after two scrapes")
     else:
         yield Link(metric.name, api, _OK, f"has values of {found.values} pods")
 
@@ -237,7 +339,9 @@ def _status(facts: AutoscalerFacts) -> Iterator[Link]:
         reason = str(condition.get("reason", ""))
         bad = condition.get("status") != ("False" if condition.get("type") == "ScalingLimited" else "True")
         if bad and reason != "TooFewReplicas":  # fewer than minReplicas are wanted: as it should be
-            text, remedy = _REASONS.get(reason, (str(condition.get("message", "")), ""))
+            message = str(condition.get("message") or "")
+            text, remedy = _REASONS.get(reason, (message, ""))
+            text = f"{text}: {message}" if message and text != message else text
             yield Link("", f"status {condition.get('type')}", _BROKEN, f"{reason}: {text}", remedy)
     if not items(status, "conditions"):
         text = "the controller has not looked at it yet; kubectl shows <unknown> for its first 15 s"

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from conch.monitoring.object_parts import part
+from conch.monitoring.object_parts import items, part
 
 KubernetesObject: TypeAlias = Mapping[str, Any]
+HPA = "HorizontalPodAutoscaler"
+_KEDA_PREFIX = "keda-hpa-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +22,15 @@ class SeriesFacts:
 
 @dataclass(frozen=True, slots=True)
 class ApiFacts:
-    """What an API of metrics answers for a metric: the number of values, or why there are none."""
+    """What an API of metrics answers for a metric: the number of values, or why there are none.
+
+    `pods` are those with a value, None for a metric that is not of pods; `shown` has its values.
+    """
 
     values: int = 0
     error: str = ""
+    pods: frozenset[str] | None = None
+    shown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,7 @@ class AutoscalerFacts:
     """An autoscaler, the objects beside it, and what Prometheus and the API of metrics answer, where they were asked.
 
     `series` and `api` are by the metric's name. `adapter_rules` are those of prometheus-adapter, None if unknown.
+    `ready_pods` are names of pods of the target, None if unknown.
     """
 
     autoscaler: KubernetesObject
@@ -38,6 +46,7 @@ class AutoscalerFacts:
     adapter_rules: Sequence[Mapping[str, Any]] | None = None
     series: Mapping[str, SeriesFacts] = field(default_factory=dict)
     api: Mapping[str, ApiFacts] = field(default_factory=dict)
+    ready_pods: frozenset[str] | None = None
 
 
 class LinkState(Enum):
@@ -62,3 +71,29 @@ class Link:
 def name_of(found: KubernetesObject) -> str:
     """Return the name of an object."""
     return str(part(found, "metadata", "name") or "")
+
+
+def hpa_of(scaled_object: KubernetesObject) -> str:
+    """Return the name of the HorizontalPodAutoscaler that KEDA creates for a ScaledObject."""
+    name = part(scaled_object, "spec", "advanced", "horizontalPodAutoscalerConfig", "name")
+    return str(name or f"{_KEDA_PREFIX}{name_of(scaled_object)}")
+
+
+def owner_of(autoscaler: KubernetesObject, objects: Sequence[KubernetesObject]) -> KubernetesObject | None:
+    """Return the ScaledObject for which KEDA created an autoscaler, None if it is another's."""
+    owners = {
+        str(owner.get("name"))
+        for owner in items(autoscaler, "metadata", "ownerReferences")
+        if owner.get("kind") == "ScaledObject"
+    }
+    found = [other for other in objects if other.get("kind") == "ScaledObject" and in_one_namespace(autoscaler, other)]
+    return next(
+        (other for other in found if name_of(other) in owners or hpa_of(other) == name_of(autoscaler)),
+        {"kind": "ScaledObject", "metadata": {"name": min(owners)}} if owners else None,
+    )
+
+
+def in_one_namespace(one: KubernetesObject, other: KubernetesObject) -> bool:
+    """Whether two objects may be in the same namespace. Manifests need not name theirs."""
+    namespaces = {part(each, "metadata", "namespace") for each in (one, other)} - {None, ""}
+    return len(namespaces) < 2

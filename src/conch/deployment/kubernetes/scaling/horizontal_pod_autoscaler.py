@@ -7,6 +7,10 @@ from conch.deployment.kubernetes.release import Release
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.scaling.autoscaling import AutoscalingValues, PodMetricValues, ResourceMetricValues
 
+# Helm creates the ScaledObject of another type of autoscaling before it deletes this object, and KEDA's webhook refuses
+# a second autoscaler. KEDA's own HorizontalPodAutoscaler has another name, so each type can replace the other.
+_REPLACEABLE = {"validations.keda.sh/hpa-ownership": "false"}
+
 
 def horizontal_pod_autoscaler(values: DeploymentValues, release: Release) -> Iterator[dict[str, Any]]:
     """Yield the HorizontalPodAutoscaler, if the values ask for one."""
@@ -20,7 +24,7 @@ def horizontal_pod_autoscaler_object(values: DeploymentValues, release: Release)
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": release.metadata("autoscaler", labels=values.monitoring.labels),
+        "metadata": release.metadata("autoscaler", labels=values.monitoring.labels, annotations=_REPLACEABLE),
         "spec": {
             "scaleTargetRef": scale_target(values, release),
             "minReplicas": scaling.min_replicas,

@@ -42,7 +42,7 @@ def scaled_object(values: DeploymentValues, release: Release) -> Iterator[dict[s
                 "replicas": keda.fallback.replicas,
                 "behavior": "currentReplicasIfHigher",
             },
-            "advanced": {"horizontalPodAutoscalerConfig": {"name": release.name, "behavior": behavior(scaling)}},
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior(scaling)}},
             "triggers": list(_triggers(scaling, release)),
         },
     }

@@ -99,6 +99,96 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"service": {"grpcPort": 8000}}, "service.grpcPort 8000 equals service.httpPort; use another port"),
     ({"service": {"metricsPort": 8001}}, "service.metricsPort 8001 equals service.grpcPort; use another port"),
     ({"secrets": {"tls": {"mutual": True}}}, "secrets.tls.mutual needs secrets.tls.secretName: without a certificate"),
+    (
+        {"workload": {"maxSurge": "0%", "maxUnavailable": 0}},
+        "workload.maxUnavailable and workload.maxSurge are 0, so no pod can be replaced; set one of them to 1",
+    ),
+    (
+        {"resources": {"requests": {"memory": "8Gi"}, "limits": {"memory": "4G"}}},
+        "resources.requests.memory 8Gi exceeds resources.limits.memory 4G",
+    ),
+    (
+        {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}},
+        "resources.requests.cpu 2 exceeds resources.",
+    ),
+    (
+        {"resources": {"requests": {"nvidia.com/gpu": 1}}},
+        "resources.requests.nvidia.com/gpu 1 needs the same amount in resources.limits, as it is a device",
+    ),
+    (
+        {"resources": {"requests": {"nvidia.com/gpu": 1}}, "accelerator": {"count": 2}},
+        "resources.requests.nvidia.com/gpu 1 needs the same amount",
+    ),
+    (
+        {"resources": {"claims": [{"name": "gpu"}]}, "podSpec": {"resourceClaims": [{"name": "other"}]}},
+        "resources.claims: 'gpu' is not in podSpec.resourceClaims; add it there",
+    ),
+    ({"resources": {"claims": [{"name": "gpu"}]}}, "resources.claims: 'gpu' is not in podSpec.resourceClaims"),
+    (
+        {"autoscaling": {"type": "hpa", "resources": [{}]}, "resources": {"requests": {"cpu": None}}},
+        "autoscaling.resources: cpu needs resources.requests.cpu",
+    ),
+    (
+        {"extraContainers": [{"name": "server", "image": "proxy"}]},
+        "extraContainers: name 'server' is used by the pod already; use another one",
+    ),
+    ({"extraContainers": [{"image": "proxy"}]}, "extraContainers: an entry has no name"),
+    (
+        {"extraContainers": [{"name": "a", "image": "b"}], "extraInitContainers": [{"name": "a", "image": "b"}]},
+        "extraInitContainers: name 'a' is used by the pod already",
+    ),
+    (
+        {"extraInitContainers": [{"name": "models"}], "modelRepository": {"pull": "registry.example.com/models:1"}},
+        "extraInitContainers: name 'models' is used by the pod already",
+    ),
+    ({"extraInitContainers": [{"name": "a"}, {"name": "a"}]}, "extraInitContainers: name 'a' is given twice"),
+    ({"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}, "extraVolumes: name 'tmp' is used by the pod already"),
+    (
+        {"extraVolumes": [{"name": "cache", "emptyDir": {}}], "workload": {"kind": "StatefulSet"}},
+        "extraVolumes: name 'cache' is used by the pod already",
+    ),
+    (
+        {"extraVolumes": [{"name": "a", "emptyDir": {}}], "extraVolumeMounts": [{"name": "a", "mountPath": "/tmp"}]},
+        "extraVolumeMounts: mountPath '/tmp' is used by the pod already",
+    ),
+    (
+        {"extraVolumeMounts": [{"name": "a", "mountPath": "/a"}]},
+        "extraVolumeMounts: 'a' is not a volume of the pod; add it to extraVolumes",
+    ),
+    (
+        {"autoscaling": {"type": "hpa", "behavior": {"scaleDown": {"stabilizationWindowSeconds": 3601}}}},
+        "autoscaling.behavior.scaleDown.stabilizationWindowSeconds: 3601 is not an integer from 0 to 3600",
+    ),
+    (
+        {"autoscaling": {"type": "keda", "behavior": {"scaleUp": {"stabilizationWindowSeconds": -1}}}},
+        "autoscaling.behavior.scaleUp.stabilizationWindowSeconds: -1 is not an integer from 0 to 3600",
+    ),
+    (
+        {
+            "autoscaling": {
+                "type": "hpa",
+                "behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 1801}]}},
+            }
+        },
+        "autoscaling.behavior.scaleUp.policies.periodSeconds: 1801 is not an integer from 1 to 1800",
+    ),
+    (
+        {
+            "autoscaling": {
+                "type": "hpa",
+                "behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 0, "periodSeconds": 15}]}},
+            }
+        },
+        "autoscaling.behavior.scaleUp.policies.value: 0 is not an integer from 1 to",
+    ),
+    (
+        {"autoscaling": {"type": "keda", "keda": {"triggers": [{"type": "cron"}]}}},
+        "autoscaling.keda.triggers[0] needs type and metadata, such as {type: cron, metadata: {timezone: UTC}}",
+    ),
+    (
+        {"autoscaling": {"type": "keda", "keda": {"triggers": [{"type": "cron", "metadata": {"desiredReplicas": 3}}]}}},
+        "autoscaling.keda.triggers[0].metadata.desiredReplicas is not a text; quote it",
+    ),
 ]
 
 # What the types refuse: the place, and what is allowed there. Helm's message has the place, too.
@@ -114,7 +204,7 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"sharedMemory": {"size": "5g"}}, "sharedMemory.size: ", "/sharedMemory/size"),
     ({"workload": {"kind": "DaemonSet"}}, "allowed: Deployment, StatefulSet", "/workload/kind"),
     ({"modelRepository": {"path": "models"}}, "modelRepository.path: ", "/modelRepository/path"),
-    ({"kubernetesVersion": "1.26"}, "kubernetesVersion: ", "/kubernetesVersion"),
+    ({"kubernetesVersion": "1.29"}, "kubernetesVersion: ", "/kubernetesVersion"),
     ({"environment": [{"name": "A", "value": 1}]}, "environment[0].value: Expected `str`", "/environment/0/value"),
     ({"secretEnvironment": [{"name": "A"}]}, "secretEnvironment[0]: ", "/secretEnvironment/0"),
     ({"nodeSelector": {"gpu": True}}, "nodeSelector.gpu: Expected `str`, got `bool`; quote", "/nodeSelector/gpu"),
@@ -134,4 +224,12 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"networkPolicy": {"metricsNamespace": ""}}, "Namespace of Prometheus", "/networkPolicy/metricsNamespace"),
     ({"autoscaling": {"metrics": [{"name": "nv_inference_count"}]}}, "nv_inference_count", "/autoscaling/metrics"),
     ({"autoscaling": {"metrics": [{"averageValue": "2Gi"}]}}, "averageValue", "/autoscaling/metrics"),
+    ({"podLabels": {"owner": "us", "team": "a b"}}, "podLabels.team: 'a b' does not match", "/podLabels/team"),
+    ({"podLabels": {"a": "b", "team": "x" * 64}}, "podLabels.team: Expected `str` of length <= 63", "/podLabels/team"),
+    ({"nodeSelector": {"gpu": "A100/40"}}, "nodeSelector.gpu: 'A100/40' does not match", "/nodeSelector/gpu"),
+    ({"monitoring": {"labels": {"a": "_"}}}, "monitoring.labels.a: '_' does not match", "/monitoring/labels/a"),
+    ({"serviceAccount": {"name": "Server"}}, "serviceAccount.name: 'Server' does not", "/serviceAccount/name"),
+    ({"priorityClassName": "high_prio"}, "priorityClassName: 'high_prio' does not match", "/priorityClassName"),
+    ({"cache": {"claimName": "My Cache"}}, "cache.claimName: 'My Cache' does not match", "/cache/claimName"),
+    ({"image": {"pullSecrets": [{"name": "A"}]}}, "image.pullSecrets[0].name: 'A' does not", "pullSecrets/0/name"),
 ]

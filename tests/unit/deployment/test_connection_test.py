@@ -46,7 +46,7 @@ def test_nothing_selects_the_pod_and_the_network_policy_admits_it(chart: HelmCha
     assert found["NetworkPolicy"]["spec"]["ingress"][0]["from"] == [{"podSelector": {}}]
 
 
-@pytest.mark.parametrize("version", ["1.27", "1.37"])
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
 def test_kubernetes_accepts_the_pod(chart: HelmChart, version: str) -> None:
     (pod,) = pods(chart, VALUES)
     kubernetes_validate.validate(pod, version, strict=True)

@@ -1,4 +1,4 @@
-"""All objects of all values are valid, without unknown fields, for every version of Kubernetes from 1.27."""
+"""All objects of all values are valid, without unknown fields, for every version of Kubernetes from 1.30."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from conch.deployment.values.read import read_values
 from tests.custom_resources import KINDS, custom_resource_errors
 from tests.unit.deployment.value_sets import value_sets
 
-VERSIONS = [f"1.{minor}" for minor in range(27, 38)]
+VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
 
 
 @cache

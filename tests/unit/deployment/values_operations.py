@@ -73,7 +73,10 @@ CASES: dict[str, dict[str, Any]] = {
             ],
             "resources": [{"name": "cpu", "averageUtilization": 70}, {"name": "memory"}, {"averageUtilization": 60}],
             "customMetrics": [_CUSTOM],
-            "behavior": {"scaleUp": {"stabilizationWindowSeconds": 30}, "scaleDown": {"selectPolicy": "Disabled"}},
+            "behavior": {
+                "scaleUp": {"stabilizationWindowSeconds": 30},
+                "scaleDown": {"selectPolicy": "Disabled", "stabilizationWindowSeconds": None},
+            },
             "adapter": {"configMap": False},
         },
         "disruptionBudget": {"minAvailable": "50%", "maxUnavailable": ""},

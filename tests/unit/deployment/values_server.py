@@ -38,7 +38,6 @@ CASES: dict[str, dict[str, Any]] = {
         "server": {"limitsKubernetes": True},
     },
     "foreign account": {"serviceAccount": {"create": False, "name": "others"}},
-    "before sleep actions": {"kubernetesVersion": "1.29"},
     "repository in a claim": {"modelRepository": {"claimName": "models", "subPath": "production"}},
     "repository in an image volume": {
         "kubernetesVersion": "1.33",
@@ -85,6 +84,7 @@ CASES: dict[str, dict[str, Any]] = {
     "MIG": {"accelerator": {"sharing": "mig", "migProfile": "1g.10gb", "count": 2}},
     "all devices": {"accelerator": {"sharing": "all-devices", "runtimeClassName": "nvidia"}},
     "scheduling": {
+        "kubernetesVersion": "1.31",
         "priorityClassName": "serving",
         "resources": {"claims": [{"name": "gpu"}]},
         "nodeSelector": {"pool": "gpu"},
@@ -92,13 +92,17 @@ CASES: dict[str, dict[str, Any]] = {
         "podLabels": {"app.kubernetes.io/part-of": "shop"},
         "podAnnotations": {"sidecar.istio.io/inject": "true"},
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
-        "podSpec": {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.1"]}},
+        "podSpec": {
+            "dnsPolicy": "None",
+            "dnsConfig": {"nameservers": ["192.0.2.1"]},
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}],
+        },
     },
     "extra parts": {
         "extraVolumes": [{"name": "data", "emptyDir": {}}],
         "extraVolumeMounts": [{"name": "data", "mountPath": "/data"}],
         "extraContainers": [CONTAINER],
-        "extraInitContainers": [CONTAINER],
+        "extraInitContainers": [{**CONTAINER, "name": "first"}],
     },
     "no security contexts, as null removes what is there": {
         "podSecurityContext": dict.fromkeys(

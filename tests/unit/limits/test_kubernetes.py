@@ -236,6 +236,4 @@ def test_outside_of_a_pod_the_flag_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the pod has no service account"):
         PodIdentity.of_this_pod({"HOSTNAME": "x", "KUBERNETES_SERVICE_HOST": "h"}, tmp_path)
     environment = {"HOSTNAME": "x", "POD_NAME": "p", "POD_NAMESPACE": "n", "KUBERNETES_SERVICE_HOST": "h"}
-    assert PodIdentity.of_this_pod(environment, tmp_path) == PodIdentity(
-        ApiServerAddress("h", 443, tmp_path), "n", "p"
-    )
+    assert PodIdentity.of_this_pod(environment, tmp_path) == PodIdentity(ApiServerAddress("h", 443, tmp_path), "n", "p")

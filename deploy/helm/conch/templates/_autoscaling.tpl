@@ -43,3 +43,17 @@ authenticationRef:
   name: {{ $root.Release.Name }}-prometheus
 {{- end }}
 {{- end }}
+
+{{- /*
+The replicas of the workload; empty with an autoscaler, whose decision an upgrade would undo. But Kubernetes replaces a
+field that Helm stops to set by its default, 1: if an earlier object had replicas, the live number stays in it. Objects
+of releases that never had them have an annotation.
+*/}}
+{{- define "conch.replicas" -}}
+{{- $live := lookup "apps/v1" .Values.workload.kind .Release.Namespace .Release.Name -}}
+{{- if eq .Values.autoscaling.type "none" -}}
+{{ int .Values.replicaCount }}
+{{- else if and $live (not (dig "metadata" "annotations" "conch.ai/replicas" "" $live)) -}}
+{{ int $live.spec.replicas }}
+{{- end -}}
+{{- end }}

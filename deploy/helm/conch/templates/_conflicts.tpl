@@ -47,6 +47,7 @@
 {{- end -}}
 {{- $problems = concat $problems (include "conch.scalingProblems" . | fromJsonArray) -}}
 {{- $problems = concat $problems (include "conch.budgetProblems" . | fromJsonArray) -}}
+{{- if not $problems }}{{ $problems = include "conch.refusals" . | fromJsonArray }}{{ end -}}
 {{- with $problems }}{{ fail (printf "values: %s" (first .)) }}{{ end -}}
 {{- end }}
 

@@ -29,13 +29,8 @@ readinessProbe:
 {{- with int .Values.termination.preStopSeconds }}
 lifecycle:
   preStop:
-    {{- if include "conch.since" (list $ "1.30") }}
     sleep:
       seconds: {{ . }}
-    {{- else }}
-    exec:
-      command: [python, -c, import time; time.sleep({{ . }})]
-    {{- end }}
 {{- end }}
 {{- with include "conch.resources" . | fromYaml }}
 resources:

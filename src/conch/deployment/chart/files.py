@@ -27,7 +27,7 @@ def chart_file(version: str) -> str:
                 "type": "application",
                 "version": version,
                 "appVersion": version,
-                "kubeVersion": ">=1.27.0-0",
+                "kubeVersion": ">=1.30.0-0",
                 "home": "https://github.com/conch-server/conch",
                 "sources": ["https://github.com/conch-server/conch"],
                 "keywords": ["inference", "triton", "onnx", "llm", "openai"],

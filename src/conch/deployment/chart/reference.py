@@ -20,13 +20,12 @@ _PAGE = """\
 create the same objects: the values are one set of typed Python classes (`src/conch/deployment/values`), from which
 `values.yaml` and `values.schema.json` are generated. Unknown keys, values of another type and values that contradict
 each other are refused by both, with the place and what is allowed there. `null` removes a default of a mapping that
-Kubernetes defines, such as `podSecurityContext: {runAsUser: null}`. The chart needs Kubernetes 1.27 or later.
+Kubernetes defines, such as `podSecurityContext: {runAsUser: null}`. The chart needs Kubernetes 1.30 or later.
 
 * **Probes.** A server is live as soon as it listens, and ready when its models are loaded. The startup and the liveness
   probe ask for the former, so that a load of any length ends no pod; the readiness probe asks for the latter.
 * **Termination.** The pod serves for `termination.preStopSeconds` while load balancers remove it, then gets SIGTERM and
   answers what is in flight for `server.exitTimeoutSecs`. The grace period is their sum and `termination.marginSeconds`.
-  Before Kubernetes 1.30 (`kubernetesVersion`) the preStop hook runs Python instead of the `sleep` action.
 * **Writing.** The root file system is read-only; the server writes to volumes at `/tmp`, `/cache` and `/dev/shm`.
 * **Labels.** All objects have `app: <release>`, the pods also `app.kubernetes.io/component: server`.
 * **Secrets.** The chart contains references to Secrets, never their values. A Secret is created once:

@@ -27,7 +27,7 @@ from conch.deployment.values.pod.service_account import ServiceAccountValues
 from conch.deployment.values.pod.workload import TerminationValues, TopologySpreadValues, WorkloadValues
 from conch.deployment.values.scaling.autoscaling import AutoscalingValues
 from conch.deployment.values.scaling.disruption import DisruptionBudgetValues
-from conch.deployment.values.section import Count, KubernetesPart, Labels, Section
+from conch.deployment.values.section import Annotations, Count, KubernetesPart, Labels, ObjectName, Section
 
 
 def _resources() -> KubernetesPart:
@@ -58,7 +58,7 @@ class DeploymentValues(Section, frozen=True):
     kubernetes_version: Annotated[
         str,
         Meta(
-            pattern=r"^1\.(2[7-9]|[3-9][0-9])$",
+            pattern=r"^1\.[3-9][0-9]$",
             examples=["1.30"],
             description="Oldest version of the cluster's nodes; it decides about fields that older ones lack",
         ),
@@ -142,9 +142,9 @@ class DeploymentValues(Section, frozen=True):
     topology_spread: Annotated[TopologySpreadValues, Meta(description="How replicas are spread")] = field(
         default_factory=TopologySpreadValues
     )
-    priority_class_name: Annotated[str, Meta(description="PriorityClass of the pods")] = ""
+    priority_class_name: Annotated[ObjectName, Meta(description="PriorityClass of the pods")] = ""
     pod_labels: Annotated[Labels, Meta(description="More labels of the pods")] = field(default_factory=dict)
-    pod_annotations: Annotated[Labels, Meta(description="Annotations of the pods")] = field(default_factory=dict)
+    pod_annotations: Annotated[Annotations, Meta(description="Annotations of the pods")] = field(default_factory=dict)
     pod_security_context: Annotated[
         KubernetesPart, Meta(description="PodSecurityContext; `runAsUser: null` lets OpenShift choose the user")
     ] = field(default_factory=_pod_security_context)

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any, get_args
 
 import msgspec
 
+from conch.deployment.kubernetes.refusals import refusals
 from conch.deployment.values.conflicts import conflicts
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.description import ValueKey, annotation_at, constraints, keys, plain_type
@@ -54,7 +56,7 @@ def read_values(document: Mapping[str, Any]) -> DeploymentValues:
         values = native(msgspec.convert(_without_null(document), DeploymentValues))
     except msgspec.ValidationError as error:
         raise ConfigError(_message(str(error), document)) from None
-    for problem in conflicts(values):
+    for problem in chain(conflicts(values), refusals(values)):
         raise ConfigError(f"values: {problem}")
     return values
 
@@ -86,8 +88,9 @@ def _message(error: str, document: Mapping[str, Any]) -> str:
         suggestion = f"did you mean '{near[0]}'? " if near else ""
         return f"values: unknown key '{_join(place, unknown[1])}'; {suggestion}Known: {', '.join(known)}"
     annotation = annotation_at(DeploymentValues, place)
-    place, value = _found(place, document)
-    if pattern := _PATTERN.fullmatch(problem):
+    pattern = _PATTERN.fullmatch(problem)
+    place, value = _found(place, document, pattern[1] if pattern else "")
+    if pattern:
         problem = f"'{value}' does not match {pattern[1]}"
     elif problem.startswith("Expected `str`, got ") and not isinstance(value, list | dict):
         problem += "; quote it"
@@ -97,12 +100,17 @@ def _message(error: str, document: Mapping[str, Any]) -> str:
     return f"values: {place}: {problem}{_allowed(annotation)}{examples and f'; such as {examples}'}{description}"
 
 
-def _found(place: str, document: Any) -> tuple[str, Any]:
-    """Return a place and its value; msgspec's `[...]`, any key of a mapping, becomes the key without a text."""
+def _found(place: str, document: Any, pattern: str) -> tuple[str, Any]:
+    """Return a place and its value; msgspec's `[...]`, any key of a mapping, becomes the key with the invalid value.
+
+    That is no text, or one that does not match the pattern, or the longest one.
+    """
     found = ""
     for part in re.findall(r"[^.\[\]]+|\[[^\]]*\]", place):
         if part == "[...]" and isinstance(document, Mapping):
-            part = next((key for key, value in document.items() if not isinstance(value, str)), part)
+            wrong = [key for key, value in document.items() if not isinstance(value, str)]
+            wrong = wrong or [key for key, value in document.items() if pattern and not re.search(pattern, value)]
+            part = next(iter(wrong or sorted(document, key=lambda key: -len(document[key]))), part)
         if part.startswith("["):
             document = document[int(part[1:-1])] if isinstance(document, list | tuple) else None
             found += part

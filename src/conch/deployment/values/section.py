@@ -6,7 +6,14 @@ from msgspec import Meta, Struct
 
 # Parts that are Kubernetes' own types: they are passed on as they are, and Kubernetes' schemas check them in tests.
 KubernetesPart: TypeAlias = dict[str, Any]
-Labels: TypeAlias = dict[str, str]
+_LABEL = r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
+LabelValue = Annotated[str, Meta(pattern=f"^{_LABEL}$", max_length=63, examples=["blue", "team-1.b"])]
+Labels: TypeAlias = dict[str, LabelValue]
+Annotations: TypeAlias = dict[str, str]
+# The name of another object, a DNS subdomain; "" for none.
+ObjectName = Annotated[
+    str, Meta(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$", max_length=253)
+]
 Count = Annotated[int, Meta(ge=0)]
 PositiveCount = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -26,4 +33,4 @@ class Section(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_
 class NamedSecret(Section, frozen=True):
     """A reference to a Secret, as in `imagePullSecrets` of a pod."""
 
-    name: Annotated[str, Meta(min_length=1, description="Name of the Secret")]
+    name: Annotated[ObjectName, Meta(min_length=1, description="Name of the Secret")]

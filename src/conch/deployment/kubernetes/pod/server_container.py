@@ -15,7 +15,6 @@ from conch.deployment.values.pod.image import ImageValues
 
 _LIVE, _READY = "/v2/health/live", "/v2/health/ready"
 _SHUTDOWN_DELAY_S = 2  # part of termination.marginSeconds
-_MIN_VERSION_OF_SLEEP = 30
 
 
 def image(values: ImageValues, release: Release) -> str:
@@ -129,9 +128,4 @@ def _probe(path: str, probe: ProbeValues) -> dict[str, Any]:
 def _lifecycle(values: DeploymentValues) -> dict[str, Any]:
     """Return what delays SIGTERM, while the Services' endpoints and load balancers drop the pod."""
     seconds = values.termination.pre_stop_seconds
-    if not seconds:
-        return {}
-    if values.kubernetes_minor >= _MIN_VERSION_OF_SLEEP:
-        return {"preStop": {"sleep": {"seconds": seconds}}}
-    # The image has no shell and no sleep; it has Python.
-    return {"preStop": {"exec": {"command": ["python", "-c", f"import time; time.sleep({seconds})"]}}}
+    return {"preStop": {"sleep": {"seconds": seconds}}} if seconds else {}

@@ -13,20 +13,30 @@ from conch.deployment.kubernetes.release import Release
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.pod.workload import WorkloadValues
 
+# No earlier version of the object that Helm applied had `replicas`. Without the annotation, the chart sets the live
+# number: Kubernetes would replace a field that Helm stops to set by its default, 1.
+_AUTOSCALED = {"conch.ai/replicas": "autoscaler"}
+
 
 def workload(values: DeploymentValues, release: Release) -> Iterator[dict[str, Any]]:
     """Yield the Deployment or the StatefulSet."""
     kind = values.workload.kind
+    autoscaled = values.autoscaling.type != "none"
     own = _of_deployment(values.workload) if kind == "Deployment" else _of_stateful_set(values, release)
     yield {
         "apiVersion": "apps/v1",
         "kind": kind,
         "metadata": release.metadata(
-            "server", annotations={**values.workload.annotations, **limit_annotations(values.limits)}
+            "server",
+            annotations={
+                **values.workload.annotations,
+                **(_AUTOSCALED if autoscaled else {}),
+                **limit_annotations(values.limits),
+            },
         ),
         "spec": {
             # An upgrade would undo what the autoscaler has done.
-            **({"replicas": values.replica_count} if values.autoscaling.type == "none" else {}),
+            **({} if autoscaled else {"replicas": values.replica_count}),
             "revisionHistoryLimit": values.workload.revision_history_limit,
             "selector": {"matchLabels": release.selector},
             **own,

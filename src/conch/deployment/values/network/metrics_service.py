@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import Labels, Port, Section
+from conch.deployment.values.section import Annotations, Labels, Port, Section
 
 
 class MetricsServiceValues(Section, frozen=True):
@@ -12,4 +12,4 @@ class MetricsServiceValues(Section, frozen=True):
 
     port: Annotated[Port, Meta(description="Port of the Service for metrics")] = 8002
     labels: Annotated[Labels, Meta(description="More labels of the Service")] = field(default_factory=dict)
-    annotations: Annotated[Labels, Meta(description="Annotations of the Service")] = field(default_factory=dict)
+    annotations: Annotated[Annotations, Meta(description="Annotations of the Service")] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import KubernetesPart, Labels, Port, Section
+from conch.deployment.values.section import Annotations, KubernetesPart, Labels, Port, Section
 
 
 class ServiceValues(Section, frozen=True):
@@ -19,8 +19,8 @@ class ServiceValues(Section, frozen=True):
         Port | None, Meta(description="Port for metrics on this Service too; null: only metricsService has one")
     ] = None
     labels: Annotated[Labels, Meta(description="More labels of the Service")] = field(default_factory=dict)
-    annotations: Annotated[Labels, Meta(description="Annotations, such as those of a cloud's load balancer")] = field(
-        default_factory=dict
+    annotations: Annotated[Annotations, Meta(description="Annotations, such as those of a cloud's load balancer")] = (
+        field(default_factory=dict)
     )
     spec: Annotated[
         KubernetesPart, Meta(description="More fields of the Service's spec, such as externalTrafficPolicy")

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from conch.deployment.values.section import Count, PositiveCount, Section
+from conch.deployment.values.section import Count, ObjectName, PositiveCount, Section
 
 
 class ParallelismValues(Section, frozen=True):
@@ -42,7 +42,7 @@ class AcceleratorValues(Section, frozen=True):
         str, Meta(pattern=r"^([0-9]+g\.[0-9]+gb(\.me)?)?$", description="Profile of MIG, such as 1g.10gb")
     ] = ""
     runtime_class_name: Annotated[
-        str, Meta(description="RuntimeClass of the pods, such as nvidia where it is not the node's default")
+        ObjectName, Meta(description="RuntimeClass of the pods, such as nvidia where it is not the node's default")
     ] = ""
     tolerate: Annotated[
         bool, Meta(description="Tolerate the taint that GPU nodes have: the resource's name, effect NoSchedule")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import PositiveCount, Quantity, Section
+from conch.deployment.values.section import ObjectName, PositiveCount, Quantity, Section
 
 
 class SharedMemoryValues(Section, frozen=True):
@@ -26,10 +26,10 @@ class CacheValues(Section, frozen=True):
         "50Gi"
     )
     claim_name: Annotated[
-        str, Meta(description="PersistentVolumeClaim for the cache, ReadWriteMany if there are several replicas")
+        ObjectName, Meta(description="PersistentVolumeClaim for the cache, ReadWriteMany if there are several replicas")
     ] = ""
     storage_class_name: Annotated[
-        str, Meta(description="Storage class of a StatefulSet's volumes; empty: the cluster's default")
+        ObjectName, Meta(description="Storage class of a StatefulSet's volumes; empty: the cluster's default")
     ] = ""
 
 
@@ -74,5 +74,5 @@ class SecretVariable(Section, frozen=True):
     """A variable of the server whose value is in a Secret."""
 
     name: Annotated[str, Meta(min_length=1, description="Name of the variable")]
-    secret_name: Annotated[str, Meta(min_length=1, description="Name of the Secret")]
+    secret_name: Annotated[ObjectName, Meta(min_length=1, description="Name of the Secret")]
     key: Annotated[str, Meta(min_length=1, description="Key of the value in the Secret")]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import KubernetesPart, Quantity, Section
+from conch.deployment.values.section import KubernetesPart, ObjectName, Quantity, Section
 
 
 class ModelRepositoryValues(Section, frozen=True):
@@ -17,7 +17,9 @@ class ModelRepositoryValues(Section, frozen=True):
             description="--model-repository: a folder, or a URL of s3://, gs://, as://, oci://, https://",
         ),
     ] = "/models"
-    claim_name: Annotated[str, Meta(description="PersistentVolumeClaim with the repository, mounted read-only")] = ""
+    claim_name: Annotated[
+        ObjectName, Meta(description="PersistentVolumeClaim with the repository, mounted read-only")
+    ] = ""
     sub_path: Annotated[str, Meta(description="Folder of the repository in the volume")] = ""
     image: Annotated[
         str, Meta(description="OCI image with the repository, mounted as image volume; Kubernetes 1.31 or later")
@@ -33,8 +35,10 @@ class ModelRepositoryValues(Section, frozen=True):
     ] = field(default_factory=dict)
     size: Annotated[Quantity, Meta(description="Size limit of the volume that `pull` fills")] = "50Gi"
     credentials_secret: Annotated[
-        str, Meta(description="Secret whose keys are variables of the server, such as AWS_ACCESS_KEY_ID; better: roles")
+        ObjectName,
+        Meta(description="Secret whose keys are variables of the server, such as AWS_ACCESS_KEY_ID; better: roles"),
     ] = ""
     registry_secret: Annotated[
-        str, Meta(description="Secret of type kubernetes.io/dockerconfigjson: login for `pull` and for oci:// URLs")
+        ObjectName,
+        Meta(description="Secret of type kubernetes.io/dockerconfigjson: login for `pull` and for oci:// URLs"),
     ] = ""

@@ -4,27 +4,27 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import Section
+from conch.deployment.values.section import ObjectName, Section
 
 
 class HubTokenValues(Section, frozen=True):
     """The token of the Hugging Face Hub, as variable HF_TOKEN."""
 
-    secret_name: Annotated[str, Meta(description="Secret with the token; empty: no token")] = ""
+    secret_name: Annotated[ObjectName, Meta(description="Secret with the token; empty: no token")] = ""
     key: Annotated[str, Meta(min_length=1, description="Key of the token in the Secret")] = "token"
 
 
 class ApiKeysValues(Section, frozen=True):
     """The file of --api-key-file, mounted: docs/access.md. The server reads a changed file again."""
 
-    secret_name: Annotated[str, Meta(description="Secret with the file; empty: no keys")] = ""
+    secret_name: Annotated[ObjectName, Meta(description="Secret with the file; empty: no keys")] = ""
     key: Annotated[str, Meta(min_length=1, description="Key of the file in the Secret")] = "keys"
 
 
 class TlsValues(Section, frozen=True):
     """TLS of the gRPC port. For HTTP, an ingress, a gateway or a service mesh terminates it."""
 
-    secret_name: Annotated[str, Meta(description="Secret of type kubernetes.io/tls; empty: no TLS")] = ""
+    secret_name: Annotated[ObjectName, Meta(description="Secret of type kubernetes.io/tls; empty: no TLS")] = ""
     mutual: Annotated[bool, Meta(description="Require a certificate of clients, signed by ca.crt of the Secret")] = (
         False
     )

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import Labels, Section
+from conch.deployment.values.section import Annotations, ObjectName, Section
 
 
 class ServiceAccountValues(Section, frozen=True):
@@ -12,8 +12,8 @@ class ServiceAccountValues(Section, frozen=True):
 
     create: Annotated[bool, Meta(description="Create the account; otherwise it exists")] = True
     name: Annotated[
-        str, Meta(description="Name; without one that of the release, or `default` if it is not created")
+        ObjectName, Meta(description="Name; without one that of the release, or `default` if it is not created")
     ] = ""
     annotations: Annotated[
-        Labels, Meta(description="Identity of the cloud, such as `eks.amazonaws.com/role-arn: …`")
+        Annotations, Meta(description="Identity of the cloud, such as `eks.amazonaws.com/role-arn: …`")
     ] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import Count, Labels, Seconds, Section
+from conch.deployment.values.section import Annotations, Count, Seconds, Section
 
 Percentage = Annotated[str, Meta(pattern=r"^[0-9]+%$")]
 
@@ -30,7 +30,7 @@ class WorkloadValues(Section, frozen=True):
         Seconds, Meta(description="A Deployment reports failure after this time; pulling and loading can be slow")
     ] = 1800
     revision_history_limit: Annotated[Count, Meta(description="Old revisions to keep for a rollback")] = 5
-    annotations: Annotated[Labels, Meta(description="Annotations of the workload")] = field(default_factory=dict)
+    annotations: Annotated[Annotations, Meta(description="Annotations of the workload")] = field(default_factory=dict)
 
 
 class TerminationValues(Section, frozen=True):

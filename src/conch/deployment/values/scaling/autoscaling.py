@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import Count, KubernetesPart, PositiveCount, Seconds, Section
+from conch.deployment.values.section import Count, KubernetesPart, ObjectName, PositiveCount, Seconds, Section
 
 # The metrics of pods that the adapter's rules define; `deployment/kubernetes/scaling/scaling_metrics.py` has their
 # queries.
@@ -80,7 +80,7 @@ class KedaAuthenticationValues(Section, frozen=True):
         Literal["", "bearer", "basic", "tls"], Meta(description='"" for none; more than one mode needs a trigger')
     ] = ""
     secret_name: Annotated[
-        str, Meta(description="Secret with bearerToken, with username and password, or ca, cert and key")
+        ObjectName, Meta(description="Secret with bearerToken, with username and password, or ca, cert and key")
     ] = ""
 
 

@@ -23,7 +23,7 @@ _KINDS = {  # path and kind of its items
 }
 
 
-class Cluster:
+class ClusterFacts:
     """One namespace of a cluster. `unread` has what the API server refused, for the user."""
 
     def __init__(self, url: str, namespace: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conch.cli.autoscale.cluster import Cluster
+from conch.cli.autoscale.cluster import ClusterFacts
 from conch.cli.text_files import read_text
 from conch.cli.yaml_files import parse_yaml
 from conch.errors import ConfigError, Unavailable
@@ -35,7 +35,7 @@ _SIGNS = {LinkState.OK: "ok", LinkState.BROKEN: "broken", LinkState.UNKNOWN: "?"
 def doctor(given: Namespace) -> int:
     """Print the links of each autoscaler; return 1 if one is broken, else 0. Raises ConfigError."""
     objects = [document for file in given.files for document in _documents(file)]
-    cluster = Cluster(given.api, given.namespace) if given.api else None
+    cluster = ClusterFacts(given.api, given.namespace) if given.api else None
     if cluster is not None:
         objects += cluster.objects()
     autoscalers = [found for found in objects if found.get("kind") == HPA and _is_wanted(found, given.name, objects)]
@@ -71,7 +71,7 @@ def _facts(
     autoscaler: Mapping[str, Any],
     objects: Sequence[Mapping[str, Any]],
     adapter: Sequence[Mapping[str, Any]] | None,
-    cluster: Cluster | None,
+    cluster: ClusterFacts | None,
     given: Namespace,
 ) -> AutoscalerFacts:
     """Return what is known of an autoscaler, with what Prometheus and the API server answer if they are asked."""

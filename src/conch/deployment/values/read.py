@@ -103,7 +103,7 @@ def _message(error: str, document: Mapping[str, Any]) -> str:
 def _found(place: str, document: Any, pattern: str) -> tuple[str, Any]:
     """Return a place and its value; msgspec's `[...]`, any key of a mapping, becomes the key with the invalid value.
 
-    That is no text, or one that does not match the pattern, or the longest one.
+    That is one that is not a text, or does not match the pattern, or the longest one.
     """
     found = ""
     for part in re.findall(r"[^.\[\]]+|\[[^\]]*\]", place):

@@ -163,3 +163,29 @@ def test_desired_stays_within_the_bounds_and_the_rate(
     falls = [index for index, (before, after) in enumerate(pairwise(counts)) if after < before]
     # 300 s of recommendations hold the replicas up: the first fall comes after 20 syncs.
     assert not falls or falls[0] >= 20
+
+
+def shown(decision: ScalingDecision) -> dict[str, tuple[bool, str]]:
+    """Return status and reason of each condition."""
+    return {each.type: (each.status, each.reason) for each in decision.conditions}
+
+
+def test_conditions_are_those_of_the_controller() -> None:
+    """The target's scale is got, then scaled; a condition stays until a later sync sets it."""
+    controller = HpaController(HpaSpec(5, (cpu(50),), 2), SETTINGS)
+    below = controller.sync(NOW_S, 1, pods([0.2]), [levels(200)])
+    assert shown(below) == {"AbleToScale": (True, "SucceededRescale")}
+    assert below.conditions[0].message == "the HPA controller was able to update the target scale to 2"
+    stays = controller.sync(NOW_S + 15, 2, pods([0.4] * 2), [levels(200, 200)])
+    active = ("ScalingActive", (True, "ValidMetricFound"))
+    within = ("ScalingLimited", (False, "DesiredWithinRange"))
+    assert shown(stays) == dict([("AbleToScale", (True, "ReadyForNewScale")), active, within])
+    broken = controller.sync(NOW_S + 30, 2, pods([0.4] * 2), [BROKEN])
+    got = ("AbleToScale", (True, "SucceededGetScale"))
+    assert shown(broken) == dict([got, ("ScalingActive", (False, "FailedGetResourceMetric")), within])
+    assert broken.conditions[0].message == "the HPA controller was able to get the target's current scale"
+    grows = controller.sync(NOW_S + 45, 2, pods([0.4] * 2), [levels(4000, 4000)])
+    limited = ("ScalingLimited", (True, "ScaleUpLimit"))
+    assert (grows.desired, shown(grows)) == (4, dict([("AbleToScale", (True, "SucceededRescale")), active, limited]))
+    disabled = controller.sync(NOW_S + 60, 0, [], [levels(0)])
+    assert shown(disabled) == dict([got, ("ScalingActive", (False, "ScalingDisabled")), limited])

@@ -18,6 +18,9 @@ from conch.scaling.hpa.replica_calculator import MetricUnavailable, Observation,
 from conch.scaling.hpa.spec import Behavior, HpaSettings, HpaSpec, MetricSpec, MetricType
 
 _READY_FOR_NEW_SCALE = ("ReadyForNewScale", "recommended size matches current size")
+_GOT_SCALE = HpaCondition(
+    "AbleToScale", True, "SucceededGetScale", "the HPA controller was able to get the target's current scale"
+)
 _UP_STABILIZED = (
     "ScaleUpStabilized",
     "recent recommendations were lower than current one, applying the lowest recent recommendation",
@@ -44,6 +47,7 @@ class HpaController:
         self._recommendations: list[Recommendation] = []
         self._up_events: list[ScalingEvent] = []
         self._down_events: list[ScalingEvent] = []
+        self._shown: dict[str, HpaCondition] = {}  # by type, in the order in which they were first set
         behavior = spec.behavior or Behavior()
         self._tolerances = Tolerances(
             *(
@@ -69,30 +73,40 @@ class HpaController:
             self._recommendations.append(Recommendation(now_s, replicas))
         spec = self.spec
         if replicas == 0 and spec.min_replicas != 0:
-            return ScalingDecision(0, *_DISABLED, (HpaCondition("ScalingActive", False, *_DISABLED),))
+            self._show(_GOT_SCALE, HpaCondition("ScalingActive", False, *_DISABLED))
+            return ScalingDecision(0, *_DISABLED, self._conditions())
         if replicas > spec.max_replicas:
-            return self._clamp(now_s, replicas, spec.max_replicas, _OVER_MAXIMUM)
+            return self._rescaled(now_s, replicas, spec.max_replicas, _OVER_MAXIMUM)
         if replicas < spec.min_replicas:
-            return self._clamp(now_s, replicas, spec.min_replicas, _BELOW_MINIMUM)
+            return self._rescaled(now_s, replicas, spec.min_replicas, _BELOW_MINIMUM)
         seen = Observation(now_s, replicas, replicas if status_replicas is None else status_replicas, pods)
         desired, name, active, usage = self._largest(seen, readings)
         if not active.status:
-            return ScalingDecision(replicas, active.reason, active.message, (active,), usage)
-        able, limited = self._normalize(now_s, replicas, desired)
-        conditions = (able, active, limited[1])
-        final = limited[0]
+            self._show(_GOT_SCALE, active)
+            return ScalingDecision(replicas, active.reason, active.message, self._conditions(), usage)
+        final, able, limited = self._normalize(now_s, replicas, desired)
+        self._show(able, active, limited)
         if final != replicas:
-            self._store(now_s, replicas, final)
             message = f"{name} above target" if desired > replicas else _BELOW_TARGET
-            return ScalingDecision(
-                final, "SuccessfulRescale", f"New size: {final}; reason: {message}", conditions, usage
-            )
-        shown = limited[1] if limited[1].status else able
-        return ScalingDecision(final, shown.reason, shown.message, conditions, usage)
+            return self._rescaled(now_s, replicas, final, message, usage)
+        shown = limited if limited.status else able
+        return ScalingDecision(final, shown.reason, shown.message, self._conditions(), usage)
 
-    def _clamp(self, now_s: float, replicas: int, desired: int, message: str) -> ScalingDecision:
+    def _rescaled(
+        self, now_s: float, replicas: int, desired: int, message: str, usage: tuple[float | None, ...] = ()
+    ) -> ScalingDecision:
         self._store(now_s, replicas, desired)
-        return ScalingDecision(desired, "SuccessfulRescale", f"New size: {desired}; reason: {message}")
+        updated = f"the HPA controller was able to update the target scale to {desired}"
+        self._show(HpaCondition("AbleToScale", True, "SucceededRescale", updated))
+        text = f"New size: {desired}; reason: {message}"
+        return ScalingDecision(desired, "SuccessfulRescale", text, self._conditions(), usage)
+
+    def _show(self, *conditions: HpaCondition) -> None:
+        """Set conditions; the others stay as an earlier sync left them, as in the status of the object."""
+        self._shown.update({condition.type: condition for condition in conditions})
+
+    def _conditions(self) -> tuple[HpaCondition, ...]:
+        return tuple(self._shown.values())
 
     def _largest(
         self, seen: Observation, readings: Sequence[MetricReading]
@@ -116,8 +130,8 @@ class HpaController:
         message = f"the HPA was able to successfully calculate a replica count from {name}"
         return largest, name, HpaCondition("ScalingActive", True, "ValidMetricFound", message), tuple(usage)
 
-    def _normalize(self, now_s: float, replicas: int, desired: int) -> tuple[HpaCondition, tuple[int, HpaCondition]]:
-        """Return the condition AbleToScale, and the replicas with the condition ScalingLimited."""
+    def _normalize(self, now_s: float, replicas: int, desired: int) -> tuple[int, HpaCondition, HpaCondition]:
+        """Return the replicas, and the conditions AbleToScale and ScalingLimited."""
         behavior, spec = self.spec.behavior, self.spec
         if behavior is None:
             windows = (0.0, self.settings.downscale_stabilization_s)
@@ -133,7 +147,8 @@ class HpaController:
             reason = _DOWN_STABILIZED if behavior is None or desired < replicas else _UP_STABILIZED
         able = HpaCondition("AbleToScale", True, *reason)
         is_limited = limited.replicas != stable
-        return able, (limited.replicas, HpaCondition("ScalingLimited", is_limited, limited.reason, limited.message))
+        shown = HpaCondition("ScalingLimited", is_limited, limited.reason, limited.message)
+        return limited.replicas, able, shown
 
     def _limit(self, now_s: float, replicas: int, desired: int, behavior: Behavior) -> Limited:
         events = [*self._up_events, *self._down_events]

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from conch.scaling.autoscaler import MetricReading, Pod, ScalingDecision
+from conch.scaling.autoscaler import MetricReading, Pod, PodPhase, ScalingDecision
 from conch.scaling.hpa.controller import HpaController
-from conch.scaling.hpa.spec import HpaSettings, MetricType, TargetType
+from conch.scaling.hpa.spec import HpaSettings, MetricSpec, MetricType, TargetType
 from conch.scaling.keda.formula import FormulaError
-from conch.scaling.keda.spec import ScaledObjectSpec, Trigger
+from conch.scaling.keda.spec import FallbackBehavior, ScaledObjectSpec, Trigger
 
 
 class KedaController:
@@ -25,18 +25,20 @@ class KedaController:
     def poll(self, now_s: float, replicas: int, readings: Sequence[MetricReading]) -> ScalingDecision:
         """Decide between idle and active, as KEDA's operator does every polling interval."""
         spec = self.spec
-        read = [_with_nulls(trigger, each) for trigger, each in zip(spec.triggers, readings, strict=True)]
+        read = [_with_nulls(trigger, reading) for trigger, reading in zip(spec.triggers, readings, strict=True)]
         idle = spec.idle_replicas if spec.idle_replicas is not None else 0
+        failed = any(reading.error for reading in read)
         if self._is_active(read):
-            self._active_s = now_s
-            if replicas <= idle:
+            if replicas == 0 or (spec.idle_replicas is not None and replicas < spec.min_replicas):
+                self._active_s = now_s
                 first = max(spec.min_replicas, 1)
                 return ScalingDecision(first, "KEDAScaleTargetActivated", f"Scaled from {replicas} to {first}")
+            if not failed:
+                self._active_s = now_s
             return ScalingDecision(replicas, "ScalerActive", "Scaling is performed because triggers are active")
-        if any(each.error for each in read):
-            # Whether there is load is unknown while a metric cannot be read.
-            if spec.fallback is not None and self._is_failing() and replicas < spec.fallback.choose(replicas):
-                return ScalingDecision(spec.fallback.choose(replicas), "FallbackExists", "triggers cannot be read")
+        if failed and (spec.fallback is None or spec.fallback.replicas > 0):
+            # Whether there is load is unknown while a metric cannot be read. From zero replicas nothing scales up: the
+            # fallback is a value for the HPA, which is disabled there.
             return ScalingDecision(replicas, "TriggerError", "triggers cannot be read; replicas stay")
         goes_idle = spec.min_replicas == 0 or spec.idle_replicas is not None
         if goes_idle and replicas > idle:
@@ -53,12 +55,16 @@ class KedaController:
         self, now_s: float, replicas: int, pods: Sequence[Pod], readings: Sequence[MetricReading]
     ) -> ScalingDecision:
         """Decide as the HPA that KEDA creates, which reads the triggers through KEDA's metrics server."""
-        reported = [
-            self._with_fallback(index, trigger, _with_nulls(trigger, each), replicas)
-            for index, (trigger, each) in enumerate(zip(self.spec.triggers, readings, strict=True))
-        ]
+        read = [_with_nulls(trigger, reading) for trigger, reading in zip(self.spec.triggers, readings, strict=True)]
+        for index, (trigger, reading) in enumerate(zip(self.spec.triggers, read, strict=True)):
+            self._count_failure(index, trigger, reading)
         if self.spec.modifiers is not None:
-            reported = [self._composite(reported, replicas)]
+            reported = [self._composite(read, replicas, pods)]
+        else:
+            reported = [
+                self._with_fallback(trigger.metric, reading, replicas, pods) if self._is_failing(index) else reading
+                for index, (trigger, reading) in enumerate(zip(self.spec.triggers, read, strict=True))
+            ]
         return self.hpa.sync(now_s, replicas, pods, reported)
 
     def _is_active(self, read: Sequence[MetricReading]) -> bool:
@@ -68,41 +74,61 @@ class KedaController:
             return composite.value is not None and composite.value > modifiers.activation_target
         return any(
             # Resources always count as active: their usage is never zero.
-            not trigger.query or (each.value is not None and each.value > trigger.activation_threshold)
-            for trigger, each in zip(self.spec.triggers, read, strict=True)
+            not trigger.query or (reading.value is not None and reading.value > trigger.activation_threshold)
+            for trigger, reading in zip(self.spec.triggers, read, strict=True)
         )
 
-    def _is_failing(self) -> bool:
+    def _is_failing(self, index: int) -> bool:
         fallback = self.spec.fallback
-        return fallback is not None and any(each > fallback.failure_threshold for each in self._failures)
+        return fallback is not None and self._failures[index] > fallback.failure_threshold
 
-    def _with_fallback(self, index: int, trigger: Trigger, reading: MetricReading, replicas: int) -> MetricReading:
-        if trigger.metric.type is not MetricType.EXTERNAL:
-            return reading
-        self._failures[index] = self._failures[index] + 1 if reading.error else 0
+    def _count_failure(self, index: int, trigger: Trigger, reading: MetricReading) -> None:
+        if trigger.metric.type is MetricType.EXTERNAL:
+            self._failures[index] = self._failures[index] + 1 if reading.error else 0
+
+    def _with_fallback(
+        self, metric: MetricSpec, reading: MetricReading, replicas: int, pods: Sequence[Pod]
+    ) -> MetricReading:
+        """Return the value that makes an HPA ask for the replicas of the fallback, or the error."""
         fallback = self.spec.fallback
-        if not reading.error or fallback is None or self._failures[index] <= fallback.failure_threshold:
+        if fallback is None:
             return reading
-        metric = self.spec.modifiers.metric if self.spec.modifiers is not None else trigger.metric
-        if metric.target_type is not TargetType.AVERAGE_VALUE:
-            return reading
-        # The value that makes an HPA with the target AverageValue ask for these replicas.
-        return MetricReading(value=metric.target * fallback.choose(replicas))
+        chosen: float = fallback.choose(replicas)
+        if metric.target_type is TargetType.VALUE:
+            ready = sum(pod.count for pod in pods if pod.phase is PodPhase.RUNNING and pod.ready)
+            if ready == 0:
+                return MetricReading(error="readyReplicas is zero, cannot do fallback")
+            chosen /= ready
+        return MetricReading(value=metric.target * chosen)
 
-    def _composite(self, reported: Sequence[MetricReading], replicas: int) -> MetricReading:
-        if self._is_failing() and self.spec.fallback is not None and self.spec.modifiers is not None:
-            return MetricReading(value=self.spec.modifiers.metric.target * self.spec.fallback.choose(replicas))
-        return self._evaluate(reported)
+    def _composite(self, read: Sequence[MetricReading], replicas: int, pods: Sequence[Pod]) -> MetricReading:
+        """Return the composite metric of the scaling modifiers, or its fallback."""
+        modifiers, fallback = self.spec.modifiers, self.spec.fallback
+        if modifiers is None or fallback is None:
+            return self._evaluate(read)
+        # KEDA parses the target as an integer, and has no fallback where it is not one.
+        if not modifiers.metric.target.is_integer():
+            return self._evaluate(read)
+        failing = [self._is_failing(index) for index in range(len(read))]
+        if fallback.behavior is FallbackBehavior.TRIGGER_SCOPED:
+            return self._evaluate(
+                [MetricReading() if gone else reading for gone, reading in zip(failing, read, strict=True)]
+            )
+        if any(failing):
+            return self._with_fallback(modifiers.metric, read[failing.index(True)], replicas, pods)
+        return self._evaluate(read)
 
     def _evaluate(self, read: Sequence[MetricReading]) -> MetricReading:
+        """Return the value of the formula; readings without value and error are nil in it."""
         modifiers = self.spec.modifiers
-        values = {}
-        for trigger, each in zip(self.spec.triggers, read, strict=True):
-            if each.error or each.value is None:
-                return MetricReading(error=each.error or "no value")
-            values[trigger.metric.name] = each.value
+        assert modifiers is not None
+        values: dict[str, float | None] = {}
+        for trigger, reading in zip(self.spec.triggers, read, strict=True):
+            if reading.error:
+                return MetricReading(error=reading.error)
+            values[trigger.metric.name] = reading.value
         try:
-            return MetricReading(value=modifiers.formula.value(values) if modifiers is not None else 0.0)
+            return MetricReading(value=modifiers.formula.value(values))
         except FormulaError as error:
             return MetricReading(error=str(error))
 

@@ -1,60 +1,57 @@
-"""Formulas of scaling modifiers: the arithmetic of expr-lang, which KEDA uses, without strings and lists."""
+"""Formulas of scaling modifiers: the grammar of expr-lang, which KEDA uses, without strings and maps."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import ceil, floor
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from conch.errors import ConfigError
+from conch.scaling.keda.formula_values import (
+    FUNCTIONS,
+    OPERATORS,
+    PREDICATES,
+    FormulaError,
+    Value,
+    Values,
+    call_predicate,
+    is_condition,
+    to_float,
+)
+
+__all__ = ["Formula", "FormulaError", "parse_formula"]
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<sign>\*\*|&&|\|\||==|!=|<=|>=|[-+*/%^<>!?:(),]))"
+    r"\s*(?:(?P<number>0[xX][0-9a-fA-F_]+|\d[\d_]*(?:\.(?!\.)\d*)?(?:[eE][+-]?\d+)?|\.\d+)|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<sign>\?\?|\*\*|&&|\|\||==|!=|<=|>=|\.\.|[-+*/%^<>!?:(),\[\]{}#|;=]))"
 )
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 50
-_LEVELS: tuple[tuple[str, ...], ...] = (
-    ("||", "or"),
-    ("&&", "and"),
-    ("==", "!=", "<", "<=", ">", ">="),
-    ("+", "-"),
-    ("*", "/", "%"),
-)
-Values: TypeAlias = Mapping[str, float]
-Expression: TypeAlias = Callable[[Values], float]
-
-_OPERATORS: dict[str, Callable[[float, float], float]] = {
-    "||": lambda a, b: float(bool(a) or bool(b)),
-    "&&": lambda a, b: float(bool(a) and bool(b)),
-    "==": lambda a, b: float(a == b),
-    "!=": lambda a, b: float(a != b),
-    "<": lambda a, b: float(a < b),
-    "<=": lambda a, b: float(a <= b),
-    ">": lambda a, b: float(a > b),
-    ">=": lambda a, b: float(a >= b),
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "%": lambda a, b: a % b,
+_CONSTANTS: dict[str, Value] = {"true": True, "false": False, "nil": None}
+# Operator → how strongly it binds. Those of a tuple associate to the left, the power to the right.
+_PRECEDENCE = {
+    **dict.fromkeys(("|",), 0),
+    **dict.fromkeys(("or", "||"), 10),
+    **dict.fromkeys(("and", "&&"), 15),
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in"), 20),
+    **dict.fromkeys(("..",), 25),
+    **dict.fromkeys(("+", "-"), 30),
+    **dict.fromkeys(("*", "/", "%"), 60),
+    **dict.fromkeys(("**", "^"), 100),
+    **dict.fromkeys(("??",), 500),
 }
-_OPERATORS |= {"or": _OPERATORS["||"], "and": _OPERATORS["&&"]}
-_FUNCTIONS: dict[str, Callable[..., float]] = {
-    "abs": lambda value: abs(value),
-    "ceil": lambda value: float(ceil(value)),
-    "floor": lambda value: float(floor(value)),
-    "round": lambda value: float(floor(value + 0.5)),
-    "max": max,
-    "min": min,
-    "sum": lambda *values: sum(values),
-    "mean": lambda *values: sum(values) / len(values),
-}
-_ONE_ARGUMENT = frozenset({"abs", "ceil", "floor", "round"})
+_UNARY = {"not": 50, "!": 1000, "-": 90, "+": 90}
+_COMPARISONS = ("<", "<=", ">", ">=")
+_BOOLEAN = ("or", "||", "and", "&&", "==", "!=", *_COMPARISONS, "in")
+_NUMERIC = ("+", "-", "*", "/", "%", "**", "^", *_COMPARISONS)
+
+# What is known of a value before the formula runs.
+_Kind: TypeAlias = Literal["number", "bool", "list", "nil", "any"]
 
 
-class FormulaError(ArithmeticError):
-    """A formula has no value for its operands, such as a division by zero."""
+@dataclass(frozen=True, slots=True)
+class _Term:
+    evaluate: Callable[[Values], Value]
+    kind: _Kind = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +60,14 @@ class Formula:
 
     text: str
     names: frozenset[str]
-    _evaluate: Expression = field(repr=False, compare=False)
+    _evaluate: Callable[[Values], Value] = field(repr=False, compare=False)
 
     def value(self, values: Values) -> float:
-        """Return the value. Raises FormulaError."""
+        """Return the value, as a float. None is a trigger without a value. Raises FormulaError."""
         try:
-            return self._evaluate(values)
+            return to_float(self._evaluate(values))
+        except RecursionError:
+            raise FormulaError(f"formula '{self.text}': nested too deeply") from None
         except (ArithmeticError, ValueError, TypeError) as error:
             raise FormulaError(f"formula '{self.text}': {error}") from None
 
@@ -78,18 +77,22 @@ def parse_formula(text: str, path: str = "formula") -> Formula:
     if len(text) > _MAX_LENGTH:
         raise ConfigError(f"{path}: expected at most {_MAX_LENGTH} characters, got {len(text)}")
     parser = _FormulaParser(text, path)
-    expression = parser.ternary()
+    term = parser.expression(0)
     if parser.word:
         raise parser.error("an operator or the end")
-    return Formula(text, frozenset(parser.names), expression)
+    if term.kind not in ("number", "any"):
+        raise ConfigError(f"{path}: expected a number, got a {term.kind}; use a condition, such as a > 1 ? 5 : 0")
+    return Formula(text, frozenset(parser.names), term.evaluate)
 
 
 class _FormulaParser:
-    """Recursive descent; `word` is the next token, "" at the end."""
+    """Precedence climbing; `word` is the next token, "" at the end."""
 
     def __init__(self, text: str, path: str) -> None:
         self.names: set[str] = set()
+        self._variables: list[str] = []
         self._text, self._path, self._at, self._depth = text, path, 0, 0
+        self._predicates = 0
         self.word = ""
         self._advance()
 
@@ -97,79 +100,199 @@ class _FormulaParser:
         found = f"'{self.word}'" if self.word else "the end"
         return ConfigError(f"{self._path}: expected {expected}, got {found} in '{self._text[:60]}'")
 
-    def ternary(self) -> Expression:
+    def expression(self, precedence: int) -> _Term:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise ConfigError(f"{self._path}: nested too deeply")
-        condition = self._binary(0)
-        if self.word == "?":
-            self._advance()
-            then = self.ternary()
-            self._expect(":")
-            otherwise = self.ternary()
-            test = condition
-            condition = lambda values: then(values) if test(values) else otherwise(values)  # noqa: E731
+        term = self._variable() if precedence == 0 and self.word == "let" else self._operations(precedence)
         self._depth -= 1
+        return term
+
+    def _operations(self, precedence: int) -> _Term:
+        term, previous = self._operand(), ""
+        while _PRECEDENCE.get(self.word, -1) >= precedence:
+            operator = self.word
+            if previous == "??" and operator not in ("??", "|"):
+                raise ConfigError(
+                    f"{self._path}: {operator} and ?? cannot be mixed; put one of them in parentheses in"
+                    f" '{self._text[:60]}'"
+                )
+            self._advance()
+            if operator == "|":
+                term = self._pipe(term)
+            elif operator in _COMPARISONS:
+                term = self._comparisons(operator, term)
+            else:
+                binds = _PRECEDENCE[operator]
+                right = self.expression(binds if operator in ("**", "^") else binds + 1)
+                term = self._joined(operator, term, right)
+            previous = operator
+        return self._conditional(term) if precedence == 0 else term
+
+    def _comparisons(self, operator: str, left: _Term) -> _Term:
+        """Return a < b < c as a < b and b < c."""
+        right = self.expression(_PRECEDENCE[operator] + 1)
+        term = self._joined(operator, left, right)
+        while self.word in _COMPARISONS:
+            operator, left = self.word, right
+            self._advance()
+            right = self.expression(_PRECEDENCE[operator] + 1)
+            term = self._joined("and", term, self._joined(operator, left, right))
+        return term
+
+    def _joined(self, operator: str, left: _Term, right: _Term) -> _Term:
+        if operator in _NUMERIC:
+            for term in (left, right):
+                self._require(term, "number", f"an operand of {operator}")
+        if operator in ("or", "||"):
+            return _Term(
+                lambda values: is_condition(left.evaluate(values)) or is_condition(right.evaluate(values)), "bool"
+            )
+        if operator in ("and", "&&"):
+            return _Term(
+                lambda values: is_condition(left.evaluate(values)) and is_condition(right.evaluate(values)), "bool"
+            )
+        if operator == "??":
+            return _Term(_coalesced(left, right), left.kind if left.kind == right.kind else "any")
+        function = OPERATORS[operator]
+        kind: _Kind = "bool" if operator in _BOOLEAN else "list" if operator == ".." else "number"
+        return _Term(lambda values: function(left.evaluate(values), right.evaluate(values)), kind)
+
+    def _conditional(self, condition: _Term) -> _Term:
+        while self.word == "?":
+            self._advance()
+            self._require(condition, "bool", "a condition")
+            then = condition if self.word == ":" else self.expression(0)
+            self._expect(":")
+            condition = _chosen(condition, then, self.expression(0))
         return condition
 
-    def _binary(self, level: int) -> Expression:
-        if level == len(_LEVELS):
-            return self._unary()
-        left = self._binary(level + 1)
-        while self.word in _LEVELS[level]:
-            operator = _OPERATORS[self.word]
-            self._advance()
-            left = _joined(operator, left, self._binary(level + 1))
-        return left
+    def _variable(self) -> _Term:
+        self._advance()
+        name = self._name()
+        self._expect("=")
+        value = self.expression(0)
+        self._expect(";")
+        self._variables.append(name)
+        rest = self.expression(0)
+        self._variables.pop()
+        return _Term(lambda values: rest.evaluate({**values, name: value.evaluate(values)}), rest.kind)
 
-    def _unary(self) -> Expression:
-        if self.word in {"-", "+", "!", "not"}:
-            sign = self.word
-            self._advance()
-            operand = self._unary()
-            if sign in {"!", "not"}:
-                return lambda values: float(not operand(values))
-            return (lambda values: -operand(values)) if sign == "-" else operand
-        base = self._primary()
-        if self.word in {"**", "^"}:
-            self._advance()
-            return _joined(_power, base, self._unary())
-        return base
-
-    def _primary(self) -> Expression:
+    def _operand(self) -> _Term:
         word = self.word
+        if word in _UNARY:
+            self._advance()
+            term = self.expression(_UNARY[word])
+            if word in ("not", "!"):
+                self._require(term, "bool", f"the operand of {word}")
+                return _Term(lambda values: not is_condition(term.evaluate(values)), "bool")
+            self._require(term, "number", f"the operand of {word}")
+            zero = OPERATORS[word]
+            return self._indexed(_Term(lambda values: zero(0, term.evaluate(values)), "number"))
         if word == "(":
             self._advance()
-            inner = self.ternary()
+            inner = self.expression(0)
             self._expect(")")
-            return inner
-        if word[:1].isdigit() or word.startswith("."):
+            return self._indexed(inner)
+        if word == "[":
+            return self._indexed(self._list())
+        if word == "#" and self._predicates:
             self._advance()
-            number = float(word)
-            return lambda _: number
+            return self._indexed(_Term(lambda values: values["#"]))
+        if word[:1].isdigit() or word[:1] == ".":
+            self._advance()
+            return self._number(word)
         if not word[:1].isalpha() and not word.startswith("_"):
             raise self.error("a number, a name or (")
         self._advance()
+        if word in _CONSTANTS:
+            constant = _CONSTANTS[word]
+            return _Term(lambda _: constant, "nil" if constant is None else "bool")
         if self.word == "(":
-            return self._call(word)
-        self.names.add(word)
-        return lambda values: values[word]
+            return self._indexed(self._call(word, []))
+        if word not in self._variables:
+            self.names.add(word)
+        return self._indexed(_Term(lambda values: values[word]))
 
-    def _call(self, name: str) -> Expression:
-        function = _FUNCTIONS.get(name)
-        if function is None:
-            raise ConfigError(f"{self._path}: '{name}' is not a supported function; known: {', '.join(_FUNCTIONS)}")
-        self._expect("(")
-        arguments = [self.ternary()]
-        while self.word == ",":
+    def _number(self, word: str) -> _Term:
+        text = word.replace("_", "")
+        number = int(text, 16) if text[:2].lower() == "0x" else float(text) if re.search("[.eE]", text) else int(text)
+        return _Term(lambda _: number, "number")
+
+    def _list(self) -> _Term:
+        self._advance()
+        items: list[_Term] = []
+        while self.word != "]":
+            if items:
+                self._expect(",")
+                if self.word == "]":
+                    break
+            items.append(self.expression(0))
+        self._advance()
+        return _Term(lambda values: [item.evaluate(values) for item in items], "list")
+
+    def _indexed(self, term: _Term) -> _Term:
+        while self.word == "[":
             self._advance()
-            arguments.append(self.ternary())
-        self._expect(")")
-        if name in _ONE_ARGUMENT and len(arguments) != 1:
-            raise ConfigError(f"{self._path}: {name} takes one argument, got {len(arguments)}")
-        if len(arguments) == 1 and name in {"max", "min"}:
-            return arguments[0]
-        return lambda values: float(function(*(each(values) for each in arguments)))
+            term = self._joined("[]", term, self.expression(0))
+            self._expect("]")
+            term = _Term(term.evaluate)
+        return term
+
+    def _pipe(self, first: _Term) -> _Term:
+        return self._call(self._name(), [first])
+
+    def _call(self, name: str, arguments: list[_Term]) -> _Term:
+        if name not in FUNCTIONS and name not in PREDICATES:
+            known = ", ".join(sorted({*FUNCTIONS, *PREDICATES}))
+            raise ConfigError(f"{self._path}: '{name}' is not a supported function; known: {known}")
+        self._expect("(")
+        piped = len(arguments)
+        while self.word != ")":
+            if len(arguments) > piped:
+                self._expect(",")
+                if self.word == ")":
+                    break
+            takes_predicate = name in PREDICATES and len(arguments) == 1
+            arguments.append(self._predicate() if takes_predicate else self.expression(0))
+        self._advance()
+        return self._called(name, arguments)
+
+    def _called(self, name: str, arguments: list[_Term]) -> _Term:
+        known = PREDICATES.get(name) or FUNCTIONS[name]
+        low, high = known.arguments
+        if not low <= len(arguments) <= high:
+            raise ConfigError(f"{self._path}: {name} takes {_arguments(low, high)}, got {len(arguments)}")
+        kind: _Kind = known.kind
+        if name in PREDICATES:
+            sequence, *rest = arguments
+            self._require(sequence, "list", f"the first argument of {name}")
+            predicate = rest[0].evaluate if rest else None
+            return _Term(lambda values: call_predicate(name, sequence.evaluate(values), predicate, values), kind)
+        function = known.function
+        return _Term(lambda values: function(*(argument.evaluate(values) for argument in arguments)), kind)
+
+    def _predicate(self) -> _Term:
+        braces = self.word == "{"
+        if braces:
+            self._advance()
+        self._predicates += 1
+        term = self.expression(0)
+        self._predicates -= 1
+        if braces:
+            self._expect("}")
+        return term
+
+    def _require(self, term: _Term, kind: _Kind, what: str) -> None:
+        if term.kind not in (kind, "any"):
+            raise ConfigError(f"{self._path}: {what} is a {term.kind}, expected a {kind} in '{self._text[:60]}'")
+
+    def _name(self) -> str:
+        word = self.word
+        if not re.fullmatch(r"[A-Za-z_]\w*", word) or word in _PRECEDENCE or word in _CONSTANTS:
+            raise self.error("a name")
+        self._advance()
+        return word
 
     def _expect(self, word: str) -> None:
         if self.word != word:
@@ -188,12 +311,22 @@ class _FormulaParser:
         self.word = match[0].strip()
 
 
-def _joined(operator: Callable[[float, float], float], left: Expression, right: Expression) -> Expression:
-    return lambda values: operator(left(values), right(values))
+def _coalesced(left: _Term, right: _Term) -> Callable[[Values], Value]:
+    def evaluate(values: Values) -> Value:
+        value = left.evaluate(values)
+        return right.evaluate(values) if value is None else value
+
+    return evaluate
 
 
-def _power(base: float, exponent: float) -> float:
-    result: float | complex = base**exponent
-    if isinstance(result, complex):
-        raise ArithmeticError("the root of a negative number")
-    return result
+def _chosen(condition: _Term, then: _Term, otherwise: _Term) -> _Term:
+    def evaluate(values: Values) -> Value:
+        return (then if is_condition(condition.evaluate(values)) else otherwise).evaluate(values)
+
+    return _Term(evaluate, then.kind if then.kind == otherwise.kind else "any")
+
+
+def _arguments(low: int, high: int) -> str:
+    if high > 1:
+        return f"at least {low} arguments" if high > low else f"{low} arguments"
+    return "one argument"

@@ -74,10 +74,12 @@ def _check(spec: ScaledObjectSpec) -> None:
             f"spec.idleReplicaCount: expected less than minReplicaCount ({spec.min_replicas}), got {spec.idle_replicas}"
         )
     if spec.fallback is not None:
-        checked = [spec.modifiers.metric] if spec.modifiers else [each.metric for each in spec.triggers if each.query]
-        if not any(each.target_type is TargetType.AVERAGE_VALUE for each in checked):
+        if not any(trigger.query for trigger in spec.triggers):
+            raise ConfigError("spec.fallback: needs a trigger other than cpu and memory, to which it does not apply")
+        if spec.fallback.behavior is FallbackBehavior.TRIGGER_SCOPED and spec.modifiers is None:
             raise ConfigError(
-                "spec.fallback: needs a trigger with the metricType AverageValue; KEDA ignores it otherwise"
+                "spec.fallback.behavior: triggerScoped needs a formula of spec.advanced.scalingModifiers, where failing"
+                " triggers are nil, such as (a ?? 0) + b"
             )
     if spec.modifiers is not None:
         unknown = spec.modifiers.formula.names - {each.metric.name for each in spec.triggers}
@@ -129,10 +131,15 @@ def _number(reader: ObjectReader, name: str) -> float:
 def _fallback(reader: ObjectReader) -> Fallback:
     behaviors = [each.value for each in FallbackBehavior]
     fallback = Fallback(
-        reader.integer("failureThreshold", 0),
-        reader.integer("replicas", 0),
+        reader.integer("failureThreshold", -(2**31)),
+        reader.integer("replicas", -(2**31)),
         FallbackBehavior(reader.choice("behavior", behaviors, FallbackBehavior.STATIC.value)),
     )
+    if fallback.failure_threshold < 0 or fallback.replicas < 0:
+        raise ConfigError(  # in the words of KEDA's admission webhook
+            f"{reader.path}: FailureThreshold={fallback.failure_threshold} & Replicas={fallback.replicas} must both be"
+            " greater than or equal to 0"
+        )
     reader.finish()
     return fallback
 

@@ -16,6 +16,7 @@ class FallbackBehavior(Enum):
     CURRENT = "currentReplicas"
     CURRENT_IF_HIGHER = "currentReplicasIfHigher"
     CURRENT_IF_LOWER = "currentReplicasIfLower"
+    TRIGGER_SCOPED = "triggerScoped"  # none: failing triggers are nil in the formula of scaling modifiers
 
 
 @dataclass(frozen=True, slots=True)

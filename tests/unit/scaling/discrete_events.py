@@ -2,6 +2,8 @@
 
 from bisect import insort
 from collections import deque
+from heapq import heapreplace
+from math import log1p, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,8 @@ def simulate_events(
     random = np.random.default_rng(seed)
     counts = random.poisson(rates)
     arrivals = np.sort(np.repeat(np.arange(len(rates)), counts) + random.random(int(counts.sum())))
-    times = random.choice(service.times_s, len(arrivals))
+    times_s, shares = service.distribution
+    times = random.choice(times_s, len(arrivals), p=shares)
     chosen = random.integers(0, replicas, len(arrivals))
     latencies = np.empty(len(arrivals))
     for replica in range(replicas):
@@ -28,3 +31,17 @@ def simulate_events(
             free = deque(ordered)
             latencies[index] = start + times[index] - arrivals[index]
     return arrivals, latencies
+
+
+def settled_latencies(servers: int, utilization: float, variation: float, count: int, seed: int) -> NDArray[np.float64]:
+    """Return latencies of requests in a queue in equilibrium: Poisson arrivals, lognormal times of mean 1."""
+    random = np.random.default_rng(seed)
+    arrivals = np.cumsum(random.exponential(1 / (utilization * servers), count))
+    squared = log1p(variation * variation)
+    times = np.ones(count) if not variation else random.lognormal(-squared / 2, sqrt(squared), count)
+    free = [0.0] * servers  # a heap: when servers become free
+    ends = np.empty(count)
+    for index, (arrived, time) in enumerate(zip(arrivals.tolist(), times.tolist(), strict=True)):
+        ends[index] = end = max(free[0], arrived) + time
+        heapreplace(free, end)
+    return (ends - arrivals)[count // 10 :]

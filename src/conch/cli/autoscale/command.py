@@ -3,7 +3,7 @@
 import sys
 from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from math import inf
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +119,7 @@ def _add_load(parser: CommandParser) -> None:
     load.add_argument("--noise", type=_share, default=0.05, metavar="PERCENT", help="of synthetic loads (default: 5%%)")
     load.add_argument("--seed", type=int, default=0, metavar="N", help="of the noise (default: 0)")
     load.add_argument("--service-time", metavar="TIME|FILE", help="of one request, or a report of conch bench as JSON")
-    load.add_argument("--variation", type=_positive, default=0.5, help="standard deviation / mean of times (0.5)")
+    load.add_argument("--variation", type=_not_negative, default=0.5, help="standard deviation / mean of times (0.5)")
     load.add_argument("--instances", type=count, metavar="N", help="of a replica (default: 1, or as the report shows)")
     load.add_argument(
         "--batch", default="1", metavar="SIZE[:COST]", help="largest batch; COST of one more request, 0 to 1"
@@ -176,13 +176,24 @@ def _share(text: str) -> float:
 
 
 def _positive(text: str) -> float:
+    if (value := _number(text)) > 0:
+        return value
+    raise ArgumentTypeError(f"'{text}' is not a number above 0")
+
+
+def _not_negative(text: str) -> float:
+    if (value := _number(text)) >= 0:
+        return value
+    raise ArgumentTypeError(f"'{text}' is not a number of at least 0")
+
+
+def _number(text: str) -> float:
+    """Return a finite number, or -1."""
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if 0 < value < inf:
-        return value
-    raise ArgumentTypeError(f"'{text}' is not a number above 0")
+        return -1.0
+    return value if isfinite(value) else -1.0
 
 
 def _tokens(text: str) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Words of the command line as a scenario."""
 
 from argparse import Namespace
+from dataclasses import replace
 from math import ceil, inf
 from pathlib import Path
 
@@ -21,7 +22,6 @@ from conch.scaling.traffic import TrafficCurve, diurnal, from_counts, from_curve
 _TIMED_FAULTS = (FaultKind.PROMETHEUS_DOWN, FaultKind.METRIC_MISSING)
 _HEADROOM = 0.7  # the utilization at which the first replicas start
 _MAX_DURATION_S = 31 * 86400
-_SAMPLES = 200  # of the times of a report
 
 
 def read_scenario(given: Namespace) -> Scenario:
@@ -142,7 +142,7 @@ def _service(given: Namespace) -> ServiceModel:
         raise ConfigError(f"--service-time: expected a time above 0, such as 20ms, got {given.service_time}")
     base = constant_service(seconds, given.instances or 1, given.variation)
     max_batch, batch_cost = _batch(given.batch)
-    return ServiceModel(base.times_s, base.servers, max_batch, batch_cost)
+    return replace(base, max_batch=max_batch, batch_cost=batch_cost)
 
 
 def _batch(text: str) -> tuple[int, float]:
@@ -167,9 +167,8 @@ def _from_report(path: Path, instances: int | None) -> ServiceModel:
         raise ConfigError(f"{path}: no level with a successful request")
     _, lowest = answered[0]
     edges, counts = zip(*lowest.histogram, strict=True)
-    times_s = np.repeat(np.array(edges), [max(round(_SAMPLES * each / lowest.count), 1) for each in counts])
-    peak, mean_s = answered[-1][0], float(times_s.mean())
-    return ServiceModel(times_s, instances or max(round(peak * mean_s), 1))
+    service = ServiceModel(np.array(edges), shares=np.array(counts, np.float64))
+    return replace(service, servers=instances or max(round(answered[-1][0] * service.mean_s), 1))
 
 
 def _fault(text: str) -> Fault:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from conch.scaling.autoscaler import ScalingEvent
 from conch.scaling.simulation.cluster import Cluster
 from conch.scaling.simulation.history import History
+from conch.scaling.simulation.latency import LateShares
 from conch.scaling.simulation.policy import AppliedPolicy, PolicySpec
 from conch.scaling.simulation.queries import QueryCompiler
 from conch.scaling.simulation.queue_model import QueueModel
@@ -202,13 +203,10 @@ class _Engine:
         """Return the requests of each second that are answered too late, and those lost."""
         scenario, rates = self._scenario, self._scenario.traffic.rates
         replicas = np.maximum(ready, 1)
-        waits = self._queue.waits(inside / replicas, rates / replicas)
         service = scenario.service
         batch = np.clip(inside / replicas / service.servers, 1.0, service.max_batch)
-        longer = 1 + (batch - 1) * service.batch_cost
-        times = np.array([service.first_token_s]) if scenario.slo_is_first_token else service.times_s
-        late = np.zeros(len(rates))
-        for time_s in times:
-            late += waits.shares_above(scenario.slo_s - time_s * longer)
+        backlog_s, utilization = self._queue.backlog(inside / replicas, rates / replicas)
+        late_shares = LateShares(service, scenario.slo_s, first_token=scenario.slo_is_first_token)
+        late = late_shares.at(utilization, backlog_s, 1 + (batch - 1) * service.batch_cost)
         served = np.where(ready > 0, np.maximum(rates - lost, 0.0), 0.0)
-        return np.asarray(served * late / len(times) + lost, dtype=np.float64)
+        return np.asarray(served * late + lost, dtype=np.float64)

@@ -205,3 +205,17 @@ def test_invalid_objects_are_named_with_their_file(tmp_path: Path, capsys: pytes
     path.write_text("kind: [")
     assert simulate("--hpa", str(path)) == 2
     assert f"{path}:1:" in capsys.readouterr().err
+
+
+def test_constant_times_have_a_variation_of_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of requests that never wait, those of constant times are late never, and of lognormal times by their tail."""
+    arguments = ["simulate", "--traffic", "steady:1", "--duration", "10m", "--policy", "fixed:9", *SERVICE]
+    late = []
+    for variation in ("0", "0.5"):
+        assert autoscale([*arguments, "--slo", "latency:50ms", "--variation", variation]) == 0
+        [words] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("fixed:9  ")]
+        late.append(words[1])
+    assert late == ["0.00", "1.47"]  # 1.48 % of a lognormal distribution are above 2.5 times its mean
+    with pytest.raises(SystemExit):
+        autoscale([*arguments, "--variation", "-1"])
+    assert "'-1' is not a number of at least 0" in capsys.readouterr().err

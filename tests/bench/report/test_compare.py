@@ -147,6 +147,17 @@ def test_json_has_effects_and_decisions(files: list[str], capsys) -> None:
     assert p99["verdict"] == "worse"
 
 
+@pytest.mark.parametrize("form", ["text", "json", "github"])
+def test_without_a_condition_it_says_that_nothing_was_judged(files: list[str], form: str, capsys) -> None:
+    assert compare([*files, "--format", form]) == 0
+    out = capsys.readouterr().out
+    assert "Nothing was judged: no condition was given" in " ".join(out.split())
+    if form == "json":
+        assert json.loads(out)["judged"] is False
+    assert compare([*files, "--format", form, "--fail-if", "p99 > +900 %"]) == 0
+    assert "Nothing was judged" not in capsys.readouterr().out
+
+
 def test_github_gets_annotations_and_a_summary(files: list[str], tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     assert compare([*files, "--fail-if", "p99 > +5 %", "--format", "github"]) == 1

@@ -33,8 +33,10 @@ def decision_line(decision: Decision) -> str:
     return f"{condition} at {decision.level}: {found}{reason}"
 
 
-def print_comparison(names: tuple[str, str], comparison: Comparison, decisions: Sequence[Decision]) -> None:
-    """Print a comparison to stdout, for people."""
+def print_comparison(
+    names: tuple[str, str], comparison: Comparison, decisions: Sequence[Decision], unjudged: str = ""
+) -> None:
+    """Print a comparison to stdout, for people. `unjudged` says why there are no decisions."""
     from rich.console import Console
     from rich.text import Text
 
@@ -54,9 +56,13 @@ def print_comparison(names: tuple[str, str], comparison: Comparison, decisions: 
     for decision in decisions:
         line = Text(f"{WORDS[decision.outcome]}: ", styles[decision.outcome])
         console.print(line.append_text(plain_text(decision_line(decision))))
+    if unjudged:
+        console.print(plain_text(unjudged))
 
 
-def comparison_json(names: tuple[str, str], comparison: Comparison, decisions: Sequence[Decision]) -> bytes:
+def comparison_json(
+    names: tuple[str, str], comparison: Comparison, decisions: Sequence[Decision], unjudged: str = ""
+) -> bytes:
     """Return a comparison as JSON."""
     document: dict[str, Any] = {
         "a": names[0],
@@ -64,6 +70,8 @@ def comparison_json(names: tuple[str, str], comparison: Comparison, decisions: S
         "effects": comparison.effects,
         "obstacles": comparison.obstacles,
         "warnings": comparison.warnings,
+        "judged": bool(decisions),
+        "remark": unjudged,
         "decisions": [
             {
                 "condition": each.condition.text,
@@ -79,7 +87,9 @@ def comparison_json(names: tuple[str, str], comparison: Comparison, decisions: S
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def comparison_markdown(names: tuple[str, str], comparison: Comparison, decisions: Sequence[Decision]) -> str:
+def comparison_markdown(
+    names: tuple[str, str], comparison: Comparison, decisions: Sequence[Decision], unjudged: str = ""
+) -> str:
     """Return a comparison as Markdown, for pull requests and summaries of jobs."""
     table = effect_table(comparison.effects)
     parts = [
@@ -92,15 +102,19 @@ def comparison_markdown(names: tuple[str, str], comparison: Comparison, decision
             for each in decisions
         ]
         parts.append(markdown_table(("Outcome", "Fails if", "Level", "Found"), rows))
+    if unjudged:
+        parts.append(markdown_text(unjudged))
     notes = [*comparison.obstacles, *comparison.warnings]
     parts.append("\n".join(f"- {each.severity}: {markdown_text(each.message)}" for each in notes))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def github_annotations(comparison: Comparison, decisions: Sequence[Decision]) -> Iterator[str]:
+def github_annotations(comparison: Comparison, decisions: Sequence[Decision], unjudged: str = "") -> Iterator[str]:
     """Yield workflow commands of GitHub: an error or a warning each."""
     for note in (*comparison.obstacles, *comparison.warnings):
         yield f"::{_LEVELS.get(note.severity, 'notice')} title=conch bench::{_command_text(note.message)}"
+    if unjudged:
+        yield f"::notice title=conch bench::{_command_text(unjudged)}"
     kinds = {ConditionOutcome.HOLDS: "error", ConditionOutcome.UNDECIDED: "warning"}
     for each in decisions:
         if each.outcome in kinds:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from conch.bench.report.gate import Decision
 
 _PASSED, _FAILED, _REFUSED = 0, 1, 2
+_NO_CONDITION = "Nothing was judged: no condition was given, such as --fail-if 'p99 > +5 %'."
+_NOT_COMPARABLE = "Nothing was judged: the runs are not comparable."
 _DESCRIPTION = """\
 Compare two runs of conch bench, level by level: B against the baseline A. The files are what --json or --html wrote. A
 single file is a run that measured two servers in turn (--against).
@@ -28,7 +30,8 @@ examples:
   conch bench compare main.json branch.json --fail-if 'p99 > +5 %' --fail-if 'throughput < -3 %'
   conch bench compare main.json branch.html --fail-if 'ttft_p99 > 200 ms @ 30' --format github
 
-exit status: 0 if no condition holds, 1 if one does, 2 if the runs are not comparable or the command is wrong
+exit status: 0 if no condition holds, or none was given; 1 if one holds; 2 if the runs are not comparable or the command
+is wrong
 """
 
 
@@ -54,7 +57,8 @@ def compare(arguments: Sequence[str]) -> int:
     except (InvalidRequest, ValueError) as error:
         print(f"conch bench compare: {error}", file=sys.stderr)
         return _REFUSED
-    _show(given.format, names, comparison, decisions)
+    unjudged = "" if decisions else _NOT_COMPARABLE if refused else _NO_CONDITION
+    _show(given.format, names, comparison, decisions, unjudged)
     if refused:
         print("conch bench compare: not comparable; --anyway compares nevertheless", file=sys.stderr)
         return _REFUSED
@@ -64,17 +68,19 @@ def compare(arguments: Sequence[str]) -> int:
     return _FAILED if any(each.outcome in failing for each in decisions) else _PASSED
 
 
-def _show(form: str, names: tuple[str, str], comparison: "Comparison", decisions: "Sequence[Decision]") -> None:
+def _show(
+    form: str, names: tuple[str, str], comparison: "Comparison", decisions: "Sequence[Decision]", unjudged: str
+) -> None:
     from conch.bench.report import comparison_output as output
 
     if form == "json":
-        sys.stdout.write(output.comparison_json(names, comparison, decisions).decode())
+        sys.stdout.write(output.comparison_json(names, comparison, decisions, unjudged).decode())
     elif form == "text":
-        output.print_comparison(names, comparison, decisions)
+        output.print_comparison(names, comparison, decisions, unjudged)
     else:
-        for line in output.github_annotations(comparison, decisions):
+        for line in output.github_annotations(comparison, decisions, unjudged):
             print(line)
-        table = output.comparison_markdown(names, comparison, decisions)
+        table = output.comparison_markdown(names, comparison, decisions, unjudged)
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if summary:
             with Path(summary).open("a", encoding="utf-8") as file:

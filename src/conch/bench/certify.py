@@ -66,7 +66,10 @@ def certified(target: BenchTarget) -> CertifiedTarget:
 
 
 def exit_status(certificate: Certificate) -> int:
-    """Return 0, 1 if nothing succeeded or the server was lost, 3 if a note makes a measurement invalid."""
+    """Return 0, 1 if nothing succeeded or the server was lost, 3 if a note makes a measurement invalid.
+
+    A run that a signal ended has the signal's status instead of 0 and 3, see the command.
+    """
     measurements: Sequence[Measurement] = certificate.measurements
     if not measurements or any(not each.outcomes.get("ok") or is_lost(each) for each in measurements):
         return 1

@@ -27,6 +27,10 @@ _CHECK_NS = 500_000_000  # between evaluations of steady state and precision
 _LOST_NS = 5_000_000_000  # without a success, but with failures: the server is gone
 _END_MARGIN_S = 5.0  # beyond the grace, for the generator to end
 
+# Codes of notes on a level that a signal ended.
+INTERRUPTED = "interrupted"
+IN_WARM_UP = "interrupted-warm-up"
+
 LoadFactory = Callable[[LoadPlan], Load]
 
 
@@ -169,7 +173,7 @@ class _LevelRun:
         if collected.ended:
             return True
         if self._interruption.requested:
-            self._notes.append(_INTERRUPTED)
+            self._notes.append(_INTERRUPTED if self._window_start_ns is not None else _INTERRUPTED_WARM_UP)
             return True
         if self._is_lost(now):
             self._notes.append(_LOST)
@@ -271,6 +275,7 @@ class _LevelRun:
 
     def measurement(self, slo: Mapping[str, float], percentiles: tuple[float, ...]) -> Measurement:
         """Return the figures of the window."""
+        from conch.bench.statistics.diagnosis import by_severity
         from conch.bench.statistics.summary import SummarySettings, summarize
 
         window = self.window()
@@ -293,9 +298,10 @@ class _LevelRun:
             summary,
             server=observed.server,
             gpus=observed.gpus,
-            notes=(*summary.notes, *self._notes, *observed.notes),
+            notes=by_severity((*summary.notes, *self._notes, *observed.notes)),
         )
 
 
-_INTERRUPTED = Note("interrupted", "info", "interrupted; the figures are of the time until then")
+_INTERRUPTED = Note(INTERRUPTED, "info", "interrupted; the figures are of the time until then")
+_INTERRUPTED_WARM_UP = Note(IN_WARM_UP, "warning", "interrupted during the warm-up, of which the figures are")
 _LOST = Note("server-lost", "invalid", "only connection errors for 5 s: the server is gone; the run ended early")

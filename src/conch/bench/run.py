@@ -11,7 +11,7 @@ from conch.bench.load.generator import Load
 from conch.bench.load.process_load import ProcessLoad
 from conch.bench.load_level import LoadLevel, Replay, window_for
 from conch.bench.load_plan import LoadPlan
-from conch.bench.measure_level import measure_level
+from conch.bench.measure_level import IN_WARM_UP, INTERRUPTED, measure_level
 from conch.bench.measurement import Measurement, Note
 from conch.bench.measuring_window import Interruption, MeasuringWindow
 from conch.bench.observers.observer import ServerObserver
@@ -90,6 +90,7 @@ class BenchRun:
         self._baseline: dict[str, list[Measurement]] = {}
         self._lost = False
         self._notes: list[Note] = []
+        self._cut = ""  # what was interrupted
 
     def run(self) -> "Certificate":
         """Measure, and return the certificate also of a part. Raises ConnectionError, RuntimeError."""
@@ -101,6 +102,8 @@ class BenchRun:
                 self._compare(self._settings.against, level)
         else:
             self._sweep()
+        if self._interruption.requested:
+            self._notes.append(self._interrupted_note())
         return self._certificate(created_at)
 
     def _certificate(self, created_at: str) -> "Certificate":
@@ -140,8 +143,13 @@ class BenchRun:
         while (value := find_max.search.next_level(tried)) is not None and not self._is_over:
             level = find_max.level(value)
             measurement = self._measure(self._settings.side, level, 0, self._rounds.setdefault(level.level.label, []))
-            tried[value] = meets_slo(measurement, self._settings.slo_share)
-        self._notes.append(_search_note(find_max, tried, self._settings))
+            if not is_interrupted(measurement):
+                tried[value] = meets_slo(measurement, self._settings.slo_share)
+        note = _search_note(find_max, tried, self._settings)
+        if self._interruption.requested:
+            found = f"until then, {note.message}" if tried else "no load was measured"
+            note = Note(note.code, "warning", f"the search was interrupted; {found}")
+        self._notes.append(note)
 
     def _measure(self, side: Side, level: LoadLevel, repetition: int, taken: list[Measurement]) -> Measurement:
         """Measure one level and append the result to `taken`."""
@@ -172,10 +180,32 @@ class BenchRun:
             if self._records is None
             else partial(self._records.add, side.target.url, repetition, level.level),
         )
-        taken.append(measured)
         self._lost = is_lost(measured)
+        if not is_interrupted(measured):
+            taken.append(measured)
+        elif self._keep_part(measured, taken):
+            self._cut = f"{level_name(level.level.kind, level.level.label)}, {_cut_text(measured)}"
+            taken.append(measured)
+        else:
+            self._cut = f"{level_name(level.level.kind, level.level.label)}, which is left out"
         self._view.measured(measured)
         return measured
+
+    def _keep_part(self, measured: Measurement, taken: list[Measurement]) -> bool:
+        """Return whether an interrupted level is part of the certificate: finished ones stay comparable."""
+        if taken:  # a whole round of this level
+            return False
+        finished = any(self._rounds.values())
+        usable = measured.requests > 0 and all(note.severity != "invalid" for note in measured.notes)
+        return not finished or (usable and not any(note.code == IN_WARM_UP for note in measured.notes))
+
+    def _interrupted_note(self) -> Note:
+        """Return which level was interrupted, and which were not measured."""
+        names = [level_name(each.level.kind, each.level.label) for each in self._settings.levels]
+        measured = {level_name(each.level.kind, each.level.label) for taken in self._rounds.values() for each in taken}
+        missing = [name for name in dict.fromkeys(names) if name not in measured and not self._cut.startswith(name)]
+        text = f"interrupted at {self._cut}" if self._cut else "interrupted between two levels"
+        return Note("interrupted", "warning", f"{text}; not measured: {', '.join(missing)}" if missing else text)
 
 
 def run(
@@ -197,6 +227,17 @@ def meets_slo(measurement: Measurement, share: float) -> bool:
 def is_lost(measurement: Measurement) -> bool:
     """Return whether the server was lost in the measurement."""
     return any(note.code == "server-lost" for note in measurement.notes)
+
+
+def is_interrupted(measurement: Measurement) -> bool:
+    """Return whether the measurement was ended by a signal."""
+    return any(note.code in (INTERRUPTED, IN_WARM_UP) for note in measurement.notes)
+
+
+def _cut_text(measured: Measurement) -> str:
+    if any(note.code == IN_WARM_UP for note in measured.notes):
+        return "during its warm-up, of which its figures are"
+    return f"{duration_text(measured.window_s)} into its window: its figures are of the time until then"
 
 
 def _search_note(find_max: FindMax, tried: dict[float, bool], settings: RunSettings) -> Note:

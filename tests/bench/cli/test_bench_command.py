@@ -547,6 +547,29 @@ def test_a_signal_ends_the_load_with_a_report(server: ConchProcess, tmp_path: Pa
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize("phase", ["warm-up", "measuring"])
+def test_finished_levels_stay_when_a_later_one_is_interrupted(server: ConchProcess, tmp_path: Path, phase: str) -> None:
+    times = ("--warm-up=2s", "--duration=1s") if phase == "warm-up" else ("--warm-up=100ms", "--duration=4s")
+    running = RunningBench(tmp_path, server.http, "echo", "--concurrency=1,2,3", *times)
+    while f"concurrency 2: {phase}" not in running.text:
+        assert running.process.poll() is None, running.text
+    running.interrupt()
+    done = running.end()
+    assert done.status == 130
+    (note,) = (note for note in done.document["notes"] if note["code"] == "interrupted")
+    assert "interrupted at concurrency 2, " in note["message"]
+    assert "not measured: concurrency 3" in note["message"]
+    labels = [each["level"]["label"] for each in done.document["measurements"]]
+    finished = done.document["measurements"][0]
+    assert finished["level"]["label"] == "1"
+    assert finished["window_s"] == pytest.approx(float(times[1][11:-1]))
+    assert not any("interrupted" in each["code"] for each in finished["notes"])
+    assert "no-success" not in done.codes
+    if phase == "warm-up":
+        assert labels == ["1"]
+        assert "which is left out" in note["message"]
+
+
 def test_a_second_signal_ends_at_once(server: ConchProcess, tmp_path: Path) -> None:
     running = RunningBench(
         tmp_path, server.http, "endless", "--protocol=openai", "--output-tokens=3000", *LONG, "--grace=10m"

@@ -34,6 +34,7 @@ _WRITERS = {
 }
 _FAILURE = 1
 _USAGE_ERROR = 2
+_INVALID = 3
 _SIGNALLED = 128
 
 
@@ -110,7 +111,7 @@ def _measure(settings: "RunSettings", options: Namespace) -> int:
     if records is not None and records.error is not None:
         status = _fail(f"cannot write {options.records}: {records.error.strerror or records.error}", _FAILURE)
     status = status or exit_status(certificate)
-    return _SIGNALLED + signals.received if signals.received and not status else status
+    return _SIGNALLED + signals.received if signals.received and status in (0, _INVALID) else status
 
 
 def _open_records(path: str) -> "RequestRecords":

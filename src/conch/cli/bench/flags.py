@@ -36,7 +36,8 @@ examples:
 The main flags of perf_analyzer work too, with its meanings: conch bench --help-perf-analyzer lists them.
 
 exit status: 0 measured; 1 no successful request, or the server was lost; 2 usage; 3 measured, but not to be compared
-with other runs: a note of the report says why.
+with other runs: a note of the report says why; 130 (Ctrl-C) or 143 (SIGTERM) ended early, with a report of the levels
+that were finished.
 """
 
 

@@ -105,6 +105,13 @@ class ClientHealth:
     steal_ratio: float | None  # share of the machine's CPU time that its hypervisor gave to others
     throttled_s: float | None  # time that this cgroup was throttled
     pressure_ratio: float | None = None  # of the CPU, from /proc/pressure: share of time in which some process waited
+    cpu_wait_ratio: float | None = (
+        None  # share of time in which a process was runnable without a processor, the highest
+    )
+    cpu_wait_p50_s: float | None = (
+        None  # such waits before an answer or chunk was read, over all of them: at most this is in its time
+    )
+    cpu_wait_p99_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

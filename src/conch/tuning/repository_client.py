@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 
 from conch.bench.api_key import client_key
 from conch.bench.load_plan import Tls, Transport
-from conch.bench.observers.server_process import is_local
+from conch.bench.observers.local_processes import is_local
 from conch.bench.targets.address import parse_address
 from conch.bench.targets.http_probe import HttpProbe, first_line
 from conch.bench.targets.target import TargetError

@@ -6,6 +6,8 @@ import struct
 import time
 from collections import deque
 
+from conch.bench.load.cpu_waits import CpuWaits
+
 # Bytes of JSON, of rows of RECORD, and of rows of CHUNK that follow.
 FRAME_HEAD = struct.Struct("=IQQ")
 
@@ -51,6 +53,7 @@ class ControllerLink:
         errors: list[str],
         lags: list[tuple[int, int]],
         loop_lag_max_ns: int,
+        waits: CpuWaits,
         ended: bool,
     ) -> None:
         """Hand over what was collected since the report before."""
@@ -60,6 +63,8 @@ class ControllerLink:
             "lags": lags,
             "loop_lag_max_ns": loop_lag_max_ns,
             "cpu_ns": time.process_time_ns(),
+            "cpu_wait_ns": waits.total_ns,
+            "cpu_waits": waits.histogram.take(),
             "gc_pauses": self._pauses.count,
             "gc_pause_max_ns": self._pauses.take_max_ns(),
             "ended": ended,

@@ -15,13 +15,13 @@ class LagHistogram:
     def __init__(self) -> None:
         self.counts = [0] * BUCKETS
 
-    def add(self, time_ns: int) -> None:
-        """Count a time; negative ones count as 0."""
+    def add(self, time_ns: int, count: int = 1) -> None:
+        """Count a time `count` times; negative ones count as 0."""
         if time_ns < _SUB_BUCKETS:
-            self.counts[max(0, time_ns)] += 1
+            self.counts[max(0, time_ns)] += count
             return
         shift = time_ns.bit_length() - 1 - _SUB_BITS
-        self.counts[(shift << _SUB_BITS) + (time_ns >> shift)] += 1
+        self.counts[(shift << _SUB_BITS) + (time_ns >> shift)] += count
 
     def take(self) -> list[tuple[int, int]]:
         """Return (bucket, count) where the count is not 0, and begin again."""
@@ -45,5 +45,5 @@ def percentile_s(counts: dict[int, int], share: float) -> float:
     for bucket in sorted(counts):
         passed += counts[bucket]
         if passed >= share * total:
-            return upper_edge_ns(bucket) / 1e9
+            return upper_edge_ns(bucket) / 1e9 if bucket else 0.0
     return 0.0

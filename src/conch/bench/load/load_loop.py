@@ -18,6 +18,7 @@ from conch.bench.load.connection import (
 )
 from conch.bench.load.connection_factory import ConnectionFactory
 from conch.bench.load.controller_link import ControllerLink
+from conch.bench.load.cpu_waits import CpuWaits
 from conch.bench.load.lag_histogram import LagHistogram
 from conch.bench.load.load_share import LoadShare
 from conch.bench.load.record_batch import CHUNK_ROW, RecordBatch
@@ -94,6 +95,8 @@ class LoadLoop(LoadOwner):
         self._next_report_ns = 0
         self._lag = LagHistogram()
         self._loop_lag_max_ns = 0
+        self._waits = CpuWaits()
+        self._answers = 0  # since the last look at `_waits`
 
     # What connections call.
 
@@ -102,6 +105,7 @@ class LoadLoop(LoadOwner):
             return
         request.settled = True
         self._unsettled -= 1
+        self._answers += 1
         via = request.via
         if via is not None:
             via.in_flight -= 1
@@ -143,6 +147,7 @@ class LoadLoop(LoadOwner):
         if request.chunks is None:
             request.chunks = bytearray()
         request.chunks += CHUNK_ROW.pack(now_ns, min(tokens, 65_535), characters)
+        self._answers += 1
         request.responses += 1
         if request.encoded.cancel == _AFTER_RESPONSES and request.responses >= request.encoded.cancel_after:
             self.settle(request, _CANCELLED, now_ns)
@@ -232,6 +237,9 @@ class LoadLoop(LoadOwner):
                 self._run_deferred()
             if self._unsent:
                 self._send_deferred()
+            if self._answers:
+                self._waits.read(self._answers)
+                self._answers = 0
             if woken_ns >= self._next_expiry_ns:
                 self._expire(woken_ns)
             if woken_ns >= self._next_report_ns or self._batch.count >= _MAX_REPORT_ROWS:
@@ -550,9 +558,9 @@ class LoadLoop(LoadOwner):
     def _report(self, ended: bool) -> None:
         records, chunks = self._batch.take()
         lags = self._lag.take()
-        self._link.report(
-            records, chunks, self._in_flight + len(self._waiting), self._errors, lags, self._loop_lag_max_ns, ended
-        )
+        in_flight = self._in_flight + len(self._waiting)
+        self._waits.read(0)
+        self._link.report(records, chunks, in_flight, self._errors, lags, self._loop_lag_max_ns, self._waits, ended)
         self._errors = []
         self._loop_lag_max_ns = 0
         if self._link.blocked:

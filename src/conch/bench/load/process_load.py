@@ -61,6 +61,8 @@ class _Process:
     reaped: bool = False
     cpu_ns: int = 0
     cpu_before_ns: int = 0
+    cpu_wait_ns: int | None = None
+    cpu_wait_before_ns: int = 0
     gc_pauses: int = 0
     gc_pauses_before: int = 0
 
@@ -77,6 +79,7 @@ class ProcessLoad(Load):
         self._chunks: list[bytes] = []
         self._errors: list[str] = []
         self._lags: dict[int, int] = {}
+        self._cpu_waits: dict[int, int] = {}
         self._loop_lag_max_ns = 0
         self._gc_pause_max_ns = 0
         self._health_since_ns = 0
@@ -128,11 +131,18 @@ class ProcessLoad(Load):
         machine = machine_counters()
         before, self._machine = self._machine or machine, machine
         used = [process.cpu_ns - process.cpu_before_ns for process in self._processes]
+        waits = [
+            process.cpu_wait_ns - process.cpu_wait_before_ns
+            for process in self._processes
+            if process.cpu_wait_ns is not None
+        ]
         pauses = sum(process.gc_pauses - process.gc_pauses_before for process in self._processes)
         for process in self._processes:
             process.cpu_before_ns = process.cpu_ns
+            process.cpu_wait_before_ns = process.cpu_wait_ns or 0
             process.gc_pauses_before = process.gc_pauses
         lags, self._lags = self._lags, {}
+        cpu_waits, self._cpu_waits = self._cpu_waits, {}
         loop_lag, self._loop_lag_max_ns = self._loop_lag_max_ns, 0
         gc_pause, self._gc_pause_max_ns = self._gc_pause_max_ns, 0
         return ClientHealth(
@@ -147,6 +157,9 @@ class ProcessLoad(Load):
             steal_ratio=machine.steal_ratio(before),
             throttled_s=machine.throttled_since(before),
             pressure_ratio=machine.pressure_ratio(before),
+            cpu_wait_ratio=min(1.0, max(waits) / wall) if waits else None,
+            cpu_wait_p50_s=percentile_s(cpu_waits, 0.5) if waits else None,
+            cpu_wait_p99_s=percentile_s(cpu_waits, 0.99) if waits else None,
         )
 
     def close(self) -> None:
@@ -224,10 +237,12 @@ class ProcessLoad(Load):
             return
         process.in_flight = values["in_flight"]
         process.cpu_ns = values["cpu_ns"]
+        process.cpu_wait_ns = values["cpu_wait_ns"]
         process.gc_pauses = values["gc_pauses"]
         self._errors += values["errors"]
-        for bucket, count in values["lags"]:
-            self._lags[bucket] = self._lags.get(bucket, 0) + count
+        for counts, added in ((self._lags, values["lags"]), (self._cpu_waits, values["cpu_waits"])):
+            for bucket, count in added:
+                counts[bucket] = counts.get(bucket, 0) + count
         self._loop_lag_max_ns = max(self._loop_lag_max_ns, values["loop_lag_max_ns"])
         self._gc_pause_max_ns = max(self._gc_pause_max_ns, values["gc_pause_max_ns"])
         if values["ended"]:

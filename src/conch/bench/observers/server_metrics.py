@@ -71,6 +71,7 @@ _OPENVINO = _Dialect(
     queue="ovms_infer_req_queue_size",
     label="name",
 )
+_RESPONSE_CACHE = ((_TRITON.hits,), _TRITON.lookups)
 _DIALECTS = (_TRITON, _VLLM, _OPENVINO)
 
 
@@ -141,6 +142,16 @@ def _figures(dialect: _Dialect, before: Totals, after: Totals) -> ServerFigures:
     )
 
 
+def _cache_notes(before: Totals, after: Totals) -> tuple[Note, ...]:
+    """Return a note if a response cache answered requests. vLLM's hits are of prefixes: the model runs nevertheless."""
+    hits, lookups = (sum(after.get(name, 0.0) - before.get(name, 0.0) for name in names) for names in _RESPONSE_CACHE)
+    if hits <= 0:
+        return ()
+    text = f"the server answered {100 * hits / lookups:.3g} % of requests from its response cache"
+    advice = "the figures are not of the model alone; --distinct sends more different requests"
+    return (Note("response-cache", "warning", f"{text}: {advice}"),)
+
+
 class ServerMetrics(ServerObserver):
     """Scrapes the server's metrics."""
 
@@ -180,7 +191,8 @@ class ServerMetrics(ServerObserver):
             return Observed(notes=(note,))
         if len(window) < 2:
             return Observed()
-        return Observed(figures_between(window[0].totals, window[-1].totals))
+        before, after = window[0].totals, window[-1].totals
+        return Observed(figures_between(before, after), notes=_cache_notes(before, after))
 
     def gauges(self) -> Gauges:
         """Return the queue's length."""

@@ -86,6 +86,9 @@ _HEALTH: tuple[tuple[str, Callable[[ClientHealth], str]], ...] = (
     ("GC pause max", lambda each: format_value(each.gc_pause_max_s, SECONDS)),
     ("Steal", lambda each: format_value(each.steal_ratio, PERCENT)),
     ("Throttled", lambda each: format_value(each.throttled_s, SECONDS)),
+    ("CPU wait", lambda each: format_value(each.cpu_wait_ratio, PERCENT)),
+    ("CPU wait P50", lambda each: format_value(each.cpu_wait_p50_s, SECONDS)),
+    ("CPU wait P99", lambda each: format_value(each.cpu_wait_p99_s, SECONDS)),
     ("CPU pressure", lambda each: format_value(each.pressure_ratio, PERCENT)),
 )
 

@@ -1,7 +1,7 @@
 """What makes a measurement doubtful: notes on client, machine, server and sample."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ _MIN_LAG_S = 1e-3  # below it a client that is not busy lags too: a few microsec
 _MIN_NOTED_LAG_S = 100e-6
 _MIN_STEAL = 0.02
 _MIN_THROTTLED = 0.01
+_MIN_PRESSURE = 0.5  # a server on the same machine causes some
 _MIN_PAUSE_SHARE = 0.5  # of P99
 _SERIOUS_ERRORS = 0.01
 _MIN_OUTAGE_S = 0.05
@@ -42,60 +43,78 @@ class Evidence:
 
 def diagnose(evidence: Evidence) -> tuple[Note, ...]:
     """Return the notes on a measurement, the most severe first."""
-    notes = [
-        *_client_notes(evidence),
-        *_machine_notes(evidence),
-        *_outcome_notes(evidence),
-        *_time_notes(evidence),
-        *_sample_notes(evidence.measured),
-    ]
+    return by_severity(
+        (
+            *_client_notes(evidence),
+            *_machine_notes(evidence),
+            *_outcome_notes(evidence),
+            *_time_notes(evidence),
+            *_sample_notes(evidence.measured),
+        )
+    )
+
+
+def by_severity(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """Return notes, the most severe first."""
     return tuple(sorted(notes, key=lambda note: ("invalid", "warning", "info").index(note.severity)))
 
 
 def _client_notes(evidence: Evidence) -> Iterator[Note]:
-    client, latency = evidence.client, evidence.measured.latency
+    client = evidence.client
     if client is None:
         return
-    reasons = list[str]()
+    reasons, remedies = list[str](), list[str]()
     if client.cpu_ratio >= MAX_CPU_RATIO:
         reasons.append(f"its busiest process used {100 * client.cpu_ratio:.0f} % of a core")
-    lag = None if latency is None else _late(client, latency)
-    if lag is not None and lag.time_s > _MIN_LAG_S:
-        reasons.append(lag.text)
+        remedies.append("more --processes, more cores, or less load")
+    lags = list(_lags(evidence.measured, client))
+    for lag in lags:
+        if lag.time_s > _MIN_LAG_S:
+            reasons.append(lag.text)
+            remedies.append(lag.remedy)
     if reasons:
         text = f"not comparable: the client was the bottleneck: {' and '.join(reasons)}"
-        yield Note("client-bottleneck", "invalid", f"{text}; use more --processes, more cores, or less load")
-    elif lag is not None:
-        text = f"the client was late: {lag.text}, {100 * lag.share:.0f} % of P{lag.percentile}"
+        yield Note("client-bottleneck", "invalid", f"{text}; use {', or '.join(dict.fromkeys(remedies))}")
+        return
+    for lag in lags:
+        text = f"the client was late: {lag.text}, {100 * lag.share:.0f} % of {lag.of} P{lag.percentile}"
         yield Note("client-lag", "info", f"{text}: latency includes this time of the client's own")
 
 
 @dataclass(frozen=True, slots=True)
 class _Lag:
-    """How late a client sent, if that is much of the latency."""
+    """How late a client sent or read, if that is much of the latency."""
 
     percentile: str
     time_s: float
-    share: float  # of this percentile of latency
+    share: float  # of this percentile of `of`
+    of: str
     text: str
+    remedy: str
 
 
-def _late(client: ClientHealth, latency: TimeDistribution) -> _Lag | None:
-    """Return the lag that is too large a share of latency; rather one that also is long."""
+def _lags(measured: Measurement, client: ClientHealth) -> Iterator[_Lag]:
+    """Yield each kind of lag that is too large a share of the times that contain it."""
+    latency, tokens, responses = measured.latency, measured.tokens, measured.responses
+    if latency is not None:
+        sent = "it sent {} requests {} late or later"
+        times = (client.send_lag_p50_s, client.send_lag_p99_s)
+        yield from _large(times, latency, "latency", sent, "more --processes, more cores, or less load")
+    gaps = tokens.inter_token if tokens is not None else responses.gap if responses is not None else None
+    read, of = (latency, "latency") if gaps is None else (gaps, "the time between chunks")
+    if read is not None and client.cpu_wait_p50_s is not None and client.cpu_wait_p99_s is not None:
+        waited = "it read {} answers {} late or later, since it waited for a processor"
+        yield from _large((client.cpu_wait_p50_s, client.cpu_wait_p99_s), read, of, waited, "processors that are idle")
+
+
+def _large(times_s: tuple[float, float], of: TimeDistribution, name: str, text: str, remedy: str) -> Iterator[_Lag]:
+    """Yield one of the lags of P50 and P99 if it is large; rather one that also is long."""
     found = [
-        _Lag(
-            percentile,
-            lag,
-            lag / max(latency.percentiles[percentile].value, 1e-9),
-            f"it sent {name} requests {duration_text(lag)} late or later",
-        )
-        for percentile, name, lag in (
-            ("50", "half of all", client.send_lag_p50_s),
-            ("99", "1 % of all", client.send_lag_p99_s),
-        )
+        _Lag(key, lag, lag / max(of.percentiles[key].value, 1e-9), name, text.format(many, duration_text(lag)), remedy)
+        for key, many, lag in zip(("50", "99"), ("half of all", "1 % of all"), times_s, strict=True)
     ]
     large = [each for each in found if each.share > _MAX_LAG_SHARES[each.percentile] and each.time_s > _MIN_NOTED_LAG_S]
-    return next((each for each in large if each.time_s > _MIN_LAG_S), large[0] if large else None)
+    yield from [lag for lag in large if lag.time_s > _MIN_LAG_S][:1] or large[:1]
 
 
 def _machine_notes(evidence: Evidence) -> Iterator[Note]:
@@ -109,6 +128,9 @@ def _machine_notes(evidence: Evidence) -> Iterator[Note]:
     if throttled > _MIN_THROTTLED:
         text = f"the client's cgroup was throttled for {duration_text(client.throttled_s or 0.0)}"
         yield Note("throttled", "warning", f"{text}; raise its CPU limit")
+    if client.cpu_wait_ratio is None and (client.pressure_ratio or 0.0) > _MIN_PRESSURE:
+        text = f"processes of this machine waited for a processor in {100 * (client.pressure_ratio or 0.0):.0f} % of"
+        yield Note("cpu-pressure", "warning", f"{text} the time, and the kernel does not count whether the client did")
     if latency is None:
         return
     p99 = latency.percentiles["99"].value

@@ -17,10 +17,10 @@ from conch.bench.inputs.settings import (
     OpenAiRoute,
     PreparedInputs,
 )
+from conch.bench.observers.local_processes import LocalProcesses, is_local
 from conch.bench.observers.observer import ServerObserver
 from conch.bench.observers.scrape import ScrapeSettings
 from conch.bench.observers.server_metrics import ServerMetrics
-from conch.bench.observers.server_process import ServerProcess, is_local
 from conch.bench.prepared_request import ScriptSource
 from conch.bench.run import Side
 from conch.bench.targets.target import BenchTarget
@@ -34,8 +34,16 @@ if TYPE_CHECKING:
 def side_of(options: Namespace, target: BenchTarget, trace: "LoadTrace | None") -> Side:
     """Return the server with its requests and observers. Raises ConchError."""
     inputs = _inputs(options, target, trace)
-    target = replace(target, notes=(*target.notes, *inputs.notes))
+    target = replace(target, notes=(*target.notes, *_cache_notes(target), *inputs.notes))
     return Side(target, _shared(options, target, inputs.source), _observers(options, target), inputs.description)
+
+
+def _cache_notes(target: BenchTarget) -> tuple[str, ...]:
+    cache = target.model.config.get("response_cache")
+    if not isinstance(cache, dict) or not cache.get("enable"):
+        return ()
+    text = f"model '{target.model.name}' has response_cache enabled: the server may answer a request that repeats"
+    return (f"{text} without running the model",)
 
 
 def _shared(options: Namespace, target: BenchTarget, source: ScriptSource) -> ScriptSource:
@@ -76,8 +84,7 @@ def _observers(options: Namespace, target: BenchTarget) -> tuple[ServerObserver,
         from conch.bench.observers.gpu_metrics import GpuMetrics
 
         found.append(GpuMetrics(ScrapeSettings(options.gpu_metrics_url)))
-    if is_local(target.endpoint.host):
-        found.append(ServerProcess(target.endpoint.port))
+    found.append(LocalProcesses(target.endpoint.port if is_local(target.endpoint.host) else None))
     return tuple(found)
 
 

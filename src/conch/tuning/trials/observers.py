@@ -3,10 +3,10 @@
 from urllib.parse import urlsplit
 
 from conch.bench.observers.gpu_metrics import GpuMetrics
+from conch.bench.observers.local_processes import LocalProcesses
 from conch.bench.observers.observer import ServerObserver
 from conch.bench.observers.scrape import ScrapeSettings
 from conch.bench.observers.server_metrics import ServerMetrics
-from conch.bench.observers.server_process import ServerProcess
 from conch.tuning.repository_client import ServerAccess
 from conch.tuning.settings import TuneSettings
 
@@ -22,5 +22,5 @@ def trial_observers(access: ServerAccess, settings: TuneSettings) -> tuple[Serve
     if trial.gpu_metrics_url is not None:
         found.append(GpuMetrics(ScrapeSettings(trial.gpu_metrics_url)))
     if access.is_local:
-        found.append(ServerProcess(urlsplit(access.url).port or _DEFAULT_PORT))
+        found.append(LocalProcesses(urlsplit(access.url).port or _DEFAULT_PORT))
     return tuple(found)

@@ -1,6 +1,16 @@
+from time import monotonic_ns
+
 from conch.bench.observers.exposition import parse_exposition
 from conch.bench.observers.gpu_metrics import gpu_figures, gpu_samples
-from conch.bench.observers.server_metrics import figures_between, has_restarted, queue_depth, totals_of
+from conch.bench.observers.scrape import ScrapeSettings
+from conch.bench.observers.server_metrics import (
+    ServerMetrics,
+    figures_between,
+    has_restarted,
+    queue_depth,
+    totals_of,
+)
+from tests.bench.targets.odd_servers import scripted
 
 _TRITON = """\
 # HELP nv_inference_request_success Successful inference requests.
@@ -58,6 +68,18 @@ def test_figures_of_triton_are_per_request_of_the_window() -> None:
     assert figures.batch_size == 8.0
     assert figures.cache_hit_ratio == 0.25
     assert queue_depth(_triton(_AFTER)) == 7
+
+
+def test_a_response_cache_that_answers_is_named() -> None:
+    pages = iter((_BEFORE, _AFTER))
+    with scripted(lambda *_: (200, {}, _TRITON.format(**next(pages)).encode())) as address:
+        metrics = ServerMetrics(ScrapeSettings(f"http://{address}/metrics"), "digits")
+        start = monotonic_ns()
+        metrics.sample()
+        metrics.sample()
+    (note,) = metrics.observed(start, monotonic_ns()).notes
+    assert note.code == "response-cache"
+    assert "answered 25 % of requests from its response cache" in note.message
 
 
 def test_without_requests_times_are_unknown() -> None:

@@ -6,7 +6,7 @@ import pytest
 from conch.bench.measurement import ClientHealth, Note
 from conch.bench.records import Records, RequestOutcome
 from conch.bench.statistics.summary import summarize
-from tests.unit.bench.statistics.recorded import NO_CHUNKS, records_of, settings_of
+from tests.unit.bench.statistics.recorded import NO_CHUNKS, records_of, settings_of, stream
 
 HEALTHY = ClientHealth(1, 0.3, 0.3, 10e-6, 50e-6, 1e-3, 0, 0.0, 0.0, 0.0)
 
@@ -34,6 +34,9 @@ def test_a_good_run_has_no_note_but_of_the_last_percentile() -> None:
         ({"cpu_ratio": 0.95}, "client-bottleneck", "invalid"),
         ({"send_lag_p50_s": 0.005}, "client-bottleneck", "invalid"),
         ({"send_lag_p99_s": 0.02}, "client-bottleneck", "invalid"),
+        ({"cpu_wait_p50_s": 0.0, "cpu_wait_p99_s": 0.02}, "client-bottleneck", "invalid"),
+        ({"cpu_wait_p50_s": 0.003, "cpu_wait_p99_s": 0.005}, "client-bottleneck", "invalid"),
+        ({"pressure_ratio": 0.6}, "cpu-pressure", "warning"),
         ({"steal_ratio": 0.08}, "steal", "warning"),
         ({"throttled_s": 2.0}, "throttled", "warning"),
         ({"gc_pauses": 1, "gc_pause_max_s": 0.1}, "gc-pauses", "warning"),
@@ -51,6 +54,9 @@ def test_faults_of_the_client_and_its_machine(change: dict[str, float], code: st
         ({"send_lag_p50_s": 115e-6}, "client-lag"),
         ({"send_lag_p99_s": 800e-6}, "client-lag"),
         ({"send_lag_p50_s": 90e-6}, None),
+        ({"cpu_wait_p50_s": 0.0, "cpu_wait_p99_s": 800e-6}, "client-lag"),
+        ({"cpu_wait_p50_s": 0.0, "cpu_wait_p99_s": 90e-6}, None),
+        ({"pressure_ratio": 0.9, "cpu_wait_ratio": 0.01}, None),
         ({"send_lag_p50_s": 115e-6, "cpu_ratio": 0.95}, "client-bottleneck"),
         ({"send_lag_p50_s": 115e-6, "send_lag_p99_s": 0.002}, "client-bottleneck"),
     ],
@@ -63,6 +69,18 @@ def test_lag_of_a_quick_client_on_a_quick_server_is_said_but_comparable(
     found = notes(quick, replace(HEALTHY, loop_lag_max_s=50e-6, **lag))
     assert set(found) == ({code} if code else set())
     assert all(note.severity == ("info" if name == "client-lag" else "invalid") for name, note in found.items())
+
+
+def test_waits_of_a_client_that_reads_chunks_are_compared_with_their_times() -> None:
+    """3 ms are little of an answer of 200 ms, and much of the 4 ms between two of its chunks."""
+    records = records_of(np.arange(1000) * 0.05, 0.2)
+    records["output_tokens"] = 50
+    answers = [[(0.004 * (at + 1), 0, 4) for at in range(50)]] * 1000
+    chunks = np.concatenate([stream(records, row, answer, 50 * row) for row, answer in enumerate(answers)])
+    health = replace(HEALTHY, cpu_wait_p50_s=0.0, cpu_wait_p99_s=0.003)
+    measured = summarize(records, chunks, settings_of(50, client=health))
+    (note,) = (note for note in measured.notes if note.code == "client-bottleneck")
+    assert "read 1 % of all answers 3.00 ms late" in note.message
 
 
 def test_unknown_health_is_not_a_fault() -> None:

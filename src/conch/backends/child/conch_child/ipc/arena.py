@@ -3,7 +3,8 @@
 An arena is a `memfd`, an anonymous file in memory, which the kernel frees with the last process that has it open,
 however that ends. It needs no space in /dev/shm. Its whole address range is mapped once; memory is allocated page by
 page on first write, low addresses first, and returned by `ArenaWriter.trim`. So an arena is never remapped, and its
-size limits its memory.
+size limits its memory. Seals forbid both sides to truncate it: a mapped page that is missing would kill the reader by
+SIGBUS. A side may still write to what the other reads, or punch holes, which read as zeros; readers must expect that.
 
 The writer allocates blocks and writes each once. The reader uses them in place; when the last view of a block is
 deleted, it reports that to the writer with its next frame. Tensors that do not fit travel through the socket in the
@@ -12,6 +13,7 @@ frame: slower, but without failure.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import threading
@@ -31,13 +33,14 @@ MAX_INLINE_BYTES = 1 << 16
 
 
 def create(name: str, size: int) -> int:
-    """Create an arena of `size` bytes and return its file descriptor. It takes no memory until it is written to.
+    """Create a sealed arena of `size` bytes and return its file descriptor. It takes no memory until it is written to.
 
     Raises OSError if this process has too many descriptors open, or may not create files of that size (`ulimit -f`).
     """
-    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except OSError:
         os.close(descriptor)
         raise
@@ -94,6 +97,14 @@ class ArenaWriter:
                 if size is None:
                     raise WireError("no block of shared memory begins at offset {}".format(offset))
                 self._add_gap(offset, size)
+
+    def discard(self, offsets: Iterable[int]) -> None:
+        """Free blocks that were not sent. A reader that has released one of them nevertheless harms only itself."""
+        with self._lock:
+            for offset in offsets:
+                size = self._blocks.pop(offset, None)
+                if size is not None:
+                    self._add_gap(offset, size)
 
     def trim(self, keep: int) -> None:
         """Return memory above the first `keep` bytes to the system, if no block is allocated."""
@@ -189,7 +200,7 @@ class Parcel:
 
     def put(self, data: Any, size: int) -> int:
         """Add `size` bytes and return their place (see `messages`). `data` is a contiguous buffer or an array."""
-        if self.size + size > MAX_INLINE_BYTES:
+        if size and self.size + size > MAX_INLINE_BYTES:
             offset = self._arena.write(data, size)
             if offset is not None:
                 self.blocks.append(offset)
@@ -226,5 +237,5 @@ class Parcel:
 
     def discard(self, kept: int) -> None:
         """Free all blocks except the first `kept`, without sending them."""
-        self._arena.free(self.blocks[kept:])
+        self._arena.discard(self.blocks[kept:])
         del self.blocks[kept:]

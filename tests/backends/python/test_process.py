@@ -17,7 +17,7 @@ from tests.backends.python.running import TIMEOUT_S
 ECHO = """
 import socket, sys
 sys.path.insert(0, FOLDER)
-from wire import FrameDecoder, encode
+from wire import FrameDecoder, encode_to_server
 connection = socket.socket(fileno=int(sys.argv[1]))
 decoder = FrameDecoder()
 while True:
@@ -27,7 +27,7 @@ while True:
     for message, payload in decoder.feed(data):
         if message[0] == "exit":
             sys.exit(message[1])
-        connection.sendall(encode(message, [payload], len(payload)))
+        connection.sendall(encode_to_server(message, [payload], len(payload)))
 """
 
 

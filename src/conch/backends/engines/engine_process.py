@@ -6,43 +6,30 @@ from itertools import count
 from typing import Any
 
 from conch.backends.child.conch_child.engine import messages
-from conch.backends.child.conch_child.ipc.wire import Message
+from conch.backends.child.conch_child.ipc.wire import MAX_VALUES, Message, WireError
 from conch.backends.engines.cleanup import EngineCleanup
+from conch.backends.engines.untrusted_events import GenerationBudget, engine_info, read_deltas, read_end, read_load
+from conch.backends.processes import untrusted
 from conch.backends.processes.child_process import ChildProcess
 from conch.backends.processes.launch import Exit, Launcher
-from conch.errors import (
-    BackendError,
-    Cancelled,
-    Code,
-    ConchError,
-    InvalidRequest,
-    ModelLoadError,
-    ProcessDied,
-    Unavailable,
-)
-from conch.generation import (
-    Delta,
-    DeltaCallback,
-    EngineInfo,
-    EngineLoad,
-    FinishReason,
-    GenerationRequest,
-    PromptTokens,
-    TokenLogprob,
-    Usage,
-)
+from conch.errors import Cancelled, ConchError, ModelLoadError, ProcessDied, Unavailable
+from conch.generation import DeltaCallback, EngineInfo, EngineLoad, GenerationRequest
 
-_FINISHED = {reason.value: reason for reason in FinishReason}
-_CODES = {code.value: code for code in Code}
+# In a message while a request is in flight that returns its prompt: 20 log probabilities of 100,000 tokens.
+_MAX_PROMPT_VALUES = 100 * MAX_VALUES
 
 
 class RunningGeneration:
     """A request that the process is running."""
 
-    def __init__(self, process: "EngineProcess", key: int, on_deltas: DeltaCallback) -> None:
+    def __init__(
+        self, process: "EngineProcess", key: int, on_deltas: DeltaCallback, budget: GenerationBudget, long: bool
+    ) -> None:
         self._process = process
         self._key = key
         self.on_deltas = on_deltas
+        self.budget = budget
+        self.long = long  # its first delta describes the prompt
 
     def abort(self) -> None:
         """Abort the request in the engine and end it with Cancelled."""
@@ -61,10 +48,12 @@ class EngineProcess:
         self.has_worked = False  # whether it has completed a step
         self._load = load
         self._on_death = on_death
-        self._child = ChildProcess(name, self._received, self._exited)
+        self._child = ChildProcess(name, self._received, self._exited, max_payload=0)
         self._keys = count(1)
         self._running: dict[int, RunningGeneration] = {}
-        self._loaded: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        # Error text, and the fields of `EngineInfo`.
+        self._loaded: asyncio.Future[tuple[str, dict[str, Any]]] = asyncio.get_running_loop().create_future()
+        self._context_length = 0
         self._cleanup: EngineCleanup | None = None
         self._stopping = False
 
@@ -83,11 +72,15 @@ class EngineProcess:
 
     async def start(self, launcher: Launcher, driver: str, options: Mapping[str, Any], timeout_s: float) -> EngineInfo:
         """Start the process and load the model. Raises ModelLoadError with the cause."""
-        await self._child.start(launcher)
-        self._cleanup = EngineCleanup()
+        self._cleanup = await asyncio.to_thread(EngineCleanup)
+        try:
+            await self._child.start(launcher)
+        except BaseException:
+            self._cleanup.remove()
+            raise
         self._child.send((messages.LOAD, driver, {**options, "scratch": str(self._cleanup.folder)}))
         try:
-            _, error, info = await asyncio.wait_for(asyncio.shield(self._loaded), timeout_s or None)
+            error, fields = await asyncio.wait_for(asyncio.shield(self._loaded), timeout_s or None)
         except TimeoutError:
             raise ModelLoadError(
                 f"loading engine '{self.name}' took longer than {timeout_s:g} s; increase stub-timeout-seconds, or set "
@@ -98,13 +91,25 @@ class EngineProcess:
             error = f"{error}\n{self._child.stderr_tail}"
         if error:
             raise ModelLoadError(f"engine '{self.name}' cannot load the model: {error}")
-        self._cleanup.add_shared_memory(info.pop("shared_memory", ()))
-        return EngineInfo(engine=driver, **{**info, "supported_params": frozenset(info.get("supported_params", ()))})
+        await asyncio.to_thread(self._cleanup.find_shared_memory, self._child.pid)
+        try:
+            info = engine_info(driver, fields)
+        except WireError as malformed:
+            await self.kill()
+            raise ModelLoadError(f"engine '{self.name}' sent a malformed IPC message: {malformed}") from None
+        self._context_length = info.context_length
+        return info
 
     def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> RunningGeneration:
         """Send a request to the engine."""
         key = next(self._keys)
-        generation = self._running[key] = RunningGeneration(self, key, on_deltas)
+        params = request.params
+        long = bool(request.return_prompt) or params.prompt_logprobs is not None
+        max_tokens = min(params.max_tokens or self._context_length, self._context_length)
+        budget = GenerationBudget(params.n, max_tokens, params.n if long else 0)
+        generation = self._running[key] = RunningGeneration(self, key, on_deltas, budget, long)
+        if long:
+            self._child.max_values = _MAX_PROMPT_VALUES
         prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
         self._child.send((messages.GENERATE, key, prompt, _params(request), request.adapter, request.priority))
         return generation
@@ -133,29 +138,38 @@ class EngineProcess:
     def _received(self, message: Message, _: memoryview) -> None:
         kind = message[0]
         if kind == messages.STEP:
-            self._stepped(message[1], message[2])
+            _, events, load = untrusted.items(message, 3, "STEP")
+            self._stepped(untrusted.array(events, "events"), load)
         elif kind == messages.LOADED:
-            if not self._loaded.done():
-                self._loaded.set_result(message)
+            _, error, fields = untrusted.items(message, 3, "LOADED")
+            if type(fields) is not dict or self._loaded.done():
+                raise WireError("LOADED must come once, with an object")
+            self._loaded.set_result((untrusted.message_text(error, "an error"), fields))
+        elif kind == messages.LOG:
+            _, level, text = untrusted.items(message, 3, "LOG")
+            untrusted.integer(level, messages.INFO, messages.ERROR, "a level of the log")
+            self._child.log(level, untrusted.message_text(text, "a line of the log"))
         else:
-            self._child.log(message[1], message[2])
+            raise WireError(f"a message of the unknown type {kind!r:.40}")
 
-    def _stepped(self, events: Sequence[Any], load: Sequence[Any]) -> None:
+    def _stepped(self, events: Sequence[Any], load: Any) -> None:
+        read_load(load, self._load)
         self.has_worked = True
-        stats = self._load
-        stats.running, stats.waiting, stats.kv_cache_usage = load[0], load[1], load[2]
-        stats.prefix_cache_queries, stats.prefix_cache_hits, stats.preemptions = load[3], load[4], load[5]
         running = self._running
-        for key, deltas, end in events:
-            generation = running.get(key)
+        for event in events:
+            key, given, end = untrusted.items(event, 3, "an event")
+            generation = running.get(untrusted.integer(key, 0, untrusted.MAX_COUNT, "the key of a request"))
             if generation is None:  # aborted while the message was in flight
                 continue
-            decoded = [_delta(*delta) for delta in deltas]
+            deltas = read_deltas(given, generation.budget)
             if end is None:
-                generation.on_deltas(decoded, None)
-            else:
-                del running[key]
-                generation.on_deltas(decoded, Usage(*end) if len(end) > _ERROR_ITEMS else _error(*end))
+                generation.on_deltas(deltas, None)
+                continue
+            ended = read_end(end)
+            del running[key]
+            if generation.long and not any(other.long for other in running.values()):
+                self._child.max_values = MAX_VALUES
+            generation.on_deltas(deltas, ended)
 
     def _exited(self, exit_: Exit) -> None:
         if not self._loaded.done():
@@ -177,45 +191,6 @@ class EngineProcess:
             generation.on_deltas((), error)
         if not self._stopping:
             self._on_death(exit_)
-
-
-_ERROR_ITEMS = 2  # of the `end` of an event
-
-
-def _delta(
-    index: int,
-    text: str,
-    token_ids: Sequence[int],
-    finish: str | None,
-    stop_reason: str | int | None,
-    logprobs: Sequence[Sequence[tuple[int, str, float]]],
-    prompt: Sequence[Any] | None = None,
-) -> Delta:
-    reason = None if finish is None else _FINISHED[finish]
-    if not logprobs and prompt is None:
-        return Delta(index, text, token_ids, reason, stop_reason)
-    prompt_tokens = None if prompt is None else _prompt(*prompt)
-    return Delta(index, text, token_ids, reason, stop_reason, _logprobs(logprobs), prompt_tokens)
-
-
-def _prompt(
-    token_ids: Sequence[int],
-    text: str,
-    pieces: Sequence[str],
-    logprobs: Sequence[Sequence[tuple[int, str, float]]],
-) -> PromptTokens:
-    return PromptTokens(token_ids, text, pieces, _logprobs(logprobs))
-
-
-def _logprobs(logprobs: Sequence[Sequence[tuple[int, str, float]]]) -> list[list[TokenLogprob]]:
-    return [[TokenLogprob(*alternative) for alternative in token] for token in logprobs]
-
-
-def _error(code: int, text: str) -> ConchError:
-    kind = _CODES.get(code, Code.INTERNAL)
-    if kind is Code.INVALID_ARG:
-        return InvalidRequest(text)
-    return Unavailable(text) if kind is Code.UNAVAILABLE else BackendError(text, kind)
 
 
 def _params(request: GenerationRequest) -> dict[str, Any]:

@@ -14,10 +14,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from time import monotonic_ns
 from typing import Any
 
-from conch.backends.child.conch_child.ipc.wire import FrameDecoder, Message, WireError, encode
+from conch.backends.child.conch_child.ipc.wire import (
+    MAX_CHILD_HEADER_SIZE,
+    MAX_CHILD_PAYLOAD_SIZE,
+    MAX_VALUES,
+    Frame,
+    FrameDecoder,
+    Message,
+    WireError,
+    encode_to_child,
+)
 from conch.backends.processes.launch import Connection, Exit, Launcher, Process
+from conch.backends.processes.untrusted import parse_message
 from conch.errors import Code, ModelLoadError
 from conch.observability.logs import MODEL_LOGGER
 
@@ -28,6 +39,8 @@ _log = logging.getLogger(MODEL_LOGGER)
 _GRACE_S = 0.5
 
 _MAX_LINE_BYTES = 1 << 14
+# Time for the messages of one child per iteration of the event loop.
+_MAX_TURN_NS = 5_000_000
 
 
 class _HeldMessage:
@@ -44,7 +57,7 @@ class ChildProcess:
     """One process, from `start` to its exit. All methods belong to the event loop's thread.
 
     `on_message` is called with every message and its payload; if it raises, the child is killed. `on_exit` is called
-    once, after everything that the child had sent was delivered.
+    once, after everything that the child had sent was delivered. A message has up to `max_payload` bytes of tensors.
     """
 
     def __init__(
@@ -52,8 +65,11 @@ class ChildProcess:
         name: str,
         on_message: Callable[[Message, memoryview], None],
         on_exit: Callable[[Exit], None],
+        max_payload: int = MAX_CHILD_PAYLOAD_SIZE,
     ) -> None:
         self.name = name
+        self.max_values = MAX_VALUES  # in the header of a message
+        self.max_payload = max_payload
         self.alive = False  # from the launch until the exit is reported
         self.exit: Exit | None = None
         self._on_message = on_message
@@ -102,7 +118,7 @@ class ChildProcess:
         if self._held:
             self._held.append(_HeldMessage((message, payload, payload_size)))
         elif self._control is not None and not self._control.is_closing():
-            self._control.write(encode(message, payload, payload_size))
+            self._control.write(encode_to_child(message, payload, payload_size))
 
     def hold(self) -> Callable[..., None]:
         """Hold back later messages until the returned function is called, once.
@@ -118,7 +134,7 @@ class ChildProcess:
         while self._held and self._held[0].complete:
             frame = self._held.popleft().frame
             if frame and self._control is not None and not self._control.is_closing():
-                self._control.write(encode(*frame))
+                self._control.write(encode_to_child(*frame))
 
     def kill(self) -> None:
         """Kill the child and its process group, immediately or as soon as it is launched; no-op after its exit."""
@@ -293,32 +309,80 @@ class Backoff:
 
 
 class _Control(asyncio.Protocol):
-    """Reads messages from the socket."""
+    """Reads messages from the socket, and passes them to the owner for a limited time per iteration of the loop."""
 
     def __init__(self, owner: ChildProcess) -> None:
         self._owner = owner
-        self._decoder = FrameDecoder()
-        self._transport: asyncio.BaseTransport | None = None
+        self._decoder = FrameDecoder(self._parse, MAX_CHILD_HEADER_SIZE, owner.max_payload)
+        self._transport: Any = None
+        self._frames: deque[Frame] = deque()  # received, and not yet handled
+        self._waiting = False  # for the next iteration of the loop to handle them
+        self._refused = False
+        self._lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._owner.stream_opened(transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         try:
-            for message, payload in self._decoder.feed(data):
-                self._owner.received(message, payload)
+            self._frames.extend(self._decoder.feed(data))
         except WireError as error:
-            self._owner.log(logging.ERROR, f"killed: malformed IPC message: {error}")
-            self._owner.kill()
-        except Exception:
-            text = f"killed: error while handling one of its messages\n{traceback.format_exc()}"
-            self._owner.log(logging.ERROR, text)
-            self._owner.kill()
+            self._refuse(f"malformed IPC message: {error}")
+        if not self._waiting:
+            self._handle()
 
     def connection_lost(self, _: Exception | None) -> None:
-        assert self._transport is not None
-        self._owner.stream_closed(self._transport)
+        self._lost = True
+        if not self._waiting:
+            self._owner.stream_closed(self._transport)
+
+    def _parse(self, header: bytes) -> Message:
+        return parse_message(header, self._owner.max_values)
+
+    def _handle(self) -> None:
+        frames, started = self._frames, 0
+        while frames:
+            message, payload = frames.popleft()
+            try:
+                self._owner.received(message, payload)
+            except WireError as error:
+                self._refuse(f"malformed IPC message: {error}")
+            except Exception:
+                self._refuse(f"error while handling one of its messages\n{traceback.format_exc()}")
+            if frames:
+                now = monotonic_ns()
+                started = started or now
+                if now - started > _MAX_TURN_NS:
+                    self._wait()
+                    return
+
+    def _wait(self) -> None:
+        self._waiting = True
+        if not self._lost:
+            self._transport.pause_reading()
+        asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._waiting = False
+        self._handle()
+        if self._waiting:
+            return
+        if self._lost:
+            self._owner.stream_closed(self._transport)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _refuse(self, why: str) -> None:
+        """Kill the child, and read nothing more from it."""
+        self._refused = True
+        self._frames.clear()
+        self._owner.log(logging.ERROR, f"killed: {why}")
+        self._owner.kill()
+        if not self._lost:
+            self._transport.abort()
 
 
 class _Output(asyncio.Protocol):

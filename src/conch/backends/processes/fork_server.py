@@ -18,7 +18,8 @@ from pathlib import Path
 
 from conch.backends import child
 from conch.backends.child.conch_child.ipc import prctl
-from conch.backends.child.conch_child.ipc.wire import Message
+from conch.backends.child.conch_child.ipc.wire import Message, WireError
+from conch.backends.processes import untrusted
 from conch.backends.processes.environment import ChildEnvironment
 from conch.backends.processes.launch import Connection, Exit, Launcher, Process
 from conch.errors import Code, ModelLoadError
@@ -132,14 +133,20 @@ class ForkServer:
                 connection.close_child_ends()
                 try:
                     async with asyncio.timeout(self._limit_s):
-                        _, pid, error = await first
+                        born = await first
                 except TimeoutError:
                     self.stop()
                     raise ModelLoadError(f"the fork server has not forked within {self._limit_s:g} s") from None
                 except EOFError:
                     raise ModelLoadError(await self._explain_failure()) from None
-        if error:
-            raise ModelLoadError(f"cannot fork a process: {error}", Code.UNAVAILABLE)
+        try:
+            _, pid, error = untrusted.items(born, 3, "BORN")
+            text = untrusted.message_text(error, "an error")
+            pid = untrusted.integer(pid, 0 if text else 1, 2**31 - 1, "a process id")
+        except WireError as malformed:
+            raise ModelLoadError(f"the forked process sent a malformed IPC message: {malformed}") from None
+        if text:
+            raise ModelLoadError(f"cannot fork a process: {text}", Code.UNAVAILABLE)
         return _Forked(pid)
 
     def _request(self, name: str, connection: Connection, shared: Sequence[int]) -> None:

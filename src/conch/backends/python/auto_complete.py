@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from conch.backends.base import ModelSource
 from conch.backends.progress import reported
 from conch.backends.python.custom_metrics import InstanceMetrics
@@ -13,6 +15,7 @@ from conch.backends.python.environment import Environments
 from conch.backends.python.model_code import code_path
 from conch.backends.python.model_process import ModelProcess
 from conch.backends.python.settings import PythonSettings
+from conch.errors import ModelLoadError
 
 _METHOD = b"auto_complete_config"
 # A class that is imported or has a base class may have methods that this file does not mention.
@@ -36,7 +39,18 @@ async def complete(source: ModelSource, settings: PythonSettings, environments: 
     try:
         await process.start(launcher)
         what = f"auto_complete_config of model '{source.config.name}' is still running"
-        completed: dict[str, Any] = json.loads(await reported(name, what, process.complete(json.dumps(document))))
+        completed = await reported(name, what, process.complete(json.dumps(document)))
     finally:
         await process.kill()
-    return completed
+    return _document(name, completed)
+
+
+def _document(name: str, text: str) -> dict[str, Any]:
+    """Return the completed configuration, which comes from the model's process. Raises ModelLoadError."""
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ModelLoadError(f"{name}: the process sent a configuration that is not valid JSON: {error}") from None
+    if type(document) is not dict:
+        raise ModelLoadError(f"{name}: the process sent a configuration that is not a JSON object")
+    return document

@@ -10,6 +10,8 @@ from dataclasses import replace
 from time import monotonic_ns
 from typing import Any, TypeAlias
 
+from conch.backends.child.conch_child.ipc.wire import WireError
+from conch.backends.processes import untrusted
 from conch.observability.metrics.custom import MetricSample
 
 # When a sample was received, in monotonic nanoseconds, and the sample.
@@ -23,11 +25,13 @@ class InstanceMetrics:
         self._current: dict[int, _Timed] = {}
         self._past: list[MetricSample] = []
 
-    def update(self, samples: Iterable[tuple[Any, ...]]) -> None:
-        """Update the samples by those of a message; see `messages`."""
-        for number, *sample in samples:
+    def update(self, samples: Any) -> None:
+        """Update the samples by those of a message; see `messages`. Raises WireError."""
+        for fields in untrusted.array(samples, "samples"):
+            key, *sample = untrusted.array(fields, "a sample") or [None]
+            number = untrusted.integer(key, 0, untrusted.MAX_COUNT, "the number of a series")
             if sample:
-                self._current[number] = (monotonic_ns(), MetricSample(*sample))
+                self._current[number] = (monotonic_ns(), _sample(sample))
             else:
                 self._current.pop(number, None)
 
@@ -44,6 +48,21 @@ class InstanceMetrics:
     def timed_samples(self) -> list[_Timed]:
         """Return every sample with its time; a metric has one for the current process and one for all former ones."""
         return [*((0, sample) for sample in self._past), *self._current.values()]
+
+
+def _sample(fields: Any) -> MetricSample:
+    family, description, kind, labels, value, buckets = untrusted.items(fields, 6, "a sample")
+    if kind not in ("counter", "gauge", "histogram"):
+        raise WireError(f"unknown kind of metric {untrusted.shown(kind)}")
+    pairs = [untrusted.items(pair, 2, "a bucket") for pair in untrusted.array(buckets, "buckets")]
+    return MetricSample(
+        untrusted.name(family, "the name of a metric"),
+        untrusted.name(description, "the description of a metric"),
+        kind,
+        untrusted.labels(labels),
+        untrusted.number(value, "the value of a metric"),
+        tuple([(untrusted.number(bound, "a bound"), untrusted.number(count, "a count")) for bound, count in pairs]),
+    )
 
 
 def total(instances: Iterable[InstanceMetrics]) -> list[MetricSample]:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from time import monotonic_ns
-from typing import Any
+from typing import Any, TypeAlias
 
 from conch.backends.base import ModelSource
 from conch.backends.batch import Batch, Execution
 from conch.backends.child.conch_child.ipc.arena import Parcel
 from conch.backends.child.conch_child.ipc.wire import Message, WireError
 from conch.backends.child.conch_child.python import messages
+from conch.backends.processes import untrusted
 from conch.backends.processes.child_process import ChildProcess
 from conch.backends.python.arena_trimmer import ArenaTrimmer
 from conch.backends.python.custom_metrics import InstanceMetrics
@@ -21,11 +22,15 @@ from conch.backends.python.outgoing_bls import Executions, OutgoingCalls
 from conch.backends.python.pipeline_depth import PipelineDepth
 from conch.backends.python.settings import PythonSettings
 from conch.backends.python.tensor_exchange import TensorExchange
-from conch.errors import BackendError, Code, ConchError
+from conch.errors import BackendError, ConchError
 from conch.request import InferResponse
 from conch.sliced_copy import copy_in_slices
 
-_CODES = {code.value: code for code in Code}
+_MAX_KEY = 2**63 - 1
+_MAX_TIME_NS = 2**63 - 1
+
+# Key, execution if the request is in flight, whether final (None: rescheduled), and the answer.
+_Answer: TypeAlias = tuple[int, Execution | None, bool | None, InferResponse | ConchError | None]
 
 
 class InFlightRequests:
@@ -180,8 +185,9 @@ class InFlightRequests:
             send((messages.EXECUTE, released, requests), parcel.parts, parcel.size)
         else:
             send()
-            self._batches.remove(batch)
-            self._loop.call_soon(batch.release)
+            if batch in self._batches:  # else the process claims to have executed it
+                self._batches.remove(batch)
+                self._loop.call_soon(batch.release)
         for key, error in errors.items():
             execution = self._pending.pop(key, None)
             if execution is not None:
@@ -195,51 +201,77 @@ class InFlightRequests:
                 self.calls.caller_cancelled()
 
     def _executed(self, message: Message, payload: memoryview) -> None:
-        _, released, answers, samples, input_done, infer_done = message
+        _, released, encoded, samples, input_done, infer_done = untrusted.items(message, 6, "EXECUTED")
         if not self._batches:
             raise WireError("no batch is being executed")
-        self._busy_poll.answered()
-        batch = self._batches.popleft()
-        if released:
-            self._tensors.inputs.free(released)
+        untrusted.integer(input_done, 0, _MAX_TIME_NS, "the time when inputs were ready")
+        untrusted.integer(infer_done, input_done, _MAX_TIME_NS, "the time when execute ended")
+        # Everything is read before anything changes: a malformed message leaves its batch to `close`.
+        answers = self._read(encoded, payload)
+        self._release(released)
         if samples:
             self._metrics.update(samples)
+        self._busy_poll.answered()
+        batch = self._batches.popleft()
         # A batch that was sent ahead has waited for the one before it.
         batch.started = max(batch.started, self._last_done)
-        batch.input_done = input_done
-        batch.infer_done = self._last_done = infer_done
-        self._pipeline_depth.measured(infer_done - input_done)
+        now = monotonic_ns()
+        batch.input_done = min(max(input_done, batch.started), now)
+        batch.infer_done = self._last_done = min(max(infer_done, batch.input_done), now)
+        self._pipeline_depth.measured(batch.infer_done - batch.input_done)
         if self.calls is not None and self.calls:
             self.calls.executed()
         # Before the answers are delivered, so that the model works on the next batch meanwhile.
         batch.release()
-        self._deliver(answers, payload)
+        self._deliver(answers)
         self._trimmer.worked()
 
     def _answered(self, message: Message, payload: memoryview) -> None:
-        _, released, answers, samples = message
-        if released:
-            self._tensors.inputs.free(released)
+        _, released, encoded, samples = untrusted.items(message, 4, "ANSWERED")
+        answers = self._read(encoded, payload)
+        self._release(released)
         if samples:
             self._metrics.update(samples)
-        self._deliver(answers, payload)
+        self._deliver(answers)
 
-    def _deliver(self, answers: Sequence[tuple[Any, ...]], payload: memoryview) -> None:
+    def _release(self, released: Any) -> None:
+        for offset in untrusted.array(released, "released"):
+            untrusted.integer(offset, 0, _MAX_KEY, "a released offset")
+        if released:
+            self._tensors.inputs.free(released)
+
+    def _read(self, encoded: Any, payload: memoryview) -> list[_Answer]:
+        """Return the answers of a message. Raises WireError."""
         name, version = self._source.config.name, self._source.version
-        for key, final, error, outputs, parameters in answers:
-            execution = self._pending.get(key)
+        decoupled = self._source.config.decoupled
+        answers: list[_Answer] = []
+        for fields in untrusted.array(encoded, "answers"):
+            key, final, error, outputs, parameters = untrusted.items(fields, 5, "an answer")
+            execution = self._pending.get(untrusted.integer(key, 1, _MAX_KEY, "the key of an answer"))
+            if final is not None:
+                untrusted.flag(final, "whether an answer is the last")
             destinations = None if execution is None else execution.request.destinations
             # Also for a request that has ended: dropping the view of an output releases its shared memory.
-            tensors = self._tensors.decode(outputs, payload, destinations) if outputs else []
-            if execution is None:
+            tensors = [] if outputs is None else self._tensors.decode(outputs, payload, destinations)
+            answer: InferResponse | ConchError | None = None
+            request_id = "" if execution is None else execution.request.id
+            if error is not None:
+                code, text = untrusted.error_fields(error)
+                answer = BackendError(text, code)
+            elif outputs is not None:
+                read = untrusted.parameters(parameters)
+                answer = InferResponse(name, version, tensors, id=request_id, parameters=read)
+            if not decoupled and (final is False or (final and answer is None)):
+                raise WireError("a model that is not decoupled answers each request with one response or error")
+            answers.append((key, execution, final, answer))
+        return answers
+
+    def _deliver(self, answers: list[_Answer]) -> None:
+        for key, execution, final, answer in answers:
+            if execution is None or key not in self._pending:
                 continue
             if final is not False:
                 del self._pending[key]
-            answer: InferResponse | ConchError | None = None
-            if error is not None:
-                answer = BackendError(error[1], _CODES.get(error[0], Code.INTERNAL))
-            elif outputs is not None:
-                answer = InferResponse(name, version, tensors, id=execution.request.id, parameters=parameters)
             if final is None:
                 execution.reschedule()
             elif final:

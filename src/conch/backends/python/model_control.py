@@ -8,10 +8,14 @@ from conch.backends.base import ModelSource
 from conch.backends.bls import ModelCalls
 from conch.backends.child.conch_child.ipc.wire import Message
 from conch.backends.child.conch_child.python import messages
+from conch.backends.processes import untrusted
 from conch.backends.python.tensor_exchange import TensorExchange
-from conch.errors import ConchError
+from conch.errors import Code, ConchError
 
 _FILE_PREFIX = "file:"
+# Operations of one process that have not ended.
+_MAX_TASKS = 1000
+_MAX_KEY = 2**63 - 1
 
 Operation: TypeAlias = Callable[[str, Any, dict[str, bytes]], Any]
 
@@ -33,11 +37,19 @@ class ModelControls:
 
     def handle(self, message: Message, payload: memoryview, tensors: TensorExchange) -> None:
         """Start the operation of a CONTROL message in a task that answers it. Raises WireError."""
-        _, key, kind, name, argument, placed = message
-        files = {
-            path.removeprefix(_FILE_PREFIX): bytes(tensors.data(path, place, size, payload))
-            for path, place, size in placed
-        }
+        _, key, kind, given, argument, placed = untrusted.items(message, 6, "CONTROL")
+        untrusted.integer(key, 0, _MAX_KEY, "the key of a call")
+        untrusted.integer(kind, messages.LOAD, messages.ASK, "an operation")
+        name = untrusted.name(given, "the name of a model")
+        if kind == messages.UNLOAD:
+            untrusted.flag(argument, "whether to unload dependents")
+        else:
+            untrusted.text(argument, "the argument of an operation")
+        files = dict(_file(fields, tensors, payload) for fields in untrusted.array(placed, "files"))
+        if len(self._tasks) >= _MAX_TASKS:
+            error = (Code.UNAVAILABLE.value, f"the model waits for {_MAX_TASKS} of its loads and unloads already")
+            self._send((messages.CONTROLLED, key, error, None))
+            return
         task = asyncio.ensure_future(self._answer(key, self._operations[kind](name, argument, files)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -55,3 +67,11 @@ class ModelControls:
     @property
     def _waiting_model(self) -> ModelSource | None:
         return self._source if self.initializing else None
+
+
+def _file(fields: Any, tensors: TensorExchange, payload: memoryview) -> tuple[str, bytes]:
+    """Return path and content of a file that replaces one in the repository. Raises WireError."""
+    path, place, size = untrusted.items(fields, 3, "a file")
+    untrusted.name(path, "the path of a file")
+    untrusted.integer(size, 0, untrusted.MAX_COUNT, "the size of a file")
+    return path.removeprefix(_FILE_PREFIX), bytes(tensors.data(path, place, size, payload))

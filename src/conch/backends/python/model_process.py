@@ -9,8 +9,9 @@ from typing import Any
 
 from conch.backends.base import InstancePlan, ModelSource
 from conch.backends.batch import Batch
-from conch.backends.child.conch_child.ipc.wire import Message
+from conch.backends.child.conch_child.ipc.wire import Message, WireError
 from conch.backends.child.conch_child.python import messages
+from conch.backends.processes import untrusted
 from conch.backends.processes.child_process import ChildProcess
 from conch.backends.processes.launch import Exit, Launcher
 from conch.backends.python.custom_metrics import InstanceMetrics
@@ -54,18 +55,20 @@ class ModelProcess:
         self._child = ChildProcess(name, self._received, self._exited)
         self.requests = InFlightRequests(self._child, source, settings, metrics, calls)
         self._log_level = _log.getEffectiveLevel()
-        self._reply: asyncio.Future[Message] = self._loop.create_future()
+        # Error text, and what else INITIALIZED or COMPLETED holds.
+        self._reply: asyncio.Future[tuple[str, bool | str]] = self._loop.create_future()
+        self._awaited = 0  # the type of message that replies
         self._readiness: asyncio.Future[bool] | None = None
         self._last_readiness = True
         self._has_is_ready = False
         self._stopping = False
         self._handlers: dict[int, Callable[[Message, memoryview], None]] = {
             **self.requests.handlers,
-            messages.SAMPLES: lambda message, _: self._metrics.update(message[1]),
+            messages.SAMPLES: lambda message, _: self._metrics.update(untrusted.items(message, 2, "SAMPLES")[1]),
             messages.LOG: self._logged,
             messages.READINESS: self._readiness_received,
-            messages.INITIALIZED: self._replied,
-            messages.COMPLETED: self._replied,
+            messages.INITIALIZED: self._initialized,
+            messages.COMPLETED: self._completed,
         }
 
     def __repr__(self) -> str:
@@ -113,7 +116,9 @@ class ModelProcess:
         options = self._options()
         options["decoupled"] = source.config.decoupled
         options["outputs"] = [spec.name for spec in source.config.outputs]
-        _, error, self._has_is_ready = await self._request((messages.INITIALIZE, arguments, options), "initialize")
+        message = (messages.INITIALIZE, arguments, options)
+        error, has_is_ready = await self._request(message, messages.INITIALIZED, "initialize")
+        self._has_is_ready = bool(has_is_ready)
         if self.requests.calls is not None:
             self.requests.calls.controls.initializing = False
         if error:
@@ -122,7 +127,7 @@ class ModelProcess:
     async def complete(self, document: str) -> str:
         """Return a configuration (JSON) completed by `auto_complete_config`. Raises ModelLoadError with the cause."""
         message = (messages.COMPLETE, self._options(), document)
-        _, error, completed = await self._request(message, "auto_complete_config")
+        error, completed = await self._request(message, messages.COMPLETED, "auto_complete_config")
         if error:
             raise ModelLoadError(f"auto_complete_config of model '{self._source.config.name}' failed: {error}")
         return str(completed)
@@ -181,7 +186,8 @@ class ModelProcess:
             "busy_poll_ns": self._settings.busy_poll_us * 1000,
         }
 
-    async def _request(self, message: Message, what: str) -> Message:
+    async def _request(self, message: Message, reply: int, what: str) -> tuple[str, bool | str]:
+        self._awaited = reply
         self._child.send(message)
         try:
             return await asyncio.wait_for(self._reply, self._settings.start_timeout_s)
@@ -192,18 +198,35 @@ class ModelProcess:
             ) from None
 
     def _received(self, message: Message, payload: memoryview) -> None:
-        self._handlers[message[0]](message, payload)
+        handler = self._handlers.get(message[0])
+        if handler is None:
+            raise WireError(f"a message of the unknown type {message[0]!r:.40}")
+        handler(message, payload)
 
-    def _replied(self, message: Message, _: memoryview) -> None:
-        if not self._reply.done():
-            self._reply.set_result(message)
+    def _initialized(self, message: Message, _: memoryview) -> None:
+        _, error, has_is_ready = untrusted.items(message, 3, "INITIALIZED")
+        self._replied(messages.INITIALIZED, error, untrusted.flag(has_is_ready, "whether the model has is_ready"))
+
+    def _completed(self, message: Message, _: memoryview) -> None:
+        _, error, document = untrusted.items(message, 3, "COMPLETED")
+        self._replied(messages.COMPLETED, error, untrusted.text(document, "the completed configuration"))
+
+    def _replied(self, kind: int, error: Any, value: bool | str) -> None:
+        text = untrusted.message_text(error, "an error")
+        if kind != self._awaited or (self._reply.done() and not self._reply.cancelled()):
+            raise WireError("a reply to no request")
+        if not self._reply.cancelled():  # by a timeout
+            self._reply.set_result((text, value))
 
     def _logged(self, message: Message, _: memoryview) -> None:
-        _, level, file, line, text = message
-        self._child.log(level, text, f"{file}:{line}")
+        _, level, file, line, text = untrusted.items(message, 5, "LOG")
+        untrusted.integer(level, messages.VERBOSE, messages.ERROR, "a level of the log")
+        untrusted.integer(line, 0, untrusted.MAX_COUNT, "a line")
+        text = untrusted.message_text(text, "a line of the log")
+        self._child.log(level, text, f"{untrusted.name(file, 'a file')}:{line}")
 
     def _readiness_received(self, message: Message, _: memoryview) -> None:
-        self._last_readiness = bool(message[1])
+        self._last_readiness = untrusted.flag(untrusted.items(message, 2, "READINESS")[1], "whether the model is ready")
         if self._readiness is not None and not self._readiness.done():
             self._readiness.set_result(self._last_readiness)
         self._readiness = None

@@ -16,6 +16,7 @@ from conch.backends.child.conch_child.ipc.arena import Parcel
 from conch.backends.child.conch_child.ipc.wire import Message, WireError
 from conch.backends.child.conch_child.python import messages
 from conch.backends.child.conch_child.python.messages import weight_of
+from conch.backends.processes import untrusted
 from conch.backends.processes.child_process import ChildProcess
 from conch.backends.python.model_control import ModelControls
 from conch.backends.python.tensor_exchange import TensorExchange
@@ -26,8 +27,12 @@ from conch.sliced_copy import copy_in_slices
 # Concurrent calls of an instance, as in Triton; further ones wait. Decoupled calls do not count: they may stay open for
 # any time.
 _MAX_RUNNING = 32
+# Open calls of an instance, with those that wait and decoupled ones.
+_MAX_OPEN = 10_000
 # Bytes of responses in the calling process that the model has not read.
 _MAX_UNREAD_BYTES = 256 * 2**20
+_MAX_KEY = 2**63 - 1
+_MAX_UINT64 = 2**64 - 1
 
 # Returns the requests in flight that have these keys, all of them if there are no keys.
 Executions: TypeAlias = Callable[[Sequence[int]], Sequence[Execution]]
@@ -50,7 +55,7 @@ class OutgoingCalls:
         self.controls = ModelControls(calls, child.send, instance.plan.source)
         self.handlers: dict[int, Callable[[Message, memoryview], None]] = {
             messages.CALL: self._call,
-            messages.CANCEL_CALL: lambda message, _: self._cancel(message[1]),
+            messages.CANCEL_CALL: self._cancel_call,
             messages.READ: self._read,
             messages.CONTROL: self._control,
         }
@@ -86,31 +91,25 @@ class OutgoingCalls:
 
     def _call(self, message: Message, payload: memoryview) -> None:
         assert self._tensors is not None
-        _, released, key, callers, holds, many, fields = message
-        name, version, request_id, correlation_id, flags, timeout_us, parameters, outputs, traced, inputs = fields
-        if released:
-            self._tensors.inputs.free(released)
-        if key in self._open:
+        _, released, key, given, waits, any_number, fields = untrusted.items(message, 7, "CALL")
+        request, traced = _request(fields, self._tensors, payload)
+        callers: Sequence[int] = untrusted.integers(given, 0, _MAX_KEY, "the key of a caller")
+        holds, many = untrusted.flag(waits, "holds"), untrusted.flag(any_number, "many")
+        if untrusted.integer(key, 0, _MAX_KEY, "the key of a call") in self._open:
             raise WireError(f"call {key} is open already")
+        offsets = untrusted.integers(released, 0, untrusted.MAX_COUNT, "a released offset")
+        if offsets:
+            self._tensors.inputs.free(offsets)
         self.ever_called = True
-        request = InferRequest(
-            name,
-            self._tensors.decode(inputs, payload),
-            version=None if version == -1 else version,
-            id=request_id,
-            outputs=outputs,
-            parameters=parameters,
-            correlation_id=correlation_id,
-            flags=flags,
-            timeout_us=timeout_us,
-        )
         # A call from a thread of a decoupled model does not name its callers; the traced request stands for them.
         callers = callers or ((traced,) if traced else ())
         outgoing = _Outgoing(self, key, request, self._executions(callers), holds, many)
         if traced:
             outgoing.span = next((execution.request.span for execution in self._executions((traced,))), None)
         self._open[key] = outgoing
-        if not many and self._running >= _MAX_RUNNING:
+        if len(self._open) > _MAX_OPEN:
+            outgoing.respond(Unavailable(f"the model has {_MAX_OPEN} calls open already"), True)
+        elif not many and self._running >= _MAX_RUNNING:
             self._waiting.append(outgoing)
         else:
             self._start(outgoing)
@@ -206,14 +205,40 @@ class OutgoingCalls:
             outgoing.request = None
             outgoing.respond(Cancelled("the call was cancelled"), True)
 
+    def _cancel_call(self, message: Message, _: memoryview) -> None:
+        self._cancel(untrusted.integer(untrusted.items(message, 2, "CANCEL_CALL")[1], 0, _MAX_KEY, "the key of a call"))
+
     def _read(self, message: Message, _: memoryview) -> None:
-        outgoing = self._open.get(message[1])
+        _, key, weight = untrusted.items(message, 3, "READ")
+        outgoing = self._open.get(untrusted.integer(key, 0, _MAX_KEY, "the key of a call"))
         if outgoing is not None:
-            outgoing.unread -= message[2]
+            outgoing.unread -= untrusted.integer(weight, 0, outgoing.unread, "the weight of what was read")
 
     def _control(self, message: Message, payload: memoryview) -> None:
         assert self._tensors is not None
         self.controls.handle(message, payload, self._tensors)
+
+
+def _request(fields: Any, tensors: TensorExchange, payload: memoryview) -> tuple[InferRequest, int]:
+    """Return the request of a call, and the key of the traced request. Raises WireError."""
+    name, version, request_id, correlation_id, flags, timeout_us, parameters, outputs, traced, inputs = untrusted.items(
+        fields, 10, "the fields of a call"
+    )
+    untrusted.integer(version, -1, _MAX_KEY, "a version")
+    if type(correlation_id) is not str:
+        untrusted.integer(correlation_id, 0, _MAX_UINT64, "a correlation id")
+    request = InferRequest(
+        untrusted.name(name, "the name of a model"),
+        tensors.decode(inputs, payload),
+        version=None if version == -1 else version,
+        id=untrusted.text(request_id, "the id of a request"),
+        outputs=tuple(untrusted.names(outputs, "the name of an output")),
+        parameters=untrusted.parameters(parameters),
+        correlation_id=correlation_id,
+        flags=untrusted.integer(flags, 0, 2**32 - 1, "flags"),
+        timeout_us=untrusted.integer(timeout_us, 0, _MAX_UINT64, "a timeout"),
+    )
+    return request, untrusted.integer(traced, 0, _MAX_KEY, "the key of a traced request")
 
 
 class _Outgoing:

@@ -1,11 +1,12 @@
 """Tensors of requests and responses in shared memory: the server's ends of the two arenas of one process."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from conch.backends.child.conch_child.ipc.arena import ArenaReader, ArenaWriter, Parcel, create
-from conch.backends.child.conch_child.ipc.wire import WireError
+from conch.backends.child.conch_child.ipc.wire import MAX_PAYLOAD_SIZE, WireError
+from conch.backends.processes import untrusted
 from conch.errors import ConchError
 from conch.request import InferRequest
 from conch.sliced_copy import MIN_SLICED_BYTES, SlicedCopy
@@ -91,22 +92,24 @@ class TensorExchange:
         errors = {copy.key: copy.error for copy in parcel.copies or () if copy.error is not None}
         for encoded in [each for each in requests if each[0] in errors]:
             requests.remove(encoded)
-            self.inputs.free(place for *_, place, _ in encoded[8] if place >= 0)
+            self.inputs.discard(place for *_, place, _ in encoded[8] if place >= 0)
         return errors
 
     def decode(
         self,
-        outputs: Iterable[tuple[Any, ...]],
+        outputs: Any,
         payload: memoryview,
         destinations: Mapping[str, Destination] | None = None,
     ) -> list[Tensor]:
         """Return the tensors of a response or a BLS call: views of the message, or of shared memory until they die.
 
         Outputs that the process has written to the client's shared memory (`destinations`) refer to it. Raises
-        WireError for a tensor outside of the message or the memory.
+        WireError for a description that is not valid, or a tensor outside of the message or the memory.
         """
         tensors = []
-        for name, datatype, shape, place, size in outputs:
+        for output in untrusted.array(outputs, "tensors"):
+            name, datatype, shape, place, size = untrusted.items(output, 5, "a tensor")
+            untrusted.check_tensor(name, datatype, shape, size)
             if place is not None:
                 tensors.append(Tensor(name, datatype, shape, self.data(name, place, size, payload)))
             elif destinations is not None:
@@ -118,6 +121,7 @@ class TensorExchange:
 
     def data(self, name: str, place: int, size: int, payload: memoryview) -> memoryview:
         """Return the data at a place in shared memory, or in the message. Raises WireError if it is outside of them."""
+        untrusted.integer(place, -MAX_PAYLOAD_SIZE, untrusted.MAX_COUNT, "the place of a tensor")
         data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]
         if len(data) != size:
             raise WireError(f"'{name}' ends outside of its message")

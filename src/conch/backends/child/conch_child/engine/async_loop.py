@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Optional
 
-from ..ipc.wire import READ_SIZE, FrameDecoder, Message, encode
+from ..ipc.wire import READ_SIZE, FrameDecoder, Message, encode_to_server, shortened
 from . import messages
 from .driver import Event, Prompt, Refused
+from .steps import encode_step
 
 # Deltas of a request, and its usage with the last of them. See `messages`.
 Chunk = tuple[tuple[Any, ...], Optional[tuple[int, int, int]]]
@@ -67,12 +68,15 @@ class LoopEngine(ABC):
 
     def log(self, level: int, text: str) -> None:
         """Send a log line to the server."""
-        self._writer.write(encode((messages.LOG, level, text)))
+        self._writer.write(encode_to_server((messages.LOG, level, shortened(text))))
 
     def _flush(self) -> None:
         events, self._events = self._events, []
         self._flush_scheduled = False
-        self._writer.write(encode((messages.STEP, events, self.stats())))
+        frames, refused = encode_step(events, self.stats())
+        self._writer.write(frames)
+        for key in refused:
+            self.abort(key)
 
 
 class AsyncEngine(LoopEngine):
@@ -163,12 +167,12 @@ async def _serve(
     except Exception as error:
         text = error.text if isinstance(error, Refused) else f"{type(error).__name__}: {error}".rstrip()
         if not isinstance(error, Refused):
-            writer.write(encode((messages.LOG, messages.ERROR, traceback.format_exc().rstrip())))
-        writer.write(encode((messages.LOADED, text, {})))
+            writer.write(encode_to_server((messages.LOG, messages.ERROR, shortened(traceback.format_exc().rstrip()))))
+        writer.write(encode_to_server((messages.LOADED, shortened(text), {})))
         writer.close()
         await writer.wait_closed()
         return
-    writer.write(encode((messages.LOADED, "", engine.info)))
+    writer.write(encode_to_server((messages.LOADED, "", engine.info)))
     try:
         running = all(engine.handle(message) for message in backlog)
         while running:

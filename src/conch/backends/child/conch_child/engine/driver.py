@@ -88,8 +88,8 @@ class Driver(ABC):
         """Load the model and return the fields of `EngineInfo`. Raises Refused with the cause.
 
         `options`: "name" and "version" of the model, its "directory", the "parameters" of its configuration, a
-        "scratch" folder of the process. The server removes the shared memory named in the returned "shared_memory"
-        when the process ends.
+        "scratch" folder of the process. The server removes that folder, and the shared memory that the process
+        maps after the load, when the process ends.
         """
 
     @abstractmethod

@@ -8,9 +8,10 @@ import traceback
 from importlib import import_module
 from typing import Any
 
-from ..ipc.wire import READ_SIZE, FrameDecoder, Message, encode
+from ..ipc.wire import READ_SIZE, FrameDecoder, Message, encode_to_server, shortened
 from . import messages
 from .driver import Driver, Event, Refused
+from .steps import encode_step
 
 
 def serve(connection: socket.socket) -> None:
@@ -29,19 +30,20 @@ def serve(connection: socket.socket) -> None:
         return
 
     def log(level: int, text: str) -> None:
-        connection.sendall(encode((messages.LOG, level, text)))
+        connection.sendall(encode_to_server((messages.LOG, level, shortened(text))))
 
     driver: Driver = module.driver(log)
     try:
         info = driver.load(options)
     except Refused as refused:
-        connection.sendall(encode((messages.LOADED, refused.text, {})))
+        connection.sendall(encode_to_server((messages.LOADED, shortened(refused.text), {})))
         return
     except Exception as error:
         log(messages.ERROR, traceback.format_exc().rstrip())
-        connection.sendall(encode((messages.LOADED, f"{type(error).__name__}: {error}", {})))
+        text = shortened(f"{type(error).__name__}: {error}")
+        connection.sendall(encode_to_server((messages.LOADED, text, {})))
         return
-    connection.sendall(encode((messages.LOADED, "", info)))
+    connection.sendall(encode_to_server((messages.LOADED, "", info)))
     _StepLoop(connection, decoder, driver).run(backlog)
 
 
@@ -111,4 +113,7 @@ class _StepLoop:
         stats = self._driver.stats()
         if events or stats != self._last_stats:
             self._last_stats = stats
-            self._connection.sendall(encode((messages.STEP, events, stats)))
+            frames, refused = encode_step(events, stats)
+            self._connection.sendall(frames)
+            for key in refused:
+                self._driver.abort(key)

@@ -154,6 +154,10 @@ class PendingCalls:
         except OSError:
             del self._in_flight[call.key]
             raise TritonModelException(_SERVER_GONE) from None
+        except ValueError as error:
+            del self._in_flight[call.key]
+            parcel.discard(0)
+            raise TritonModelException(str(error)) from None
 
     def _answered(self, message: Message, payload: memoryview) -> None:
         _, released, (key, final, error, outputs, parameters) = message

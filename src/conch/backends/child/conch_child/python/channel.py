@@ -18,7 +18,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional
 
 from ..ipc import heap
 from ..ipc.arena import ArenaReader, ArenaWriter, Parcel
-from ..ipc.wire import READ_SIZE, Frame, FrameDecoder, Message, encode
+from ..ipc.wire import READ_SIZE, Frame, FrameDecoder, Message, encode_to_server
 from . import messages
 from .regions import RegionWriter
 
@@ -139,9 +139,9 @@ class Channel:
     def transmit(self, message: Message, parcel: Any = None) -> None:
         """Send a message; the caller holds `writing`."""
         if parcel is None or not parcel.size:
-            self._connection.sendall(encode(message))
+            self._connection.sendall(encode_to_server(message))
         else:
-            self._connection.sendall(encode(message, parcel.parts, parcel.size))
+            self._connection.sendall(encode_to_server(message, parcel.parts, parcel.size))
 
     def parcel(self) -> Parcel:
         """Return an empty parcel for a frame's tensors."""

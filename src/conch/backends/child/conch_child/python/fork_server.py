@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import List, Tuple
 
 from ..ipc import prctl, sandbox
-from ..ipc.wire import encode
+from ..ipc.wire import encode_to_server
 from . import messages
 
 # Control socket, standard output, standard error, and the two arenas.
@@ -119,4 +119,4 @@ def _wait_for_exit(pid: int) -> None:
 def _report(control: int, pid: int, error: str) -> None:
     """Send the process id, or the error, as the process's first message."""
     with suppress(OSError):  # the server has closed the socket
-        os.write(control, encode((messages.BORN, pid, error)))
+        os.write(control, encode_to_server((messages.BORN, pid, error)))

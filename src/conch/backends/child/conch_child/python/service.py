@@ -92,7 +92,10 @@ class MessageLoop:
                 document = json.dumps(config.as_dict())
         except BaseException as failure:
             error = describe(failure)
-        self._channel.send((messages.COMPLETED, error, document))
+        try:
+            self._channel.send((messages.COMPLETED, error, document))
+        except ValueError as failure:
+            self._channel.send((messages.COMPLETED, describe(failure), ""))
 
     def _check_ready(self, _: Message) -> None:
         self._channel.send((messages.READINESS, self._host.is_ready()))

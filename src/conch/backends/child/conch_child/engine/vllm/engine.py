@@ -29,7 +29,6 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 from .. import cache_size, messages
 from ..async_loop import LoopEngine
 from ..driver import Prompt, Refused, completion_room, describe_prompt, max_prompt_tokens, prompt_only_event
-from ..shared_memory import shared_memory
 from .arguments import read_adapters, read_arguments
 
 _SAME_NAME = (
@@ -221,7 +220,6 @@ class VllmEngine(LoopEngine):
             "supported_params": _SUPPORTED_PARAMS,
             "max_logprobs": config.model_config.max_logprobs,
             "priorities": config.scheduler_config.policy == "priority",
-            "shared_memory": shared_memory(),
         }
 
 

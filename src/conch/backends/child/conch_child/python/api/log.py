@@ -6,6 +6,7 @@ import os
 import sys
 from enum import IntEnum
 
+from ...ipc.wire import shortened
 from .. import messages
 from .arguments import CallSignature
 from .errors import TritonModelException
@@ -80,4 +81,4 @@ def _log(level: int, message: str, signature: CallSignature) -> None:
         os.write(2, "{}:{}] {}\n".format(file, line, message).encode(errors="replace"))
         return
     if level >= session.log_level:
-        session.channel.send((messages.LOG, level, file, line, message))
+        session.channel.send((messages.LOG, level, file, line, shortened(message)))

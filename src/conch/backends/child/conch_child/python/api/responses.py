@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
 from ...ipc.arena import MAX_INLINE_BYTES, Parcel
+from ...ipc.wire import shortened
 from .. import messages
 from ..channel import Channel
 from .arguments import CallSignature
@@ -211,8 +212,14 @@ class ResponseWriter:
                 del outcome
             answers.reverse()
             released = self.channel.inputs.take_released()
-            message = (messages.EXECUTED, released, tuple(answers), self._metrics.take(), input_done, infer_done)
-            self.channel.transmit(message, parcel)
+            samples = self._metrics.take()
+            try:
+                message = (messages.EXECUTED, released, answers, samples, input_done, infer_done)
+                self.channel.transmit(message, parcel)
+            except ValueError as error:  # too large
+                parcel.discard(0)
+                failed = [(answer[0], *self._failed(error)) for answer in answers]
+                self.channel.transmit((messages.EXECUTED, released, failed, samples, input_done, infer_done))
         self._flush()
 
     def abandon(self, key: int) -> None:
@@ -244,7 +251,13 @@ class ResponseWriter:
             last = final or not self.decoupled
             answer = self._encode(parcel, responder, response, last)
         released = self.channel.inputs.take_released()
-        self.channel.transmit((messages.ANSWERED, released, (answer,), self._metrics.take()), parcel)
+        samples = self._metrics.take()
+        try:
+            self.channel.transmit((messages.ANSWERED, released, (answer,), samples), parcel)
+        except ValueError as error:  # too large
+            parcel.discard(0)
+            self.channel.transmit((messages.ANSWERED, released, (), samples))
+            raise TritonModelException("Unable to send response: {}".format(error)) from None
         responder.answered = answer[1]
 
     def _final_answer(
@@ -253,17 +266,22 @@ class ResponseWriter:
         if outcome is None:
             return responder.key, None, None, None, None
         if isinstance(outcome, TritonError):
-            return responder.key, True, (int(outcome.code()), outcome.message()), None, None
+            return responder.key, True, (int(outcome.code()), shortened(outcome.message())), None, None
         try:
             return self._encode(parcel, responder, outcome, True)
         except Exception as error:  # arrays may hold anything; an invalid one must fail only its own response
-            text = "Failed to send the response of model instance '{}': {}".format(self._instance_name, error)
-            return responder.key, True, (int(TritonError.INTERNAL), text), None, None
+            return (responder.key, *self._failed(error))
+
+    def _failed(self, error: Exception) -> Answer:
+        """Return the fields of an answer after the key, for a response that cannot be sent."""
+        text = shortened("Failed to send the response of model instance '{}': {}".format(self._instance_name, error))
+        return True, (int(TritonError.INTERNAL), text), None, None
 
     def _encode(self, parcel: Parcel, responder: Responder, response: InferenceResponse, final: bool) -> Answer:
         error = response.error()
         if error is not None:
-            return responder.key, final, (int(error.code()), error.message()), None, response.parameter_values()
+            text = shortened(error.message())
+            return responder.key, final, (int(error.code()), text), None, response.parameter_values()
         names = responder.requested or self.output_names
         # All tensors are encoded before the first is placed, so that an exception leaks no block.
         encoded = [tensor.wire() for tensor in response.output_tensors() if not names or tensor.name() in names]
@@ -294,9 +312,13 @@ def checked_parameters(parameters: Optional[Dict[str, Any]]) -> Optional[Dict[st
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException("Expect parameters keys to have type str, found type {}".format(type(key)))
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise TritonModelException(
+                "Expect parameters values of 64 bits, found an integer of {} bits".format(value.bit_length() + 1)
+            )
         for kind in (bool, int, float, str):
             if isinstance(value, kind):
-                checked[str(key)] = kind(value)  # marshal does not support subclasses, such as numpy's
+                checked[str(key)] = kind(value)  # subclasses, such as numpy's, have other representations
                 break
         else:
             raise TritonModelException(

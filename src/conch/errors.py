@@ -10,7 +10,8 @@
     │   ├── QueueTimeout            queued for longer than the queue policy allows
     │   ├── LimitExceeded           over an enforced limit of requests or tokens per second
     │   ├── Exhausted               out of memory
-    │   └── ModelLoading            the model is being loaded
+    │   ├── ModelLoading            the model is being loaded
+    │   └── Unreachable             another server does not answer, such as that of a repository
     ├── Cancelled                   by the caller, or because it disconnected
     ├── BackendError                a model failed during the execution
     │   └── ProcessDied             the process of the model or engine exited
@@ -89,6 +90,10 @@ class Unavailable(ConchError):
 
     code = Code.UNAVAILABLE
     by_server = True
+
+
+class Unreachable(Unavailable):
+    """Another server does not answer, or reports an internal error. A refusal is not Unreachable."""
 
 
 class QueueFull(Unavailable):

@@ -88,7 +88,7 @@ class Server:
         self._shared_memory = SharedMemory() if options.allow_client_shm else None
         self._observer = Observer()
         self._budget = BodyBudget(options.request_memory_limit or default_request_memory())
-        self._log = log or logs.LogSettings.of(options)
+        self._log = log or _log_settings(options)
         self._codecs = OffloadPool("codec", memory_bytes=worker_memory(default_workers(), MAX_WORKER_MEMORY_BYTES))
         self._prompts = ChatPrompts()
         self._lag = LoopLag(alarm=alarm)
@@ -143,7 +143,7 @@ class Server:
             self._watchers.append(asyncio.create_task(self._keys.watch()))
         await self._limits.start()
         self._lag.start()
-        self._accelerators = server_monitor(self._options, self._model_processes)
+        self._accelerators = self._accelerator_monitor()
         if self._accelerators is not None:
             self._accelerators.start()
         parts = Parts(
@@ -327,6 +327,17 @@ class Server:
                 in_process.append((name, version))
         return [*found, server_process(os.getpid(), in_process)]
 
+    def _accelerator_monitor(self) -> AcceleratorMonitor | None:
+        options = self._options
+        if not (options.allow_metrics and options.allow_gpu_metrics):
+            return None
+        return server_monitor(
+            self._model_processes,
+            dcgm_names=options.dcgm_names,
+            interval_ms=options.metrics_interval_ms,
+            host_proc=options.host_proc,
+        )
+
     def _of_file(self) -> Iterator[Family]:
         return iter(()) if self._declared is None else self._declared.families()
 
@@ -419,7 +430,8 @@ def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
 
     Threads, such as that of a load, cannot be cancelled: if one does not end in time, the process exits.
     """
-    log = logs.configure(options)
+    log = _log_settings(options)
+    logs.configure(log)
     _log.info("Conch %s", build_line())
     raise_file_limit()
     for notice in (*options.notices, *ineffective_settings(one.backend for one in options.backend_config)):
@@ -480,3 +492,14 @@ def _reduce_collections() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+def _log_settings(options: ServerOptions) -> logs.LogSettings:
+    return logs.LogSettings(
+        options.log_file,
+        options.log_info,
+        options.log_warning,
+        options.log_error,
+        options.log_verbose,
+        options.log_format,
+    )

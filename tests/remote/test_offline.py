@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from conch.cli.repository.command import repo
-from conch.errors import Unavailable
+from conch.errors import Unavailable, Unreachable
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.listing import Contents, RemoteFile
 from conch.repository.remote.mirror import Mirror, open_mirror
-from conch.repository.remote.source import Unreachable
 from conch.repository.store import Repository
 from tests.remote.peers import IDENTITY, S3, FaultyProxy, HttpPeer, Reply, archive_server
 from tests.remote.test_http_archive import tarred

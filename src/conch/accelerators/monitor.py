@@ -26,7 +26,6 @@ from conch.accelerators.sampler import Sampler
 from conch.metric_catalog.catalog import all_metrics
 from conch.metric_catalog.gpu import DEVICE_UP
 from conch.observability.metrics.exposition import Family, Point
-from conch.options.server_options import ServerOptions
 
 NVIDIA = "nvidia"
 # Absent vendors that count as failures: none of a server; of an exporter all if it finds no vendor, or each one named.
@@ -179,21 +178,18 @@ class AcceleratorMonitor:
 
 
 def server_monitor(
-    options: ServerOptions, processes: Callable[[], Sequence[AttributedProcess]]
+    processes: Callable[[], Sequence[AttributedProcess]], *, dcgm_names: str, interval_ms: float, host_proc: str
 ) -> AcceleratorMonitor | None:
-    """Return the monitor of a server's metrics; None if there is nothing to sample, or they are disabled.
+    """Return the monitor of a server's metrics; None if there is nothing to sample.
 
-    `processes` returns those of the server and its models.
+    `processes` returns those of the server and its models; `host_proc` is the host's /proc in a container, or "".
     """
-    if not (options.allow_metrics and options.allow_gpu_metrics):
-        return None
     present = present_vendors()
     if not present:
         return None
-    names = options.dcgm_names
-    view = None if names == "off" else DcgmView(cast("DcgmNames", names), socket.gethostname())
-    interval_s = max(options.metrics_interval_ms / 1000, MIN_INTERVAL_S)
-    models = ModelAttribution(processes, interval_s, Path(options.host_proc) if options.host_proc else None)
+    view = None if dcgm_names == "off" else DcgmView(cast("DcgmNames", dcgm_names), socket.gethostname())
+    interval_s = max(interval_ms / 1000, MIN_INTERVAL_S)
+    models = ModelAttribution(processes, interval_s, Path(host_proc) if host_proc else None)
     return AcceleratorMonitor(
         present, interval_s, dcgm=view, triton_names=True, models=models, tool_interval_s=_TOOL_INTERVAL_S
     )

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from conch.errors import ConfigError
-from conch.options.server_options import ServerOptions
 
 CATEGORIES = frozenset(
     {
@@ -81,21 +80,19 @@ class Restrictions:
         return secret.header
 
 
-def http_restrictions(options: ServerOptions) -> Restrictions:
-    """Return the restrictions of the HTTP port. Raises ConfigError."""
-    return Restrictions(options.http_restricted_api, flag="--http-restricted-api")
+def http_restrictions(values: Iterable[str]) -> Restrictions:
+    """Return the restrictions of the HTTP port: `--http-restricted-api`. Raises ConfigError."""
+    return Restrictions(values, flag="--http-restricted-api")
 
 
-def grpc_restrictions(options: ServerOptions) -> Restrictions:
-    """Return the restrictions of the gRPC port. Raises ConfigError."""
-    return Restrictions(
-        options.grpc_restricted_protocol, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"
-    )
+def grpc_restrictions(values: Iterable[str]) -> Restrictions:
+    """Return the restrictions of the gRPC port: `--grpc-restricted-protocol`. Raises ConfigError."""
+    return Restrictions(values, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-")
 
 
-def secret_headers(options: ServerOptions) -> frozenset[str]:
+def secret_headers(http_values: Iterable[str], grpc_values: Iterable[str]) -> frozenset[str]:
     """Return the names of the headers that restrictions of either port require. Raises ConfigError.
 
     Clients may send the headers of one port to the other.
     """
-    return http_restrictions(options).headers | grpc_restrictions(options).headers
+    return http_restrictions(http_values).headers | grpc_restrictions(grpc_values).headers

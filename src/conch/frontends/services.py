@@ -62,7 +62,7 @@ class Parts(NamedTuple):
 def services(parts: Parts) -> Iterator[Service]:
     """Yield the services. Each must be started before the next is requested."""
     options = parts.options
-    access = Access(http_restrictions(options), parts.keys)
+    access = Access(http_restrictions(options.http_restricted_api), parts.keys)
     limits = HttpLimits(body_bytes=options.http_max_input_size)
     metrics = None
     if options.allow_metrics:
@@ -104,7 +104,11 @@ def services(parts: Parts) -> Iterator[Service]:
 
 def _tenants(parts: Parts) -> Tenants:
     options = parts.options
-    return Tenants(options.limits_tenant_header, parts.keys, secret_headers(options))
+    return Tenants(
+        options.limits_tenant_header,
+        parts.keys,
+        secret_headers(options.http_restricted_api, options.grpc_restricted_protocol),
+    )
 
 
 def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp, tenants: Tenants) -> Service:
@@ -115,7 +119,7 @@ def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp, 
         server_name=options.id,
         max_input_bytes=options.http_max_input_size,
         header_forward_pattern=options.http_header_forward_pattern,
-        secret_headers=secret_headers(options),
+        secret_headers=secret_headers(options.http_restricted_api, options.grpc_restricted_protocol),
         access=access,
         shared_memory=parts.shared_memory,
         observer=parts.observer,

@@ -1,5 +1,6 @@
 """The definition of a metric."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -29,6 +30,19 @@ Unit: TypeAlias = Literal[
     "tokens_per_second",
     "timestamp_seconds",
 ]
+
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+def is_metric_name(text: str) -> bool:
+    """Return whether a text is a valid name of a family in Prometheus."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_label_name(text: str) -> bool:
+    """Return whether a text is a valid name of a label in Prometheus."""
+    return _LABEL.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

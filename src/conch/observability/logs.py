@@ -26,7 +26,6 @@ from datetime import UTC, datetime
 from typing import Any, TextIO, overload
 
 from conch.errors import Code, ConchError, Unsupported
-from conch.options.server_options import ServerOptions
 
 # For the output of models: stdout, stderr and `pb_utils.Logger`.
 MODEL_LOGGER = "conch.model"
@@ -52,18 +51,6 @@ class LogSettings:
     log_error: bool = True
     log_verbose_level: int = 0
     log_format: str = "default"
-
-    @classmethod
-    def of(cls, options: ServerOptions) -> "LogSettings":
-        """Return the initial settings."""
-        return cls(
-            options.log_file,
-            options.log_info,
-            options.log_warning,
-            options.log_error,
-            options.log_verbose,
-            options.log_format,
-        )
 
     def document(self) -> dict[str, str | bool | int]:
         """Return the settings by their names in the protocol."""
@@ -224,13 +211,12 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
         return level >= _verbose_level(settings.log_verbose_level)
 
 
-def configure(options: ServerOptions) -> LogSettings:
-    """Configure the log of this process; may be called again with other options.
+def configure(settings: LogSettings) -> None:
+    """Configure the log of this process; may be called again with other settings, which `update` changes later.
 
-    Returns the settings, which can be changed later. Raises OSError if the log file cannot be opened; then the
-    configuration is unchanged.
+    Raises OSError if the log file cannot be opened; then the configuration is unchanged.
     """
-    handler = ServerLogHandler(LogSettings.of(options))
+    handler = ServerLogHandler(settings)
     root = logging.getLogger()
     for old in [one for one in root.handlers if isinstance(one, ServerLogHandler)]:
         root.removeHandler(old)
@@ -239,7 +225,6 @@ def configure(options: ServerOptions) -> LogSettings:
     # Of libraries only warnings are logged.
     root.setLevel(logging.WARNING)
     _apply(handler)
-    return handler.settings
 
 
 def _apply(handler: ServerLogHandler) -> None:

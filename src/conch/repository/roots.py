@@ -121,6 +121,6 @@ def public_name(text: str) -> str:
     """Return a `--model-repository` without passwords and signatures, for clients and logs."""
     if "://" not in text:
         return text
-    from conch.repository.remote.location import without_secrets
+    from conch.url_credentials import without_secrets
 
     return without_secrets(text)

@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from conch.observability.logs import MAX_MESSAGE_CHARACTERS, JsonFormatter, LineFormatter, ServerLogHandler, configure
-from conch.options.server_options import ServerOptions
+from conch.observability.logs import (
+    MAX_MESSAGE_CHARACTERS,
+    JsonFormatter,
+    LineFormatter,
+    LogSettings,
+    ServerLogHandler,
+    configure,
+)
 
 MOMENT = 1795224420.123456  # 2026-11-21 01:27:00 UTC
 
@@ -85,7 +91,7 @@ def test_a_block_follows_indented() -> None:
 
 
 def test_a_traceback_follows_indented(capsys: pytest.CaptureFixture[str]) -> None:
-    configure(ServerOptions())
+    configure(LogSettings())
     try:
         raise ValueError("first\nE1121 00:00:00.0 1 x.py:1] forged")
     except ValueError:
@@ -96,7 +102,7 @@ def test_a_traceback_follows_indented(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(line.startswith("  ") for line in lines[1:])
 
 
-def written(capsys: pytest.CaptureFixture[str], options: ServerOptions) -> list[str]:
+def written(capsys: pytest.CaptureFixture[str], options: LogSettings) -> list[str]:
     """Configure, say one line of every level, return the messages that came out."""
     configure(options)
     logger = logging.getLogger("conch.test")
@@ -108,33 +114,33 @@ def written(capsys: pytest.CaptureFixture[str], options: ServerOptions) -> list[
 @pytest.mark.parametrize(
     ("options", "messages"),
     [
-        (ServerOptions(), ["info", "warning", "error"]),
-        (ServerOptions(log_verbose=1), ["verbose", "info", "warning", "error"]),
-        (ServerOptions(log_verbose=3), ["very verbose", "verbose", "info", "warning", "error"]),
-        (ServerOptions(log_info=False), ["warning", "error"]),
-        (ServerOptions(log_warning=False), ["info", "error"]),
-        (ServerOptions(log_error=False), ["info", "warning"]),
-        (ServerOptions(log_info=False, log_warning=False), ["error"]),
-        (ServerOptions(log_info=False, log_verbose=1), ["verbose", "warning", "error"]),
-        (ServerOptions(log_info=False, log_warning=False, log_error=False), []),
+        (LogSettings(), ["info", "warning", "error"]),
+        (LogSettings(log_verbose_level=1), ["verbose", "info", "warning", "error"]),
+        (LogSettings(log_verbose_level=3), ["very verbose", "verbose", "info", "warning", "error"]),
+        (LogSettings(log_info=False), ["warning", "error"]),
+        (LogSettings(log_warning=False), ["info", "error"]),
+        (LogSettings(log_error=False), ["info", "warning"]),
+        (LogSettings(log_info=False, log_warning=False), ["error"]),
+        (LogSettings(log_info=False, log_verbose_level=1), ["verbose", "warning", "error"]),
+        (LogSettings(log_info=False, log_warning=False, log_error=False), []),
     ],
     ids=str,
 )
 def test_each_level_is_switched_by_itself(
-    capsys: pytest.CaptureFixture[str], options: ServerOptions, messages: list[str]
+    capsys: pytest.CaptureFixture[str], options: LogSettings, messages: list[str]
 ) -> None:
     assert written(capsys, options) == messages
 
 
 def test_a_disabled_level_costs_only_a_look_up() -> None:
-    configure(ServerOptions())
+    configure(LogSettings())
     assert not logging.getLogger("conch.core").isEnabledFor(logging.DEBUG)
-    configure(ServerOptions(log_info=False, log_warning=False, log_error=False))
+    configure(LogSettings(log_info=False, log_warning=False, log_error=False))
     assert not logging.getLogger("conch.core").isEnabledFor(logging.CRITICAL)
 
 
 def test_other_libraries_are_logged_from_warnings_up(capsys: pytest.CaptureFixture[str]) -> None:
-    configure(ServerOptions(log_verbose=1))
+    configure(LogSettings(log_verbose_level=1))
     logging.getLogger("somebody.else").info("chatter")
     logging.getLogger("somebody.else").warning("trouble")
     said = capsys.readouterr().err
@@ -143,8 +149,8 @@ def test_other_libraries_are_logged_from_warnings_up(capsys: pytest.CaptureFixtu
 
 
 def test_configure_replaces_the_previous_configuration(capsys: pytest.CaptureFixture[str]) -> None:
-    configure(ServerOptions())
-    configure(ServerOptions(log_format="ISO8601"))
+    configure(LogSettings())
+    configure(LogSettings(log_format="ISO8601"))
     logging.getLogger("conch.test").info("once")
     said = capsys.readouterr().err
     assert said.count("once") == 1
@@ -154,7 +160,7 @@ def test_configure_replaces_the_previous_configuration(capsys: pytest.CaptureFix
 def test_a_log_file_is_appended_to(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("before\n")
-    configure(ServerOptions(log_file=str(path)))
+    configure(LogSettings(log_file=str(path)))
     logging.getLogger("conch.test").info("grüße")
     assert re.fullmatch(r'before\nI\d{4} .* test_logs.py:\d+\] "grüße"\n', path.read_text(encoding="utf-8"))
     assert capsys.readouterr().err == ""
@@ -172,7 +178,7 @@ class Disk(io.StringIO):
 
 
 def test_a_full_disk_is_reported_once_and_loses_only_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    configure(ServerOptions())
+    configure(LogSettings())
     (handler,) = (one for one in logging.getLogger().handlers if isinstance(one, ServerLogHandler))
     disk = Disk()
     handler.setStream(disk)
@@ -187,8 +193,8 @@ def test_a_full_disk_is_reported_once_and_loses_only_lines(capsys: pytest.Captur
 def test_a_log_file_that_cannot_be_opened_leaves_the_log_as_it_was(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    configure(ServerOptions())
+    configure(LogSettings())
     with pytest.raises(OSError, match="Is a directory"):
-        configure(ServerOptions(log_file=str(tmp_path)))
+        configure(LogSettings(log_file=str(tmp_path)))
     logging.getLogger("conch.test").info("still here")
     assert "still here" in capsys.readouterr().err

@@ -1,10 +1,12 @@
 """The flags of `conch bench`. Nothing here imports numpy: `--help` is quick."""
 
 import os
-from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+import re
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from conch.bench.measuring_window import Precision
 from conch.cli.bench.values import (
     amount,
     concurrencies,
@@ -12,7 +14,6 @@ from conch.cli.bench.values import (
     fraction,
     natural,
     percentile,
-    precision,
     rate_list,
     ratio,
     slo,
@@ -23,6 +24,7 @@ from conch.cli.numbers import count
 from conch.cli.wait_for_model import add_wait_flag
 
 _DEFAULT_COLUMNS = 80
+_PRECISION = re.compile(r"\s*p(\d+(?:\.\d+)?)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d+)?)\s*%\s*")
 _EXAMPLES = """\
 examples:
   conch bench localhost:8000                        the only model of a server, at concurrency 1, 5 and 30
@@ -241,3 +243,11 @@ def _add_client(parser: CommandParser) -> None:
     group.add_argument("--seed", type=natural, default=0, metavar="N", help="of inputs and arrivals (default: 0)")
     group.add_argument("--processes", type=count, metavar="N", help="of the generator (default: as needed)")
     group.add_argument("--connections", type=count, metavar="N", help="to the server (default: one per user)")
+
+
+def precision(text: str) -> Precision:
+    """Parse 'p99 ±5%'."""
+    found = _PRECISION.fullmatch(text)
+    if found and 0 < float(found[1]) < 100 and 0 < float(found[2]) < 100:
+        return Precision(float(found[1]), float(found[2]) / 100)
+    raise ArgumentTypeError(f"'{text}' is not a rule: expected a percentile and a width, such as 'p99 ±5%'")

@@ -5,9 +5,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
 from conch.bench.durations import parse_duration
-from conch.bench.measuring_window import Precision
 
-_PRECISION = re.compile(r"\s*p(\d+(?:\.\d+)?)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d+)?)\s*%\s*")
 _MAX_USERS = 100_000
 _SLO_NAMES = ("ttft", "itl", "latency")
 
@@ -98,14 +96,6 @@ def slo(text: str) -> dict[str, float]:
             raise ArgumentTypeError(f"'{part}' is not a target: expected ttft:200ms, itl:30ms or latency:1s")
         targets[name.strip()] = duration(time)
     return targets
-
-
-def precision(text: str) -> Precision:
-    """Parse 'p99 ±5%'."""
-    found = _PRECISION.fullmatch(text)
-    if found and 0 < float(found[1]) < 100 and 0 < float(found[2]) < 100:
-        return Precision(float(found[1]), float(found[2]) / 100)
-    raise ArgumentTypeError(f"'{text}' is not a rule: expected a percentile and a width, such as 'p99 ±5%'")
 
 
 def warm_up(text: str) -> float | None:

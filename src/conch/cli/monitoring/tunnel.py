@@ -38,9 +38,8 @@ def tunnel(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     settings = _settings(parser, given)
     from conch.observability import logs
-    from conch.options.server_options import ServerOptions
 
-    logs.configure(ServerOptions(log_format=given.log_format))
+    logs.configure(logs.LogSettings(log_format=given.log_format))
     for forward in settings.forwards:
         if not forward.loopback:
             _log.warning("%s listens on a network: other hosts can read the metrics without authentication", forward)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from conch.cli.repository.progress import fetch_progress, progress_bar
-from conch.errors import ConfigError, NotFound, Unavailable
+from conch.errors import ConfigError, NotFound, Unavailable, Unreachable
 from conch.repository.atomic_folder import atomic_replace
 from conch.repository.disk_space import require_space
 from conch.repository.remote.location import parse_image
@@ -22,7 +22,6 @@ from conch.repository.remote.mirror import Mirror, open_mirror
 from conch.repository.remote.oci.packing import ModelLayer
 from conch.repository.remote.oci.pushing import write_image
 from conch.repository.remote.oci.registry import Registry
-from conch.repository.remote.source import Unreachable
 from conch.repository.roots import LocalRoot
 
 _FIRST_DELAY_S = 1.0

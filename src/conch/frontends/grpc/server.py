@@ -70,7 +70,7 @@ class GrpcFrontend:
                     options.grpc_header_forward_pattern,
                     is_reserved,
                     flag="--grpc-header-forward-pattern",
-                    secret=secret_headers(options),
+                    secret=secret_headers(options.http_restricted_api, options.grpc_restricted_protocol),
                 ),
                 self._regions,
                 self._observer,
@@ -79,7 +79,7 @@ class GrpcFrontend:
                 self._tenants,
             ),
             Access(
-                grpc_restrictions(options),
+                grpc_restrictions(options.grpc_restricted_protocol),
                 self._keys,
             ),
             compression=options.grpc_infer_response_compression_level,

@@ -5,13 +5,12 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from conch.metric_catalog.metric import Kind
+from conch.metric_catalog.metric import Kind, is_label_name, is_metric_name
 from conch.metric_catalog.server import CUSTOM_SERIES_DROPPED
 from conch.observability.metrics.exposition import Buckets, Family, Point, Value
 
 _log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 # Maximum of a family. Each series costs memory in Prometheus for hours.
 MAX_SERIES = 1000
 _MAX_REPORTS = 100
@@ -21,7 +20,6 @@ _REASONS = {
     "labels": "labels are invalid, or two models report the same labels",
     "limit": f"it has more than {MAX_SERIES} combinations of labels",
 }
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +35,6 @@ class MetricSample:
     labels: Mapping[str, str]
     value: float  # a histogram's sum
     buckets: tuple[tuple[float, float], ...] = ()  # (upper bound, cumulative count), the last bound being infinity
-
-
-def is_metric_name(text: str) -> bool:
-    """Return whether a text is a valid name of a family in Prometheus."""
-    return _NAME.fullmatch(text) is not None
-
-
-def is_label_name(text: str) -> bool:
-    """Return whether a text is a valid name of a label in Prometheus."""
-    return _LABEL.fullmatch(text) is not None
 
 
 def label_name(text: str) -> str:

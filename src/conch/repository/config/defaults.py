@@ -1,9 +1,8 @@
 """Fill in Triton's defaults, which clients see in the configuration that the server returns."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from conch.backends.base import Backend
 from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
 from conch.triton_messages import ModelConfig as ConfigMessage
@@ -12,7 +11,18 @@ from conch.triton_messages import ModelInstanceGroup
 _SEQUENCE_IDLE_US = 1_000_000
 
 
-def fill_defaults(message: ConfigMessage, backend: Backend | None, gpus: Sequence[int]) -> list[str]:
+class BackendDefaults(Protocol):
+    """What a backend fills in; see `conch.backends.base.Backend`."""
+
+    default_model_filename: str
+    default_cpu_instance_count: int
+
+    @property
+    def can_use_gpus(self) -> bool:
+        """Whether KIND_AUTO may mean a GPU."""
+
+
+def fill_defaults(message: ConfigMessage, backend: BackendDefaults | None, gpus: Sequence[int]) -> list[str]:
     """Fill version policy, preferred batch sizes, idle times, pinned memory, file name and instance groups in place.
 
     KIND_AUTO becomes KIND_GPU or KIND_CPU. KIND_GPU falls back to the CPU on a machine without GPUs, where Triton would

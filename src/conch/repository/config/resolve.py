@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conch.backends.base import Backend
 from conch.model_config import ModelConfig
-from conch.repository.config.defaults import fill_defaults
+from conch.repository.config.defaults import BackendDefaults, fill_defaults
 from conch.repository.config.document import from_document
 from conch.repository.config.from_proto import to_model_config
 from conch.repository.config.limits import check_limits
@@ -31,7 +30,9 @@ class ResolvedConfig:
     notices: tuple[str, ...]
 
 
-def resolve(document: Mapping[str, Any], *, backend: Backend | None, gpus: Sequence[int] = ()) -> ResolvedConfig:
+def resolve(
+    document: Mapping[str, Any], *, backend: BackendDefaults | None, gpus: Sequence[int] = ()
+) -> ResolvedConfig:
     """Fill in the defaults of a configuration and check it.
 
     `document` is `ModelFiles.document`, or the result of `Backend.complete`; `backend` is None for an ensemble; `gpus`

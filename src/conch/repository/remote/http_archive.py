@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from conch.archives.limits import ArchiveLimits
-from conch.errors import NotFound, Unavailable
+from conch.errors import NotFound, Unavailable, Unreachable
 from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.download import Buffer, Download, Downloader
 from conch.repository.remote.http_client import HttpClient, HttpResponse
 from conch.repository.remote.listing import Contents, RemoteFile, key_of
 from conch.repository.remote.location import ArchiveLocation
-from conch.repository.remote.source import ChangedMeanwhile, Unreachable
+from conch.repository.remote.source import ChangedMeanwhile
 from conch.repository.remote.tree import complete, models_of, read_index, write_index
 
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")

@@ -14,9 +14,8 @@ import urllib3
 from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError, SSLError
 from urllib3.exceptions import TimeoutError as ReadTimeout
 
-from conch.errors import Unavailable
-from conch.repository.remote.location import without_secrets
-from conch.repository.remote.source import Unreachable
+from conch.errors import Unavailable, Unreachable
+from conch.url_credentials import without_secrets
 
 _CHUNK_BYTES = 1024 * 1024
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024  # of a body that is read whole

@@ -4,9 +4,10 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from typing import TypeAlias
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from conch.errors import ConfigError
+from conch.url_credentials import without_secrets
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 
@@ -116,15 +117,6 @@ def parse_image(text: str) -> ImageLocation:
         )
     tag = match["tag"] or ("" if match["digest"] else "latest")
     return ImageLocation(match["registry"], match["name"], tag, match["digest"] or "")
-
-
-def without_secrets(url: str) -> str:
-    """Return a URL without user, password and query, which may contain a signature."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "invalid URL"
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def is_loopback(host: str) -> bool:

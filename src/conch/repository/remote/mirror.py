@@ -7,7 +7,7 @@ from logging import getLogger
 from pathlib import Path
 from time import monotonic
 
-from conch.errors import ConfigError, NotFound, Unavailable
+from conch.errors import ConfigError, NotFound, Unavailable, Unreachable
 from conch.repository.disk_space import NoSpace
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.download import Downloader, FetchProgress
@@ -20,7 +20,7 @@ from conch.repository.remote.location import (
     parse_location,
 )
 from conch.repository.remote.offline_index import OfflineIndex
-from conch.repository.remote.source import ChangedMeanwhile, RemoteSource, Unreachable
+from conch.repository.remote.source import ChangedMeanwhile, RemoteSource
 from conch.repository.roots import ModelLocation
 from conch.repository.watch import Fingerprint
 

@@ -10,12 +10,13 @@ from datetime import timedelta
 from typing import Any
 
 from conch.control_characters import printable
-from conch.errors import ConchError, ConfigError, NotFound, Unavailable
+from conch.errors import ConchError, ConfigError, NotFound, Unavailable, Unreachable
 from conch.repository.remote.credentials import AwsSettings, aws_settings, triton_credential
 from conch.repository.remote.download import Buffer, Download, Downloader
 from conch.repository.remote.listing import Contents, RemoteFile, by_model, inside, key_of
-from conch.repository.remote.location import ObjectStoreLocation, without_secrets
-from conch.repository.remote.source import ChangedMeanwhile, Unreachable
+from conch.repository.remote.location import ObjectStoreLocation
+from conch.repository.remote.source import ChangedMeanwhile
+from conch.url_credentials import without_secrets
 
 try:
     import obstore

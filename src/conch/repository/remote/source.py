@@ -14,10 +14,6 @@ class ChangedMeanwhile(Unavailable):
         super().__init__(f"{where} was changed while it was being fetched")
 
 
-class Unreachable(Unavailable):
-    """The repository does not answer or reports an internal error. A refusal is not Unreachable."""
-
-
 class RemoteSource(Protocol):
     """A remote repository. Methods block, and are called by several threads."""
 

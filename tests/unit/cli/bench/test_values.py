@@ -4,7 +4,8 @@ from collections.abc import Callable
 import pytest
 
 from conch.bench.measuring_window import Precision
-from conch.cli.bench.values import amount, concurrencies, duration, fraction, precision, rate_list, slo, warm_up
+from conch.cli.bench.flags import precision
+from conch.cli.bench.values import amount, concurrencies, duration, fraction, rate_list, slo, warm_up
 
 
 @pytest.mark.parametrize(

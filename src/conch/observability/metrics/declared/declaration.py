@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from conch.errors import ConfigError, Unavailable
 from conch.metric_catalog.catalog import all_metrics
-from conch.observability.metrics.custom import is_label_name, is_metric_name
+from conch.metric_catalog.metric import is_label_name, is_metric_name
 from conch.observability.metrics.declared.expression import ExpressionError, compile_expression
 from conch.observability.metrics.declared.facts import AT_BEGIN, AT_END, Type
 from conch.observability.metrics.declared.family import DEFAULT_MAX_SERIES, DeclaredFamily, Evaluate

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from conch.errors import ConfigError, NotFound, Unavailable
+from conch.errors import ConfigError, NotFound, Unavailable, Unreachable
 from conch.repository.remote.http_client import HttpClient, HttpResponse
 from conch.repository.remote.location import ImageLocation, is_loopback
 from conch.repository.remote.oci.docker_config import RegistryLogin, registry_login
-from conch.repository.remote.source import Unreachable
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"

@@ -164,6 +164,7 @@ HARMLESS = {
     ),
     "times of the future": "answer(key, times=(2**62, 2**63 - 1))",
     "logs without end": "send(37, 20, 'x', 1, 'y' * 2**22); answer(key)",
+    "logs 20,000 lines": "for at in range(20_000): send(37, 20, 'x', 1, 'y')\nanswer(key)",
     "truncates the arenas": (
         "for fd in (inputs, outputs):\n"
         "    try: os.ftruncate(fd, 0)\n"

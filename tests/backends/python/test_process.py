@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,51 @@ def test_backoff() -> None:
     assert [backoff.delay(worked=False) for _ in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
     assert [backoff.delay(worked=True) for _ in range(3)] == [0, 0, 0]
     assert backoff.delay(worked=False) == 0.5
+
+
+async def test_a_child_that_prints_without_end_is_neither_blocked_nor_logged_without_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """100 MB in lines of 10 bytes and in one line without end; the loop meanwhile comes around."""
+    caplog.set_level(logging.INFO, "conch.model")
+    host = Host()
+    code = (
+        "import os, sys\n"
+        "for _ in range(50):\n"
+        "    os.write(1, b'123456789\\n' * 100_000)\n"
+        "    os.write(2, b'x' * 1_000_000)\n"
+        "os.write(2, b'\\nthe cause\\n')\n"
+        "os._exit(3)"
+    )
+    await host.start(code)
+    turns = 0
+    while not host.exits:
+        await asyncio.sleep(0)
+        turns += 1
+    assert str(await host.ended()) == "exited with status 3"
+    assert turns > 100
+    assert len(caplog.records) < 20_000
+    assert sum(len(record.getMessage()) for record in caplog.records) < 60 << 20
+    assert host.child.stderr_tail.endswith("the cause")
+    (last,) = [record for record in caplog.records[-3:] if "dropped" in record.getMessage()]
+    assert re.fullmatch(
+        r"dropped \d+ lines \(\d+ bytes\) of its output, which exceeds 2000 lines or 2 MiB per second",
+        last.getMessage(),
+    )
+    assert last.levelno == logging.WARNING
+
+
+async def test_output_within_the_limit_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "conch.model")
+    host = Host()
+    await host.start("print('\\n'.join(map(str, range(1500))))")
+    await host.ended()
+    assert [record.getMessage() for record in caplog.records] == [str(number) for number in range(1500)]
+
+
+async def test_long_lines_are_cut(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "conch.model")
+    host = Host()
+    await host.start("print('x' * 40_000); print('next')")
+    await host.ended()
+    assert [len(record.getMessage()) for record in caplog.records] == [16384, 16384, 7232, 4]

@@ -148,7 +148,7 @@ class EngineProcess:
         elif kind == messages.LOG:
             _, level, text = untrusted.items(message, 3, "LOG")
             untrusted.integer(level, messages.INFO, messages.ERROR, "a level of the log")
-            self._child.log(level, untrusted.message_text(text, "a line of the log"))
+            self._child.output.write(level, untrusted.message_text(text, "a line of the log"), "engine")
         else:
             raise WireError(f"a message of the unknown type {kind!r:.40}")
 

@@ -28,6 +28,7 @@ from conch.backends.child.conch_child.ipc.wire import (
     encode_to_child,
 )
 from conch.backends.processes.launch import Connection, Exit, Launcher, Process
+from conch.backends.processes.output_limit import OutputLimit
 from conch.backends.processes.untrusted import parse_message
 from conch.errors import Code, ModelLoadError
 from conch.observability.logs import MODEL_LOGGER
@@ -39,6 +40,8 @@ _log = logging.getLogger(MODEL_LOGGER)
 _GRACE_S = 0.5
 
 _MAX_LINE_BYTES = 1 << 14
+# The end of its standard error, for the error of a failed load.
+_TAIL_LINES, _TAIL_BYTES = 8, 1 << 12
 # Time for the messages of one child per iteration of the event loop.
 _MAX_TURN_NS = 5_000_000
 
@@ -85,7 +88,9 @@ class ChildProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._killed = False
         self._held: deque[_HeldMessage] = deque()  # messages behind one that is not complete
-        self._stderr_tail: deque[str] = deque(maxlen=8)
+        self._stderr_tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        # What it prints and logs. The log never blocks the child: its pipes are always read.
+        self.output = OutputLimit(self.log, lambda text: self.log(logging.WARNING, text))
 
     def __repr__(self) -> str:
         return f"<ChildProcess {self.name} pid={self.pid} {self.exit or 'running'}>"
@@ -181,9 +186,14 @@ class ChildProcess:
         """Log a line that the child has printed."""
         if stream == "stderr":
             self._stderr_tail.append(line)
-            self.log(logging.WARNING, line, stream)
-        else:
-            self.log(logging.INFO, line, stream)
+        self.output.write(logging.WARNING if stream == "stderr" else logging.INFO, line, stream)
+
+    def printed_too_much(self, data: bytes, stream: str) -> None:
+        """Drop lines that the child has printed, which may still tell why it exits."""
+        self.output.drop(data.count(b"\n") or 1, len(data))
+        if stream == "stderr":
+            last = data[-_TAIL_BYTES:].decode(errors="replace").splitlines()
+            self._stderr_tail.extend(last[-_TAIL_LINES:])
 
     def stream_opened(self, stream: asyncio.BaseTransport) -> None:
         """Add one of the three connections."""
@@ -263,6 +273,7 @@ class ChildProcess:
         self.alive = False
         for stream in list(self._streams):
             stream.close()
+        self.output.close()
         self._on_exit(self.exit)
         self._exited.set()
 
@@ -399,9 +410,16 @@ class _Output(asyncio.Protocol):
         self._owner.stream_opened(transport)
 
     def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        data = self._rest + data
+        if self._owner.output.exhausted:
+            end = data.rfind(b"\n") + 1 or len(data)
+            self._rest = data[end:]
+            self._owner.printed_too_much(data[:end], self._stream)
+            return
+        *lines, self._rest = data.split(b"\n")
         for line in lines:
-            self._print(line)
+            for start in range(0, len(line) or 1, _MAX_LINE_BYTES):
+                self._print(line[start : start + _MAX_LINE_BYTES])
         while len(self._rest) > _MAX_LINE_BYTES:
             self._print(self._rest[:_MAX_LINE_BYTES])
             self._rest = self._rest[_MAX_LINE_BYTES:]

@@ -223,7 +223,7 @@ class ModelProcess:
         untrusted.integer(level, messages.VERBOSE, messages.ERROR, "a level of the log")
         untrusted.integer(line, 0, untrusted.MAX_COUNT, "a line")
         text = untrusted.message_text(text, "a line of the log")
-        self._child.log(level, text, f"{untrusted.name(file, 'a file')}:{line}")
+        self._child.output.write(level, text, f"{untrusted.name(file, 'a file')}:{line}")
 
     def _readiness_received(self, message: Message, _: memoryview) -> None:
         self._last_readiness = untrusted.flag(untrusted.items(message, 2, "READINESS")[1], "whether the model is ready")

@@ -1,4 +1,4 @@
-"""Sandbox of a model's process: its user, resource limits, and file access by Landlock.
+"""Sandbox of a model's process: its user, resource limits, file access by Landlock, and system calls.
 
 The process applies it to itself before it imports anything of the model. It is irreversible, and inherited by processes
 that the model starts: limits are hard and Landlock rules can only be tightened.
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence
 
 from . import prctl
+from .system_calls import refuse_dangerous_calls
 
 # Environment variable with the rules as JSON for started programs; removed before the model's code runs.
 VARIABLE = "CONCH_SANDBOX"
@@ -63,10 +64,11 @@ def landlock_abi() -> int:
 
 
 def confine(rules: Dict[str, Any]) -> None:
-    """Apply rules to this process, which must have one thread, and drop its capabilities. Raises OSError.
+    """Apply rules to this process, which must have one thread, drop its capabilities and filter its system calls.
 
     `uid`, `gid` and `groups`: the user; `limits`: the maximum of each resource; `read` and `write`: paths for Landlock,
-    in addition to those that Python needs; `temporary`: the folder for temporary files, also the home directory.
+    in addition to those that Python needs; `temporary`: the folder for temporary files, also the home directory. Raises
+    OSError.
     """
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:  # Landlock would not apply to the others
@@ -90,6 +92,7 @@ def confine(rules: Dict[str, Any]) -> None:
         if _syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)) < 0:
             raise _failed("landlock_restrict_self")
         os.close(ruleset)
+    refuse_dangerous_calls(attributes=rules["landlock"])
 
 
 def confine_from_environment() -> None:

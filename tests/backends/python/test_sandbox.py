@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +154,36 @@ def capabilities(pid: int) -> list[list[int]]:
     return [
         [int(line.split()[1], 16)] for line in status.splitlines() if line.startswith(("CapInh", "CapPrm", "CapEff"))
     ]
+
+
+DEEP = """
+    def dig(depth):
+        os.chdir(tempfile.gettempdir())
+        os.symlink('/usr', 'link')
+        for number in range(depth):
+            os.mkdir('d' * 200, 0o000 if number == depth - 1 else 0o700)
+            open('file', 'w').close()
+            if number < depth - 1:
+                os.chdir('d' * 200)
+        return depth
+
+    class TritonPythonModel:
+"""
+
+
+@with_landlock
+@pytest.mark.parametrize("user", [None, pytest.param("nobody", marks=as_root)])
+async def test_deep_folders_are_removed_with_few_descriptors(directory: Path, user: str | None) -> None:
+    """Far deeper than the limit of descriptors, of recursion, and of a path's length."""
+    model = EVALUATOR.replace("\n    class TritonPythonModel:\n", DEEP)
+    settings = {"landlock": "true"} | ({"user": user} if user else {})
+    async with running(directory, model, settings=settings) as runner:
+        temporary = Path((await evaluated(runner, "tempfile.gettempdir()")).strip("'"))
+        assert await evaluated(runner, "dig(5000)") == "5000"
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 20, limits[1]))
+    try:
+        await gone([temporary])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "bin" in os.listdir("/usr")  # noqa: PTH208 - the link was not followed

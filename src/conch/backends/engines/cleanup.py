@@ -1,11 +1,12 @@
 """Remove what a killed engine process would leave behind: its folder with sockets, and its shared memory."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from conch.backends.processes.remove_tree import remove_tree
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
 
@@ -32,7 +33,7 @@ class EngineCleanup:
 
     def remove(self) -> None:
         """Remove the remaining resources, after the processes have ended."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_tree(self.folder)
         for name, inode in self._found.items():
             with suppress(OSError):
                 path = _SHARED_MEMORY / name

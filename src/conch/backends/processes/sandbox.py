@@ -5,7 +5,6 @@ The process applies the rules to itself before it imports the model; see `conch_
 
 import json
 import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
@@ -17,6 +16,7 @@ from conch.backends.base import ModelSource
 from conch.backends.child.conch_child.ipc.sandbox import landlock_abi, user
 from conch.backends.child.conch_child.ipc.wire import Message
 from conch.backends.processes.launch import Connection, Launcher, Process
+from conch.backends.processes.remove_tree import remove_tree
 from conch.errors import ConfigError, ModelLoadError
 from conch.real_path import real_path
 
@@ -79,7 +79,7 @@ class _Confined:
         try:
             process = await self.launcher.confined(rules).launch(name, connection, shared, first)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(Path(folder))
             raise
         return _ConfinedProcess(process, Path(folder))
 
@@ -96,7 +96,7 @@ class _ConfinedProcess:
     def wait(self) -> int:
         """Wait for its exit; its folder is removed in a thread, since it may hold any number of files."""
         status = self.process.wait()
-        threading.Thread(target=shutil.rmtree, args=(self.folder, True), name="conch-sandbox-removal").start()
+        threading.Thread(target=remove_tree, args=(self.folder,), name="conch-sandbox-removal").start()
         return status
 
 

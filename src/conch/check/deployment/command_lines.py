@@ -41,7 +41,9 @@ _LIBRARY_CURE = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class Word:
+    """A word of a command line, and where it stands."""
+
     text: str
     place: Place
 
@@ -49,21 +51,26 @@ class _Word:
 def check_command_lines(source: SourceFile) -> Iterator[Finding]:
     """Check every flag of every command line of the server in a file."""
     for words in _commands(source):
-        while words:
-            word = words.pop(0)
-            if not word.text.startswith("--"):
-                break
-            if word.text in _HELP_FLAGS:
-                continue
-            name, equals, value = word.text[2:].partition("=")
-            flag = _FLAGS.get(name)
-            if flag is not None and not flag.bare and not equals:
-                value = words.pop(0).text if words and not words[0].text.startswith("--") else ""
-                equals = "=" if value else ""
-            yield from _check(word, name, value if equals else None, flag)
+        yield from check_words(words)
 
 
-def _check(word: _Word, name: str, value: str | None, flag: Flag | None) -> Iterator[Finding]:
+def check_words(words: list[Word]) -> Iterator[Finding]:
+    """Check the flags at the beginning of the words after `serve`, which are removed."""
+    while words:
+        word = words.pop(0)
+        if not word.text.startswith("--"):
+            break
+        if word.text in _HELP_FLAGS:
+            continue
+        name, equals, value = word.text[2:].partition("=")
+        flag = _FLAGS.get(name)
+        if flag is not None and not flag.bare and not equals:
+            value = words.pop(0).text if words and not words[0].text.startswith("--") else ""
+            equals = "=" if value else ""
+        yield from _check(word, name, value if equals else None, flag)
+
+
+def _check(word: Word, name: str, value: str | None, flag: Flag | None) -> Iterator[Finding]:
     if flag is not None and value is not None and _VARIES.search(value):
         return  # a variable of the shell or a template
     given, problems = _read(f"--{name}" if value is None else f"--{name}={value}")
@@ -83,7 +90,7 @@ def _read(argument: str) -> tuple[list[Given], list[str]]:
     return read_arguments(FLAGS, [argument], problems), problems
 
 
-def _standing(word: _Word, given: Given) -> Iterator[Finding]:
+def _standing(word: Word, given: Given) -> Iterator[Finding]:
     flag = given.flag
     if flag.standing is Standing.REFUSED and not flag.harmless(given.value):
         yield Finding(rules.FLAG_REFUSED, word.place, f"--{flag.name} is not supported: {flag.reason}")
@@ -91,7 +98,7 @@ def _standing(word: _Word, given: Given) -> Iterator[Finding]:
         yield Finding(rules.FLAG_NO_EFFECT, word.place, f"--{flag.name} has no effect: {flag.reason}")
 
 
-def _commands(source: SourceFile) -> Iterator[list[_Word]]:
+def _commands(source: SourceFile) -> Iterator[list[Word]]:
     """Yield the words after each occurrence of the server's program."""
     lines = [line if len(line) <= _MAX_LINE_CHARACTERS else "" for line in source.text.split("\n")]
     code = set(range(len(lines)))
@@ -109,7 +116,7 @@ def _commands(source: SourceFile) -> Iterator[list[_Word]]:
             yield list(_following(source, lines, number, match.end() + quote))
 
 
-def _following(source: SourceFile, lines: list[str], number: int, start: int) -> Iterator[_Word]:
+def _following(source: SourceFile, lines: list[str], number: int, start: int) -> Iterator[Word]:
     """Yield the words of a command from a place on, also from its continuation lines."""
     line = lines[number]
     while True:
@@ -141,13 +148,13 @@ def _stops(text: str) -> bool:
     return any(_ENDS.match(word) for word in text.split())
 
 
-def _words(source: SourceFile, number: int, line: str, start: int, shift: int = 0) -> Iterator[_Word]:
+def _words(source: SourceFile, number: int, line: str, start: int, shift: int = 0) -> Iterator[Word]:
     for match in _WORD.finditer(line, start):
         if _ENDS.match(match[0]):
             return
         text = match[0].rstrip(";,)").replace('"', "").replace("'", "")
         if text:
-            yield _Word(text, Place(source.path, number + 1, match.start() + shift + 1))
+            yield Word(text, Place(source.path, number + 1, match.start() + shift + 1))
         if match[0].endswith(";"):
             return
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from conch.check.deployment.command_lines import Word
+from conch.check.deployment.conch_commands import check_conch_command
 from conch.check.deployment.dockerfiles import is_outside_of_models
 from conch.check.deployment.secrets import is_secret, secret_message
 from conch.check.finding import Finding
@@ -28,6 +30,7 @@ def check_compose(each: MonitoringObject) -> Iterator[Finding]:
     for name, service in mapping(each.value, "services").items():
         yield from _resources(each, name, service)
         yield from _image(each, name, service)
+        yield from _command(each, name, service)
         yield from _environment(each, name, service)
         yield from _volumes(each, name, service, set(volumes))
 
@@ -53,6 +56,21 @@ def _image(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterat
     # With a build, the name is that of what is built here.
     if isinstance(image, str) and _UNVERSIONED.match(image) and "build" not in service:
         yield Finding(rules.IMAGE_LATEST, each.place("services", name, "image"), f"service '{name}' runs {image}")
+
+
+def _command(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
+    image = service.get("image")
+    if isinstance(image, str) and "build" not in service:
+        words = [_words(each, name, service, part) for part in ("entrypoint", "command")]
+        yield from check_conch_command(image, *words)
+
+
+def _words(each: MonitoringObject, name: str, service: dict[str, Any], part: str) -> list[Word]:
+    found = service.get(part)
+    if isinstance(found, str):
+        return [Word(word, each.place("services", name, part)) for word in found.split()]
+    parts = found if isinstance(found, list) else ()
+    return [Word(str(word), each.place("services", name, part, index)) for index, word in enumerate(parts)]
 
 
 def _environment(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from conch.check.deployment.command_lines import Word
+from conch.check.deployment.conch_commands import check_conch_command
 from conch.check.deployment.secrets import is_secret, secret_message
 from conch.check.deployment.workloads import Container, PodOwner
 from conch.check.finding import Finding
@@ -33,10 +35,18 @@ def check_workload(workload: PodOwner) -> Iterator[Finding]:
             yield from _image(container)
             yield from _environment(container)
             yield from _gpus(container)
+            words = [_words(container, part) for part in ("command", "args")]
+            yield from check_conch_command(container.image, *words)
     for server in workload.servers:
         yield from _probes(server)
         yield from _shared_memory(server)
         yield from _grace_period(server, workload)
+
+
+def _words(container: Container, part: str) -> list[Word]:
+    found = container.value.get(part)
+    parts = found if isinstance(found, list) else ()
+    return [Word(str(word), container.place(part, index)) for index, word in enumerate(parts)]
 
 
 def _selector(workload: PodOwner) -> Iterator[Finding]:

@@ -11,6 +11,13 @@ FLAG_UNKNOWN = Rule(
     "The server does not start.",
     "Correct or remove the flag.",
 )
+COMMAND_MISSING = Rule(
+    "command-missing",
+    _ERROR,
+    "Arguments of Conch's image that name no command",
+    "The arguments replace those of the image, which are `serve`; the container ends with an error, again and again.",
+    "Begin the arguments with the command: `args: [serve, --model-repository=/models]`",
+)
 FLAG_VALUE = Rule(
     "flag-value",
     _ERROR,

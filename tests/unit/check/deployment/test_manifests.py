@@ -6,6 +6,10 @@ import pytest
 import yaml
 
 from conch.check.deployment import schema
+from conch.check.deployment.conch_commands import COMMANDS
+from conch.check.rules.deployment import COMMAND_MISSING
+from conch.cli import main
+from tests.docs.blocks import ROOT, blocks_of
 from tests.unit.check.repository import found, ids, write
 
 SERVER = {
@@ -34,6 +38,11 @@ def deployment(container: dict[str, object] | None = None, pod: object = None, *
             **spec,
         },
     }
+
+
+def conch(image: str = "ghcr.io/conch-server/conch:0.1.0", **container: object) -> dict[str, object]:
+    """A Deployment of Conch's image with this command and these arguments."""
+    return deployment({"image": image, "args": None, **container})
 
 
 def service(**spec: object) -> dict[str, object]:
@@ -80,6 +89,7 @@ WRONG = {
     "probe-missing": [deployment({"readinessProbe": None})],
     "shm-small": [deployment({"env": [{"name": "NCCL_P2P_DISABLE", "value": "1"}]})],
     "gpu-unlimited": [deployment({"resources": None, "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})],
+    "command-missing": [conch(args=["--model-repository=/models"])],
     "gpu-request": [deployment({"resources": {"requests": {"nvidia.com/gpu": 1}}})],
     "image-latest": [deployment({"image": "example.org/a/tritonserver"})],
     "secret-text": [deployment({"env": [{"name": "HF_TOKEN", "value": "a-real-one"}]})],
@@ -103,6 +113,64 @@ def test_a_mistake_in_a_manifest(rule: str, tmp_path: Path) -> None:
         pytest.importorskip("kubernetes_validate")
     write_objects(tmp_path / "all.yaml", WRONG[rule])
     assert set(ids(tmp_path)) == {rule}
+
+
+@pytest.mark.parametrize(
+    ("container", "message"),
+    [
+        ({"args": ["--model-repository=/models"]}, "runs `conch --model-repository=/models`, without a command"),
+        ({"args": ["server", "--model-repository=/models"]}, "runs `conch server`, which is not a command"),
+        ({"command": ["conch"], "args": ["--http-port=8000"]}, "runs `conch --http-port=8000`, without a command"),
+        ({"args": ["serve", "--model-repositry=/models"]}, "unknown flag '--model-repositry'"),  # codespell:ignore
+        ({"command": ["conch", "serve"], "args": ["--http-port=80000"]}, "--http-port"),
+        ({"command": ["/opt/conch/bin/conch"], "args": ["serve", "--http-prt", "8000"]}, "unknown flag '--http-prt'"),
+    ],
+)
+def test_arguments_of_the_image_are_read(container: dict[str, object], message: str, tmp_path: Path) -> None:
+    write_objects(tmp_path / "all.yaml", [conch(**container)])
+    (finding,) = found(tmp_path)
+    assert message in finding.message
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {},  # the image's own: serve
+        {"args": []},
+        {"args": ["serve", "--model-repository=/models", "--http-port", "8000"]},
+        {"args": ["$(COMMAND)", "--model-repository=/models"]},
+        {"args": ["repo", "pull", "oci://registry.example.com/models:1", "/models"]},
+        {"command": ["/bin/sh", "-c"], "args": ["--model-repository=/models"]},
+        {"image": "registry.example.com/conch-proxy:1", "args": ["--model-repository=/models"]},
+    ],
+)
+def test_valid_arguments_of_the_image(container: dict[str, object], tmp_path: Path) -> None:
+    write_objects(tmp_path / "all.yaml", [conch(**container)])
+    assert [finding.message for finding in found(tmp_path)] == []
+
+
+@pytest.mark.parametrize("command", ["--model-repository=/models", ["--model-repository=/models"]])
+def test_commands_of_compose_files_are_read(command: object, tmp_path: Path) -> None:
+    service = {"image": "${IMAGE:-ghcr.io/conch-server/conch:0.1.0}", "command": command}
+    (tmp_path / "compose.yaml").write_text(yaml.safe_dump({"services": {"conch": service}}))
+    (finding,) = found(tmp_path)
+    assert "runs `conch --model-repository=/models`, without a command" in finding.message
+
+
+def test_all_commands_of_the_command_line_are_known() -> None:
+    assert main._COMMANDS.keys() == COMMANDS
+
+
+def test_manifests_of_the_documentation_name_a_command(tmp_path: Path) -> None:
+    blocks = [block for page in sorted((ROOT / "docs").glob("**/*.md")) for block in blocks_of(page)]
+    manifests = [
+        block for block in blocks if block.language == "yaml" and "conch-server/conch" in "\n".join(block.lines)
+    ]
+    assert len(manifests) >= 2
+    for block in manifests:
+        path = tmp_path / f"{Path(block.page).stem}-{block.line}.yaml"
+        path.write_text("\n".join(block.lines))
+    assert [finding.message for finding in found(tmp_path) if finding.rule is COMMAND_MISSING] == []
 
 
 def test_without_schemas_one_notice_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

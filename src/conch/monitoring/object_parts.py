@@ -1,7 +1,10 @@
 """Parts of Kubernetes objects as they were read, whatever they contain: what is absent or of another type is empty."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+# Of metadata, what the API server or controllers set; the rest was given.
+_GIVEN = ("name", "namespace", "labels", "annotations")
 
 
 def part(value: Any, *keys: str) -> Any:
@@ -21,6 +24,22 @@ def items(value: Any, *keys: str) -> list[dict[str, Any]]:
     """Return the mappings in the list below keys."""
     found = part(value, *keys)
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def listed(documents: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the mappings of documents, and those of each List, as `kubectl get --output=yaml` prints."""
+    found: list[dict[str, Any]] = []
+    for document in documents:
+        if isinstance(document, dict):
+            found += items(document, "items") if document.get("kind") == "List" else [document]
+    return found
+
+
+def as_given(live: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object without what a cluster has added: status, managed fields, version, identity."""
+    metadata = {key: value for key, value in mapping(live, "metadata").items() if key in _GIVEN}
+    given = {key: value for key, value in live.items() if key != "status"}
+    return {**given, "metadata": metadata} if "metadata" in live else given
 
 
 def labels_of(metadata: Mapping[str, Any]) -> dict[str, str]:

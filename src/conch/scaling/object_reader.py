@@ -33,6 +33,10 @@ class ObjectReader:
         self._known.add(name)
         return name in self._fields
 
+    def is_empty(self, name: str) -> bool:
+        """Return whether a field is an empty mapping or list, which programs write that omit nothing."""
+        return self._fields.get(name) in ({}, [])
+
     def reject(self, name: str, expected: str) -> ConfigError:
         """Return the error for an invalid field."""
         return ConfigError(f"{self.path}.{name}: expected {expected}, got {describe(self._fields.get(name))}")

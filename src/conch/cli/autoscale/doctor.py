@@ -13,7 +13,7 @@ from conch.cli.text_files import read_text
 from conch.cli.yaml_files import parse_yaml
 from conch.errors import ConfigError, Unavailable
 from conch.fleet.metrics.prometheus_api import ask_prometheus
-from conch.monitoring.object_parts import items, mapping, part
+from conch.monitoring.object_parts import items, listed, mapping, part
 from conch.monitoring.yaml_documents import YamlError, load_documents
 from conch.scaling.doctor.diagnosis import diagnose
 from conch.scaling.doctor.facts import (
@@ -124,11 +124,7 @@ def _missing(objects: Sequence[Mapping[str, Any]], given: Namespace) -> str:
 
 def _documents(file: str) -> list[dict[str, Any]]:
     text = read_text(Path("/dev/stdin" if file == "-" else file))
-    found: list[dict[str, Any]] = []
-    for each in parse_yaml(text, file):
-        if isinstance(each, dict):
-            found += [dict(item) for item in items(each, "items")] if each.get("kind") == "List" else [each]
-    return found
+    return listed(parse_yaml(text, file))
 
 
 def _adapter_rules(objects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:

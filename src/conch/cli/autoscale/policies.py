@@ -9,6 +9,7 @@ from typing import Any
 from conch import __version__
 from conch.cli.autoscale.scenario import needed_replicas
 from conch.errors import ConfigError
+from conch.monitoring.object_parts import as_given, listed
 from conch.scaling.hpa.read import read_hpa
 from conch.scaling.hpa.spec import HpaSpec
 from conch.scaling.keda.read import read_scaled_object
@@ -46,14 +47,14 @@ def _read(
         spec = read(document)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return NamedPolicy(f"{path.stem}/{spec.name}", spec, (document,))
+    return NamedPolicy(f"{path.stem}/{spec.name}", spec, (as_given(document),))
 
 
 def _documents(path: Path, kind: str) -> list[dict[str, Any]]:
     """Return the objects of a kind in a file, which may have others."""
     from conch.cli.yaml_files import read_yaml
 
-    found = [each for each in read_yaml(path) if isinstance(each, dict) and each.get("kind") == kind]
+    found = [document for document in listed(read_yaml(path)) if document.get("kind") == kind]
     if not found:
         raise ConfigError(f"{path}: no object of the kind {kind}")
     return found

@@ -1,6 +1,6 @@
 """The object that scales the fleet, read from the documents of a manifest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ from conch.errors import ConfigError
 from conch.fleet.policies.hpa_loop import HpaLoop, check_hpa
 from conch.fleet.policies.keda_loop import KedaLoop, check_scaled_object
 from conch.fleet.policies.scaling_loop import LoopContext, ScalingLoop
+from conch.monitoring.object_parts import listed
 from conch.scaling.hpa.read import read_hpa
 from conch.scaling.hpa.spec import HpaSpec
 from conch.scaling.keda.read import read_scaled_object
@@ -41,7 +42,7 @@ class FleetPolicy:
 
 def read_policy(documents: Sequence[Any]) -> FleetPolicy:
     """Return the only HorizontalPodAutoscaler or ScaledObject of documents. Raises ConfigError."""
-    found = [each for each in documents if isinstance(each, Mapping) and each.get("kind") in _KINDS]
+    found = [document for document in listed(documents) if document.get("kind") in _KINDS]
     if len(found) != 1:
         raise ConfigError(f"{len(found)} objects of the kinds {' and '.join(_KINDS)}, expected one")
     [document] = found

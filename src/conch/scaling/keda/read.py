@@ -152,7 +152,7 @@ def _advanced(reader: ObjectReader) -> tuple[Behavior | None, ScalingModifiers |
         config.any("name")
         behavior = read_behavior(config.mapping("behavior")) if config.has("behavior") else None
         config.finish()
-    if reader.has("scalingModifiers"):
+    if reader.has("scalingModifiers") and not reader.is_empty("scalingModifiers"):  # live objects have an empty one
         modifiers = _modifiers(reader.mapping("scalingModifiers"))
     reader.finish()
     return behavior, modifiers

@@ -14,6 +14,7 @@ GENESIS = "0" * 64
 MAX_LINE_BYTES = 32 * 2**20
 # `what` of the record that a server writes when it finds the log damaged.
 DAMAGE = "damage found"
+CONTINUED = "continued"  # `what` of the first record of a file that continues another
 FOUND_AT_START = "the server found at its start:"
 
 
@@ -78,7 +79,7 @@ def follow(chain: Chain, name: str, lines: Iterable[bytes]) -> Iterator[dict[str
             chain.hash = ""
             chain.findings.append(ChainFinding(name, number, f"record {chain.seq or '?'} was changed"))
             continue
-        if text := _misplaced(chain, record):
+        if text := _misplaced(chain, record, first=number == 1):
             chain.findings.append(ChainFinding(name, number, text))
         chain.seq, chain.hash, chain.known = record["seq"], record["hash"], True
         chain.first_seq = chain.first_seq or chain.seq
@@ -94,9 +95,11 @@ def _intact(record: Mapping[str, Any], line: bytes) -> bool:
     return _digest(body) == record["hash"] and line.rstrip(b"\n") == _encode(record)
 
 
-def _misplaced(chain: Chain, record: Mapping[str, Any]) -> str:
-    """Return why a record cannot stand behind the one before, "" if it can."""
+def _misplaced(chain: Chain, record: Mapping[str, Any], *, first: bool) -> str:
+    """Return why a record cannot stand behind the one before, or as the first one of a file; "" if it can."""
     seq = record["seq"]
+    if first and not chain.known and seq != 1 and record.get("what") != CONTINUED:
+        return f"the file begins with record {seq}, which begins no file: the records before it were removed"
     if chain.known and seq != chain.seq + 1:
         return f"record {seq} follows record {chain.seq}: records are missing or out of order"
     if chain.known and chain.hash and record["previous"] != chain.hash:
@@ -116,6 +119,14 @@ def check_head(chain: Chain, name: str, head: tuple[int, str] | None) -> None:
         chain.findings.append(ChainFinding(name, 0, f"{missing} missing at the end: the file was truncated"))
     elif chain.seq == seq and chain.hash != digest:
         chain.findings.append(ChainFinding(name, 0, f"the last record, {seq}, is not the one that was written last"))
+
+
+def check_expected(chain: Chain, found: Mapping[int, str], expected: Mapping[int, str], name: str) -> None:
+    """Compare records (number → hash) with those that are known from elsewhere; add a finding for each difference."""
+    for seq, digest in sorted(expected.items()):
+        if found.get(seq, "") != digest:
+            how = "is another one: the log was rewritten" if seq in found else "is missing: the log was truncated"
+            chain.findings.append(ChainFinding(name, 0, f"record {seq} {how}; expected the hash {digest}"))
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@
 Files have mode 0600 and are synced to disk after each record.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -19,12 +20,14 @@ from typing import Any
 
 from conch.errors import ConfigError
 from conch.limits.audit_chain import (
+    CONTINUED,
     DAMAGE,
     FOUND_AT_START,
     GENESIS,
     MAX_LINE_BYTES,
     Chain,
     ChainFinding,
+    check_expected,
     check_head,
     follow,
     read_record,
@@ -32,7 +35,6 @@ from conch.limits.audit_chain import (
 )
 
 DEFAULT_RETENTION_DAYS = 180
-CONTINUED = "continued"  # `what` of the first record of a file that continues another
 MAX_FILE_BYTES = 16 * 2**20
 _MAX_FILE_AGE = timedelta(days=30)
 _HEAD = ".head"
@@ -73,7 +75,8 @@ class AuditLog:
         Damage is logged and recorded. Raises ConfigError if another server uses the log or it cannot be written.
         """
         try:
-            self._head = os.open(f"{self.path}{_HEAD}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._head = os.open(f"{self.path}{_HEAD}", flags, _MODE)
             try:
                 fcntl.flock(self._head, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -82,8 +85,9 @@ class AuditLog:
             dropped = self._drop_incomplete()
             chain, records = self._read_newest()
             check_head(chain, self.path.name, head)
-            if head is None and os.fstat(self._head).st_size:
-                chain.findings.append(ChainFinding(f"{self.path.name}{_HEAD}", 0, "the head was changed"))
+            # A crash between the first record and its head leaves an empty head.
+            if head is None and (os.fstat(self._head).st_size or chain.seq > 1):
+                chain.findings.append(ChainFinding(f"{self.path.name}{_HEAD}", 0, "the head was changed or removed"))
             self._open_file()
             self.seq, self._hash = chain.seq, chain.hash or GENESIS
             self._begun = _time_of(records[0]) if records and self._size else None
@@ -119,6 +123,11 @@ class AuditLog:
         self._write(record)
         return self.seq
 
+    @property
+    def last(self) -> str:
+        """Number and hash of the last record, in the form of `conch audit verify --expect-record`."""
+        return f"{self.seq}:{self._hash}"
+
     def close(self) -> None:
         """Close the files."""
         for descriptor in (self._file, self._head):
@@ -134,8 +143,10 @@ class AuditLog:
         try:
             written = os.write(self._file, line)
             if written != len(line):
-                raise OSError(28, os.strerror(28))  # ENOSPC: the rest had no room
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the rest had no room
             os.fsync(self._file)
+            os.pwrite(self._head, f"{self.seq + 1} {digest}".ljust(_HEAD_BYTES - 1).encode() + b"\n", 0)
+            os.fsync(self._head)
         except OSError:
             with suppress(OSError):
                 os.ftruncate(self._file, self._size)
@@ -145,8 +156,6 @@ class AuditLog:
         self._size += len(line)
         self.seq += 1
         self._hash = digest
-        os.pwrite(self._head, f"{self.seq} {digest}".ljust(_HEAD_BYTES - 1).encode() + b"\n", 0)
-        os.fsync(self._head)
 
     def _open_file(self) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -216,22 +225,45 @@ def log_files(path: Path) -> list[Path]:
     return [*sorted(rotated), *([path] if path.exists() else [])]
 
 
-def verify(paths: Sequence[Path]) -> Chain:
-    """Check the files of one audit log, in the order of their records, and its head where it is. Raises OSError."""
+def verify(paths: Sequence[Path], expected: Mapping[int, str] | None = None) -> Chain:
+    """Check the files of one audit log, in the order of their records, and its head. Raises OSError.
+
+    `expected` are hashes of records by their numbers, from a place that the log's owner could not write to.
+    """
     chain = Chain()
+    found: dict[int, str] = {}
     known = [path for path in paths if not path.name.endswith(_HEAD)]
     for path in sorted(known, key=_first_seq):
-        for _ in follow(chain, str(path), read_lines(path)):
-            pass
-    for path in known:
-        head = Path(f"{path}{_HEAD}")
-        if head.exists():
-            with head.open("rb") as file:
-                found = _read_head(file.fileno())
-            if found is None:
-                chain.findings.append(ChainFinding(str(head), 0, "the head was changed"))
-            check_head(chain, str(path), found)
+        before = chain.records
+        found |= {record["seq"]: record["hash"] for record in follow(chain, str(path), read_lines(path))}
+        rotated = _ROTATED.search(path.name)
+        if rotated and rotated.end() == len(path.name) and int(rotated[0][1:]) != chain.seq:
+            text = f"ends with record {chain.seq}, by its name with {int(rotated[0][1:])}: the file was truncated"
+            chain.findings.append(ChainFinding(str(path), 0, text))
+        elif not rotated and chain.records > before:
+            _check_its_head(chain, path, required=not expected)
+    given = {path for path in paths if path.name.endswith(_HEAD)} - {Path(f"{path}{_HEAD}") for path in known}
+    for head in given:  # of a log whose current file is missing
+        _check_its_head(chain, Path(str(head).removesuffix(_HEAD)), required=True)
+    check_expected(chain, found, expected or {}, str(paths[0].parent / paths[0].name.removesuffix(_HEAD)))
     return chain
+
+
+def _check_its_head(chain: Chain, path: Path, *, required: bool) -> None:
+    head = Path(f"{path}{_HEAD}")
+    if not head.exists():
+        if required:
+            text = (
+                "the head is missing, so that records may be missing at the end: copy it with the log, or name the "
+                "last known record with --expect-record"
+            )
+            chain.findings.append(ChainFinding(str(head), 0, text))
+        return
+    with head.open("rb") as file:
+        found = _read_head(file.fileno())
+    if found is None:
+        chain.findings.append(ChainFinding(str(head), 0, "the head was changed"))
+    check_head(chain, str(path), found)
 
 
 def has_records(path: Path) -> bool:

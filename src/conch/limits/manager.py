@@ -170,6 +170,8 @@ class LimitManager:
             return
         try:
             await asyncio.to_thread(self.audit.append, record)
+            # A witness outside of the log's files, where logs are collected.
+            _log.info("audit log of limits: record %s", self.audit.last)
         except OSError as error:
             self.audit_failures += 1
             text = f"cannot write to the audit log of limits: {error.strerror}"

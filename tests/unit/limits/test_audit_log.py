@@ -83,6 +83,55 @@ def test_truncation_is_found_by_the_head(path: Path) -> None:
     assert "missing at the end" in found[1][1]
 
 
+def test_lost_first_records_are_found(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[3:]))
+    text = "the file begins with record 4, which begins no file: the records before it were removed"
+    assert findings(path) == [(1, text)]
+    log = AuditLog(path)
+    log.open()
+    log.close()
+    assert text in caplog.text
+    assert any(text in found for _, found in findings(path))
+
+
+def test_a_lost_head_is_found(path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:5]))
+    Path(f"{path}.head").unlink()
+    assert findings(path)[0][1].startswith("the head is missing, so that records may be missing at the end")
+    log = AuditLog(path)
+    log.open()
+    log.close()
+    assert "audit.jsonl.head: the head was changed or removed" in caplog.text
+    assert any("the head was changed or removed" in text for _, text in findings(path))
+
+
+def test_a_rewritten_log_is_found_by_a_record_known_elsewhere(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With all files in hand an attacker can write an intact log; not one with the hash in another machine's log."""
+    log = AuditLog(path)
+    log.open()
+    witness = log.last
+    log.close()
+    expect = ["verify", str(path), "--expect-record", witness]
+    assert audit(expect) == 0
+    log.open()
+    log.append({"what": "limits set", "who": "me"})
+    log.close()
+    assert audit(expect) == 0
+    for file in (path, Path(f"{path}.head")):
+        file.unlink()
+    write(path, 4)
+    assert audit(["verify", str(path)]) == 0
+    assert audit(expect) == 1
+    assert f"{path}: record 8 is missing: the log was truncated" in capsys.readouterr().out
+    write(path, 8)
+    assert audit(expect) == 1
+    assert f"{path}: record 8 is another one: the log was rewritten" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        audit(["verify", str(path), "--expect-record", "8"])
+
+
 def test_another_log_in_its_place_is_found(path: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
     write(other, 8)
@@ -155,6 +204,14 @@ def test_rotation_keeps_the_chain_and_retention_deletes_old_files(tmp_path: Path
     assert findings(*reversed(files)) == []
     assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
     assert json.loads(files[1].read_text().splitlines()[0])["after"] == ["x"]
+    # A rotated file that lost its last records, together with all that came later.
+    content, times = files[1].read_bytes(), files[1].stat()
+    files[1].write_bytes(b"".join(content.splitlines(keepends=True)[:-1]))
+    assert "the file was truncated" in findings(*files[:2])[0][1]
+    files[1].write_bytes(content)
+    os.utime(files[1], ns=(times.st_atime_ns, times.st_mtime_ns))
+    # All current records, but not the head, which says what they were.
+    assert "missing at the end" in findings(*files[:-1], Path(f"{path}.head"))[0][1]
     # A file in between that is missing breaks the chain at the first line of the next one.
     (found,) = verify([files[0], *files[2:]]).findings
     assert (found.file, found.line) == (str(files[2]), 1)
@@ -183,6 +240,13 @@ def test_a_full_disk_leaves_the_log_as_it_was(path: Path, monkeypatch: pytest.Mo
         log.append({"what": "limits set", "who": "me"})
     assert path.read_bytes() == before
     monkeypatch.undo()
+    # The head cannot be written: the record is not there either.
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        log.append({"what": "limits set", "who": "me"})
+    assert path.read_bytes() == before
+    monkeypatch.setattr(os, "pwrite", pwrite)
     log.append({"what": "limits set", "who": "me"})
     log.close()
     assert findings(path) == []

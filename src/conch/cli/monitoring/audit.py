@@ -1,7 +1,9 @@
 """`conch audit`: check the audit log of limits."""
 
+import re
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from conch.cli.command_parser import CommandParser
@@ -18,14 +20,30 @@ def audit(arguments: Sequence[str]) -> int:
     verify.add_argument(
         "files", metavar="FILE", nargs="+", type=Path, help="the log and its rotated files, in any order: audit.jsonl*"
     )
-    return _verify(parser.parse_args(arguments).files)
+    verify.add_argument(
+        "--expect-record",
+        type=_record,
+        action="append",
+        default=[],
+        metavar="N:HASH",
+        help="a record that must be in the log, from the server's log or an earlier verification; repeatable",
+    )
+    given = parser.parse_args(arguments)
+    return _verify(given.files, dict(given.expect_record))
 
 
-def _verify(files: Sequence[Path]) -> int:
+def _record(text: str) -> tuple[int, str]:
+    number, _, digest = text.partition(":")
+    if not number.isdecimal() or not re.fullmatch("[0-9a-f]{64}", digest):
+        raise ArgumentTypeError(f"'{text}' must be a number and a hash, such as 42:3f0e…")
+    return int(number), digest
+
+
+def _verify(files: Sequence[Path], expected: Mapping[int, str]) -> int:
     from conch.limits.audit_log import has_records, verify
 
     try:
-        chain = verify(files)
+        chain = verify(files, expected)
         if chain.findings and not chain.records and not any(has_records(path) for path in files):
             names = ", ".join(map(str, files))
             print(f"conch audit: {names}: not an audit log; no line is a record of --limits-audit-log", file=sys.stderr)

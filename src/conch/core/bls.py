@@ -19,6 +19,9 @@ from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable, Unsu
 from conch.repository.namespaces import ModelId
 from conch.request import InferRequest, InferResponse, Respond
 
+# Of a version: those of 64 bits.
+_MAX_VERSION_DIGITS = 18
+
 
 class RunningBlsCall:
     """One call, from its submission to its last response."""
@@ -144,9 +147,9 @@ class BlsCalls:
 
     async def ready(self, name: str, version: str, namespace: str) -> bool:
         """Whether a model is ready. Raises InvalidRequest for a version that is not a number."""
-        if version and not version.isdecimal():
+        if version and not (version.isdecimal() and len(version) <= _MAX_VERSION_DIGITS):
             raise InvalidRequest(
-                f"failed to get model version from specified version string '{version}' (details: stol), version "
+                f"failed to get model version from specified version string '{version[:100]}' (details: stol), version "
                 "should be an integral value > 0"
             )
         return await self._inference.model_ready(name, int(version) if version else None, namespace)

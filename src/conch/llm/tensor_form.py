@@ -28,6 +28,8 @@ _INTEGERS = ("n", "max_tokens", "min_tokens", "top_k", "seed", "logprobs", "trun
 _BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens")
 _ADAPTER = "lora_name"
 _STRUCTURES = ("json", "regex", "grammar", "choice")
+# Of an integer of 64 bits.
+_MAX_DIGITS = 20
 # Parameters of the server.
 _IGNORED = ("priority", "timeout", "sequence_id", "triton_enable_empty_final_response")
 
@@ -221,12 +223,19 @@ def _list(name: str, value: Any) -> list[Any]:
 
 
 def _shown(value: Any) -> str:
-    return json.dumps(value)[:80] if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return json.dumps(value)[:80]
+
+
+def _parsed(digits: str) -> int | float:
+    """Parse an integer; more than 64 bits are a float, whatever their number."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text or "{}")
+        value = json.loads(text or "{}", parse_int=_parsed)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"input 'sampling_parameters' is not valid JSON: {error}") from None
     if not isinstance(value, dict):

@@ -14,6 +14,9 @@ from conch.errors import ModelLoadError
 from conch.request import InferResponse
 from conch.tensor import Tensor
 
+# Of a delay in milliseconds.
+_MAX_DELAY_DIGITS = 9
+
 
 class IdentityBackend(Backend):
     """`backend: "identity"`."""
@@ -53,11 +56,13 @@ class IdentityInstance(Instance):
                     f"identity model '{config.name}': output '{copy.name}' is {copy.datatype}, "
                     f"but input '{spec.name}', which it copies, is {spec.datatype}"
                 )
-        text = config.parameters.get("execute_delay_ms", "0")
-        try:
-            self._delay_s = int(text) / 1000
-        except ValueError:
-            raise ModelLoadError(f"parameter 'execute_delay_ms' must be a whole number, got '{text}'") from None
+        text = config.parameters.get("execute_delay_ms", "0").strip()
+        if not text.isdecimal() or len(text) > _MAX_DELAY_DIGITS:
+            raise ModelLoadError(
+                f"parameter 'execute_delay_ms' must be a whole number of up to {_MAX_DELAY_DIGITS} digits, "
+                f"got '{text[:100]}'"
+            )
+        self._delay_s = int(text) / 1000
         self._ready = True
 
     def execute(self, batch: Batch) -> None:

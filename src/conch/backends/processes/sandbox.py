@@ -21,6 +21,7 @@ from conch.errors import ConfigError, ModelLoadError
 from conch.real_path import real_path
 
 # Setting → the resource that it limits. A model's configuration may lower each limit by a parameter of the same name.
+_MAX_DIGITS = 18  # of a limit
 _LIMITS = {"memory-limit-bytes": "memory", "process-limit": "processes", "open-file-limit": "files"}
 SETTINGS = ("user", "landlock", "landlock-read", "landlock-write", *_LIMITS)
 
@@ -111,8 +112,8 @@ def _limits(source: ModelSource, where: str) -> dict[str, int]:
 
 
 def _number(text: str, what: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ConfigError(f"{what}={text}: must be a positive whole number")
+    if not text.isdecimal() or len(text) > _MAX_DIGITS or not int(text):
+        raise ConfigError(f"{what}={text[:100]}: must be a positive whole number of up to {_MAX_DIGITS} digits")
     return int(text)
 
 

@@ -18,6 +18,7 @@ from conch.model_config import ModelConfig
 PARAMETER = "idle_unload_secs"
 # How long a request waits for the start of the engine.
 START_TIMEOUT_S = 300.0
+_MAX_DIGITS = 9  # of a number of seconds
 
 _log = getLogger(__name__)
 
@@ -25,8 +26,10 @@ _log = getLogger(__name__)
 def idle_seconds(config: ModelConfig, default: int) -> int:
     """Return the idle time in seconds after which a model's engine is stopped, 0 for never. Raises ConfigError."""
     text = config.parameters.get(PARAMETER, str(default))
-    if not (text.isascii() and text.isdecimal()):
-        raise ConfigError(f"parameter {PARAMETER} of model '{config.name}' must be a number of seconds, got '{text}'")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        raise ConfigError(
+            f"parameter {PARAMETER} of model '{config.name}' must be a number of seconds, got '{text[:100]}'"
+        )
     return int(text)
 
 

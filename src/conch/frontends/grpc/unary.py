@@ -291,4 +291,4 @@ def error_of(error: Exception) -> ConchError | GrpcError:
     if isinstance(error, ConchError | GrpcError):
         return error
     _log.exception("a gRPC call failed unexpectedly", exc_info=error)
-    return ConchError(f"internal error: {type(error).__name__}: {error}")
+    return ConchError("internal error")

@@ -14,17 +14,18 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from conch.errors import ConfigError
 from conch.repository.config.hints import unknown_field, unknown_value
-from conch.repository.config.limits import MAX_QUOTED_CHARS, shortened
+from conch.repository.config.limits import shortened
+from conch.repository.config.mismatch import find_mismatch, shown
 from conch.triton_messages import ModelConfig as ConfigMessage
 
 _WIDE_INTEGERS = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
 
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[^"]+)" has no field named "(?P<field>.*?)" at "(?P<at>[^"]+)"')
 _UNKNOWN_VALUE = re.compile(r"Invalid enum value (?P<value>.*?) for enum type (?P<type>[\w.]+) at (?P<at>\S+?)\.*$")
-_NO_INTEGER = re.compile(r"invalid literal for int\(\) with base 10: |Couldn't parse integer: ")
+_SEVERAL_CHOICES = "oneof fields"
 # Of protobuf's error messages, which quote whole values.
 _MAX_DETAIL_CHARS = 2000
-_NESTED = re.compile(r"Failed to parse (\w+) field: ")
+_MAX_DIGITS = 4300  # which Python converts
 
 
 def to_document(message: ConfigMessage) -> dict[str, Any]:
@@ -43,22 +44,33 @@ def from_document(document: Mapping[str, Any], where: str) -> ConfigMessage:
     message = ConfigMessage()
     try:
         json_format.ParseDict(dict(document), message)
-    # protobuf lets other exceptions escape where a value has an unexpected type.
-    except (json_format.Error, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
-        raise ConfigError(f"{where}: {_explain(str(error))}") from error
+    except Exception as error:  # protobuf lets errors of any type escape where a value has an unexpected type
+        raise ConfigError(f"{where}: {_explain(error, document)}") from error
     return message
 
 
 def parse_json(text: str, where: str) -> ConfigMessage:
     """Return the message of a JSON text, the `config` parameter of a load. Raises ConfigError."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        document = json.loads(text, parse_int=_integer)
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])[1:-1]
+        raise ConfigError(f"{where}: not valid JSON: a string has half of a surrogate pair, {half}") from None
+    except RecursionError:
+        raise ConfigError(f"{where}: not valid JSON: nested too deeply") from None
+    except ValueError as error:
         raise ConfigError(f"{where}: not valid JSON: {shortened(str(error))}") from error
     if not isinstance(document, dict):
-        found = type(document).__name__
-        raise ConfigError(f"{where}: expected a JSON object with the fields of ModelConfig, got {found}")
+        raise ConfigError(f"{where}: expected a JSON object with the fields of ModelConfig, got {shown(document)}")
     return from_document(document, where)
+
+
+def _integer(digits: str) -> int:
+    """Parse an integer. Raises ValueError with a message for clients."""
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)
 
 
 def _in_order(values: Mapping[str, Any], descriptor: Descriptor) -> dict[str, Any]:
@@ -82,8 +94,11 @@ def _one(value: Any, field: FieldDescriptor) -> Any:
     return int(value) if field.cpp_type in _WIDE_INTEGERS else value
 
 
-def _explain(detail: str) -> str:
-    """Reduce protobuf's message to place and cause, and add a suggestion."""
+def _explain(error: Exception, document: Mapping[str, Any]) -> str:
+    """Return place and cause of an error of protobuf, with a suggestion. Most of its messages are those of Python."""
+    if mismatch := find_mismatch(document, ConfigMessage.DESCRIPTOR):
+        return mismatch
+    detail = str(error)
     if len(detail) > _MAX_DETAIL_CHARS:
         detail = f"{detail[: _MAX_DETAIL_CHARS // 2]}…{detail[-_MAX_DETAIL_CHARS // 2 :]}"
     if match := _UNKNOWN_FIELD.search(detail):
@@ -91,6 +106,4 @@ def _explain(detail: str) -> str:
         return f"{at}: {unknown_field(match['type'], field)}".removeprefix("ModelConfig: ")
     if match := _UNKNOWN_VALUE.search(detail):
         return f"{match['at']}: {unknown_value(match['type'], shortened(match['value']))}"
-    cause = _NO_INTEGER.sub("expected an integer, got ", detail.partition("\n")[0])
-    cause = _NESTED.sub(r"\1: ", cause).rstrip(".")
-    return cause if len(cause) <= 2 * MAX_QUOTED_CHARS else shortened(cause)
+    return detail.rstrip(".") if _SEVERAL_CHOICES in detail else "the fields do not fit ModelConfig"

@@ -32,6 +32,8 @@ def parse_pbtxt(text: str, where: str) -> ConfigMessage:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
         mistake = _Mistake(text.split("\n"), line, column, str(error))
         raise ConfigError(f"{where}:{line}:{column}: {_explain(mistake)}") from error
+    except ValueError as error:  # of a number for an enum
+        raise ConfigError(f"{where}: {shortened(str(error))}") from error
     return message
 
 
@@ -124,11 +126,15 @@ def _no_string(mistake: _Mistake, _: re.Match[str]) -> str:
 
 
 def _no_integer(mistake: _Mistake, _: re.Match[str]) -> str:
-    return f"expected an integer for '{mistake.field or 'a list element'}', found {mistake.found}"
+    return f"expected an integer for '{mistake.field or 'a list element'}', found {shortened(mistake.found)}"
 
 
 def _out_of_range(mistake: _Mistake, _: re.Match[str]) -> str:
-    return f"{mistake.found} is out of range for '{mistake.field or 'a list element'}'"
+    return f"{shortened(mistake.found)} is out of range for '{mistake.field or 'a list element'}'"
+
+
+def _no_unicode(_: _Mistake, __: re.Match[str]) -> str:
+    return "the string before this place is not valid UTF-8"
 
 
 def _no_bool(mistake: _Mistake, _: re.Match[str]) -> str:
@@ -169,5 +175,6 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Callable[[_Mistake, re.Match[str]], 
     (re.compile(r"Expected string but found"), _no_string),
     (re.compile(r"Couldn't parse integer"), _no_integer),
     (re.compile(r"Value out of range"), _out_of_range),
+    (re.compile(r" codec can't "), _no_unicode),
     (re.compile(r"Expected identifier or number"), _no_field_name),
 )

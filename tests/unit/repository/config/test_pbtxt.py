@@ -75,6 +75,8 @@ def test_empty_text_is_an_empty_configuration() -> None:
         ("max_batch_size: 1.5", "expected an integer for 'max_batch_size', found 1.5"),
         ("input { dims: [ x ] }", "expected an integer for 'a list element', found x"),
         ("max_batch_size: 99999999999", "99999999999 is out of range for 'max_batch_size'"),
+        ("input { data_type: " + "1" * 400 + " }", "Value out of range: 111"),
+        ('name: "\\355\\240\\200"', "the string before this place is not valid UTF-8"),
         ("backend: onnxruntime", "1:10: 'backend' is a string: write it in quotes, \"onnxruntime\""),
         ("model_transaction_policy { decoupled: yes }", "expected true or false for 'decoupled', found 'yes'"),
         ('name: "a" name: "b"', "'name' is given twice in ModelConfig"),
@@ -102,7 +104,7 @@ def test_empty_text_is_an_empty_configuration() -> None:
         ("input { name: 'a' ]", "expected the name of a field, found ']'"),
         ('{ name: "a" }', "expected the name of a field, found '{'"),
         ('name: "abc', "String missing ending quote"),
-        (r'name: "\377"', "codec can't decode"),
+        (r'name: "\377"', "the string before this place is not valid UTF-8"),
     ],
 )
 def test_mistakes_are_explained(text: str, said: str) -> None:

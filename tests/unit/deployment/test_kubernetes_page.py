@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import yaml
 from conch.cli.k8s.command import k8s
 from tests.deploy_files import ROOT
 from tests.docs.blocks import Block, blocks_of
+from tests.kubernetes_programs import kubernetes_program
 
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 # Fields of a kustomization that the example uses, of those of kustomize.config.k8s.io/v1beta1.
@@ -62,6 +65,18 @@ def test_the_overlay_names_a_workload_and_the_image_of_all_its_containers(render
     images = {each["image"].rpartition(":")[0] for each in [*pod["containers"], *pod.get("initContainers", ())]}
     assert images == {image["name"]}
     assert re.fullmatch("sha256:[0-9a-f]{64}", image["digest"])
+
+
+def test_kubectl_builds_the_overlay(rendered: Path, tmp_path: Path) -> None:
+    shutil.copytree(KUSTOMIZE, tmp_path / "kustomize")
+    shutil.copy(rendered, tmp_path / "kustomize" / "base")
+    command = [kubernetes_program("kubectl"), "kustomize", tmp_path / "kustomize" / "overlays" / "production"]
+    built = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    found = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(built.stdout)}
+    assert found.keys() == {(each["kind"], each["metadata"]["name"]) for each in objects(rendered)}
+    spec = found["Deployment", "demo"]["spec"]
+    assert spec["replicas"] == 3
+    assert spec["template"]["spec"]["containers"][0]["image"].partition("@")[2].startswith("sha256:")
 
 
 def test_the_ingress_leads_to_the_service(rendered: Path) -> None:

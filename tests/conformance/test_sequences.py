@@ -312,7 +312,10 @@ def test_iterative_requests_of_many_clients_take_turns(conch: ConchProcess) -> N
 
 
 def test_an_answer_to_a_request_that_is_to_come_again_is_an_error(ask: Ask) -> None:
-    with pytest.raises(InferenceServerException, match="Expected None in the execute function return list"):
+    with pytest.raises(
+        InferenceServerException,
+        match=r"message: Expected a None object in the execute function return list for reschduled request, found",
+    ):
         ask("turns", 77)
 
 

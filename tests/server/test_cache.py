@@ -144,6 +144,7 @@ def test_the_cache_stays_within_its_bytes(conch: ConchProcess) -> None:
     numbers = dict(re.findall(r"^nv_cache_(util|num_evictions) (\S+)$", conch.metrics(), re.MULTILINE))
     assert 0 < float(numbers["util"]) <= 1
     assert int(numbers["num_evictions"]) >= 3
+    assert len(re.findall(r"Failed to insert key \[\w+\] into response cache: .* model 'large' ", conch.text)) == 1
 
 
 def test_without_a_cache_the_model_is_served_and_a_warning_logged(tmp_path: Path) -> None:

@@ -177,6 +177,8 @@ async def test_open_connections_are_answered_while_the_server_drains(tmp_path: P
     body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [3]}]})
     number = triton.InferInput("INPUT0", [1], "INT32")
     number.set_data_from_numpy(np.array([3], np.int32))
+    ends = f"input {tensor('IN', 'INT32', 1)}", f"output {tensor('OUT', 'INT32', 1)}"
+    write_ensemble(tmp_path / "models", "around", *ends, ("m", {"INPUT0": "IN"}, {"OUTPUT0": "OUT"}))
     with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
         connection = http.client.HTTPConnection(server.http, timeout=TIMEOUT_S)
 
@@ -201,6 +203,9 @@ async def test_open_connections_are_answered_while_the_server_drains(tmp_path: P
             with pytest.raises(InferenceServerException, match=stopping) as refused:
                 grpc.infer("m", [number])
             assert refused.value.status() == "StatusCode.UNAVAILABLE"
+            status, text, _ = ask("POST", "/v2/models/around/infer", body.replace("INPUT0", "IN"))
+            within = f"in ensemble 'around', [request id: <id_unknown>] {stopping}"
+            assert (status, json.loads(text)["error"]) == (503, within)
             assert (grpc.is_server_live(), grpc.is_server_ready()) == (True, False)
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", server.ports["http"])

@@ -69,9 +69,11 @@ class Inference:
         called. The returned record's `cancel()` cancels the request.
         """
         # Sequences that have begun continue, as in Triton.
-        if self._stopping and (not request.correlation_id or request.flags & SEQUENCE_START):
-            raise Unavailable(f"[request id: {request.id or '<id_unknown>'}] {_STOPPING}")
+        stopping = self._stopping and (not request.correlation_id or request.flags & SEQUENCE_START)
         model = self._catalog.find(request.model_name, request.version)
+        if stopping:
+            step = f"in ensemble '{request.model_name}', " if model.config.is_ensemble else ""
+            raise Unavailable(f"{step}[request id: {request.id or '<id_unknown>'}] {_STOPPING}")
         if request.destinations is not None or request.has_sources:
             return region_copies.admit(model, request, respond)
         return model.submit(request, respond)

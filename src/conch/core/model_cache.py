@@ -6,6 +6,7 @@ priority, timeout, cancellation and failure.
 """
 
 import asyncio
+import logging
 from functools import partial
 from time import monotonic_ns
 
@@ -21,6 +22,8 @@ from conch.request import InferRequest, InferResponse, Respond
 from conch.sliced_copy import MIN_SLICED_BYTES, SlicedCopy, copy_in_slices
 from conch.tensor import Tensor
 
+_log = logging.getLogger(__name__)
+
 
 class ModelCache:
     """The cached responses of one model version; hits and misses count in its `statistics`."""
@@ -33,6 +36,7 @@ class ModelCache:
         self._model = cache.new_model()
         self._keys: set[bytes] = set()
         self._closed = False
+        self._noted_surplus = False
 
     def __repr__(self) -> str:
         return f"<ModelCache {self._statistics.model_name}/{self._statistics.version} {len(self._keys)} answers>"
@@ -95,6 +99,8 @@ class ModelCache:
 
     def _store(self, key: bytes, response: InferResponse, group: set[bytes]) -> None:
         """Store a response; a large one is copied in slices first."""
+        if not self._cache.fits(response):
+            self._note_surplus(key)
         sizes = [tensor.nbytes for tensor in response.outputs]
         if sum(sizes) < MIN_SLICED_BYTES or not self._cache.fits(response):
             self._cache.insert(key, response, group)
@@ -107,6 +113,17 @@ class ModelCache:
             outputs.append(Tensor(tensor.name, tensor.datatype, tensor.shape, copy.data))
         stored = InferResponse(response.model_name, response.model_version, outputs, parameters=response.parameters)
         copy_in_slices(copies, partial(self._store_copied, key, stored, group))
+
+    def _note_surplus(self, key: bytes) -> None:
+        """Log, once for the model, that responses are too large to be stored."""
+        if not self._noted_surplus:
+            self._noted_surplus = True
+            name, version = self._statistics.model_name, self._statistics.version
+            _log.warning(
+                "Failed to insert key [%s] into response cache: a response of model '%s' version %d is larger than the "
+                "whole cache of %d bytes; use a larger --cache-config=local,size=<bytes>",
+                *(key.hex()[:16], name, version, self._cache.statistics.size),
+            )
 
     def _store_copied(self, key: bytes, stored: InferResponse, group: set[bytes]) -> None:
         if group is self._keys:

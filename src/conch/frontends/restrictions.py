@@ -58,13 +58,15 @@ class Restrictions:
         name, equals, value = pair.partition("=")
         if not (categories and colon and name and equals and value):
             raise ConfigError(f"{flag}: '{categories}:…' is not of the form <category>,<category>,…:<header>=<value>")
+        group = "protocol" if prefix else "api"  # Triton's words for the flags of gRPC and HTTP
         for category in categories.split(","):
             if category not in CATEGORIES:
-                raise ConfigError(
-                    f"{flag}: unknown category '{category}', expected one of {', '.join(sorted(CATEGORIES))}"
-                )
+                known = ", ".join(sorted(CATEGORIES))
+                raise ConfigError(f"unknown restricted {group} '{category}' in {flag}; expected one of {known}")
             if category in self._secrets:
-                raise ConfigError(f"{flag}: category '{category}' is given more than once")
+                raise ConfigError(
+                    f"restricted {group} '{category}' can not be specified in multiple config groups of {flag}"
+                )
             header = prefix + name
             self._secrets[category] = _Secret(header, header.lower(), value.encode())
 

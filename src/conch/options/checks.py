@@ -115,5 +115,17 @@ def _check_limits(options: ServerOptions) -> Iterable[str]:
 
 
 def _check_cache(options: ServerOptions) -> Iterable[str]:
-    if options.cache_config and options.response_cache_byte_size:
-        yield "--cache-config and --response-cache-byte-size are the same setting; use one of them"
+    settings = options.cache_config
+    caches = list(dict.fromkeys(setting.cache for setting in settings))
+    if settings and options.response_cache_byte_size:
+        yield (
+            "Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+            "Please provide one or the other."
+        )
+    elif len(caches) > 1:
+        names = ", ".join(f"'{cache}'" for cache in caches)
+        yield f"found multiple cache configurations, but only a single cache is currently supported; got {names}"
+    elif caches and caches != ["local"]:
+        yield f"--cache-config: cache '{caches[0]}' is not supported; the local cache is the only one"
+    elif unknown := next((setting.key for setting in settings if setting.size is None), None):
+        yield f"--cache-config: the local cache has no setting '{unknown}'; expected local,size=<bytes>"

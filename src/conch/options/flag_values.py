@@ -142,22 +142,40 @@ def _read_metrics_setting(text: str) -> tuple[str, MetricsValue]:
 
 
 def _read_quantile(pair: str) -> float:
-    """Return the quantile of a pair `quantile:error`. The error is only checked: sketches are always more precise."""
+    """Return the quantile of a pair `quantile:error`. The error is only checked: sketches are always more precise.
+
+    Of the error the leading number counts, as in Triton: 0.0.1 is 0.0.
+    """
     quantile, _, error = pair.partition(":")
-    if not 0 <= float(quantile) <= 1 or not 0 <= float(error or 0) <= 1:
+    leading = re.match(r"[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?", error)
+    if not 0 <= float(quantile) <= 1 or not 0 <= float(leading.group() if leading else error or 0) <= 1:
         raise ValueError(pair)
     return float(quantile)
 
 
-_MIN_CACHE_BYTES = 1024
+# As much as the empty cache of Triton takes, roughly.
+_MIN_CACHE_BYTES = 128
 
 
-def _read_cache(text: str) -> int:
+@dataclass(frozen=True, slots=True)
+class CacheSetting:
+    """`--cache-config=<cache>,<key>=<value>`; `size` is that of the local cache in bytes, None for other settings."""
+
+    cache: str
+    key: str
+    size: int | None = None
+
+
+def _read_cache(text: str) -> CacheSetting:
     name, _, setting = text.partition(",")
     key, value = _key_and_value(setting)
-    if name != "local" or key != "size" or int(value) < _MIN_CACHE_BYTES:
+    if not name:
         raise ValueError(text)
-    return int(value)
+    if (name, key) != ("local", "size"):  # `check_options` refuses them
+        return CacheSetting(name, key)
+    if int(value) < _MIN_CACHE_BYTES:
+        raise ValueError(text)
+    return CacheSetting(name, key, int(value))
 
 
 def _read_cache_size(text: str) -> int:

@@ -39,6 +39,7 @@ from conch.options.flag_values import (
     SECONDS_ABOVE_ZERO,
     TEXT,
     BackendSetting,
+    CacheSetting,
     MetricsValue,
     ResourceLimit,
 )
@@ -382,7 +383,7 @@ class ServerOptions:
         separator=";",
     )
 
-    cache_config: tuple[int, ...] = _flag(
+    cache_config: tuple[CacheSetting, ...] = _flag(
         (),
         "Response cache",
         "Size of the cache for responses of models with response_cache; the last value applies.",
@@ -447,7 +448,8 @@ class ServerOptions:
     @property
     def cache_bytes(self) -> int:
         """Size of the response cache; 0 for none."""
-        return self.cache_config[-1] if self.cache_config else self.response_cache_byte_size
+        sizes = [setting.size for setting in self.cache_config if setting.size is not None]
+        return sizes[-1] if sizes else self.response_cache_byte_size
 
     @property
     def min_compute_capability(self) -> tuple[int, int]:

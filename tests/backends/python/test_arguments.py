@@ -46,6 +46,7 @@ TABLE = {
     "sys.argv": [""],
     "pb_utils.Tensor(b'a', A).name()": "a",
     "pb_utils.Tensor('', A)": MODEL + "Tensor name cannot be an empty string.",
+    "pb_utils.Tensor('', None)": CONSTRUCTOR,
     "pb_utils.Tensor(None, A)": CONSTRUCTOR,
     "pb_utils.Tensor(1, A)": CONSTRUCTOR,
     "pb_utils.Tensor('a', [1.0])": CONSTRUCTOR,

@@ -35,3 +35,13 @@ def test_messages_keep_the_secret():
     with pytest.raises(ConfigError) as caught:
         Restrictions(["nonsense:key=sesame"], flag="--f")
     assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("flag", "prefix", "kind"), [("--h", "", "api"), ("--g", "triton-grpc-protocol-", "protocol")])
+def test_messages_have_the_words_of_triton(flag: str, prefix: str, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"^unknown restricted {kind} 'nonsense' in {flag}; expected one of health, "):
+        Restrictions(["nonsense:key=x"], flag=flag, prefix=prefix)
+    text = f"^restricted {kind} 'health' can not be specified in multiple config groups of {flag}$"
+    for values in (["health:key=x", "health:key=y"], ["health,health:key=x"]):
+        with pytest.raises(ConfigError, match=text):
+            Restrictions(values, flag=flag, prefix=prefix)

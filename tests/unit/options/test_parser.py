@@ -335,7 +335,13 @@ def test_summaries_have_quantiles(repository: str) -> None:
     assert options.summary_quantiles == (0.5, 0.75)
 
 
-@pytest.mark.parametrize("quantiles", ["x", "1.5:0.1", "0.5:0.05,", "0.5:-1"])
+@pytest.mark.parametrize("error", ["0.0.1", "0.01abc", "1e-3", ".01", ""])
+def test_of_an_error_of_a_quantile_the_leading_number_counts(repository: str, error: str) -> None:
+    options = parse([repository, f"--metrics-config=summary_quantiles=0.1:{error}"], {})
+    assert options.summary_quantiles == (0.1,)
+
+
+@pytest.mark.parametrize("quantiles", ["0.1:x", "0.1:2.0.1", "x", "1.5:0.1", "0.5:0.05,", "0.5:-1"])
 def test_invalid_quantiles_are_refused(repository: str, quantiles: str) -> None:
     (problem,) = problems([repository, f"--metrics-config=summary_quantiles={quantiles}"])
     assert "summary_quantiles=<q>:<error>" in problem
@@ -369,11 +375,13 @@ def test_the_size_of_the_cache_has_two_names(repository: str, argument: str) -> 
 @pytest.mark.parametrize(
     "argument",
     [
-        "--cache-config=redis,host=localhost",
-        "--cache-config=local,size=1023",
+        "--cache-config=redis",
+        "--cache-config=local",
+        "--cache-config=,size=1048576",
+        "--cache-config=local,size=127",
         "--cache-config=local,size=many",
         "--cache-config=1048576",
-        "--response-cache-byte-size=1023",
+        "--response-cache-byte-size=127",
     ],
 )
 def test_an_unknown_or_too_small_cache_is_refused(repository: str, argument: str) -> None:
@@ -385,7 +393,28 @@ def test_an_unknown_or_too_small_cache_is_refused(repository: str, argument: str
 
 def test_the_size_of_the_cache_may_be_given_once(repository: str) -> None:
     (problem,) = problems([repository, "--cache-config=local,size=2048", "--response-cache-byte-size=2048"])
-    assert "--cache-config and --response-cache-byte-size" in problem
+    assert problem == (  # Triton's words
+        "Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+        "Please provide one or the other."
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (["local,size=8192", "redis,key=value"], "found multiple cache configurations, but only a single cache is "),
+        (["redis,host=localhost", "redis,port=6379"], "--cache-config: cache 'redis' is not supported; the local "),
+        (["local,size=8192", "local,foo=1"], "--cache-config: the local cache has no setting 'foo'; expected local,"),
+    ],
+)
+def test_other_caches_are_refused(repository: str, values: list[str], text: str) -> None:
+    (problem,) = problems([repository, *(f"--cache-config={value}" for value in values)])
+    assert problem.startswith(text)
+
+
+def test_a_small_cache_starts_as_in_triton(repository: str) -> None:
+    assert parse([repository, "--cache-config", "local,size=200"], {}).cache_bytes == 200
+    assert parse([repository, "--cache-config=local,size=200", "--cache-config=local,size=300"], {}).cache_bytes == 300
 
 
 def test_limits_of_resources_may_name_a_device(repository: str) -> None:

@@ -270,7 +270,9 @@ async def test_restrictions_that_are_none_are_errors(serve, text):
 
 
 async def test_a_category_is_restricted_once(serve):
-    with pytest.raises(ConfigError, match="'health' is given more than once"):
+    with pytest.raises(
+        ConfigError, match="restricted protocol 'health' can not be specified in multiple config groups"
+    ):
         await serve(grpc_restricted_protocol=("health:k=v", "metadata,health:k=w"))
 
 

@@ -25,7 +25,10 @@ Outcome = Tuple[Responder, Union[InferenceResponse, TritonError, None]]
 
 READINESS_TIMEOUT_S = 5.0
 
-RESPONSE_TO_RESCHEDULED = "Expected None in the execute function return list for a request that is to be rescheduled."
+# Triton's words, with its typo.
+RESPONSE_TO_RESCHEDULED = (
+    "Expected a None object in the execute function return list for reschduled request, found type '{}'."
+)
 
 
 def load_class(model_directory: str, version: str, filename: str) -> Any:
@@ -165,7 +168,8 @@ class ModelHost:
         outcomes: List[Outcome] = []
         for responder, response in zip(responders, returned):
             if responder.reschedule:
-                outcomes.append((responder, None if response is None else self._failed(RESPONSE_TO_RESCHEDULED)))
+                error = None if response is None else self._failed(RESPONSE_TO_RESCHEDULED.format(type(response)))
+                outcomes.append((responder, error))
             elif isinstance(response, InferenceResponse):
                 outcomes.append((responder, response))
             elif response is not None:

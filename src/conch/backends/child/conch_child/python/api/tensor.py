@@ -25,9 +25,9 @@ class Tensor:
     __slots__ = ("_array", "_data", "_datatype", "_name", "_shape")
 
     def __init__(self, name: str, numpy_array: Any) -> None:
-        name = _named(name)
-        if not isinstance(numpy_array, np.ndarray):
+        if not isinstance(numpy_array, np.ndarray):  # before the name, as in Triton
             raise _SIGNATURE.mismatch("numpy_array", numpy_array)
+        name = _named(name)
         datatype = name_of(numpy_array.dtype)
         if datatype is None:
             raise TritonModelException(

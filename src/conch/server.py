@@ -16,6 +16,7 @@ import uvloop
 from conch.accelerators.attribution.models import AttributedProcess, server_process
 from conch.accelerators.discovery import discover_gpus
 from conch.accelerators.monitor import AcceleratorMonitor, server_monitor
+from conch.backends.backend_settings import unknown_settings
 from conch.backends.child.conch_child.ipc import heap
 from conch.backends.engines.memory import EngineMemory
 from conch.backends.processes.fork_server import ForkServer
@@ -434,7 +435,9 @@ def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
     logs.configure(log)
     _log.info("Conch %s", build_line())
     raise_file_limit()
-    for notice in (*options.notices, *ineffective_settings(one.backend for one in options.backend_config)):
+    given = [(setting.backend, setting.key) for setting in options.backend_config]
+    ineffective = (*ineffective_settings(backend for backend, _ in given), *unknown_settings(given))
+    for notice in (*options.notices, *ineffective):
         _log.warning("%s", notice)
     status: int = uvloop.run(_serve(options, fork_server, log))
     return status

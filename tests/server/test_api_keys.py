@@ -65,7 +65,11 @@ def test_commands_that_are_clients(
     for name in ("CONCH_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     assert (client(prompts), chat(talk)) == (1, 1)
-    assert capsys.readouterr().err.count("Incorrect API key") == 2
+    assert capsys.readouterr().err.count("You didn't provide an API key") == 2
+    monkeypatch.setenv("CONCH_API_KEY", "guess")
+    assert (client(prompts), chat(talk)) == (1, 1)
+    assert capsys.readouterr().err.count("Incorrect API key provided.") == 2
+    monkeypatch.delenv("CONCH_API_KEY")
     if by.startswith("file"):
         file = place / "keys" if by == "file of the server" else tmp_path / "key"
         flag = [f"--api-key-file={file}"]

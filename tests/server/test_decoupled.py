@@ -275,12 +275,18 @@ def test_without_a_stream_they_are_refused_in_tritons_words(conch: ConchProcess,
     with http.InferenceServerClient(conch.http) as client:
         with pytest.raises(InferenceServerException) as raised:
             client.infer(model, [over_http])
-        assert raised.value.message() == "HTTP end point doesn't support models with decoupled transaction policy"
+        assert (
+            raised.value.message() == "HTTP end point doesn't support models with decoupled transaction policy: "
+            f"use /v2/models/{model}/generate_stream, or ModelStreamInfer over gRPC"
+        )
         assert client.get_model_config(model)["model_transaction_policy"] == {"decoupled": True}
     with grpc.InferenceServerClient(conch.grpc) as client:
         with pytest.raises(InferenceServerException) as raised:
             client.infer(model, [over_grpc])
-        assert raised.value.message() == "ModelInfer RPC doesn't support models with decoupled transaction policy"
+        assert (
+            raised.value.message() == "ModelInfer RPC doesn't support models with decoupled transaction policy: "
+            f"use ModelStreamInfer, or /v2/models/{model}/generate_stream over HTTP"
+        )
         assert raised.value.status() == "StatusCode.UNIMPLEMENTED"
 
 

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -243,6 +245,14 @@ def test_without_the_key_nothing_is_disclosed(server: ConchProcess) -> None:
         ):
             client.models.list()
     assert KEY not in server.text
+    for sent in ({}, {"Authorization": "Bearer "}, {"Authorization": f"Basic {KEY}"}):
+        request = urllib.request.Request(f"http://{server.http}/v1/models", headers=sent)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=10)
+        with caught.value as refusal:
+            error = json.loads(refusal.read())["error"]
+            assert (refusal.code, error["type"], error["code"]) == (401, "invalid_request_error", None)
+            assert error["message"].startswith("You didn't provide an API key. You need to provide your API key in an")
 
 
 def test_paths_and_methods_that_are_not_there(server: ConchProcess) -> None:

@@ -26,6 +26,12 @@ _SCOPES = {
     "metrics": METRICS,
 }
 _AUTHORIZATION = "authorization"
+# In the words of OpenAI's API.
+WRONG_KEY = "Incorrect API key provided."
+MISSING_KEY = (
+    "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
+    "(i.e. Authorization: Bearer YOUR_KEY)."
+)
 
 # Returns all values of a request header; names are in lower case.
 HeaderValues = Callable[[str], Sequence[bytes]]
@@ -122,7 +128,9 @@ class Access:
             return Denied(Denial.REPEATED, f"header '{_AUTHORIZATION}' is sent more than once")
         key = keys.find(values[0]) if values else None
         if key is None:
-            return Denied(Denial.NO_KEY, "Incorrect API key provided.")
+            scheme, _, sent = (values[0] if values else b"").partition(b" ")
+            provided = scheme.lower() == b"bearer" and sent.strip()
+            return Denied(Denial.NO_KEY, WRONG_KEY if provided else MISSING_KEY)
         if scope not in key.scopes:
             return Denied(Denial.SCOPE, f"The API key '{key.name}' lacks the scope '{scope}'.")
         return None

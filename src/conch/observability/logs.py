@@ -18,6 +18,7 @@ A record may have, in `extra`:
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -80,16 +81,21 @@ _MAX_BLOCK_CHARACTERS = 2**20  # tables and tracebacks
 
 
 class LineFormatter(logging.Formatter):
-    """Formats records as Triton's lines; `iso8601` is for `--log-format=ISO8601`."""
+    """Formats records as Triton's lines; `iso8601` is for `--log-format=ISO8601`.
 
-    def __init__(self, *, iso8601: bool = False) -> None:
+    `coloured`: whether the letters of warnings and errors have colours, for a terminal.
+    """
+
+    def __init__(self, *, iso8601: bool = False, coloured: bool = False) -> None:
         super().__init__()
         self._iso8601 = iso8601
+        self._colours = _COLOURS if coloured else {}
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line and the indented lines of its block."""
         moment = datetime.fromtimestamp(record.created, UTC)
         letter = _letter(record.levelno)
+        letter = self._colours.get(letter, letter)
         head = f"{moment:%Y-%m-%dT%H:%M:%SZ} {letter}" if self._iso8601 else f"{letter}{moment:%m%d %H:%M:%S.%f}"
         source = getattr(record, "source", None) or f"{record.filename}:{record.lineno}"
         message = _shortened(record.getMessage().rstrip("\n"))
@@ -127,6 +133,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
+_COLOURS = {"E": "\x1b[1;31mE\x1b[0m", "W": "\x1b[1;33mW\x1b[0m"}
 _LEVEL_NAMES = {"E": "ERROR", "W": "WARNING", "I": "INFO"}
 
 
@@ -136,8 +143,18 @@ def quoted(value: object) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _formatter(form: str) -> logging.Formatter:
-    return JsonFormatter() if form == "json" else LineFormatter(iso8601=form == "ISO8601")
+def _formatter(form: str, *, coloured: bool) -> logging.Formatter:
+    return JsonFormatter() if form == "json" else LineFormatter(iso8601=form == "ISO8601", coloured=coloured)
+
+
+def _has_colours(stream: TextIO) -> bool:
+    """Whether a stream gets colours: a terminal that has them, or by FORCE_COLOR; never with NO_COLOR."""
+    forced = os.environ.get("FORCE_COLOR", "")
+    if os.environ.get("NO_COLOR") or forced == "0":
+        return False
+    if forced:
+        return True
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def _block(record: logging.LogRecord, formatter: logging.Formatter) -> str:
@@ -174,7 +191,8 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
         self.settings = settings
         self._failed = False
         self._failing = False
-        self.setFormatter(_formatter(settings.log_format))
+        self.coloured = self._file is None and _has_colours(sys.stderr)
+        self.setFormatter(_formatter(settings.log_format, coloured=self.coloured))
         self.addFilter(self._is_enabled)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -228,7 +246,7 @@ def configure(settings: LogSettings) -> None:
 
 
 def _apply(handler: ServerLogHandler) -> None:
-    handler.setFormatter(_formatter(handler.settings.log_format))
+    handler.setFormatter(_formatter(handler.settings.log_format, coloured=handler.coloured))
     # Set at the logger, so that disabled levels cost only a look-up.
     logging.getLogger("conch").setLevel(_lowest(handler.settings))
 

@@ -115,7 +115,7 @@ class ModelProcess:
         arguments = {**initialize_arguments(plan), **more}
         options = self._options()
         options["decoupled"] = source.config.decoupled
-        options["outputs"] = [spec.name for spec in source.config.outputs]
+        options["outputs"] = {spec.name: spec.datatype for spec in source.config.outputs}
         message = (messages.INITIALIZE, arguments, options)
         error, has_is_ready = await self._request(message, messages.INITIALIZED, "initialize")
         self._has_is_ready = bool(has_is_ready)
@@ -223,7 +223,8 @@ class ModelProcess:
         untrusted.integer(level, messages.VERBOSE, messages.ERROR, "a level of the log")
         untrusted.integer(line, 0, untrusted.MAX_COUNT, "a line")
         text = untrusted.message_text(text, "a line of the log")
-        self._child.output.write(level, text, f"{untrusted.name(file, 'a file')}:{line}")
+        file = untrusted.name(file, "a file")
+        self._child.output.write(level, text, f"{file}:{line}" if line else file)
 
     def _readiness_received(self, message: Message, _: memoryview) -> None:
         self._last_readiness = untrusted.flag(untrusted.items(message, 2, "READINESS")[1], "whether the model is ready")

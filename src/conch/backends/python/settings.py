@@ -7,6 +7,13 @@ from conch.errors import ConfigError
 
 _MIB = 1 << 20
 _DEFAULT_STOP_TIMEOUT_S = 30.0
+SETTINGS = (
+    "stub-timeout-seconds",
+    "busy-poll-microseconds",
+    "shm-default-byte-size",
+    "shm-growth-byte-size",
+    "shm-limit-byte-size",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,5 +49,10 @@ class LoadLog:
         _log.info("failed to load '%s' after %.3f s%s", self._model, monotonic() - self._started, consequence)
 
 
+def replaced(model: ModelId, served: Iterable[int], previous: Iterable[int]) -> None:
+    """Log the end of a reload, after the lines of the previous versions that were unloaded."""
+    _log.info("serving '%s' version %s; unloaded the previous version %s", model, _joined(served), _joined(previous))
+
+
 def _joined(versions: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(versions)))

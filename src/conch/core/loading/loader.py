@@ -5,13 +5,14 @@ The caller holds the model's lock, which serializes the loads of one model.
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from conch.core.catalog import UNLOADED, Catalog, VersionState
 from conch.core.load_errors import code_name, load_error, load_failure, logged, not_polled
 from conch.core.loading.builder import Built, ModelBuilder
 from conch.core.loading.ensemble_links import EnsembleLinks
-from conch.core.loading.load_log import LoadLog
+from conch.core.loading.load_log import LoadLog, replaced
 from conch.core.loading.retirement import Retirement
 from conch.core.served_model import ServedModel
 from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound
@@ -146,8 +147,13 @@ class Loader:
                     successor.take_over(served)
             if served.version not in built.served:
                 self._catalog.note(model, served.version, VersionState.UNAVAILABLE, UNLOADED)
-        self._retirement.retire(removed, previous, None)
+        self._retirement.retire(removed, previous, partial(self._log_replaced, model))
         self._links.check_users(model)
+
+    def _log_replaced(self, model: ModelId, previous: Sequence[int]) -> None:
+        """Log the state after a reload: the line before it says that a version was unloaded."""
+        if previous and (served := self._catalog.served(model)):
+            replaced(model, served, previous)
 
     async def _discard(self, built: Built, files: ModelFiles) -> None:
         await built.discard()

@@ -409,11 +409,12 @@ class ModelManager:
         self._retirement.retire(served, loaded, partial(self._note_unloaded, model))
         return loaded
 
-    def _note_unloaded(self, model: ModelId, version: int) -> None:
-        record = self._catalog.records().get(model, {}).get(version)
-        # It may have been loaded again or removed in the meantime.
-        if record is not None and record.state is VersionState.UNLOADING:
-            self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
+    def _note_unloaded(self, model: ModelId, versions: Iterable[int]) -> None:
+        for version in versions:
+            record = self._catalog.records().get(model, {}).get(version)
+            # It may have been loaded again or removed in the meantime.
+            if record is not None and record.state is VersionState.UNLOADING:
+                self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
 
     async def _unchanged(self, model: ModelId) -> bool:
         """Whether a model is served from the current files; an override stays in force while they are unchanged."""

@@ -1,7 +1,7 @@
 """Models that are no longer served: drained, then stopped, in background tasks."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from logging import getLogger
 from time import monotonic
 
@@ -18,9 +18,9 @@ class Retirement:
         self._retiring: dict[asyncio.Task[None], list[ServedModel]] = {}
 
     def retire(
-        self, old: Iterable[ServedModel], files: ModelFiles | None, stopped: Callable[[int], None] | None
+        self, old: Iterable[ServedModel], files: ModelFiles | None, stopped: Callable[[Sequence[int]], None]
     ) -> None:
-        """Drain and stop versions of a model, then discard their files and call `stopped` with each version."""
+        """Drain and stop versions of a model, then discard their files and call `stopped` with these versions."""
         models = list(old)
         task = asyncio.create_task(_retire(models, files, stopped))
         self._retiring[task] = models
@@ -42,7 +42,9 @@ def _named(models: list[ServedModel], name: str) -> bool:
     return any(model.config.name == name for model in models)
 
 
-async def _retire(models: list[ServedModel], files: ModelFiles | None, stopped: Callable[[int], None] | None) -> None:
+async def _retire(
+    models: list[ServedModel], files: ModelFiles | None, stopped: Callable[[Sequence[int]], None]
+) -> None:
     started = monotonic()
     await asyncio.gather(*(model.drain() for model in models))
     await asyncio.gather(*(model.stop() for model in models))
@@ -51,5 +53,4 @@ async def _retire(models: list[ServedModel], files: ModelFiles | None, stopped: 
     for model in models:
         seconds = monotonic() - started
         _log.info("successfully unloaded '%s' version %d in %.3f s", model.id, model.version, seconds)
-        if stopped is not None:
-            stopped(model.version)
+    stopped([model.version for model in models])

@@ -12,7 +12,7 @@ from conch.core.generation.generative_model import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.loading.model_manager import ModelManager
 from conch.errors import Cancelled, ConchError, InvalidRequest, NotFound
-from conch.frontends.authorization import Access, Denial
+from conch.frontends.authorization import MISSING_KEY, Access, Denial
 from conch.frontends.http.errors import CHALLENGE
 from conch.frontends.http.message import HttpRefusal, HttpRequest
 from conch.frontends.http.reply import HttpReply
@@ -137,6 +137,8 @@ class OpenAiHttp:
         if denied is None:
             return None
         status, code = _DENIED[denied.why]
+        if denied.message == MISSING_KEY:  # as in OpenAI's API
+            code = None
         valid = " with valid value" if denied.why is Denial.RESTRICTED else ""
         refusal = refusal_of(InvalidRequest(denied.message + valid), status, code)
         if denied.why is Denial.NO_KEY:

@@ -220,7 +220,10 @@ class GrpcInferEndpoint:
     ) -> Admitted:
         model = self.inference.model(message.model_name, message.version())
         if model.config.decoupled:
-            raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+            raise Unsupported(
+                "ModelInfer RPC doesn't support models with decoupled transaction policy: "
+                f"use ModelStreamInfer, or /v2/models/{message.model_name}/generate_stream over HTTP"
+            )
         model.check_room(timeline)
         meter = None if self.inference.limiter is None else self.admit(model, metadata, timeline)
         request, options = self.decode(message, metadata, timeline)

@@ -88,7 +88,10 @@ class HttpInferEndpoint:
         try:
             model = self._inference.model(name, version)
             if model.config.decoupled:
-                raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+                raise Unsupported(
+                    "HTTP end point doesn't support models with decoupled transaction policy: "
+                    f"use /v2/models/{name}/generate_stream, or ModelStreamInfer over gRPC"
+                )
             model.check_room(timeline)
             meter = None
             if self._inference.limiter is not None:

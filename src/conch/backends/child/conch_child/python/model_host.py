@@ -19,7 +19,7 @@ from .api.errors import TritonError, TritonModelException
 from .api.request import InferenceRequest
 from .api.responses import InferenceResponse, Responder, ResponseWriter
 from .bls import PendingCalls, background
-from .failure import describe, traceback_of
+from .failure import describe, place_of, traceback_of
 
 Outcome = Tuple[Responder, Union[InferenceResponse, TritonError, None]]
 
@@ -99,7 +99,7 @@ class ModelHost:
             if inspect.iscoroutine(answer):
                 answer = self._await(answer, READINESS_TIMEOUT_S)
         except Exception as error:
-            self._log_error("is_ready of model instance '{}' failed: {}".format(self._name, describe(error)))
+            self._log_error("is_ready of model instance '{}' failed: {}".format(self._name, describe(error)), error)
             return False
         return answer is True
 
@@ -110,7 +110,9 @@ class ModelHost:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
         except Exception as error:
-            self._log_error("finalize of model instance '{}' failed:\n{}".format(self._name, traceback_of(error)))
+            self._log_error(
+                "finalize of model instance '{}' failed:\n{}".format(self._name, traceback_of(error)), error
+            )
 
     def _run(self, requests: List[InferenceRequest], responders: List[Responder]) -> List[Outcome]:
         if self._channel.cancelled and not self._keeps_slots:
@@ -139,7 +141,7 @@ class ModelHost:
                 returned = self._await_execute(returned, responders)
             return self._outcomes(responders, returned)
         except BaseException as error:  # SystemExit, too: only the server may end this process
-            self._log_error("execute of model instance '{}' failed:\n{}".format(self._name, traceback_of(error)))
+            self._log_error("execute of model instance '{}' failed:\n{}".format(self._name, traceback_of(error)), error)
             return self._all_failed(responders, describe(error))
 
     def _outcomes(self, responders: Sequence[Responder], returned: Any) -> List[Outcome]:
@@ -201,7 +203,7 @@ class ModelHost:
         try:
             await coroutine
         except BaseException as error:
-            self._log_error("execute of model instance '{}' failed:\n{}".format(self._name, traceback_of(error)))
+            self._log_error("execute of model instance '{}' failed:\n{}".format(self._name, traceback_of(error)), error)
             failure = InferenceResponse(error=self._failed(describe(error)))
             for responder in responders:
                 with suppress(TritonModelException):  # closed already
@@ -217,5 +219,6 @@ class ModelHost:
             threading.Thread(target=self._loop.run_forever, name="conch-asyncio", daemon=True).start()
         return self._loop
 
-    def _log_error(self, text: str) -> None:
-        self._channel.send((messages.LOG, messages.ERROR, "model_host.py", 0, text))
+    def _log_error(self, text: str, error: BaseException) -> None:
+        file, line = place_of(error)
+        self._channel.send((messages.LOG, messages.ERROR, file, line, text))

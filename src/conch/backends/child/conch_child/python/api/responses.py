@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from ...ipc.arena import MAX_INLINE_BYTES, Parcel
 from ...ipc.wire import shortened
@@ -16,6 +16,8 @@ from .metric_registry import MetricRegistry
 from .tensor import Tensor
 
 RESPONSE_COMPLETE_FINAL = 1
+_NO_TYPES: Mapping[str, str] = {}
+_MAX_REPORTED_OUTPUTS = 16
 
 Answer = Tuple[Any, ...]
 
@@ -155,13 +157,15 @@ class ResponseWriter:
         channel: Channel,
         metrics: MetricRegistry,
         instance_name: str,
-        output_names: Sequence[str] = (),
+        output_types: Mapping[str, str] = _NO_TYPES,
         decoupled: bool = False,
     ) -> None:
         self.channel = channel
         self.decoupled = decoupled
         # The outputs of requests that name none; empty where the model declares no outputs.
-        self.output_names: FrozenSet[str] = frozenset(output_names)
+        self.output_names: FrozenSet[str] = frozenset(output_types)
+        self._output_types = output_types
+        self._reported: Set[str] = set()  # outputs that differ from the configuration and were logged
         self._metrics = metrics
         self._instance_name = instance_name
         self._abandoned: List[int] = []
@@ -284,12 +288,34 @@ class ResponseWriter:
             return responder.key, final, (int(error.code()), text), None, response.parameter_values()
         names = responder.requested or self.output_names
         # All tensors are encoded before the first is placed, so that an exception leaks no block.
-        encoded = [tensor.wire() for tensor in response.output_tensors() if not names or tensor.name() in names]
+        tensors = response.output_tensors()
+        encoded = [tensor.wire() for tensor in tensors if not names or tensor.name() in names]
+        for name, datatype, *_ in encoded:
+            if self._output_types.get(name) != datatype:
+                self._report(name, datatype)
+        if len(encoded) < len(tensors):
+            for tensor in tensors:
+                if tensor.name() not in self.output_names:
+                    self._report(tensor.name(), "")
         outputs = []
         for name, datatype, shape, data, size in encoded:
             place = None if self._write_to_region(responder, name, data, size) else parcel.put(data, size)
             outputs.append((name, datatype, shape, place, size))
         return responder.key, final, None, tuple(outputs), response.parameter_values()
+
+    def _report(self, name: str, datatype: str) -> None:
+        """Log once that an output is not the configuration's; `datatype` is "" if it is dropped. Holds `writing`."""
+        if not self._output_types or name in self._reported or len(self._reported) >= _MAX_REPORTED_OUTPUTS:
+            return
+        self._reported.add(name)
+        if datatype and name in self._output_types:
+            text = "output '{}' has datatype {}, config.pbtxt says {}; it is sent as it is".format(
+                name, datatype, self._output_types[name]
+            )
+        else:
+            declared = ", ".join(["'{}'".format(known) for known in sorted(self.output_names)])
+            text = "output '{}' is dropped: it is not among the outputs of config.pbtxt ({})".format(name, declared)
+        self.channel.transmit((messages.LOG, messages.WARNING, "model.py", 0, text))
 
     def _write_to_region(self, responder: Responder, name: str, data: Any, size: int) -> bool:
         """Write an output to the client's shared memory; return whether that succeeded."""

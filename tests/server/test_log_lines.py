@@ -1,0 +1,124 @@
+"""Log lines of a real server that explain mistakes of models and of flags, and their colours."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.server.models import ECHO, tensor, write_config, write_python
+from tests.server.process import ConchProcess
+
+TENSORS = f"input {tensor('INPUT0', 'FP32', -1)} output {tensor('OUTPUT0', 'FP32', -1)}"
+WRONG = """
+value = request.inputs()[0].as_numpy()
+if value[0] < 0:
+    raise ValueError("negative")
+return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value.astype(np.int64)), pb_utils.Tensor("OUT", value)])
+"""
+
+
+def infer(server: ConchProcess, value: float, outputs: list[str]) -> int:
+    document = {
+        "inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [value]}],
+        "outputs": [{"name": name} for name in outputs],
+    }
+    request = urllib.request.Request(f"http://{server.http}/v2/models/m/infer", json.dumps(document).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_wrong_outputs_of_a_model_are_logged_once_each(tmp_path: Path) -> None:
+    write_python(tmp_path / "models", "m", TENSORS, WRONG)
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+        assert [infer(server, 1, names) for names in ([], ["OUTPUT0"], [])] == [200, 200, 200]
+        dropped = "output 'OUT' is dropped: it is not among the outputs of config.pbtxt ('OUTPUT0')"
+        server.until_logged(re.escape(dropped))
+        changed = "output 'OUTPUT0' has datatype INT64, config.pbtxt says FP32; it is sent as it is"
+        assert (server.text.count(dropped), server.text.count(changed)) == (1, 1)
+
+
+def test_an_exception_of_a_model_is_logged_with_its_own_file_and_line(tmp_path: Path) -> None:
+    write_python(tmp_path / "models", "m", TENSORS, WRONG)
+    raised = (
+        (tmp_path / "models/m/1/model.py").read_text().splitlines().index('            raise ValueError("negative")')
+    )
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+        assert infer(server, -1, []) == 500
+        server.until_logged(rf'(?m)^E.* model\.py:{raised + 1}\] "\[m_0\] execute of model instance')
+
+
+def test_settings_of_a_backend_that_do_not_exist_are_named(tmp_path: Path) -> None:
+    write_python(tmp_path / "models", "m", TENSORS, ECHO)
+    flags = ("--backend-config=python,foo=bar", "--backend-config=python,env-path=/x")
+    with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log") as server:
+        assert "--backend-config=python,foo has no effect: backend 'python' has no setting 'foo'" in server.text
+        assert "--backend-config=python,env-path has no effect: " in server.text
+
+
+def test_the_last_line_of_a_reload_says_what_is_served(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    write_python(root, "m", TENSORS, ECHO)
+    with ConchProcess(root, "--model-control-mode=explicit", "--load-model=m", log=tmp_path / "log") as server:
+        with (root / "m" / "1" / "model.py").open("a") as file:
+            file.write("# changed\n")
+        with urllib.request.urlopen(f"http://{server.http}/v2/repository/models/m/load", b"{}", timeout=30):
+            server.until_logged("serving 'm' version 1; unloaded the previous version 1")
+        lines = [line for line in server.text.splitlines() if "'m'" in line]
+        ends = ("successfully loaded 'm'", "successfully unloaded 'm'", "serving 'm' version 1")
+        assert all(end in line for end, line in zip(ends, lines[-3:], strict=True)), lines
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags", "coloured"),
+    [
+        ({"TERM": "xterm"}, [], True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, [], False),
+        ({"TERM": "dumb"}, [], False),
+        ({"TERM": "dumb", "FORCE_COLOR": "1"}, [], True),
+        ({"TERM": "xterm", "NO_COLOR": "1", "FORCE_COLOR": "1"}, [], False),
+        ({"TERM": "xterm"}, ["--log-format=json"], False),
+        ({"TERM": "xterm"}, ["--log-format=ISO8601"], True),
+    ],
+)
+def test_only_the_letter_has_a_colour_and_only_on_terminals(
+    tmp_path: Path, variables: dict[str, str], flags: list[str], coloured: bool
+) -> None:
+    """The server has an error to log and ends: its only model is broken."""
+    write_config(tmp_path / "models", "broken", 'backend: "nothing"')
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "TERM")}
+    words = [sys.executable, "-m", "conch", "serve", f"--model-repository={tmp_path / 'models'}", *flags]
+    words += [f"--{port}-port=0" for port in ("http", "grpc", "metrics")]
+    leader, follower = pty.openpty()
+    with subprocess.Popen(words, env=plain | variables, stderr=follower, stdout=follower) as process:
+        os.close(follower)
+        text = b""
+        while piece := read(leader):
+            text += piece
+    os.close(leader)
+    assert process.returncode == 1
+    errors = [line for line in text.decode().splitlines() if "exiting; use --exit-on-error" in line]
+    assert len(errors) == 1
+    letter = "\x1b[1;31mE\x1b[0m"
+    assert (letter in errors[0]) is coloured
+    assert all(line.replace(letter, "").isprintable() for line in text.decode().splitlines())
+    file = tmp_path / "log"
+    subprocess.run([*words, f"--log-file={file}"], env=plain | {"FORCE_COLOR": "1"}, check=False, timeout=60)
+    assert "\x1b" not in file.read_text()
+
+
+def read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # the other side is closed
+        return b""

@@ -41,10 +41,11 @@ from conch.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, d
 from conch.frontends.openai.chat_prompt import ChatPrompts
 from conch.frontends.services import Parts, Service, services
 from conch.machine.memory import default_request_memory, worker_memory
+from conch.metric_catalog.server import API_KEYS_UP
 from conch.observability import logs
 from conch.observability.metrics.custom import MetricSample
 from conch.observability.metrics.declared.request_metrics import DeclaredMetrics
-from conch.observability.metrics.exposition import Family
+from conch.observability.metrics.exposition import Family, Point
 from conch.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
 from conch.observability.metrics.loop_lag import LoopLag
 from conch.observability.metrics.model_table import ModelRow, model_table
@@ -86,7 +87,12 @@ class Server:
         self._options = options
         self._catalog = Catalog()
         self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
-        self._shared_memory = SharedMemory() if options.allow_client_shm else None
+        engine_memory = EngineMemory()
+        self._shared_memory = (
+            SharedMemory(prefix=options.client_shm_prefix, own=engine_memory.segments)
+            if options.allow_client_shm
+            else None
+        )
         self._observer = Observer()
         self._budget = BodyBudget(options.request_memory_limit or default_request_memory())
         self._log = log or _log_settings(options)
@@ -99,7 +105,7 @@ class Server:
         )
         # BLS calls need the model manager, which needs the backends, which need the calls; hence the lambda.
         calls = BlsCalls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
-        self._backends = _backend_registry(fork_server, calls)
+        self._backends = _backend_registry(fork_server, calls, engine_memory)
         repositories = Repositories(_repositories(options))
         self._declared = _declared_metrics(options)
         self._builder = ModelBuilder(
@@ -298,7 +304,7 @@ class Server:
             request_memory=self._request_memory,
             lag=self._lag,
             meter=meter,
-            collectors=[self._of_listeners, self._of_accelerators, self._of_file, self._of_limits],
+            collectors=[self._of_listeners, self._of_keys, self._of_accelerators, self._of_file, self._of_limits],
         )
         exporter = otlp_exporter(options, metrics)
         if exporter is not None:
@@ -307,6 +313,9 @@ class Server:
 
     def _of_limits(self) -> Iterator[Family]:
         return limit_metrics(self._limits, self.inference)
+
+    def _of_keys(self) -> Iterator[Family]:
+        yield Family.of(API_KEYS_UP, [Point(int(self._keys.up), {})])
 
     def _of_listeners(self) -> Iterator[Family]:
         return listener_families({service.flags: service.listener for service in self._services})
@@ -401,9 +410,9 @@ def _roots(options: ServerOptions) -> Iterator[tuple[str, Root]]:
         )
 
 
-def _backend_registry(fork_server: ForkServer | None, calls: BlsCalls) -> BackendRegistry:
+def _backend_registry(fork_server: ForkServer | None, calls: BlsCalls, memory: EngineMemory) -> BackendRegistry:
     forks = {"fork_server": fork_server}
-    python, engines = {**forks, "calls": calls}, {**forks, "memory": EngineMemory()}
+    python, engines = {**forks, "calls": calls}, {**forks, "memory": memory}
     return BackendRegistry(
         {
             **dict.fromkeys(("python", "pytorch"), python),

@@ -12,6 +12,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 from conch.errors import ConfigError
@@ -23,6 +24,7 @@ SCOPES = (INFER, MANAGE, METRICS)
 # The scopes of an OpenAI API key where there is no file with scopes.
 _OPENAI_SCOPES = frozenset((INFER, MANAGE))
 _WATCH_S = 1.0
+_REPEAT_S = 60.0  # between log lines while a file is missing or invalid
 _BEARER = b"bearer"
 
 
@@ -47,6 +49,8 @@ class ApiKeys:
         self._keys: dict[bytes, ApiKey] = {}
         self._file_stats: list[tuple[int, ...]] = []
         self.version = 0  # changes with the keys
+        self._failure = ""  # why the files could not be read at the last check
+        self._logged_s = 0.0  # monotonic
 
     def __bool__(self) -> bool:
         return bool(self._path or self._openai_path or self._openai_keys)
@@ -65,21 +69,44 @@ class ApiKeys:
             raise ConfigError(f"{flag}: '{self._path or self._openai_path}' contains no keys")
         self._replace(keys, stats)
 
+    @property
+    def up(self) -> bool:
+        """Whether the keys are those of the files: a missing or invalid file leaves the previous ones valid."""
+        return not self._failure
+
     async def watch(self) -> None:
-        """Reload files that change; an invalid file leaves the keys unchanged, an empty one removes all."""
+        """Reload files that change; a missing or invalid file leaves the keys unchanged, an empty one removes all.
+
+        Keys that may have been revoked stay valid then, because a failed mount must not lock out all clients; the log
+        repeats it.
+        """
         while self._path or self._openai_path:
             await asyncio.sleep(_WATCH_S)
             stats = await asyncio.to_thread(self._stats)
             if stats == self._file_stats:
+                self._repeat_failure()
                 continue
             try:
                 keys = await asyncio.to_thread(self._read)
             except ConfigError as error:
                 self._file_stats = stats
-                _log.error("API keys not reloaded, keeping the previous ones: %s", error)
+                self._failure = error.message
+                self._logged_s = 0.0
+                self._repeat_failure()
             else:
+                self._failure = ""
                 self._replace(keys, stats)
                 _log.info("API keys reloaded: %d", len(keys))
+
+    def _repeat_failure(self) -> None:
+        now_s = monotonic()
+        if self._failure and (not self._logged_s or now_s - self._logged_s > _REPEAT_S):
+            self._logged_s = now_s
+            _log.error(
+                "API keys not reloaded, keeping the previous ones, %d keys stay valid: %s",
+                len(self._keys),
+                self._failure,
+            )
 
     def find(self, authorization: bytes) -> ApiKey | None:
         """Return the key that a value of the header `authorization` has as its bearer token, None if it is not one."""

@@ -66,6 +66,11 @@ SENT_BYTES = MetricDefinition(
     "conch_sent_bytes_total", "counter", "Bytes sent to clients.", labels=("protocol",), unit="bytes"
 )
 CONNECTIONS = MetricDefinition("conch_connections", "gauge", "Open connections.", labels=("protocol",))
+API_KEYS_UP = MetricDefinition(
+    "conch_api_keys_up",
+    "gauge",
+    "1 if the files of API keys were valid at the last check; 0 if one is missing or invalid: earlier keys stay valid.",
+)
 REJECTED_REQUESTS = MetricDefinition(
     "conch_rejected_requests_total",
     "counter",

@@ -398,6 +398,12 @@ class ServerOptions:
     allow_client_shm: bool = _flag(
         False, "Memory and devices", "Allow clients to register shared memory for tensors.", BOOLEAN
     )
+    client_shm_prefix: str = _flag(
+        "",
+        "Memory and devices",
+        "Start of the names of the objects in /dev/shm that clients may register, without the slash; any if not given.",
+        TEXT,
+    )
 
     min_supported_compute_capability: str = _flag(
         "6.0",

@@ -114,3 +114,27 @@ def test_number_of_regions_is_bounded(memory: Object) -> None:
         regions.register(f"r{number}", f"/{memory.name}", 0, 1)
     with pytest.raises(Unavailable, match="4096 regions are registered, which is the maximum"):
         regions.register("one more", f"/{memory.name}", 0, 1)
+
+
+def test_objects_of_other_programs_are_not_for_clients(memory: Object) -> None:
+    regions = SharedMemory()
+    for key in ("/sem.mp-1", "nccl-abc", "/.hidden", "/PostgreSQL.1", "__KMP_REGISTERED_LIB_1", "cuda.shm.0"):
+        with pytest.raises(InvalidRequest, match="its name is that of a library or of another program"):
+            regions.register("r", key, 0, 1)
+    regions.register("r", f"/{memory.name}", 0, 1)
+
+
+def test_objects_of_engines_are_not_for_clients(memory: Object) -> None:
+    own: set[int] = set()
+    regions = SharedMemory(own=own)
+    own.add(Path("/dev/shm", memory.name).stat().st_ino)
+    with pytest.raises(InvalidRequest, match="it belongs to an engine of this server"):
+        regions.register("r", f"/{memory.name}", 0, 1)
+    own.clear()
+    regions.register("r", f"/{memory.name}", 0, 1)
+
+
+def test_names_begin_with_the_prefix(memory: Object) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape("names begin with 'tensors-' here (--client-shm-prefix)")):
+        SharedMemory(prefix="tensors-").register("r", f"/{memory.name}", 0, 1)
+    SharedMemory(prefix=memory.name[:4]).register("r", f"/{memory.name}", 0, 1)

@@ -110,6 +110,25 @@ async def test_files_are_read_again_when_they_change(tmp_path, caplog, monkeypat
     watch.cancel()
 
 
+async def test_a_deleted_file_is_reported_again_and_again(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(api_keys, "_WATCH_S", 0.01)
+    monkeypatch.setattr(api_keys, "_REPEAT_S", 0.05)
+    path = tmp_path / "keys"
+    keys = keys_of(tmp_path)
+    watch = asyncio.create_task(keys.watch())
+    assert keys.up
+    path.unlink()
+    async with asyncio.timeout(20):
+        while caplog.text.count("keeping the previous ones, 3 keys stay valid: --api-key-file: cannot read") < 3:
+            await asyncio.sleep(0.01)
+        assert not keys.up
+        assert found(keys, b"Bearer key-of-ci") == "ci"
+        write(path)
+        while not keys.up:
+            await asyncio.sleep(0.01)
+    watch.cancel()
+
+
 def test_what_each_scope_covers(tmp_path):
     access = Access(keys=keys_of(tmp_path))
 

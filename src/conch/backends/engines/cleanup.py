@@ -31,6 +31,11 @@ class EngineCleanup:
         own = mapped - self._foreign
         self._found |= {name: inode for name, inode in _segments().items() if inode in own}
 
+    @property
+    def inodes(self) -> frozenset[int]:
+        """Inodes of the shared memory that was found."""
+        return frozenset(self._found.values())
+
     def remove(self) -> None:
         """Remove the remaining resources, after the processes have ended."""
         remove_tree(self.folder)

@@ -70,6 +70,11 @@ class EngineProcess:
         """Whether the process is running."""
         return self._child.alive
 
+    @property
+    def segments(self) -> frozenset[int]:
+        """Inodes of its objects in /dev/shm."""
+        return frozenset() if self._cleanup is None else self._cleanup.inodes
+
     async def start(self, launcher: Launcher, driver: str, options: Mapping[str, Any], timeout_s: float) -> EngineInfo:
         """Start the process and load the model. Raises ModelLoadError with the cause."""
         self._cleanup = await asyncio.to_thread(EngineCleanup)

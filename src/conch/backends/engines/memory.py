@@ -52,6 +52,7 @@ class EngineMemory:
         self._free = free
         self._resident = resident
         self._claims: list[MemoryClaim] = []
+        self.segments: set[int] = set()  # inodes of the engines' objects in /dev/shm, which clients must not register
 
     def claim(self, name: str, holder: Holder, weights: int, cache: int | None) -> tuple[MemoryClaim, dict[str, Any]]:
         """Reserve memory for an engine; return the claim, and the offer as `conch_child/engine/cache_size.py` reads it.

@@ -135,6 +135,7 @@ class ProcessEngine(Engine):
             await process.kill()
             raise
         self._memory.settle(claim, self.info)
+        self._memory.segments |= process.segments
         return process
 
 

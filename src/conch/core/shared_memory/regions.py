@@ -9,7 +9,7 @@ import mmap
 import os
 import stat
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import PurePosixPath
 from weakref import WeakValueDictionary, finalize
 
@@ -24,6 +24,12 @@ from conch.tensor import Buffer, Source
 _OBJECTS = PurePosixPath("/dev/shm")  # noqa: S108 - where shm_open puts them
 # Triton's prefix for memory that its server shares with models. Here that memory has no name to register.
 _RESERVED_PREFIX = "triton_python_backend_shm_region_"
+# Objects of libraries and of other programs, not tensors of clients: semaphores, NCCL, CUDA, OpenMP, multiprocessing,
+# databases, browsers. A hidden name is not a client's either.
+_FOREIGN_PREFIXES = (
+    *(".", "sem.", "nccl-", "cuda.shm.", "__KMP_REGISTERED_LIB_", "pymp-", "torch_", "loky-"),
+    *("PostgreSQL.", "pulse-shm-", "org.chromium."),
+)
 # Each region holds a file descriptor.
 _MAX_REGIONS = 4096
 _MAX_REPORTED_NAMES = 100
@@ -152,11 +158,21 @@ class SharedMemory:
     A region that a request uses cannot be unregistered: the client would free memory that is still written.
     """
 
-    def __init__(self, limit: int = 4 * _GIB, open_cuda: OpenMemory = open_memory) -> None:
+    def __init__(
+        self,
+        limit: int = 4 * _GIB,
+        open_cuda: OpenMemory = open_memory,
+        *,
+        prefix: str = "",
+        own: Container[int] = frozenset(),
+    ) -> None:
         """Assign. `limit` bounds the bytes that requests hold in copies out of regions.
 
-        A sparse object takes no memory, so without a bound a short request could allocate any amount.
+        A sparse object takes no memory, so without a bound a short request could allocate any amount. Names of objects
+        must begin with `prefix`; `own` are the inodes of the server's objects.
         """
+        self._prefix = prefix
+        self._own = own
         self._limit = limit
         self._open_cuda = open_cuda
         self._regions: dict[str, Region | CudaRegion] = {}
@@ -173,13 +189,23 @@ class SharedMemory:
         if not self._guarded:
             self._guard.install()
             self._guarded = True
+        self._check_prefix(name, key)
         descriptor = _open(path, key)
         try:
+            if os.fstat(descriptor).st_ino in self._own:
+                raise _not_of_clients(name, key, "it belongs to an engine of this server")
             if not name:
                 raise _missing_name("system")
             self._regions[name] = Region(name, key, path, offset, byte_size, descriptor, self._guard)
         finally:
             os.close(descriptor)  # the mapping does not need it
+
+    def _check_prefix(self, name: str, key: str) -> None:
+        plain = key.removeprefix("/")
+        if not plain.startswith(self._prefix):
+            raise _not_of_clients(name, key, f"names begin with '{self._prefix}' here (--client-shm-prefix)")
+        if not self._prefix and plain.startswith(_FOREIGN_PREFIXES):
+            raise _not_of_clients(name, key, "its name is that of a library or of another program")
 
     def unregister(self, name: str) -> None:
         """Unregister a region, all of them if the name is empty. An unknown name is ignored.
@@ -304,6 +330,10 @@ def _path(name: str, key: str) -> str:
             f"'{_RESERVED_PREFIX}'"
         )
     return str(_OBJECTS / plain)
+
+
+def _not_of_clients(name: str, key: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"failed to register shared memory region '{name}' with key '{key}': {reason}")
 
 
 def _open(path: str, key: str) -> int:

@@ -79,3 +79,17 @@ def test_another_change_replaces_them_all(conch: ConchProcess, models: Path) -> 
         with pytest.raises(InferenceServerException, match="ValueError"):
             client.load_model("m")
         assert pids(conch, 1)
+
+
+def test_a_broken_model_fails_at_its_first_instance(models: Path, conch: ConchProcess, tmp_path: Path) -> None:
+    initialize = f"""
+    def initialize(self, args):
+        open("{tmp_path}/begun-" + args["model_instance_name"], "w").close()
+        raise ValueError("broken")
+    """
+    write_python(models, "broken", config(1000), "return None", more=initialize)
+    with http_client.InferenceServerClient(conch.http, network_timeout=120) as client:
+        with pytest.raises(InferenceServerException, match="failed to initialize: ValueError: broken"):
+            client.load_model("broken")
+        assert len([*tmp_path.glob("begun-*")]) < 100
+        assert client.is_model_ready("m")

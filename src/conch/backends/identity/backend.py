@@ -59,8 +59,8 @@ class IdentityInstance(Instance):
         text = config.parameters.get("execute_delay_ms", "0").strip()
         if not text.isdecimal() or len(text) > _MAX_DELAY_DIGITS:
             raise ModelLoadError(
-                f"parameter 'execute_delay_ms' must be a whole number of up to {_MAX_DELAY_DIGITS} digits, "
-                f"got '{text[:100]}'"
+                f"parameter 'execute_delay_ms' must be a whole number, got '{text[:100]}'; "
+                f"the limit is {_MAX_DELAY_DIGITS} digits"
             )
         self._delay_s = int(text) / 1000
         self._ready = True

@@ -32,6 +32,8 @@ _log = getLogger(__name__)
 _NOT_READY_TIMEOUT_S = 5.0
 # Retry-After: how long an instance usually takes to restart.
 _RETRY_AFTER_S = 1.0
+# Instances of a version that start at the same time.
+_MAX_STARTS = 32
 
 
 class ScheduledModel(ServedModel):
@@ -126,18 +128,17 @@ class ScheduledModel(ServedModel):
         return bool(ready) and all(await asyncio.gather(*(instance.check_ready() for instance in ready)))
 
     async def start(self) -> None:
-        """Start all instances concurrently. Raises ConchError, OSError; then nothing is left running."""
+        """Start all instances, many at a time. Raises ConchError, OSError; then nothing is left running."""
         started = monotonic_ns()
         if self.limiter is not None:
             self.limiter.open(self._dispatch)
         self._timer.start()
         for instance in self.instances:
             instance.on_ready_change = self._ready_changed
-        results = await asyncio.gather(*map(_start_instance, self.instances), return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
+        failure = await _start_instances(self.instances)
+        if failure is not None:
             await self.stop()
-            raise failures[0]
+            raise failure
         self._idle = [instance for instance in self.instances if instance.ready]
         self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
 
@@ -155,11 +156,10 @@ class ScheduledModel(ServedModel):
         new = [instance for instance in instances if instance not in self._held]
         for instance in new:
             instance.on_ready_change = self._ready_changed
-        results = await asyncio.gather(*map(_start_instance, new), return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
+        failure = await _start_instances(new)
+        if failure is not None:
             await asyncio.gather(*(instance.stop() for instance in new))
-            raise failures[0]
+            raise failure
         removed = [instance for instance in self.instances if instance not in instances]
         self.config, self.instances = config, instances
         self._held |= {instance: deque() for instance in new}
@@ -357,7 +357,28 @@ class ScheduledModel(ServedModel):
             self.statistics.first_response.add((pending.first_response or done) - timeline.received)
 
 
-async def _start_instance(instance: Instance) -> None:
+async def _start_instances(instances: Sequence[Instance]) -> BaseException | None:
+    """Start instances, and return the first failure, after which the other starts are cancelled."""
+    if not instances:
+        return None
+    room = asyncio.Semaphore(_MAX_STARTS)
+    starts = [asyncio.ensure_future(_start_instance(instance, room)) for instance in instances]
+    try:
+        await asyncio.wait(starts, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for start in starts:
+            start.cancel()
+    results = await asyncio.gather(*starts, return_exceptions=True)
+    failures = [result for result in results if isinstance(result, BaseException)]
+    return next((failure for failure in failures if not isinstance(failure, asyncio.CancelledError)), None)
+
+
+async def _start_instance(instance: Instance, room: asyncio.Semaphore) -> None:
+    async with room:
+        await _start(instance)
+
+
+async def _start(instance: Instance) -> None:
     started = monotonic_ns()
     await instance.start()
     plan, seconds = instance.plan, (monotonic_ns() - started) / 1e9

@@ -397,12 +397,19 @@ def test_a_grpc_message_blocks_no_other_client(server: ConchProcess, longest: An
     assert (error == "") == works, error[:1000]
 
 
-@pytest.mark.parametrize("what", ["name", "config"])
+@pytest.mark.parametrize("what", ["name", "name of 4 MiB", "config", "key", "file", "long config"])
 def test_a_grpc_load_blocks_no_other_client(server: ConchProcess, longest: Any, what: str) -> None:
     """The log and the error repeat names."""
-    message = service_pb2.RepositoryModelLoadRequest(model_name="a" * 8 * MIB if what == "name" else "new")
+    name = {"name": "a" * LARGE_BYTES, "name of 4 MiB": "a" * 4 * MIB}.get(what, "new")
+    message = service_pb2.RepositoryModelLoadRequest(model_name=name)
     if what == "config":
         message.parameters["config"].string_param = '{"%s":1}' % ("a" * (2 * MIB - 10))
+    elif what == "long config":
+        message.parameters["config"].string_param = " " * LARGE_BYTES
+    elif what == "key":
+        message.parameters["a" * LARGE_BYTES].string_param = ""
+    elif what == "file":
+        message.parameters["file:1/" + "a" * MIB].bytes_param = bytes(LARGE_BYTES)
     limits = [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(server.grpc, options=limits) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
-from conch.errors import ConchError, TooLarge, Unavailable
+from conch.errors import ConchError, InvalidRequest, TooLarge, Unavailable
 from conch.frontends.offload.fair_queue import FairQueue
 from conch.frontends.offload.jobs import restore
 from conch.frontends.offload.wire import READY, FrameTooLarge, WorkerConnection, WorkerWireError
@@ -89,7 +89,7 @@ class OffloadPool:
     """Runs jobs in up to `workers` processes. All methods belong to the event loop's thread.
 
     A job that takes longer than `limit_s`, or more processor time than its size allows, ends its process and fails with
-    `too_slow`. A process that has had nothing
+    `refusal` and the text `too_slow`. A process that has had nothing
     to do for `idle_s` ends; None keeps it.
     """
 
@@ -103,6 +103,7 @@ class OffloadPool:
         memory_bytes: int = MAX_WORKER_MEMORY_BYTES,
         niceness: int = 5,
         too_slow: str = "the message takes too long to read or write",
+        refusal: type[InvalidRequest] = TooLarge,
     ) -> None:
         """Assign. `workers` 0 means one for each processor, from two to four.
 
@@ -114,6 +115,7 @@ class OffloadPool:
         self._idle_s = idle_s
         self._arguments = [str(memory_bytes), str(niceness)]
         self._too_slow = too_slow
+        self._refusal = refusal
         self._jobs: FairQueue[Job] = FairQueue(self._max_workers)
         self._threads: list[_WorkerThread] = []
         self._outstanding = 0
@@ -191,6 +193,7 @@ class OffloadPool:
             idle_s=self._idle_s,
             arguments=self._arguments,
             too_slow=self._too_slow,
+            refusal=self._refusal,
         )
         self._threads.append(thread)
         thread.start()
@@ -222,6 +225,7 @@ class _WorkerThread(threading.Thread):
         idle_s: float | None,
         arguments: Sequence[str],
         too_slow: str,
+        refusal: type[InvalidRequest],
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._jobs = jobs
@@ -231,6 +235,7 @@ class _WorkerThread(threading.Thread):
         self._idle_s = idle_s
         self._arguments = arguments
         self._too_slow = too_slow
+        self._refusal = refusal
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: WorkerConnection | None = None
         self._killed = threading.Event()
@@ -270,16 +275,16 @@ class _WorkerThread(threading.Thread):
             connection.send({"job": job.name, "args": job.args, "cpu_s": cpu_s}, job.parts)
             head, parts = connection.receive()
         except FrameTooLarge:
-            return TooLarge("a text of the message is too long")
+            return InvalidRequest("a text of the message is too long")
         except TimeoutError:
             self._drop_process()
-            return TooLarge(f"{self._too_slow}: more than {self._limit_s:g} s")
+            return self._refusal(f"{self._too_slow}: more than {self._limit_s:g} s")
         except (OSError, WorkerWireError, ValueError, KeyError, TypeError) as error:
             status = self._drop_process()
             if self._killed.is_set():
                 return Unavailable("the server is stopping")
             if status == -signal.SIGXCPU:
-                return TooLarge(f"{self._too_slow}: more than {cpu_s:.0f} s of processor time")
+                return self._refusal(f"{self._too_slow}: more than {cpu_s:.0f} s of processor time")
             _log.error(
                 'process "%s" failed in job "%s": %s (exit status %s); the next job starts another process',
                 self.name,

@@ -14,7 +14,7 @@ import traceback
 from contextlib import suppress
 
 from conch.backends.child.conch_child.ipc import prctl
-from conch.errors import ConchError, TooLarge
+from conch.errors import ConchError, InvalidRequest
 from conch.frontends.offload import jobs
 from conch.frontends.offload.wire import READY, FrameTooLarge, WorkerConnection, WorkerWireError
 
@@ -38,7 +38,7 @@ def main(descriptor: int, memory_bytes: int, niceness: int) -> None:
             except ConchError as error:
                 connection.send({"error": jobs.describe(error)}, [])
             except MemoryError:
-                refusal = TooLarge("the message needs more memory than a single message may take")
+                refusal = InvalidRequest("the message needs more memory than a single message may take")
                 connection.send({"error": jobs.describe(refusal)}, [])
             except Exception:
                 traceback.print_exc()
@@ -47,7 +47,7 @@ def main(descriptor: int, memory_bytes: int, niceness: int) -> None:
                 try:
                     connection.send({"meta": meta}, answer)
                 except FrameTooLarge:
-                    refusal = TooLarge("the message has too many parts, or a text in it is too long")
+                    refusal = InvalidRequest("the message has too many parts, or a text in it is too long")
                     connection.send({"error": jobs.describe(refusal)}, [])
             _limit_cpu(None)
             del head, parts

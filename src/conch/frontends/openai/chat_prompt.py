@@ -36,6 +36,7 @@ class ChatPrompts:
             memory_bytes=MAX_TEMPLATE_MEMORY_BYTES,
             niceness=0,
             too_slow="the model's chat template takes too long to render these messages",
+            refusal=InvalidRequest,
         )
 
     def warm(self) -> None:

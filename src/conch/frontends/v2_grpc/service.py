@@ -25,6 +25,7 @@ from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.protocol.v2_proto import documents as proto_documents
 from conch.protocol.v2_proto import health as health_proto
 from conch.protocol.v2_proto.inference import parse_version, split_fields
+from conch.protocol.v2_proto.text_sizes import check_texts
 from conch.tensor import Buffer
 from conch.triton_messages import service_pb2
 
@@ -59,8 +60,10 @@ class Method(NamedTuple):
         """Answer a serialized request. Raises ConchError."""
         if len(data) > MAX_INLINE_BYTES and not self.large:
             raise InvalidRequest(f"a message of {len(data)} bytes exceeds the maximum of {MAX_INLINE_BYTES} bytes")
-        if len(data) > MAX_INLINE_BYTES and split_fields(data) is None:  # which bounds the number of fields, too
-            raise InvalidRequest(f"failed to parse the request as {self.request.DESCRIPTOR.full_name}")
+        if len(data) > MAX_INLINE_BYTES:
+            if split_fields(data) is None:  # which bounds the number of fields, too
+                raise InvalidRequest(f"failed to parse the request as {self.request.DESCRIPTOR.full_name}")
+            check_texts(data, self.request.DESCRIPTOR)
         try:
             request = self.request.FromString(data)
         except DecodeError as error:

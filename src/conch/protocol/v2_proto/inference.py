@@ -276,7 +276,7 @@ def split_fields(data: Buffer) -> ProtoFields | None:
             return None
         if len(fields.others) + len(fields.contents) >= MAX_FIELDS:
             raise InvalidRequest(f"a request may have at most {MAX_FIELDS} inputs, outputs, parameters and contents")
-        size, position = _read_varint(data, position + 1)
+        size, position = read_varint(data, position + 1)
         if size < 0 or size > end - position:
             return None
         following = position + size
@@ -298,7 +298,7 @@ def _split(data: Buffer) -> tuple[bytes, list[memoryview]] | None:
     return head, [view[begin:end] for begin, end in fields.contents]
 
 
-def _read_varint(data: Buffer, position: int) -> tuple[int, int]:
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """Parse a length of up to five bytes; return it, or -1 if it is invalid, and the position after it."""
     value = 0
     for shift, byte in zip(range(0, 35, 7), data[position : position + 5], strict=False):

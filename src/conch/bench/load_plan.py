@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from conch.bench.prepared_request import ScriptSource
+from conch.bench.prepared_request import AnswerCheck, ScriptSource
 
 if TYPE_CHECKING:  # a benchmark asks the server what it is before it imports numpy
     import numpy as np
@@ -74,4 +74,5 @@ class LoadPlan:
     connections: int | None = None  # None: as many as requests are in flight (HTTP), one in 100 of them (gRPC)
     requests: int | None = None  # stop after this number; None: until stopped
     seed: int = 0
+    check: AnswerCheck | None = None  # of answers; None: any answer of status 200 is right
     has_tokens: bool = True  # whether answers are of a language model; else a stream has responses

@@ -110,6 +110,14 @@ class ExpectedAnswer(ABC):
         """Return in words how the answer differs from the expected one, or "" if it does not."""
 
 
+class AnswerCheck(ABC):
+    """What answers of status 200 must look like. It runs in the generator's processes, for some of the answers."""
+
+    @abstractmethod
+    def problem(self, body: bytes) -> str:
+        """Return in words why a body is not an answer of the model, or "" if it is one."""
+
+
 class Script(ABC):
     """The requests of one virtual user, one after the other."""
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from conch.bench.durations import duration_text
+from conch.bench.inputs.answer_check import answer_check
 from conch.bench.load.generator import Load
 from conch.bench.load.process_load import ProcessLoad
 from conch.bench.load_level import LoadLevel, Replay, window_for
@@ -164,6 +165,7 @@ class BenchRun:
             timeout_s=self._settings.timeout_s,
             connections=self._settings.connections,
             seed=seed,
+            check=answer_check(side.target),
             has_tokens=side.target.takes_prompts,
         )
         measured = measure_level(

@@ -170,7 +170,10 @@ def test_chunks_have_the_times_of_their_arrival() -> None:
         ([CHAT[3], event({"error": {"message": "no memory"}})], FAILED, "error in the stream: no memory"),
         ([event({"error": "bad"}), DONE], FAILED, "error in the stream: bad"),
         ([event({"choices": [None, {"delta": 5}, {"delta": {"content": 5, "tool_calls": [1]}}]}), DONE], OK, None),
-        ([event({"choices": 3, "usage": 3}), DONE], OK, None),
+        ([event({"choices": 3, "usage": 3}), DONE], WRONG, "the stream has no choices"),
+        ([event({"choices": [], "usage": {}}), DONE], WRONG, "the stream has no choices"),
+        ([event({"choices": [{"delta": {}, "finish_reason": "stop"}]})], WRONG, "the stream ended without [DONE]"),
+        ([event({"object": "error", "message": "no memory"}), DONE], FAILED, "error in the stream: no memory"),
     ],
 )  # fmt: skip
 def test_streams_that_are_wrong(parts: list[bytes], outcome: RequestOutcome, message: str | None) -> None:

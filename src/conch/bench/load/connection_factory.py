@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from conch.bench.load.connection import EncodedRequest, LoadConnection, LoadOwner, describe
 from conch.bench.load.http1.connection import Http1Connection, encode_http1
 from conch.bench.load.http1.head import KnownHeads
+from conch.bench.load.known_answers import KnownAnswers
 from conch.bench.load.wire import Wire
 from conch.bench.load_plan import Endpoint, Transport
-from conch.bench.prepared_request import PreparedRequest
+from conch.bench.prepared_request import AnswerCheck, PreparedRequest
 
 if TYPE_CHECKING:
     import ssl
@@ -24,8 +25,11 @@ _IP_BIND_ADDRESS_NO_PORT = 24  # choose the port in connect, where the peer's ad
 class ConnectionFactory:
     """What all connections of a process to its endpoint have in common. `address` is what `reach` returned."""
 
-    def __init__(self, endpoint: Endpoint, address: tuple[int, tuple[object, ...]]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, address: tuple[int, tuple[object, ...]], check: AnswerCheck | None = None
+    ) -> None:
         self._endpoint = endpoint
+        self._answers = None if check is None else KnownAnswers(check)
         self._family, self._address = address
         self._tls = tls_of(endpoint)
         self._known = KnownHeads()
@@ -73,7 +77,7 @@ class ConnectionFactory:
         return TlsWire(sock, self._tls, server_name(self._endpoint))
 
     def _connection(self, owner: LoadOwner, wire: Wire) -> LoadConnection:
-        return Http1Connection(owner, wire, self._known)
+        return Http1Connection(owner, wire, self._known, self._answers)
 
 
 def server_name(endpoint: Endpoint) -> str:

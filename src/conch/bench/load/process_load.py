@@ -299,11 +299,11 @@ def _run_process(
 
 def _factory(plan: LoadPlan, address: tuple[int, tuple[object, ...]]) -> ConnectionFactory:
     if plan.endpoint.transport != Transport.GRPC:
-        return ConnectionFactory(plan.endpoint, address)
+        return ConnectionFactory(plan.endpoint, address, plan.check)
     from conch.bench.load.grpc.factory import GrpcConnectionFactory  # a load over HTTP/1.1 needs no HPACK
 
     each = math.ceil(_in_flight(plan) / connection_limit(plan))
-    return GrpcConnectionFactory(plan.endpoint, address, max(_GRPC_REQUESTS_PER_CONNECTION, each))
+    return GrpcConnectionFactory(plan.endpoint, address, max(_GRPC_REQUESTS_PER_CONNECTION, each), plan.check)
 
 
 def processes_needed(plan: LoadPlan) -> int:

@@ -21,7 +21,7 @@ _KERNEL_THREADS = 2  # the process whose children they are
 _MIN_FOREIGN_CORES = 0.1
 _MIN_FOREIGN_SHARE = 0.01  # of the machine's CPUs
 _MUCH_FOREIGN_SHARE = 0.1
-_MAX_NAMES = 3
+_MAX_NAMES = 5
 _MIN_NAMED = 0.1  # of what others used
 
 

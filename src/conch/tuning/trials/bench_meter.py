@@ -6,6 +6,7 @@ import numpy as np
 
 from conch.bench.arrivals.arrival_times import Arrivals, arrival_times
 from conch.bench.arrivals.rate_curve import steady
+from conch.bench.inputs.answer_check import answer_check
 from conch.bench.inputs.build import build_source
 from conch.bench.inputs.settings import Amount, InputSettings
 from conch.bench.load_plan import ClosedLoop, LoadPlan, OpenLoop, Tls
@@ -49,6 +50,7 @@ class BenchMeter(TrialMeter):
             pacing=self._pacing(level, warm_up_s + window_s),
             timeout_s=self.settings.timeout_s,
             seed=self.settings.seed,
+            check=answer_check(target),
             has_tokens=target.takes_prompts,
         )
         window = MeasuringWindow(duration_s=window_s, warm_up_s=warm_up_s)

@@ -12,6 +12,7 @@ from conch.bench.load.grpc.http2_client import Http2ClientConnection
 from conch.bench.load.grpc.http2_stream import ClientStream, GrpcHead
 from conch.bench.load.grpc.messages import PREFIX_BYTES, StreamResponse, with_id
 from conch.bench.load.grpc.status import grpc_outcome, grpc_status_name, http_status_outcome, reset_outcome
+from conch.bench.load.known_answers import KnownAnswers
 from conch.bench.load.wire import Wire
 from conch.bench.prepared_request import ResponseKind
 from conch.bench.records import RequestOutcome
@@ -35,10 +36,19 @@ _STRING_LENGTH_BYTES = 4
 class GrpcConnection(Http2ClientConnection):
     """One connection with calls of gRPC."""
 
-    __slots__ = ("_calls", "_idle", "_numbers", "_opening", "_path", "_response", "_waiting")
+    __slots__ = ("_answers", "_calls", "_checked", "_idle", "_numbers", "_opening", "_path", "_response", "_waiting")
 
-    def __init__(self, owner: LoadOwner, wire: Wire, capacity: int, fields: list[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self,
+        owner: LoadOwner,
+        wire: Wire,
+        capacity: int,
+        fields: list[tuple[bytes, bytes]],
+        answers: KnownAnswers | None = None,
+    ) -> None:
         super().__init__(owner, wire, capacity, fields)
+        self._answers = answers
+        self._checked = False  # whether an answer of this connection was checked
         self._waiting: deque[LoadRequest] = deque()  # for the end of a stream
         self._idle: list[ClientStream] = []  # calls of ModelStreamInfer without a request
         self._calls: list[ClientStream] = []  # those that may take requests
@@ -115,7 +125,8 @@ class GrpcConnection(Http2ClientConnection):
         request.responses = stream.messages
         if head.grpc_status == 0 and stream.messages == 1 and not stream.message_left and not stream.prefix:
             self.answered = True
-            self.owner.settle(request, _OK, now_ns)
+            wrong = self._problem(request.body)
+            self.owner.settle(request, _WRONG_ANSWER if wrong else _OK, now_ns, wrong)
             return
         self._settle_ended(request, stream, head, now_ns)
 
@@ -123,7 +134,7 @@ class GrpcConnection(Http2ClientConnection):
         request = stream.request
         if request is not None and request.first_ns == 0:
             request.first_ns = now_ns
-        keep = stream.bidirectional or (request is not None and request.encoded.keep_body)
+        keep = stream.bidirectional or (request is not None and self._keeps(request))
         while start < end:
             if stream.message_left:
                 size = min(stream.message_left, end - start)
@@ -203,8 +214,19 @@ class GrpcConnection(Http2ClientConnection):
         stream.messages += 1
         if stream.bidirectional:
             self._streamed(stream, data, start, end, now_ns)
-        elif request is not None and request.encoded.keep_body:
+        elif request is not None and self._keeps(request):
             request.body = data[start:end]
+
+    def _keeps(self, request: LoadRequest) -> bool:
+        return self._answers is not None or request.encoded.keep_body
+
+    def _problem(self, body: bytes) -> str:
+        """Return what is wrong with an answer."""
+        if self._answers is None:
+            return ""
+        first = not self._checked
+        self._checked = True
+        return self._answers.problem(body, first)
 
     def _settle_ended(self, request: LoadRequest, stream: ClientStream, head: GrpcHead, now_ns: int) -> None:
         outcome, message = _judge(stream, head)
@@ -273,17 +295,23 @@ class GrpcConnection(Http2ClientConnection):
             characters = response.content_bytes - _STRING_LENGTH_BYTES * response.outputs
             if request.encoded.keep_body:
                 self._keep(request, data[response.infer_start : response.infer_end])
+            if self._answers is not None and response.outputs:
+                wrong = self._problem(data[response.infer_start : response.infer_end])
+                if wrong:
+                    stream.wrong[number] = wrong
             if not self.owner.responded(request, now_ns, 0, max(characters, 0)):
                 self._cancel_streamed(stream, number)
                 return
         if response.final == 0:
             return
         message = stream.failed.pop(number, "") if stream.failed else ""
+        wrong = stream.wrong.pop(number, "") if stream.wrong else ""
         del stream.pending[number]
         if not stream.pending:
             self._idle.append(stream)
         self.answered = True
-        self.owner.settle(request, _SERVER_ERROR if message else _OK, now_ns, message)
+        outcome = _SERVER_ERROR if message else _WRONG_ANSWER if wrong else _OK
+        self.owner.settle(request, outcome, now_ns, message or wrong)
         self.room()
 
     def _keep(self, request: LoadRequest, message: bytes) -> None:
@@ -296,6 +324,7 @@ class GrpcConnection(Http2ClientConnection):
         """Give up a request that is settled; its call with it, unless others use it."""
         stream.pending.pop(number, None)
         stream.failed.pop(number, None)
+        stream.wrong.pop(number, None)
         if stream.pending:
             self.room()
             return

@@ -6,14 +6,20 @@ from conch.bench.load.grpc.connection import GrpcConnection, grpc_fields
 from conch.bench.load.grpc.messages import encode_grpc
 from conch.bench.load.wire import Wire
 from conch.bench.load_plan import Endpoint
-from conch.bench.prepared_request import PreparedRequest
+from conch.bench.prepared_request import AnswerCheck, PreparedRequest
 
 
 class GrpcConnectionFactory(ConnectionFactory):
     """What all connections of a process have in common. Each has at most `requests` in flight."""
 
-    def __init__(self, endpoint: Endpoint, address: tuple[int, tuple[object, ...]], requests: int) -> None:
-        super().__init__(endpoint, address)
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        address: tuple[int, tuple[object, ...]],
+        requests: int,
+        check: AnswerCheck | None = None,
+    ) -> None:
+        super().__init__(endpoint, address, check)
         self._requests = requests
         self._grpc_fields = grpc_fields(endpoint.host, endpoint.port, endpoint.headers)
 
@@ -21,4 +27,4 @@ class GrpcConnectionFactory(ConnectionFactory):
         return EncodedRequest(request, encode_grpc(request), keep_body)
 
     def _connection(self, owner: LoadOwner, wire: Wire) -> LoadConnection:
-        return GrpcConnection(owner, wire, self._requests, self._grpc_fields)
+        return GrpcConnection(owner, wire, self._requests, self._grpc_fields, self._answers)

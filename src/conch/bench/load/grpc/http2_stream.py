@@ -37,6 +37,7 @@ class ClientStream:
         "unreturned",
         "user",
         "window",
+        "wrong",
     )
 
     def __init__(self, number: int, request: LoadRequest, window: int, bidirectional: bool) -> None:
@@ -61,3 +62,4 @@ class ClientStream:
         # Of a bidirectional call: the requests without their last response, by their identifiers.
         self.pending: dict[bytes, LoadRequest] = {}
         self.failed: dict[bytes, str] = {}  # error messages of requests that have not ended
+        self.wrong: dict[bytes, str] = {}  # what is wrong with responses of theirs

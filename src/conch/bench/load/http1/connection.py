@@ -6,6 +6,7 @@ from typing import Final
 from conch.bench.load.connection import LoadConnection, LoadOwner, LoadRequest
 from conch.bench.load.http1.head import MAX_HEAD_BYTES, ChunkedBody, KnownHeads, MalformedResponse, ResponseHead
 from conch.bench.load.http1.response_stream import ResponseStream, new_stream, read_openai_answer
+from conch.bench.load.known_answers import KnownAnswers
 from conch.bench.load.wire import Wire
 from conch.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.bench.records import RequestOutcome
@@ -33,7 +34,9 @@ class Http1Connection(LoadConnection):
     """One HTTP/1.1 connection."""
 
     __slots__ = (
+        "_answers",
         "_body",
+        "_checked",
         "_chunked",
         "_content_bytes",
         "_head",
@@ -45,8 +48,10 @@ class Http1Connection(LoadConnection):
         "_stream",
     )
 
-    def __init__(self, owner: LoadOwner, wire: Wire, known: KnownHeads) -> None:
+    def __init__(self, owner: LoadOwner, wire: Wire, known: KnownHeads, answers: KnownAnswers | None = None) -> None:
         super().__init__(owner, wire, 1)
+        self._answers = answers
+        self._checked = False  # whether an answer of this connection was checked
         self._known = known
         self._request: LoadRequest | None = None
         self._held = b""  # an incomplete head
@@ -117,7 +122,7 @@ class Http1Connection(LoadConnection):
             self.fail("the server closed the connection without an answer")
 
     def _keeps(self, request: LoadRequest, head: ResponseHead) -> bool:
-        return request.encoded.keep_body or head.status >= 300
+        return self._answers is not None or request.encoded.keep_body or head.status >= 300
 
     def _receive_head(self, request: LoadRequest, data: bytes, now_ns: int) -> None:
         end = data.find(b"\r\n\r\n")
@@ -143,7 +148,7 @@ class Http1Connection(LoadConnection):
         self._chunked = ChunkedBody() if head.chunked else None
         self._content_bytes = 0
         if head.status < 300 and request.encoded.streams:
-            self._stream = new_stream(self.owner, request)
+            self._stream = new_stream(self.owner, request, self._answers)
         if head.length == 0 or len(data) > end:
             self._receive_body(request, data[end:], now_ns)
 
@@ -175,7 +180,11 @@ class Http1Connection(LoadConnection):
             self._finish(request, head, now_ns)
 
     def _content(self, request: LoadRequest, head: ResponseHead, content: bytes) -> None:
-        if request.encoded.keep_body or (head.status >= 300 and self._content_bytes < _MAX_MESSAGE_BYTES):
+        if head.status < 300:
+            keeps = self._keeps(request, head)
+        else:
+            keeps = request.encoded.keep_body or self._content_bytes < _MAX_MESSAGE_BYTES
+        if keeps:
             self._body.append(content)
         self._content_bytes += len(content)
 
@@ -215,6 +224,11 @@ class Http1Connection(LoadConnection):
             self.owner.settle(request, stream.outcome, now_ns, stream.message)
         elif request.encoded.kind == _OPENAI_UNARY:
             wrong = read_openai_answer(request)
+            self.owner.settle(request, _WRONG_ANSWER if wrong else _OK, now_ns, wrong)
+        elif self._answers is not None:
+            first = not self._checked
+            self._checked = True
+            wrong = self._answers.problem(request.body, first)
             self.owner.settle(request, _WRONG_ANSWER if wrong else _OK, now_ns, wrong)
         else:
             self.owner.settle(request, _OK, now_ns)

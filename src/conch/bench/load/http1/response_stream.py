@@ -6,6 +6,7 @@ from typing import Any, Final
 import orjson
 
 from conch.bench.load.connection import LoadOwner, LoadRequest
+from conch.bench.load.known_answers import KnownAnswers
 from conch.bench.prepared_request import ResponseKind
 from conch.bench.records import RequestOutcome
 
@@ -29,7 +30,7 @@ class ResponseStream(ABC):
         self._held = b""  # an incomplete line
         self._data: list[bytes] = []  # lines of the present event
         self._texts: list[str] = []
-        self.finished = False  # whether the stream has said that it is complete
+        self.finished = False  # whether the stream has said that it is complete, or failed
         self.outcome = _OK
         self.message = ""
 
@@ -57,13 +58,14 @@ class ResponseStream(ABC):
         if (self._held or self._data) and not self.feed(b"\n\n", now_ns):
             return False
         self._request.text = "".join(self._texts)
-        if not self.finished:
-            self._malformed(self._missing_end())
+        problem = self._end_problem()
+        if problem:
+            self._malformed(problem)
         return True
 
     @abstractmethod
-    def _missing_end(self) -> str:
-        """Return what is wrong with a stream that was not `finished`."""
+    def _end_problem(self) -> str:
+        """Return what is wrong with a stream that has ended, "" if nothing is."""
 
     @abstractmethod
     def _chunk(self, chunk: dict[str, Any], now_ns: int) -> bool:
@@ -83,15 +85,18 @@ class ResponseStream(ABC):
             return True
         error = chunk.get("error")
         if error:
-            self.outcome = _SERVER_ERROR
-            self.message = _error_text(error)
-            self.finished = True
+            self._fail(error)
             return True
         return self._chunk(chunk, now_ns)
 
     def _content(self, text: str) -> None:
         if self._request.encoded.keep_body:
             self._texts.append(text)
+
+    def _fail(self, error: object) -> None:
+        self.outcome = _SERVER_ERROR
+        self.message = _error_text(error)
+        self.finished = True
 
     def _malformed(self, message: str) -> None:
         if self.outcome == _OK:
@@ -102,19 +107,26 @@ class ResponseStream(ABC):
 class OpenAiStream(ResponseStream):
     """Chunks of chat and of text completions."""
 
-    __slots__ = ("_tokens",)
+    __slots__ = ("_has_choices", "_tokens")
 
     def __init__(self, owner: LoadOwner, request: LoadRequest) -> None:
         super().__init__(owner, request)
         self._tokens = 0  # of the chunks so far, as the server has reported them
+        self._has_choices = False
 
-    def _missing_end(self) -> str:
-        return "the stream ended without [DONE]"
+    def _end_problem(self) -> str:
+        if not self.finished:
+            return "the stream ended without [DONE]"
+        return "" if self._has_choices else "the stream has no choices"
 
     def _chunk(self, chunk: dict[str, Any], now_ns: int) -> bool:
+        if chunk.get("object") == "error":  # of vLLM before 0.10
+            self._fail(chunk.get("message"))
+            return True
         characters = 0
         choices = chunk.get("choices")
         if isinstance(choices, list):
+            self._has_choices = self._has_choices or len(choices) > 0
             for choice in choices:
                 if isinstance(choice, dict):
                     characters += self._choice(choice)
@@ -128,8 +140,6 @@ class OpenAiStream(ResponseStream):
         return self._owner.responded(self._request, now_ns, tokens, characters)
 
     def _choice(self, choice: dict[str, Any]) -> int:
-        if choice.get("finish_reason"):
-            self.finished = True
         delta = choice.get("delta")
         if not isinstance(delta, dict):  # of text completions
             text = choice.get("text")
@@ -155,12 +165,20 @@ class OpenAiStream(ResponseStream):
 class GenerateStream(ResponseStream):
     """Responses of Triton's generate_stream, each of which counts; the end of the body ends them."""
 
-    __slots__ = ()
+    __slots__ = ("_answers",)
 
-    def _missing_end(self) -> str:
-        return "the stream ended without a response"
+    def __init__(self, owner: LoadOwner, request: LoadRequest, answers: KnownAnswers | None) -> None:
+        super().__init__(owner, request)
+        self._answers = answers
+
+    def _end_problem(self) -> str:
+        return "" if self.finished else "the stream ended without a response"
 
     def _chunk(self, chunk: dict[str, Any], now_ns: int) -> bool:
+        if self._answers is not None:
+            wrong = self._answers.problem(orjson.dumps(chunk), not self.finished)
+            if wrong:
+                self._malformed(wrong)
         self.finished = True
         characters = 0
         for name, value in chunk.items():
@@ -170,11 +188,11 @@ class GenerateStream(ResponseStream):
         return self._owner.responded(self._request, now_ns, 0, characters)
 
 
-def new_stream(owner: LoadOwner, request: LoadRequest) -> ResponseStream:
+def new_stream(owner: LoadOwner, request: LoadRequest, answers: KnownAnswers | None = None) -> ResponseStream:
     """Return what reads the streamed answer to a request."""
     if request.encoded.kind == _OPENAI_STREAM:
         return OpenAiStream(owner, request)
-    return GenerateStream(owner, request)
+    return GenerateStream(owner, request, answers)
 
 
 def read_openai_answer(request: LoadRequest) -> str:
@@ -188,12 +206,18 @@ def read_openai_answer(request: LoadRequest) -> str:
     usage = answer.get("usage")
     if isinstance(usage, dict):
         read_usage(request, usage)
+    if answer.get("error"):
+        return f"an error in an answer of status 200: {_text_of(answer['error'])}"
     choices = answer.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         message = choices[0].get("message")
         text = message.get("content") if isinstance(message, dict) else choices[0].get("text")
         if isinstance(text, str):
             request.text = text
+        elif not isinstance(message, dict):  # whose content is null beside a tool call
+            return "the first choice has neither message nor text"
+    elif not isinstance(answer.get("data"), list) or not answer["data"]:
+        return "the answer has neither choices nor embeddings"
     return ""
 
 
@@ -225,6 +249,10 @@ def _call_characters(calls: list[Any]) -> int:
 
 
 def _error_text(error: object) -> str:
+    return f"error in the stream: {_text_of(error)}"
+
+
+def _text_of(error: object) -> str:
     if isinstance(error, dict):
         error = error.get("message", error)
-    return f"error in the stream: {str(error)[:300]}"
+    return str(error)[:300]

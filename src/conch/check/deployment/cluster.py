@@ -8,6 +8,7 @@ from conch.check.finding import Finding, Related
 from conch.check.monitoring.objects import MonitoringObject
 from conch.check.rules import kubernetes as rules
 from conch.monitoring.object_parts import items, mapping, selects
+from conch.scaling.doctor.facts import HPA, owner_of
 
 _METRICS_PORT = 8002
 # Kind → keys of the lowest and the highest number of replicas.
@@ -31,6 +32,8 @@ def check_together(objects: Sequence[MonitoringObject], workloads: Sequence[PodO
             yield from _budget(each, workloads, scalers)
         elif each.kind in _AUTOSCALERS:
             yield from _autoscaler(each, workloads)
+            if each.kind == HPA and owner_of(each.value, [scaler.value for scaler in scalers]):
+                continue  # KEDA's own
             key = _target(each)
             first = autoscaled.setdefault(key, each)
             if first is not each and _same_namespace(first, each):

@@ -157,6 +157,18 @@ def test_commands_of_compose_files_are_read(command: object, tmp_path: Path) -> 
     assert "runs `conch --model-repository=/models`, without a command" in finding.message
 
 
+def test_the_autoscaler_that_keda_created_is_not_a_second_one(tmp_path: Path) -> None:
+    metric = {"metadata": {"query": "up", "serverAddress": "http://p", "threshold": "1"}, "type": "prometheus"}
+    scaled = scaler("ScaledObject", triggers=[metric])
+    own = scaler(metrics=[])
+    own["metadata"] = {"name": "a", "ownerReferences": [{"kind": "ScaledObject", "name": "scaler", "uid": "1"}]}
+    write_objects(tmp_path / "all.yaml", [deployment(), scaled, own])
+    assert "autoscaler-twice" not in ids(tmp_path)
+    own["metadata"] = {"name": "a"}
+    write_objects(tmp_path / "all.yaml", [deployment(), scaled, own])
+    assert "autoscaler-twice" in ids(tmp_path)
+
+
 def test_all_commands_of_the_command_line_are_known() -> None:
     assert main._COMMANDS.keys() == COMMANDS
 

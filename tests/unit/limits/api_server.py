@@ -131,6 +131,9 @@ class _Handler(BaseHTTPRequestHandler):
         cluster = self.place
         cluster.requests.append(self.path)
         self.close_connection = True
+        if self.headers["Accept"] not in {"application/json", "*/*"}:  # as the real one
+            self._json(406, {"kind": "Status", "message": "only the following media types are accepted: …"})
+            return
         if self.headers["Authorization"] != f"Bearer {cluster.token}":
             self._json(401, {"kind": "Status", "message": "Unauthorized"})
             return

@@ -1,6 +1,7 @@
 """Read values from files and `--set`, and explain what is wrong with them."""
 
 import re
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain
@@ -16,7 +17,8 @@ from conch.deployment.values.native import native
 from conch.errors import ConfigError
 
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*)`)?", re.DOTALL)
-_PATTERN = re.compile(r"Expected `str` matching regex '(.*)'")
+_KEY = re.compile(r"(?P<problem>.*) - at `key` in `\$\.?(?P<place>.*)`", re.DOTALL)
+_PATTERN = re.compile(r"Expected `str` matching regex (['\"].*['\"])")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 
 
@@ -79,6 +81,8 @@ def defaults() -> dict[str, Any]:
 
 def _message(error: str, document: Mapping[str, Any]) -> str:
     """Return the error of msgspec with the place as YAML has it, and with what is allowed there."""
+    if of_key := _KEY.fullmatch(error):
+        return _key_message(of_key["problem"], *_found(of_key["place"], document, ""))
     found = _PLACE.fullmatch(error)
     assert found is not None
     problem, place = found["problem"], found["place"] or ""
@@ -88,16 +92,30 @@ def _message(error: str, document: Mapping[str, Any]) -> str:
         suggestion = f"did you mean '{near[0]}'? " if near else ""
         return f"values: unknown key '{_join(place, unknown[1])}'; {suggestion}Known: {', '.join(known)}"
     annotation = annotation_at(DeploymentValues, place)
-    pattern = _PATTERN.fullmatch(problem)
-    place, value = _found(place, document, pattern[1] if pattern else "")
+    pattern = _pattern(problem)
+    place, value = _found(place, document, pattern)
     if pattern:
-        problem = f"'{value}' does not match {pattern[1]}"
+        problem = f"'{value}' does not match {pattern}"
     elif problem.startswith("Expected `str`, got ") and not isinstance(value, list | dict):
         problem += "; quote it"
     limits = constraints(annotation)
     examples = " or ".join(str(example) for each in limits for example in each.examples or ())
     description = next((f" ({each.description})" for each in reversed(limits) if each.description), "")
     return f"values: {place}: {problem}{_allowed(annotation)}{examples and f'; such as {examples}'}{description}"
+
+
+def _key_message(problem: str, place: str, value: Any) -> str:
+    """Return the error of a key of a mapping, such as that of a label."""
+    pattern = _pattern(problem)
+    wrong = [key for key in value if not isinstance(key, str) or (pattern and not re.search(pattern, key))]
+    text = f"does not match {pattern}" if pattern else "is not a text; quote it"
+    return f"values: {place}: {', '.join(repr(key) for key in wrong)} {text}"
+
+
+def _pattern(problem: str) -> str:
+    """Return the pattern that a text does not match, which the error has as a literal; "" for other problems."""
+    found = _PATTERN.fullmatch(problem)
+    return str(literal_eval(found[1])) if found else ""
 
 
 def _found(place: str, document: Any, pattern: str) -> tuple[str, Any]:

@@ -6,10 +6,14 @@ from msgspec import Meta, Struct
 
 # Parts that are Kubernetes' own types: they are passed on as they are, and Kubernetes' schemas check them in tests.
 KubernetesPart: TypeAlias = dict[str, Any]
+_PREFIX = r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
 _LABEL = r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
 LabelValue = Annotated[str, Meta(pattern=f"^{_LABEL}$", max_length=63, examples=["blue", "team-1.b"])]
-Labels: TypeAlias = dict[str, LabelValue]
-Annotations: TypeAlias = dict[str, str]
+LabelKey = Annotated[str, Meta(pattern=f"^{_PREFIX}[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?$")]
+Labels: TypeAlias = dict[LabelKey, LabelValue]
+Annotations: TypeAlias = dict[LabelKey, str]
+SecretKey = Annotated[str, Meta(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
+VariableName = Annotated[str, Meta(pattern=r"^[ -<>-~]+$", examples=["NCCL_DEBUG"])]
 # The name of another object, a DNS subdomain; "" for none.
 ObjectName = Annotated[
     str, Meta(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$", max_length=253)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import ObjectName, PositiveCount, Quantity, Section
+from conch.deployment.values.section import ObjectName, PositiveCount, Quantity, SecretKey, Section, VariableName
 
 
 class SharedMemoryValues(Section, frozen=True):
@@ -66,13 +66,13 @@ class ProbesValues(Section, frozen=True):
 class EnvironmentVariable(Section, frozen=True):
     """A variable of the server."""
 
-    name: Annotated[str, Meta(min_length=1, description="Name of the variable")]
+    name: Annotated[VariableName, Meta(min_length=1, description="Name of the variable")]
     value: Annotated[str, Meta(description="Value, a text: quote numbers")] = ""
 
 
 class SecretVariable(Section, frozen=True):
     """A variable of the server whose value is in a Secret."""
 
-    name: Annotated[str, Meta(min_length=1, description="Name of the variable")]
+    name: Annotated[VariableName, Meta(min_length=1, description="Name of the variable")]
     secret_name: Annotated[ObjectName, Meta(min_length=1, description="Name of the Secret")]
-    key: Annotated[str, Meta(min_length=1, description="Key of the value in the Secret")]
+    key: Annotated[SecretKey, Meta(min_length=1, description="Key of the value in the Secret")]

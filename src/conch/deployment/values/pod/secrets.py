@@ -4,21 +4,21 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import ObjectName, Section
+from conch.deployment.values.section import ObjectName, SecretKey, Section
 
 
 class HubTokenValues(Section, frozen=True):
     """The token of the Hugging Face Hub, as variable HF_TOKEN."""
 
     secret_name: Annotated[ObjectName, Meta(description="Secret with the token; empty: no token")] = ""
-    key: Annotated[str, Meta(min_length=1, description="Key of the token in the Secret")] = "token"
+    key: Annotated[SecretKey, Meta(min_length=1, description="Key of the token in the Secret")] = "token"
 
 
 class ApiKeysValues(Section, frozen=True):
     """The file of --api-key-file, mounted: docs/access.md. The server reads a changed file again."""
 
     secret_name: Annotated[ObjectName, Meta(description="Secret with the file; empty: no keys")] = ""
-    key: Annotated[str, Meta(min_length=1, description="Key of the file in the Secret")] = "keys"
+    key: Annotated[SecretKey, Meta(min_length=1, description="Key of the file in the Secret")] = "keys"
 
 
 class TlsValues(Section, frozen=True):

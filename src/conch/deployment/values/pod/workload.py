@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import Annotations, Count, Seconds, Section
+from conch.deployment.values.section import Annotations, Count, LabelKey, PositiveCount, Seconds, Section
 
 Percentage = Annotated[str, Meta(pattern=r"^[0-9]+%$")]
 
@@ -27,7 +27,7 @@ class WorkloadValues(Section, frozen=True):
         Count | Percentage, Meta(description="Additional replicas of a Deployment during an update: 1 or 25%")
     ] = 1
     progress_deadline_seconds: Annotated[
-        Seconds, Meta(description="A Deployment reports failure after this time; pulling and loading can be slow")
+        PositiveCount, Meta(description="A Deployment reports failure after this time; pulling and loading can be slow")
     ] = 1800
     revision_history_limit: Annotated[Count, Meta(description="Old revisions to keep for a rollback")] = 5
     annotations: Annotated[Annotations, Meta(description="Annotations of the workload")] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class TopologySpreadValues(Section, frozen=True):
     """How replicas are spread over zones and nodes."""
 
     topology_keys: Annotated[
-        tuple[str, ...], Meta(description="Labels of nodes to spread over; empty: no spreading")
+        tuple[LabelKey, ...], Meta(description="Labels of nodes to spread over; empty: no spreading")
     ] = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
     max_skew: Annotated[int, Meta(ge=1, description="Largest difference of replicas between two places")] = 1
     when_unsatisfiable: Annotated[

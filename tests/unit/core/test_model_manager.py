@@ -315,7 +315,8 @@ async def test_a_failed_version_keeps_all_versions_of_its_load_out_of_service(
             patch.setattr(ScheduledModel, "start", second_fails)
             with pytest.raises(ModelLoadError, match=r"version 2 is at UNAVAILABLE state: .*: no;"):
                 await control.load("m", None, {})
-        with pytest.raises(NotFound, match=r"^Request for unknown model: 'm' has no available versions$"):
+        unavailable = "Request for unknown model: 'm' has no available versions"
+        with pytest.raises(NotFound, match=f"^{unavailable}: version 2 of model 'm' failed to load: Internal: no$"):
             inference.versions("m")
         assert [row.reason for row in control.index(ready_only=False)] == ["unloaded", "Internal: no"]
         write(tmp_path, "m", 3, extra="version_policy { all { } }")

@@ -5,13 +5,18 @@
     {"id":1,"activity":"TENSOR_QUEUE_INPUT","tensor":{"name":"IN","data":"1,2","shape":"1,2","dtype":"FP32"}}
 
 A file is a complete array after every write, which overwrites the closing bracket. With a count or a log frequency,
-traces are written to numbered files, `<file>.0`, `<file>.1` …
+traces are written to numbered files, `<file>.0`, `<file>.1` … Each change of the settings begins another one, so the
+oldest of them are removed at a bound.
 """
 
+import logging
 import os
 from codecs import getincrementaldecoder
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 from time import sleep
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,6 +28,9 @@ from conch.observability.tracing.request_trace import ModelSpan, TensorNote, Tra
 from conch.observability.tracing.trace_settings import TraceRules
 from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, unpack_bytes
 
+_log = logging.getLogger(__name__)
+
+MAX_NUMBERED_FILES = 1000
 _BLOCK_BYTES = 2**18
 _BLOCK_ELEMENTS = 4096
 # Between blocks of elements, to release the GIL: otherwise the event loop waits 5 ms for it each time.
@@ -92,6 +100,7 @@ class TraceFile:
         self._path = path
         self._whole = JsonArrayFile(path)
         self._numbered: WeakKeyDictionary[TraceRules, tuple[JsonArrayFile, int]] = WeakKeyDictionary()
+        self._files: deque[Path] = deque()  # the numbered ones, the oldest first
         self._next = 0
 
     def __repr__(self) -> str:
@@ -117,14 +126,33 @@ class TraceFile:
     def _write_numbered(self, rules: TraceRules, lines: Iterator[bytes | Iterator[bytes]]) -> None:
         file, traces = self._numbered.get(rules, (None, 0))
         if file is None:
-            file = JsonArrayFile(f"{self._path}.{self._next}")
-            self._next += 1
-        file.append(lines)
+            file = self._begun(lines)
+        else:
+            file.append(lines)
         traces += 1
         if traces == rules.log_frequency:
             self._numbered.pop(rules, None)
         else:
             self._numbered[rules] = file, traces
+
+    def _begun(self, lines: Iterator[bytes | Iterator[bytes]]) -> JsonArrayFile:
+        """Begin a numbered file. Raises OSError, and then leaves no file: a full disk would get one for each trace."""
+        path = Path(f"{self._path}.{self._next}")
+        file = JsonArrayFile(str(path))
+        try:
+            file.append(lines)
+        except BaseException:
+            with suppress(OSError):
+                path.unlink()
+            raise
+        self._next += 1
+        self._files.append(path)
+        if len(self._files) > MAX_NUMBERED_FILES:
+            if self._next == MAX_NUMBERED_FILES + 1:
+                _log.warning('%d trace files "%s.…" are written; the oldest are removed', self._next, self._path)
+            with suppress(OSError):
+                self._files.popleft().unlink()
+        return file
 
 
 def lines_of(trace: Trace) -> Iterator[bytes | Iterator[bytes]]:

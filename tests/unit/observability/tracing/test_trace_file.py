@@ -79,6 +79,29 @@ def test_a_failed_write_restores_the_file(tmp_path: Path, full_disk: Callable[[i
     assert json.loads(path.read_text()) == [1, 3]
 
 
+def test_a_full_disk_gets_no_file_for_each_trace(tmp_path: Path, full_disk: Callable[[int], None]) -> None:
+    file, often = TraceFile(str(tmp_path / "t.json")), rules(log_frequency=1)
+    full_disk(8)
+    for _ in range(5):
+        with pytest.raises(OSError, match="too large"):
+            file.write([answered(often)])
+    assert list(tmp_path.iterdir()) == []
+    full_disk(-1)
+    file.write([answered(often)])
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json.0"]
+
+
+def test_changes_of_settings_leave_a_bounded_number_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("conch.observability.tracing.trace_file.MAX_NUMBERED_FILES", 3)
+    file = TraceFile(str(tmp_path / "t.json"))
+    for _ in range(6):
+        file.write([answered(rules(trace_count=5))])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json.3", "t.json.4", "t.json.5"]
+    assert caplog.text.count("the oldest are removed") == 1
+
+
 def test_a_new_file_begins_after_log_frequency_traces(tmp_path: Path) -> None:
     path, often, counted = tmp_path / "t.json", rules(log_frequency=2), rules(trace_count=5)
     file = TraceFile(str(path))

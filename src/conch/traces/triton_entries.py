@@ -21,6 +21,9 @@ def spans_of_entries(entries: Iterable[dict[str, Any]]) -> list[RecordedSpan]:
             span.version = str(entry.get("model_version", ""))
             span.request_id = str(entry.get("request_id", ""))
             span.parent = str(entry.get("parent_id", ""))
+        error = entry.get("error")
+        if isinstance(error, dict):
+            span.error = str(error.get("message") or error.get("code") or "failed")
         stamps = entry.get("timestamps")
         for stamp in stamps if isinstance(stamps, list) else ():
             if isinstance(stamp, dict) and isinstance(stamp.get("ns"), int):

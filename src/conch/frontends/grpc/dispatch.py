@@ -19,6 +19,7 @@ from conch.frontends.loop_budget import LoopBudget, ParseBudget
 from conch.frontends.traffic import Traffic
 from conch.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata
 from conch.frontends.v2_grpc.service import INFERENCE_SERVICE, Method
+from conch.observability.tracing.observer import Observer
 from conch.tensor import Buffer
 
 # Opens one call; the same opener serves all calls with equal heads.
@@ -81,7 +82,7 @@ class Dispatcher:
     def _interpret(self, head: RequestHead) -> Opener:
         request = read_request(head, self._header_limit, self._check)
         if request.refusal is not None:
-            return _refuse(request.refusal, request.refusal_reason, self._traffic)
+            return _refuse(request, request.refusal, self._traffic, self._endpoint.observer)
         return self._opener(request, AnswerForm(self._compression, request.accepted, self._traffic))
 
     def stop_streams(self) -> None:
@@ -146,11 +147,13 @@ class _Refused:
         """No-op: the call is answered."""
 
 
-def _refuse(block: bytes, reason: str, traffic: Traffic) -> Opener:
+def _refuse(request: GrpcRequest, block: bytes, traffic: Traffic, observer: Observer) -> Opener:
     refused = _Refused()
 
     def opened(stream: Http2Stream) -> Receiver:
-        traffic.count_refusal(reason)
+        traffic.count_refusal(request.refusal_reason)
+        if request.refusal_text and request.path in (_INFER, _STREAM_INFER):
+            observer.unread("GRPC", request.path, request.refusal_status, request.refusal_text)
         stream.answer_head(block)
         return refused
 

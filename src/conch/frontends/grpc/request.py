@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from conch.errors import ConchError, InvalidRequest, Unsupported
 from conch.frontends.grpc.framing import CODINGS, IDENTITY
 from conch.frontends.grpc.status import CODINGS as KNOWN_CODINGS
-from conch.frontends.grpc.status import CONTENT_TYPE, GrpcError, Status, error_block, error_fields, refusal_reason
+from conch.frontends.grpc.status import (
+    CONTENT_TYPE,
+    GrpcError,
+    Status,
+    error_block,
+    error_fields,
+    refusal_reason,
+    status_of,
+)
 from conch.frontends.http2.headers import RequestHead
 from conch.frontends.v2_grpc.infer import Metadata
 from conch.protocol.http2.header_blocks import Field, response_block
@@ -32,6 +40,8 @@ class GrpcRequest:
     accepted: bytes = IDENTITY
     refusal: bytes | None = None  # the header block that answers a call that is refused
     refusal_reason: str = ""  # as counted by `Traffic`
+    refusal_status: str = ""
+    refusal_text: str = ""
 
 
 def read_request(head: RequestHead, header_limit: int, check: Callable[[str, Metadata], None]) -> GrpcRequest:
@@ -56,7 +66,14 @@ def read_request(head: RequestHead, header_limit: int, check: Callable[[str, Met
         timeout_s = _timeout_s(fields.get(b"grpc-timeout"))
         check(path, metadata)
     except (ConchError, GrpcError) as error:
-        return GrpcRequest(path, (), refusal=error_block(error), refusal_reason=refusal_reason(error))
+        return GrpcRequest(
+            path,
+            (),
+            refusal=error_block(error),
+            refusal_reason=refusal_reason(error),
+            refusal_status=status_of(error).name,
+            refusal_text=error.message,
+        )
     return GrpcRequest(path, metadata, timeout_s, coding, _accepted(fields.get(b"grpc-accept-encoding", b"")))
 
 

@@ -78,7 +78,8 @@ def refusal_reason(error: ConchError | GrpcError) -> str:
     return "unavailable" if error.code is Code.UNAVAILABLE else ""
 
 
-def _status(error: ConchError | GrpcError) -> Status:
+def status_of(error: ConchError | GrpcError) -> Status:
+    """Return the status of an error."""
     if isinstance(error, GrpcError):
         return error.status
     return (
@@ -90,7 +91,7 @@ def _status(error: ConchError | GrpcError) -> Status:
 
 def error_fields(error: ConchError | GrpcError) -> list[tuple[bytes, bytes]]:
     """Return the trailers of an error, with the time after which to retry where it is known."""
-    status = _status(error)
+    status = status_of(error)
     fields = [(b"grpc-status", b"%d" % status), (b"grpc-message", _percent_encoded(status_text(error.message)))]
     if isinstance(error, ConchError) and error.retry_after_s is not None:
         seconds = max(ceil(error.retry_after_s), 1)

@@ -12,7 +12,7 @@ from conch.core.served_model import ServedModel
 from conch.errors import BackendError, Cancelled, ConchError, NotFound, Unavailable, Unsupported
 from conch.frontends.http.message import HttpRequest
 from conch.frontends.http.reply import HttpReply
-from conch.frontends.http.trace import begin_trace
+from conch.frontends.http.trace import begin_trace, log_unread
 from conch.frontends.offload.pool import OffloadPool, Outcome
 from conch.frontends.openai.absent import absent
 from conch.frontends.openai.errors import JSON, send_error
@@ -59,7 +59,12 @@ class EmbeddingsEndpoint:
         """Answer one call, now or when the model has. Raises ConchError if it is refused."""
         timeline = Timeline()
         if len(request.body) <= MAX_INLINE_BYTES:
-            self._begin(request, reply, read_embedding(request.body), timeline)
+            try:
+                call = read_embedding(request.body)
+            except ConchError as error:
+                log_unread(self._observer, request, error)
+                raise
+            self._begin(request, reply, call, timeline)
             return
 
         def read(outcome: Outcome | ConchError) -> None:

@@ -16,7 +16,7 @@ from conch.frontends.authorization import MISSING_KEY, Access, Denial
 from conch.frontends.http.errors import CHALLENGE
 from conch.frontends.http.message import HttpRefusal, HttpRequest
 from conch.frontends.http.reply import HttpReply
-from conch.frontends.http.trace import begin_trace
+from conch.frontends.http.trace import begin_trace, log_unread
 from conch.frontends.offload.pool import OffloadPool, Outcome
 from conch.frontends.openai.chat_output import OutputForm
 from conch.frontends.openai.chat_prompt import ChatPrompt, ChatPrompts
@@ -120,7 +120,10 @@ class OpenAiHttp:
         """Return why a request is refused whatever its body is; None if that depends on the body."""
         path, method = request.path, request.method
         if path in self._posts:
-            return self.denied("inference", request) or (None if method == b"POST" else wrong_method(request))
+            refusal = self.denied("inference", request)
+            if refusal is not None:
+                log_unread(self._observer, request, refusal)
+            return refusal or (None if method == b"POST" else wrong_method(request))
         of_models = path == MODELS or path.startswith(MODELS + "/")
         refusal = self.denied("model-repository" if of_models and method != b"GET" else "metadata", request)
         if refusal is not None or (of_models and self._models.has(path, method)):
@@ -149,12 +152,12 @@ class OpenAiHttp:
     def _chat(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
         if len(request.body) <= MAX_INLINE_BYTES:
-            self._render_chat(request, reply, read_chat(request.body), timeline)
+            self._render_chat(request, reply, self._read(request, lambda: read_chat(request.body)), timeline)
             return
 
         def read(outcome: Outcome) -> None:
             rest, messages = outcome.parts
-            self._render_chat(request, reply, read_chat(rest, messages), timeline)
+            self._render_chat(request, reply, self._read(request, lambda: read_chat(rest, messages)), timeline)
 
         self._read_large("chat", request, reply, read)
 
@@ -205,12 +208,13 @@ class OpenAiHttp:
     def _completion(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
         if len(request.body) <= MAX_INLINE_BYTES:
-            self._begin_completion(request, reply, read_completion(request.body), timeline)
+            call = self._read(request, lambda: read_completion(request.body))
+            self._begin_completion(request, reply, call, timeline)
             return
 
         def read(outcome: Outcome) -> None:
             rest, *prompts = outcome.parts
-            call = read_completion(rest, join_prompts(outcome.meta, prompts))
+            call = self._read(request, lambda: read_completion(rest, join_prompts(outcome.meta, prompts)))
             self._begin_completion(request, reply, call, timeline)
 
         self._read_large("completion", request, reply, read)
@@ -233,6 +237,14 @@ class OpenAiHttp:
                     for prompt in call.prompts
                 ]
             )
+
+    def _read(self, request: HttpRequest, read: Callable[[], _T]) -> _T:
+        """Return what `read` reads from the body, and log a body that it refuses. Raises ConchError."""
+        try:
+            return read()
+        except ConchError as error:
+            log_unread(self._observer, request, error)
+            raise
 
     def _read_large(self, job: str, request: HttpRequest, reply: HttpReply, then: Callable[[Outcome], None]) -> None:
         """Have a worker process decode a large body, then call `then`."""

@@ -29,6 +29,7 @@ from conch.frontends.http.message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.sliced_reply import send_in_slices
 from conch.frontends.http.tasks import ReplyTasks
+from conch.frontends.http.trace import log_unread
 from conch.frontends.offload.pool import OffloadPool
 from conch.frontends.tenants import Tenants
 from conch.frontends.v2_http.generate import GenerateEndpoints
@@ -106,7 +107,7 @@ class V2Http:
         `health_documents`: whether health is answered with a document, as KServe does, or without, as Triton does.
         """
         self._inference = inference
-        observer = observer or Observer()
+        self._observer = observer = observer or Observer()
         pool = pool or OffloadPool("codec")
         tenants = tenants or Tenants()
         self._settings = SettingsEndpoints(inference, observer, log or LogSettings())
@@ -190,6 +191,8 @@ class V2Http:
         if self._access is not None:
             refusal = access_refusal(self._access, endpoint.category, request)
             if refusal is not None:
+                if endpoint.category == "inference":
+                    log_unread(self._observer, request, refusal)
                 return refusal
         if request.method not in endpoint.methods:
             return wrong_method()

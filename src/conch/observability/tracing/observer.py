@@ -115,6 +115,11 @@ class Observer:
             distributed=sampled and self._distributed,
         )
 
+    def unread(self, protocol: str, path: str, status: str, error: str) -> None:
+        """Log a request that is refused before its model is known: without a key, or with an invalid body."""
+        if self._request_log is not None:
+            self._request_log.unread(protocol, path, status, error)
+
     def document(self, model: str) -> dict[str, str | list[str]]:
         """Return the trace settings of a model, or the global ones for ""."""
         return self.settings.document(model, self._mode_settings)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from conch.errors import FailureReason
 from conch.observability.tracing.request_trace import ModelSpan, Trace
 
 _log = logging.getLogger(__name__)
@@ -28,10 +29,21 @@ class RequestLog:
     def write(self, traces: Sequence[Trace]) -> None:
         """Write a line for each."""
         for trace in traces:
-            is_selected = self._selection == "all" or (self._selection == "errors" and trace.error is not None)
-            level = logging.INFO if is_selected else logging.DEBUG
+            level = self._level(failed=trace.error is not None)
             if _log.isEnabledFor(level):
                 _log.log(level, "request", extra={"fields": fields_of(trace)})
+
+    def unread(self, protocol: str, path: str, status: str, error: str) -> None:
+        """Write a line for a request that was refused before its model was known, on the caller's thread."""
+        level = self._level(failed=True)
+        if _log.isEnabledFor(level):
+            fields = {"protocol": protocol.lower(), "path": path[:_MAX_ERROR_CHARACTERS], "status": status}
+            fields |= {"reason": FailureReason.REJECTED.value, "error": error[:_MAX_ERROR_CHARACTERS]}
+            _log.log(level, "request", extra={"fields": fields})
+
+    def _level(self, *, failed: bool) -> int:
+        is_selected = self._selection == "all" or (self._selection == "errors" and failed)
+        return logging.INFO if is_selected else logging.DEBUG
 
     def close(self) -> None:
         """Do nothing."""

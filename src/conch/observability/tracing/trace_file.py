@@ -2,6 +2,7 @@
 
     {"id":1,"model_name":"echo","model_version":1,"request_id":"a","parent_id":…}
     {"id":1,"timestamps":[{"name":"QUEUE_START","ns":…}]}
+    {"id":1,"error":{"code":"UNAVAILABLE","reason":"REJECTED","message":…}}         (not in Triton's)
     {"id":1,"activity":"TENSOR_QUEUE_INPUT","tensor":{"name":"IN","data":"1,2","shape":"1,2","dtype":"FP32"}}
 
 A file is a complete array after every write, which overwrites the closing bracket. With a count or a log frequency,
@@ -24,6 +25,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import orjson
 
+from conch.errors import ConchError
 from conch.observability.tracing.request_trace import ModelSpan, TensorNote, Trace
 from conch.observability.tracing.trace_settings import TraceRules
 from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, unpack_bytes
@@ -31,6 +33,7 @@ from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, unpack_bytes
 _log = logging.getLogger(__name__)
 
 MAX_NUMBERED_FILES = 1000
+_MAX_ERROR_CHARACTERS = 300
 _BLOCK_BYTES = 2**18
 _BLOCK_ELEMENTS = 4096
 # Between blocks of elements, to release the GIL: otherwise the event loop waits 5 ms for it each time.
@@ -162,6 +165,8 @@ def lines_of(trace: Trace) -> Iterator[bytes | Iterator[bytes]]:
         if trace.timestamps:
             times = (*(trace.marks if span is trace.root else ()), *activities_of(span))
             entries += ((at, {"id": span.number, "timestamps": [{"name": name, "ns": at}]}) for name, at in times)
+        if span.error is not None:
+            entries.append((span.timeline.done, _failure(span, span.error)))
         entries += ((_time_of(span, note), note) for note in span.tensors)
         for _, entry in sorted(entries, key=lambda each: each[0]):
             yield _tensor_line(span, entry) if isinstance(entry, TensorNote) else orjson.dumps(entry)
@@ -200,6 +205,12 @@ def _head(span: ModelSpan) -> dict[str, Any]:
     if span.parent:
         head["parent_id"] = span.parent
     return head
+
+
+def _failure(span: ModelSpan, error: ConchError) -> dict[str, Any]:
+    """Return the entry of a request that was refused or failed. Triton has none: its readers skip it."""
+    message = error.message[:_MAX_ERROR_CHARACTERS]
+    return {"id": span.number, "error": {"code": error.code.name, "reason": error.reason.value, "message": message}}
 
 
 def _time_of(span: ModelSpan, note: TensorNote) -> int:

@@ -84,6 +84,8 @@ class ModelSession:
             if not self._client.wait_until_live(wait_s):
                 return [_GONE.format(error)]
             return self.restore(0)
+        except OSError as error:
+            return [f"a file cannot be restored: {error}; the watchdog and 'conch tune --restore' try again"]
         if not failures:
             self._saved = None
         return failures

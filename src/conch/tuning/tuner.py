@@ -148,6 +148,7 @@ class Tuner:
             self._session.keep_watch,
             self._context.wait_s,
             stages,
+            view.say,
         )
         self._measure_current()
         self._protect()

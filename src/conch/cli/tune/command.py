@@ -61,7 +61,7 @@ def _restore(given: Namespace) -> int:
         access = saved.access if given.url is None else server_access(given)
         try:
             failures += restore(RepositoryClient(access), folder, saved, say)
-        except ServerUnreachable as error:
+        except (ServerUnreachable, OSError) as error:
             failures.append(f"model '{saved.model}': {error}")
         finally:
             folder.unlock()

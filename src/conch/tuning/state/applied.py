@@ -111,17 +111,21 @@ def apply_to_server(
 
 
 def read_applied(folder: StateFolder) -> AppliedChange | None:
-    """Return what was applied last, None if nothing is or it was rolled back. Raises ValueError."""
+    """Return what was applied last, None if nothing is or it was rolled back. Raises ValueError, PermissionError."""
+    folder.check()
     text = read_if_exists(folder.applied)
     if text is None:
         return None
-    value: dict[str, Any] = json.loads(text)
-    return AppliedChange(
-        value["applied_at"],
-        ServerAccess(**value["access"]),
-        tuple(SavedModel(**each) for each in value["models"]),
-        tuple(FileChange(**each) for each in value["files"]),
-    )
+    try:
+        value: dict[str, Any] = json.loads(text)
+        return AppliedChange(
+            value["applied_at"],
+            ServerAccess(**value["access"]),
+            tuple(SavedModel(**each) for each in value["models"]),
+            tuple(FileChange(**each) for each in value["files"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"'{folder.applied}' is damaged: {error}; undo the change by hand, then remove it") from None
 
 
 def roll_back(client: RepositoryClient, folder: StateFolder, change: AppliedChange) -> list[str]:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -39,8 +40,27 @@ class StateFolder:
         return cls(directory / f"{name}-{digest}")
 
     def create(self) -> None:
-        """Create the folder, readable by this user only. Raises OSError."""
+        """Create the folder, readable by this user only. Raises OSError; PermissionError as `check`."""
         self.path.mkdir(parents=True, exist_ok=True, mode=_MODE)
+        self.check()
+
+    def check(self) -> None:
+        """Raise PermissionError for a folder or files of another user, who would choose files and servers to write to.
+
+        A missing folder is valid.
+        """
+        for path in (self.path, self.restore, self.applied, self.trials):
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                continue
+            kind = stat.S_ISDIR if path == self.path else stat.S_ISREG
+            writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            if not kind(status.st_mode) or status.st_uid != os.geteuid() or writable:
+                raise PermissionError(
+                    f"'{path}' must be a {'folder' if path == self.path else 'file'} of this user that others cannot "
+                    "write to, as its contents are loaded and written elsewhere; remove it, or name another --state-dir"
+                )
 
     def lock(self, *, wait: bool = False) -> bool:
         """Take the lock, which ends with the process and is not inherited by fork; False if another process has it."""

@@ -47,19 +47,23 @@ class SavedState:
 
 
 def saved_state(folder: StateFolder) -> SavedState | None:
-    """Read the state that is to be restored; None if there is none. Raises ValueError for an unreadable file."""
+    """Read the state that is to be restored; None if there is none.
+
+    Raises ValueError for an unreadable file, PermissionError for one that others can write.
+    """
+    folder.check()
     try:
         value: dict[str, Any] = json.loads(folder.restore.read_bytes())
+        if value.pop("format") != _FORMAT:
+            raise ValueError("it was written by another version of conch")
+        value["access"] = ServerAccess(**value["access"])
+        value["models"] = tuple(SavedModel(**each) for each in value["models"])
+        value["files"] = tuple(SavedFile(**each) for each in value["files"])
+        return SavedState(**value)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"'{folder.restore}' is damaged: {error}; load the model by hand, then remove it") from None
-    if value.pop("format") != _FORMAT:
-        raise ValueError(f"'{folder.restore}' was written by another version of conch")
-    value["access"] = ServerAccess(**value["access"])
-    value["models"] = tuple(SavedModel(**each) for each in value["models"])
-    value["files"] = tuple(SavedFile(**each) for each in value["files"])
-    return SavedState(**value)
 
 
 def save_models(client: RepositoryClient, names: Sequence[str]) -> tuple[SavedModel, ...]:

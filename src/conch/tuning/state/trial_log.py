@@ -42,13 +42,13 @@ class TrialLog:
         """Read earlier trials. A last line that was cut off is ignored. Raises OSError."""
         if self._fresh or not self._path.exists():
             return
-        for line in self._path.read_text(encoding="utf-8").splitlines():
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 value = json.loads(line)
                 if value.pop("environment") != self._digest:
                     continue
                 trial = Trial(**_with_tuples(value))
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue
             self._earlier[_key(trial.settings, trial.effort, trial.purpose)].append(trial)
             self.found += 1

@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> int:
     while (saved := saved_state(folder)) is not None and saved.run == run:
         try:
             failures = restore(RepositoryClient(saved.access), folder, saved, _say)
-        except ServerUnreachable as error:
+        except (ServerUnreachable, OSError) as error:  # such as a full disk
             failures = [str(error)]
         for failure in failures:
             _say(failure)

@@ -31,7 +31,9 @@ class TrialRunner:
     keep_watch: Callable[[], None]
     wait_s: float
     stages: Sequence[str] = ()
+    say: Callable[[str], None] = print
     reused: int = 0
+    _unlogged: bool = False
 
     def run(self, settings: Mapping[str, Value], effort: float, purpose: str = "search") -> Trial:
         """Return the trial of an earlier run if there is one, else measure. A failure is a result.
@@ -53,8 +55,19 @@ class TrialRunner:
             round(time.monotonic() - started, 3),
             purpose,
         )
-        self.log.append(trial)
+        self._append(trial)
         return trial
+
+    def _append(self, trial: Trial) -> None:
+        """Keep the trial for a later run. A failure, as on a full disk, does not end this run."""
+        try:
+            self.log.append(trial)
+        except OSError as error:
+            if not self._unlogged:
+                self.say(f"trials cannot be stored, an interrupted run would measure them again: {error}")
+            self._unlogged = True
+        else:
+            self._unlogged = False
 
     def _measured(
         self, settings: Mapping[str, Value], effort: float

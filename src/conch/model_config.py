@@ -267,6 +267,8 @@ class ModelConfig:
     batch_inputs: tuple[BatchInput, ...] = ()
     batch_outputs: tuple[BatchOutput, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict)
+    # Where `max_batch_size` comes from if config.pbtxt has none, for errors.
+    batch_origin: str = ""
 
     @property
     def is_ensemble(self) -> bool:

@@ -221,6 +221,7 @@ def test_the_file_is_read_again_and_a_broken_one_keeps_the_last_limits(limited: 
     path.write_text(FILE)
     until(lambda: limited.infer("filed")[0] == 200)
     assert value(server, "conch_limit_source_up", source="file") == 1
+    server.until_logged(r'limits of source \\"file\\" are valid again: \d+ limits')
 
 
 def test_the_administrator_overrides_rolls_back_and_removes(limited: Limited) -> None:

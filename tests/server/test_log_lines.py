@@ -4,17 +4,22 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
 
 from tests.server.models import ECHO, tensor, write_config, write_python
 from tests.server.process import ConchProcess
 
+EXAMPLE = Path(__file__).parents[2] / "examples/models/digits/1/model.onnx"
 TENSORS = f"input {tensor('INPUT0', 'FP32', -1)} output {tensor('OUTPUT0', 'FP32', -1)}"
 WRONG = """
 value = request.inputs()[0].as_numpy()
@@ -46,6 +51,24 @@ def test_wrong_outputs_of_a_model_are_logged_once_each(tmp_path: Path) -> None:
         server.until_logged(re.escape(dropped))
         changed = "output 'OUTPUT0' has datatype INT64, config.pbtxt says FP32; it is sent as it is"
         assert (server.text.count(dropped), server.text.count(changed)) == (1, 1)
+
+
+def test_a_batch_limit_that_was_completed_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "models/digits/1").mkdir(parents=True)
+    shutil.copy(EXAMPLE, tmp_path / "models/digits/1")
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+        default = (
+            "config.pbtxt has no max_batch_size, the default is --backend-config=onnxruntime,default-max-batch-size=4"
+        )
+        assert f"max_batch_size of model 'digits' is 4: {default}" in server.text
+        with triton.InferenceServerClient(server.http) as client:
+            metadata = client.get_model_metadata("digits")["inputs"][0]
+            shape = [5, *metadata["shape"][1:]]
+            images = triton.InferInput(metadata["name"], shape, metadata["datatype"])
+            images.set_data_from_numpy(np.zeros(shape, np.float32))
+            with pytest.raises(InferenceServerException) as raised:
+                client.infer("digits", [images])
+        assert f"inference request batch-size must be <= 4 for 'digits' ({default})" in raised.value.message()
 
 
 def test_an_exception_of_a_model_is_logged_with_its_own_file_and_line(tmp_path: Path) -> None:
@@ -122,3 +145,16 @@ def read(descriptor: int) -> bytes:
         return os.read(descriptor, 65536)
     except OSError:  # the other side is closed
         return b""
+
+
+@pytest.mark.parametrize("folder", [".", "1"])
+def test_requirements_that_are_not_installed_are_named(tmp_path: Path, folder: str) -> None:
+    write_python(tmp_path / "models", "m", TENSORS, ECHO)
+    write_python(tmp_path / "models", "fine", TENSORS, ECHO)
+    file = tmp_path / "models/m" / folder / "requirements.txt"
+    file.write_text("# models\nnumpy>=1\nno-such-package-of-conch[extra]>=2 ; python_version > '3'\n-r other.txt\n")
+    (tmp_path / "models/fine/requirements.txt").write_text("numpy\n")
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+        notices = [line for line in server.text.splitlines() if "requirements.txt" in line]
+        assert len(notices) == 1
+        assert "its environment lacks no-such-package-of-conch; run pip install -r there, or name an" in notices[0]

@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 _DISK_RETRY_S = 5.0
 _MAX_IDLE_S = 3600.0
+_MAX_LOGGED_NAMES = 5
 
 
 @dataclass(slots=True)
@@ -116,6 +117,8 @@ class TargetDelivery:
         self._rejected.pop(batch.number, None)
         self._settling = batch
         self.counts.delivered += len(batch.alerts)
+        names = ", ".join(f'"{name}"' for name in sorted({alert.name for alert in batch.alerts})[:_MAX_LOGGED_NAMES])
+        _log.info('delivered %d alert(s) to target "%s": %s', len(batch.alerts), self.target.name, names)
         self._settle(batch)
 
     def _settle(self, batch: AlertBatch) -> None:

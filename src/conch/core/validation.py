@@ -32,6 +32,7 @@ class RequestValidator:
     def __init__(self, config: ModelConfig) -> None:
         self._model = config.name
         self._max_batch_size = config.max_batch_size
+        self._batch_origin = f" ({config.batch_origin})" if config.batch_origin else ""
         self._inputs = {spec.name: spec for spec in config.inputs}
         self._outputs = {spec.name for spec in config.outputs}
         self._takes_strings = any(spec.datatype == BYTES for spec in config.inputs)
@@ -155,7 +156,9 @@ class RequestValidator:
                 )
                 break
         raise _refused(
-            request, f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'{hint}"
+            request,
+            f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'"
+            f"{self._batch_origin}{hint}",
         )
 
     def _check_shape(self, request: InferRequest, tensor: Tensor, spec: TensorSpec) -> None:

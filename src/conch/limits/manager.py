@@ -22,6 +22,7 @@ from conch.limits.table import SOURCES, LimitTable
 _MAX_HISTORY = 100
 _MODELS_S = 1.0
 _ADMIN = "admin"
+_NOT_READ = "not read yet"
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class LimitManager:
         if file:
             self.sources["file"] = SourceState()
         if kubernetes is not None:
-            self.sources["kubernetes"] = SourceState(up=False, error="not read yet")
+            self.sources["kubernetes"] = SourceState(up=False, error=_NOT_READ)
 
     async def start(self) -> None:
         """Open the audit log, read the sources and watch them. Raises ConfigError."""
@@ -117,6 +118,8 @@ class LimitManager:
 
     async def _replace(self, source: str, limits: Limits, who: str, what: str) -> bool:
         state = self.sources[source]
+        if state.error not in ("", _NOT_READ):
+            _log.info('limits of source "%s" are valid again: %d limits', source, len(limits))
         state.up, state.error = True, ""
         if state.limits == limits:
             return False

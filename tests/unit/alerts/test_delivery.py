@@ -269,6 +269,7 @@ def test_a_secret_that_disappears_is_an_outage_without_the_secret_in_the_log(
     )
     assert "cannot find *** nor ***" in caplog.text
     assert 'target "hook" accepts messages again' in caplog.text
+    assert 'delivered 1 alert(s) to target "hook": "A"' in caplog.text
     assert "hook-secret-path" not in caplog.text
 
 

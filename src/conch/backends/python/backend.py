@@ -9,6 +9,8 @@ port. Each of several instances needs a different port, for example
 unless `--backend-config=python,stub-timeout-seconds=<s>` sets a timeout for it.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
@@ -21,8 +23,11 @@ from conch.backends.python.custom_metrics import total
 from conch.backends.python.environment import Environments
 from conch.backends.python.instance import PythonInstance
 from conch.backends.python.model_code import DEFAULT_FILENAME, Adapter
+from conch.backends.python.requirements_file import missing_requirements
 from conch.backends.python.settings import parse_settings
 from conch.observability.metrics.custom import MetricSample
+
+_log = logging.getLogger(__name__)
 
 
 class PythonBackend(Backend):
@@ -45,6 +50,8 @@ class PythonBackend(Backend):
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
         """Call `auto_complete_config` in a separate process, if the model's code mentions it."""
+        if notice := await asyncio.to_thread(missing_requirements, source):
+            _log.warning("%s", notice)
         return await complete(source, parse_settings(source.settings), self._environments)
 
     def instance(self, plan: InstancePlan, adapter: Callable[[], Adapter] | None = None) -> Instance:

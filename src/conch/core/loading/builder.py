@@ -121,6 +121,8 @@ class ModelBuilder:
                     source = source_on(source, self.gpus, InstanceKind.GPU, self.gpus[0].number)
                 document = await backend.complete(source)
             resolved = await asyncio.to_thread(resolve, document, backend=backend, gpus=self._gpu_numbers)
+            if resolved.config.max_batch_size and not files.document.get("max_batch_size"):
+                resolved = replace(resolved, config=_with_batch_origin(resolved.config))
         for notice in resolved.notices:
             _log.warning("%s", notice)
         if resolved.config.response_cache and self._cache is None:
@@ -297,6 +299,17 @@ def _is_current(served: ServedModel, config: ModelConfig, flow: Flow | None) -> 
 def _without_policy(config: ModelConfig) -> dict[str, Any]:
     """Return a configuration's document without the version policy, which chooses versions and changes none."""
     return {name: value for name, value in config.document.items() if name != "version_policy"}
+
+
+def _with_batch_origin(config: ModelConfig) -> ModelConfig:
+    """Return a configuration whose `max_batch_size` was completed, with the origin, and log it."""
+    origin = "config.pbtxt has no max_batch_size"
+    if config.backend == "python":
+        origin += ", auto_complete_config of the model sets it"
+    else:
+        origin += f", the default is --backend-config={config.backend},default-max-batch-size={config.max_batch_size}"
+    _log.info("max_batch_size of model '%s' is %d: %s", config.name, config.max_batch_size, origin)
+    return replace(config, batch_origin=origin)
 
 
 def _completing_version(files: ModelFiles) -> int:

@@ -5,7 +5,12 @@ from conch.monitoring.rules.serving_alerts import M
 
 _TENANT = {**M, "tenant": "t"}
 _SOFT, _ENFORCED = {**_TENANT, "enforced": "false"}, {**_TENANT, "enforced": "true"}
-_OF = "tenant {{ $labels.tenant }} of model {{ $labels.model }} version {{ $labels.version }}"
+# The label "_all" stands for all tenants, models or versions together; requests without a tenant have "".
+_OF = (
+    '{{ if and $labels.tenant (ne $labels.tenant "_all") }}tenant {{ $labels.tenant }} of {{ end }}'
+    '{{ if eq $labels.model "_all" }}the server{{ else }}model {{ $labels.model }}'
+    '{{ if ne $labels.version "_all" }} version {{ $labels.version }}{{ end }}{{ end }}'
+)
 _SOURCE = {"job": "conch", "instance": "a:8002", "source": "kubernetes"}
 
 
@@ -22,7 +27,7 @@ def limit_alerts() -> RuleGroup:
                 'sum by (model, version, tenant) (rate(conch_limit_exceeded_total{enforced="true"}[2m])) > 0',
                 60,
                 f"Requests of {_OF} are rejected: {{{{ $value | humanize }}}} a second.",
-                "Raise the limit, or ask the tenant to send less.",
+                "Raise the limit, or ask the clients to send less.",
                 (
                     Proof("rejecting", (counter("conch_limit_exceeded_total", _ENFORCED, (0.2, 240)),), 180, 1),
                     Proof("the limit is soft", (counter("conch_limit_exceeded_total", _SOFT, (9, 240)),), 180, 0),

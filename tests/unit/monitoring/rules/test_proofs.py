@@ -89,3 +89,41 @@ def test_amtool_accepts_the_routes(tmp_path: Path) -> None:
     path.write_text(dump_documents([alertmanager_file("http://127.0.0.1:9099/")]))
     result = subprocess.run([debian_tool("amtool"), "check-config", path], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("labels", "whose"),
+    [
+        ({"model": "detect", "version": "_all", "tenant": "_all"}, "model detect"),
+        ({"model": "detect", "version": "2", "tenant": "_all"}, "model detect version 2"),
+        ({"model": "detect", "version": "_all", "tenant": "acme"}, "tenant acme of model detect"),
+        ({"model": "_all", "version": "_all", "tenant": "_all"}, "the server"),
+        ({"model": "_all", "version": "_all", "tenant": "acme"}, "tenant acme of the server"),
+        ({"model": "detect", "version": "1", "tenant": ""}, "model detect version 1"),
+    ],
+)
+def test_texts_of_limit_alerts_name_who_is_above(labels: dict[str, str], whose: str, tmp_path: Path) -> None:
+    """Prometheus itself expands the template."""
+    groups = rule_groups(Thresholds())
+    alert = next(one for group in groups for one in group.alerts if one.name == "ConchRequestRateAboveLimit")
+    (tmp_path / "rules.yml").write_text(dump_documents([rule_file(rules_of(alert, groups))]))
+    selector = ", ".join(f'{name}="{value}"' for name, value in labels.items())
+    series = {f"conch_request_rate{{{selector}}}": "120x8", f"conch_request_rate_limit{{{selector}}}": "100x8"}
+    known = {name: value for name, value in labels.items() if value}
+    expected = {
+        "exp_labels": {**known, "severity": "critical"},
+        "exp_annotations": {
+            "summary": f"120 requests a second of {whose} are above the limit.",
+            "description": alert.remedy,
+        },
+    }
+    case = {
+        "interval": "15s",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [{"eval_time": "2m", "alertname": alert.name, "exp_alerts": [expected]}],
+    }
+    document = {"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": [case]}
+    (tmp_path / "case.yml").write_text(dump_documents([document]))
+    words = [debian_tool("promtool"), "test", "rules", tmp_path / "case.yml"]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -238,6 +238,9 @@ class ApiServer:
                 "metadata": metadata,
                 "spec": _spec(scaled),
             }
+            for other, found in list(self.objects.items()):  # renamed
+                if other[:2] == _HPAS and other != key and _owner(found) == owner["uid"]:
+                    del self.objects[other]
             if key not in self.objects:
                 self.create(*_HPAS, hpa, "keda")
             elif _owner(self.objects[key]) != owner["uid"]:  # transferred

@@ -1,6 +1,7 @@
 """Upgrades by real Helm against a strict API server: autoscalers replace each other, and replicas stay."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,10 +28,10 @@ class Release:
         command = [str(kubernetes_program(program)), *arguments]
         return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=120, check=False)
 
-    def upgrade(self, values: str, *arguments: str, refused: bool = False) -> str:
+    def upgrade(self, values: str, *arguments: str, refused: bool = False, chart: Path = CHART) -> str:
         """Install or upgrade; return the error."""
         flags = ["--install", "--disable-openapi-validation", f"--set={values}", *arguments]
-        done = self.run("helm", "upgrade", "demo", str(CHART), *flags)
+        done = self.run("helm", "upgrade", "demo", str(chart), *flags)
         assert bool(done.returncode) == refused, done.stderr
         return done.stderr
 
@@ -100,17 +101,53 @@ def test_autoscalers_replace_each_other_in_both_directions(release: Release, how
     assert release.replicas == 4
 
 
-def test_an_autoscaler_of_an_older_chart_is_replaced_after_one_annotation(release: Release) -> None:
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """A chart whose HorizontalPodAutoscaler has no annotation, and the name of KEDA's."""
+    folder = tmp_path / "older"
+    shutil.copytree(CHART, folder)
+    for name, new, old in (
+        ("hpa.yaml", "$.Values.monitoring.labels $replaceable", "$.Values.monitoring.labels dict"),
+        ("scaled-object.yaml", "      behavior:\n", "      name: {{ $.Release.Name | quote }}\n      behavior:\n"),
+    ):
+        path = folder / "templates" / name
+        text = path.read_text()
+        assert new in text
+        path.write_text(text.replace(new, old))
+    return folder
+
+
+def test_an_autoscaler_of_an_older_chart_is_replaced_after_one_annotation(release: Release, older: Path) -> None:
     """docs/kubernetes.md has the command."""
-    release.upgrade("autoscaling.type=hpa")
-    older = release.api.objects[(*_HPAS, "demo")]
-    del older["metadata"]["annotations"]["validations.keda.sh/hpa-ownership"]
+    release.upgrade("autoscaling.type=hpa", chart=older)
     error = release.upgrade("autoscaling.type=keda", refused=True)
     assert "already managed by the hpa 'demo'" in error
     annotation = "validations.keda.sh/hpa-ownership=false"
     assert release.run("kubectl", "annotate", "hpa", "demo", annotation).returncode == 0
     release.upgrade("autoscaling.type=keda")
     assert release.autoscalers == ["keda-hpa-demo"]
+
+
+@pytest.mark.parametrize("how", ["--server-side=true", "--server-side=false"])
+def test_keda_of_an_older_chart_is_replaced_after_an_upgrade_of_the_chart(
+    release: Release, older: Path, how: str
+) -> None:
+    """docs/kubernetes.md has the commands. Without the first, the autoscaler is lost, or Helm 4 refuses."""
+    release.upgrade("autoscaling.type=keda", how, chart=older)
+    assert release.autoscalers == ["demo"]
+    release.upgrade("autoscaling.type=keda", how, "--reset-then-reuse-values")
+    assert release.autoscalers == ["keda-hpa-demo"]
+    release.upgrade("autoscaling.type=hpa", how)
+    assert release.autoscalers == ["demo"]
+
+
+def test_autoscalers_of_one_name_lose_each_other(release: Release, older: Path) -> None:
+    """What the real cluster showed: the reason for the names."""
+    release.upgrade("autoscaling.type=keda", chart=older)
+    error = release.upgrade("autoscaling.type=hpa", refused=True, chart=older)
+    assert 'conflict with "keda": .spec.metrics' in error
+    release.upgrade("autoscaling.type=hpa", "--server-side=false", chart=older)
+    assert release.autoscalers == []
 
 
 def test_limits_of_values_and_of_kubectl(release: Release) -> None:

@@ -9,6 +9,7 @@ _COUNTER = {
         "target": {"type": "AverageValue", "averageValue": "1000"},
     },
 }
+CRON = {"type": "cron", "name": "a", "metadata": {"timezone": "UTC"}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"environment": [{"name": "shm-size", "value": "5g"}]},
@@ -181,6 +182,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "autoscaling.behavior.scaleUp.policies.value: 0 is not an integer from 1 to",
     ),
+    ({"environment": [{"name": "POD_NAME"}]}, "environment: name 'POD_NAME' is used by the pod already"),
+    ({"environment": [{"name": "A"}, {"name": "A"}]}, "environment: name 'A' is given twice"),
+    (
+        {"environment": [{"name": "A"}], "secretEnvironment": [{"name": "A", "secretName": "s", "key": "k"}]},
+        "secretEnvironment: name 'A' is used by the pod already",
+    ),
+    ({"image": {"pullSecrets": [{"name": "a"}, {"name": "a"}]}}, "image.pullSecrets: name 'a' is given twice"),
+    (
+        {"topologySpread": {"topologyKeys": ["zone", "zone"]}},
+        "topologySpread.topologyKeys: topologyKey 'zone' is given twice",
+    ),
+    (
+        {"autoscaling": {"type": "keda", "keda": {"triggers": [CRON, CRON]}}},
+        "autoscaling.keda.triggers: name 'a' is given twice",
+    ),
     (
         {"autoscaling": {"type": "keda", "keda": {"triggers": [{"type": "cron"}]}}},
         "autoscaling.keda.triggers[0] needs type and metadata, such as {type: cron, metadata: {timezone: UTC}}",
@@ -231,6 +247,9 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"workload": {"progressDeadlineSeconds": 0}}, "progressDeadlineSeconds: Expected `int` >= 1", "progressDeadline"),
     ({"environment": [{"name": "A=B", "value": ""}]}, "environment[0].name: 'A=B' does not", "/environment/0/name"),
     ({"secrets": {"apiKeys": {"key": "a/b"}}}, "secrets.apiKeys.key: 'a/b' does not match", "/secrets/apiKeys/key"),
+    ({"workload": {"maxUnavailable": "101%"}}, "workload.maxUnavailable: '101%' does not match", "maxUnavailable"),
+    ({"disruptionBudget": {"minAvailable": "101%"}}, "minAvailable: '101%' does not match", "minAvailable"),
+    ({"autoscaling": {"maxReplicas": 2**31}}, "maxReplicas: Expected `int` <= 2147483647", "maxReplicas"),
     ({"nodeSelector": {"gpu": "A100/40"}}, "nodeSelector.gpu: 'A100/40' does not match", "/nodeSelector/gpu"),
     ({"monitoring": {"labels": {"a": "_"}}}, "monitoring.labels.a: '_' does not match", "/monitoring/labels/a"),
     ({"serviceAccount": {"name": "Server"}}, "serviceAccount.name: 'Server' does not", "/serviceAccount/name"),

@@ -14,6 +14,7 @@
 {{- range .Values.extraContainers }}{{ $names = append $names (toString .name) }}{{ end -}}
 {{- $problems = concat $problems (include "conch.repeated" (list . "extraInitContainers" "name" $names .Values.extraInitContainers) | fromJsonArray) -}}
 {{- $problems = concat $problems (include "conch.volumeRefusals" . | fromJsonArray) -}}
+{{- $problems = concat $problems (include "conch.nameRefusals" . | fromJsonArray) -}}
 {{- if ne .Values.autoscaling.type "none" -}}
 {{- $problems = concat $problems (include "conch.scalingRefusals" . | fromJsonArray) -}}
 {{- end -}}
@@ -59,6 +60,29 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{ toJson $problems }}
+{{- end }}
+
+{{- /* Repeated names of lists that server-side apply, and so Helm 4, merges by name. */}}
+{{- define "conch.nameRefusals" -}}
+{{- $problems := list -}}
+{{- $names := list -}}
+{{- range include "conch.environment" . | fromYamlArray }}{{ $names = append $names .name }}{{ end -}}
+{{- $secret := len .Values.secretEnvironment -}}
+{{- $own := slice $names 0 (sub (sub (len $names) (len .Values.environment)) $secret | int) -}}
+{{- $problems = concat $problems (include "conch.repeated" (list . "environment" "name" $own .Values.environment) | fromJsonArray) -}}
+{{- $others := slice $names 0 (sub (len $names) $secret | int) -}}
+{{- $problems = concat $problems (include "conch.repeated" (list . "secretEnvironment" "name" $others .Values.secretEnvironment) | fromJsonArray) -}}
+{{- $secrets := include "conch.pullSecrets" . | fromJsonArray -}}
+{{- $problems = concat $problems (include "conch.repeated" (list . "image.pullSecrets" "name" (list) $secrets) | fromJsonArray) -}}
+{{- $keys := list -}}
+{{- range .Values.topologySpread.topologyKeys }}{{ $keys = append $keys (dict "topologyKey" .) }}{{ end -}}
+{{- $problems = concat $problems (include "conch.repeated" (list . "topologySpread.topologyKeys" "topologyKey" (list) $keys) | fromJsonArray) -}}
+{{- $triggers := list -}}
+{{- range .Values.autoscaling.keda.triggers -}}
+{{- if .name }}{{ $triggers = append $triggers . }}{{ end -}}
+{{- end -}}
+{{- $problems = concat $problems (include "conch.repeated" (list . "autoscaling.keda.triggers" "name" (list) $triggers) | fromJsonArray) -}}
 {{ toJson $problems }}
 {{- end }}
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from conch.deployment.kubernetes.pod.devices import resources
+from conch.deployment.kubernetes.pod.server_container import environment
 from conch.deployment.kubernetes.pod.volumes import CACHE, MODELS, mounts, volumes
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.scaling.autoscaling import AutoscalingValues
@@ -29,6 +30,7 @@ def refusals(values: DeploymentValues) -> Iterator[str]:
     yield from _resources(values)
     yield from _containers(values)
     yield from _volumes(values)
+    yield from _named_parts(values)
     if values.autoscaling.type != "none":
         yield from _autoscaling(values.autoscaling)
 
@@ -75,6 +77,21 @@ def _volumes(values: DeploymentValues) -> Iterator[str]:
     for mount in values.extra_volume_mounts:
         if mount.get("name") not in [*own, *(volume.get("name") for volume in values.extra_volumes)]:
             yield f"extraVolumeMounts: '{mount.get('name')}' is not a volume of the pod; add it to extraVolumes"
+
+
+def _named_parts(values: DeploymentValues) -> Iterator[str]:
+    """Yield repeated names of lists that server-side apply, and so Helm 4, merges by name."""
+    given = [{"name": variable.name} for variable in values.environment]
+    secret = [{"name": variable.name} for variable in values.secret_environment]
+    names = [str(variable["name"]) for variable in environment(values)]
+    own = names[: len(names) - len(given) - len(secret)]
+    yield from _repeated("environment", "name", own, given)
+    yield from _repeated("secretEnvironment", "name", names[: len(names) - len(secret)], secret)
+    yield from _repeated("image.pullSecrets", "name", (), [{"name": each.name} for each in values.image.pull_secrets])
+    keys = [{"topologyKey": key} for key in values.topology_spread.topology_keys]
+    yield from _repeated("topologySpread.topologyKeys", "topologyKey", (), keys)
+    triggers = [trigger for trigger in values.autoscaling.keda.triggers if trigger.get("name")]
+    yield from _repeated("autoscaling.keda.triggers", "name", (), triggers)
 
 
 def _repeated(place: str, key: str, taken: Sequence[str], given: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -34,7 +34,7 @@ def server_container(values: DeploymentValues, release: Release) -> dict[str, An
             "image": image(values.image, release),
             "imagePullPolicy": values.image.pull_policy,
             "args": ["serve", *_flags(values), *values.server.extra_args],
-            "env": list(_environment(values)),
+            "env": list(environment(values)),
             "envFrom": _environment_from(values),
             "ports": [{"name": name, "containerPort": port} for name, port in CONTAINER_PORTS.items()],
             "startupProbe": _probe(_LIVE, values.probes.startup),
@@ -93,7 +93,8 @@ def _flags(values: DeploymentValues) -> Iterator[str]:
             yield f"--grpc-root-cert={TLS_PATH}/ca.crt"
 
 
-def _environment(values: DeploymentValues) -> Iterator[dict[str, Any]]:
+def environment(values: DeploymentValues) -> Iterator[dict[str, Any]]:
+    """Yield the variables of the server; those of the values are the last."""
     yield {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     token = values.secrets.hub_token
     if token.secret_name:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from conch.deployment.values.section import KubernetesPart, Section
+from conch.deployment.values.section import KubernetesPart, ObjectName, Section
 
 
 class EgressValues(Section, frozen=True):
@@ -26,7 +26,7 @@ class NetworkPolicyValues(Section, frozen=True):
         Meta(description="NetworkPolicyPeer objects that may call HTTP and gRPC; empty: the pods of the namespace"),
     ] = ()
     metrics_namespace: Annotated[
-        str, Meta(min_length=1, description="Namespace of Prometheus, the only one that may read the metrics")
+        ObjectName, Meta(min_length=1, description="Namespace of Prometheus, the only one that may read the metrics")
     ] = "monitoring"
     egress: Annotated[EgressValues, Meta(description="Connections that the pods open")] = field(
         default_factory=EgressValues

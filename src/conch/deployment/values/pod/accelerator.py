@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from conch.deployment.values.section import Count, ObjectName, PositiveCount, Section
+from conch.deployment.values.section import Count, LabelKey, LabelValue, ObjectName, PositiveCount, Section
 
 
 class ParallelismValues(Section, frozen=True):
@@ -24,12 +24,14 @@ class AcceleratorValues(Section, frozen=True):
         ),
     ] = 0
     resource: Annotated[
-        str,
+        LabelKey,
         Meta(min_length=1, description="Resource of the device plug-in, such as nvidia.com/gpu, aws.amazon.com/neuron"),
     ] = "nvidia.com/gpu"
-    products: Annotated[tuple[str, ...], Meta(description="Products that fit, such as NVIDIA-A10G; empty: any")] = ()
+    products: Annotated[
+        tuple[LabelValue, ...], Meta(description="Products that fit, such as NVIDIA-A10G; empty: any")
+    ] = ()
     product_label: Annotated[
-        str, Meta(description="Label of nodes with the product; GKE: cloud.google.com/gke-accelerator")
+        LabelKey, Meta(description="Label of nodes with the product; GKE: cloud.google.com/gke-accelerator")
     ] = "nvidia.com/gpu.product"
     sharing: Annotated[
         Literal["none", "time-slicing", "mps", "mig", "all-devices"],

@@ -7,6 +7,7 @@ from msgspec import Meta, field
 from conch.deployment.values.section import Annotations, Count, LabelKey, PositiveCount, Seconds, Section
 
 Percentage = Annotated[str, Meta(pattern=r"^[0-9]+%$")]
+Share = Annotated[str, Meta(pattern=r"^([0-9]{1,2}|100)%$")]
 
 
 class WorkloadValues(Section, frozen=True):
@@ -21,7 +22,7 @@ class WorkloadValues(Section, frozen=True):
         Meta(description="Recreate: end the old replicas first, where no GPU is free. A StatefulSet always rolls"),
     ] = "RollingUpdate"
     max_unavailable: Annotated[
-        Count | Percentage, Meta(description="Replicas of a Deployment that may be missing during an update: 1 or 25%")
+        Count | Share, Meta(description="Replicas of a Deployment that may be missing during an update: 1 or 25%")
     ] = 0
     max_surge: Annotated[
         Count | Percentage, Meta(description="Additional replicas of a Deployment during an update: 1 or 25%")

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from conch.deployment.values.section import Count, Section
 
-_Amount = Count | Annotated[str, Meta(pattern="^([0-9]+%?)?$")]
+_Amount = Count | Annotated[str, Meta(pattern="^([0-9]+|([0-9]{1,2}|100)%)?$")]
 
 
 class DisruptionBudgetValues(Section, frozen=True):

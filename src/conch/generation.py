@@ -233,6 +233,7 @@ class GenerationRequest:
     timeline: Timeline = field(default_factory=Timeline)
     span: Span | None = None  # of the trace
     meter: TokenMeter | None = None  # counts its tokens
+    client: str = ""  # in whose turn work before the generation is done, such as compiling a grammar
 
 
 # Callback for the deltas of a request, on the event loop: called with (deltas, None) zero or more times, then exactly

@@ -53,12 +53,14 @@ class Recorded:
         return reasons[0].value if reasons else None
 
 
-def begin(engine: Engine, prompt: str | list[int], *, adapter: str = "", priority: int = 0, **params: Any) -> Recorded:
+def begin(
+    engine: Engine, prompt: str | list[int], *, adapter: str = "", priority: int = 0, client: str = "", **params: Any
+) -> Recorded:
     """Start a request."""
     got = Recorded()
     sampling = SamplingParams(**params)
     request = GenerationRequest(
-        id="1", model_name="m", prompt=prompt, params=sampling, adapter=adapter, priority=priority
+        id="1", model_name="m", prompt=prompt, params=sampling, adapter=adapter, priority=priority, client=client
     )
     got.generation = engine.generate(request, got.on_deltas)
     return got

@@ -73,3 +73,28 @@ async def test_characters_of_several_tokens_arrive_whole(engine: Engine) -> None
         assert len(got.tokens()) > len(text)
     stopped = await ask(engine, PROMPT, max_tokens=60, structured=StructuredOutput("regex", text), stop=("文,",))
     assert stopped.text() == "naïve 😀 is 中"
+
+
+async def test_patterns_that_compile_slowly_delay_no_other_structure(engine: Engine) -> None:
+    """Each of the bombs would take minutes and gigabytes. They are refused one after another, behind all others."""
+    bombs = [
+        begin(
+            engine,
+            PROMPT,
+            max_tokens=4,
+            structured=StructuredOutput("regex", f"[ab]*a[ab]{{{18 + index}}}"),
+            client="a",
+        )
+        for index in range(4)
+    ]
+    for index in range(3):
+        schema = StructuredOutput("regex", f"(sun|hot) {index}")
+        got = await ask(engine, PROMPT, max_tokens=20, structured=schema, client="b")
+        assert got.text() in (f"sun {index}", f"hot {index}")
+    assert not bombs[-1].ended.is_set()
+    plain = await ask(engine, PROMPT, max_tokens=3, ignore_eos=True)
+    assert len(plain.tokens()) == 3
+    await asyncio.wait_for(asyncio.gather(*(bomb.ended.wait() for bomb in bombs)), 120)
+    for bomb in bombs:
+        assert isinstance(bomb.end, InvalidRequest)
+        assert "it takes more than 3 s to compile" in bomb.end.message

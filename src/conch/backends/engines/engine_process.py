@@ -208,6 +208,7 @@ def _params(request: GenerationRequest) -> dict[str, Any]:
         params["logit_bias"] = dict(request.params.logit_bias)
     if request.params.structured is not None:
         params["structured"] = (request.params.structured.kind, request.params.structured.value)
+        params["client"] = request.client
     if not request.add_special_tokens:
         params["add_special_tokens"] = False
     if request.return_prompt:

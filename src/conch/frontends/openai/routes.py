@@ -169,8 +169,10 @@ class OpenAiHttp:
             model, adapter = self._models.find(call.model)
             meter = self._admit(request, model, timeline)
 
+            client = self._tenants.client_of_http(request, reply.peer)
+
             def begin(prompt: ChatPrompt) -> None:
-                self._begin_chat(reply, call, call_id, model, adapter, prompt, timeline, trace, meter)
+                self._begin_chat(reply, call, call_id, model, adapter, prompt, timeline, trace, meter, client)
 
             def rendered(found: ChatPrompt | ConchError) -> None:
                 if trace is not None and not isinstance(found, ChatPrompt):
@@ -179,7 +181,6 @@ class OpenAiHttp:
                     trace.refused(Cancelled("request was cancelled by the client"))
                 self._continue(reply, begin, found)
 
-            client = self._tenants.client_of_http(request, reply.peer)
             reply.on_disconnect = self._prompts.render(model, call, rendered, client).cancel
 
     def _begin_chat(
@@ -193,6 +194,7 @@ class OpenAiHttp:
         timeline: Timeline,
         trace: Trace | None,
         meter: TokenMeter | None,
+        client: str,
     ) -> None:
         with _refusals(trace):
             check_repetition(call.params.n, len(prompt.echoed) + (len(prompt.text) if call.repeats_tokens else 0))
@@ -203,7 +205,9 @@ class OpenAiHttp:
             exchange = self._exchange(reply, ChatForm(replies, prompt.echoed), call, 1, parser, trace)
             span = None if trace is None else trace.began(model.version)
             special = call.add_special_tokens
-            exchange.begin([self._start(model, adapter, call, prompt.text, timeline, span, meter, special=special)])
+            exchange.begin(
+                [self._start(model, adapter, call, prompt.text, timeline, span, meter, client, special=special)]
+            )
 
     def _completion(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
@@ -231,9 +235,10 @@ class OpenAiHttp:
             form = CompletionForm(replies, echo=call.echo)
             exchange = self._exchange(reply, form, call, len(call.prompts), PlainOutput, trace)
             span = None if trace is None else trace.began(model.version)
+            client, special = self._tenants.client_of_http(request, reply.peer), call.add_special_tokens
             exchange.begin(
                 [
-                    self._start(model, adapter, call, prompt, timeline, span, meter, special=call.add_special_tokens)
+                    self._start(model, adapter, call, prompt, timeline, span, meter, client, special=special)
                     for prompt in call.prompts
                 ]
             )
@@ -304,6 +309,7 @@ class OpenAiHttp:
         timeline: Timeline,
         span: Span | None,
         meter: TokenMeter | None,
+        client: str,
         *,
         special: bool,
     ) -> Callable[[DeltaCallback], Generation]:
@@ -322,6 +328,7 @@ class OpenAiHttp:
             timeline=Timeline(timeline.received),
             span=span,
             meter=meter,
+            client=client,
         )
         return partial(model.generate, request)
 

@@ -1,6 +1,7 @@
 """Message types between the server and an engine process: the first item of each header, and what follows it.
 
 *params* are the sampling parameters that are not at their defaults, by vLLM's names; `structured` is `(kind, value)`.
+With it comes `client`, in whose turn it is compiled.
 *event* is `(key, deltas, end)`: *delta* is `(index, text, token ids, finish reason or None, stop reason or None,
 logprobs[, prompt])`, *logprobs* being for each token a tuple of `(token id, text, logprob[, rank])`, the chosen one
 first;

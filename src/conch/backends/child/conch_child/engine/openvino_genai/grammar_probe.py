@@ -1,6 +1,7 @@
 """Compile structured output specifications for `grammars.py`, in a separate process that may hang or crash.
 
-Reads lines like ["regex", "["] and answers each with a JSON string: the error, "" if it compiles. It runs a minimal
+Writes the JSON string "" when it is ready. Reads lines like ["regex", "["] and answers each with a JSON string: the
+error, "" if it compiles. It runs a minimal
 model in an OpenVINO GenAI pipeline, which it recreates after an error, as that leaves the pipeline unusable.
 """
 
@@ -37,6 +38,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = _write(Path(folder, "model.gguf"))
         pipeline = _pipeline(model)
+        print(json.dumps(""), flush=True)
         for line in sys.stdin:
             error = _compile(pipeline, *json.loads(line))
             print(json.dumps(error), flush=True)

@@ -26,6 +26,11 @@ class WaitingRequest:
         """The structured output specification, None without one."""
         return tuple(self.params["structured"]) if "structured" in self.params else None
 
+    @property
+    def client(self) -> str:
+        """In whose turn the structure is compiled."""
+        return str(self.params.get("client", ""))
+
 
 class WaitingRequests:
     """Waiting requests in order of arrival. `adapter` is the one that the library applies now, "" for none."""
@@ -50,7 +55,7 @@ class WaitingRequests:
         """Add a request and start compiling its structure."""
         self._waiting[request.key] = request
         if request.structure is not None:
-            self._grammar_checker.check(request.structure)
+            self._grammar_checker.check(request.structure, request.client)
 
     def remove(self, key: int) -> None:
         """Remove a request, if it is waiting."""
@@ -74,4 +79,4 @@ class WaitingRequests:
         return None
 
     def _check(self, request: WaitingRequest) -> Optional[str]:
-        return "" if request.structure is None else self._grammar_checker.check(request.structure)
+        return "" if request.structure is None else self._grammar_checker.check(request.structure, request.client)

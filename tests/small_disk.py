@@ -27,3 +27,16 @@ def used_bytes(folder: Path) -> int:
     """Return the bytes in use on the file system of a folder."""
     system = os.statvfs(folder)
     return (system.f_blocks - system.f_bfree) * system.f_frsize
+
+
+def fill(disk: Path) -> Path:
+    """Fill a disk to the last byte."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as stream:
+        size = 1 << 16
+        while size:
+            try:
+                stream.write(bytes(size))
+            except OSError:
+                size //= 2
+    return filler

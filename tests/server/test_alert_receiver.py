@@ -15,6 +15,7 @@ from conch.metric_catalog.alerts import METRICS
 from tests.chat_services import CHECKS, SECRET, TOKEN, ChatServer, Received, Wrong
 from tests.debian import debian_environment, debian_tool
 from tests.server.alert_receiver import TIMEOUT_S, Receiver, alertmanager, receiver, until
+from tests.small_disk import fill, small_disk
 from tests.unit.alerts.webhooks import webhook
 
 pytestmark = pytest.mark.slow
@@ -156,6 +157,29 @@ def test_nothing_that_the_receiver_writes_has_a_secret(tmp_path: Path) -> None:
         for text in [*texts, running.log]:
             assert TOKEN not in text
             assert SECRET not in text
+
+
+def test_a_full_disk_loses_and_duplicates_nothing(tmp_path: Path) -> None:
+    with (
+        small_disk(tmp_path / "queue", 1) as disk,
+        ChatServer("generic") as server,
+        receiver(tmp_path, config_for({"generic": server}), environment_for({"generic": server})) as running,
+    ):
+        assert running.post(webhook("A"))[0] == 200
+        server.wait(lambda server: len(server.accepted) == 1)
+        filler, many = fill(disk), [f"B{number}" for number in range(100)]  # more than what is left of a page
+        for _ in range(10):
+            assert running.post(webhook(*many))[0] == 503
+        assert running.get("/-/healthy")[0] == 200
+        assert running.metric("conch_alerts_refused_webhooks_total", reason="storage") == 10
+        assert running.log.count("queue cannot be written") == 1
+        assert "Traceback" not in running.log
+        filler.unlink()
+        assert running.post(webhook(*many))[0] == 200
+        assert running.post(webhook("C"))[0] == 200
+        server.wait(lambda server: len(delivered(server)) == 102)
+        assert set(delivered(server).values()) == {1}
+        assert running.log.count("queue can be written again") == 1
 
 
 def test_test_messages_are_accepted(tmp_path: Path) -> None:

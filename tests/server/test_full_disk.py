@@ -15,7 +15,7 @@ from conch.limits.audit_log import verify
 from tests.server.clients import Client
 from tests.server.models import write_identity
 from tests.server.process import ConchProcess
-from tests.small_disk import small_disk
+from tests.small_disk import fill, small_disk
 
 ARRAY = {"INPUT0": np.array([1.5, -2], np.float32)}
 
@@ -40,19 +40,6 @@ def until_traced(path: Path, client: Client, number: int) -> None:
         assert monotonic() < deadline
         client.ask("m", ARRAY)
         sleep(0.1)
-
-
-def fill(disk: Path) -> Path:
-    """Fill a disk to the last byte."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as stream:
-        size = 1 << 16
-        while size:
-            try:
-                stream.write(bytes(size))
-            except OSError:
-                size //= 2
-    return filler
 
 
 @pytest.mark.parametrize("numbered", [False, True])

@@ -68,6 +68,7 @@ class TargetDelivery:
     _not_before: float = -math.inf
     _rejected: dict[int, _Postponed] = field(default_factory=dict)
     _settling: AlertBatch | None = None  # delivered, but not yet stored as such
+    _disk_failing: bool = False
 
     def __post_init__(self) -> None:
         self._pace = SendPace(self.target.service.burst, self.target.service.per_minute)
@@ -75,10 +76,17 @@ class TargetDelivery:
     def step(self) -> float:
         """Send the next message if one is due. Return the seconds until the next call; infinity for an empty queue."""
         try:
-            return self._step()
+            wait = self._step()
         except sqlite3.Error as error:
-            _log.error("queue cannot be read or written: %s; retrying in %.0f s", error, _DISK_RETRY_S)
+            if not self._disk_failing:
+                text = 'target "%s": the queue cannot be read or written: %s; retrying every %.0f s'
+                _log.error(text, self.target.name, error, _DISK_RETRY_S)
+            self._disk_failing = True
             return _DISK_RETRY_S
+        if self._disk_failing:
+            _log.info('target "%s": the queue can be read and written again', self.target.name)
+        self._disk_failing = False
+        return wait
 
     def _step(self) -> float:
         if self._settling is not None:

@@ -51,6 +51,7 @@ class WebhookReceiver:
         self._duplicates = Counter[str]()
         self._refused = Counter(dict.fromkeys(_REASONS, 0))
         self._tasks = set[asyncio.Task[None]]()
+        self._disk_failing = False
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if it is answered."""
@@ -101,9 +102,15 @@ class WebhookReceiver:
             accepted = await loop.run_in_executor(self._executor, self._queue.accept, entries)
         except sqlite3.Error as error:
             self._refused["storage"] += 1
-            _log.error("queue cannot be written: %s; webhook refused, Alertmanager will retry", error)
+            if not self._disk_failing:
+                text = "queue cannot be written: %s; webhooks are refused until it can, Alertmanager will retry"
+                _log.error(text, error)
+            self._disk_failing = True
             reply.send(503, _TEXT + _RETRY_AFTER, b"the queue cannot be written; try again later\n")
             return
+        if self._disk_failing:
+            _log.info("queue can be written again")
+        self._disk_failing = False
         self._duplicates.update(accepted.duplicates)
         for target in accepted.new:
             self._wake(target)

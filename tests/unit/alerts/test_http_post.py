@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,12 @@ from conch.alerts.services.service import OutgoingPost
 PATH = "/secret-path-of-a-robot"
 
 
+REQUESTS: list[str] = []
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
+        REQUESTS.append(self.path)
         self.rfile.read(int(self.headers["Content-Length"]))
         body = b"x" * 1_000_000 if self.path == "/large" else b"{}"
         self.send_response(302 if self.path == "/moved" else 200)
@@ -55,6 +60,38 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
             HttpPoster()(post)
         assert PATH not in str(raised.value)
         assert HttpPoster(tmp_path / "ca.pem")(post).status == 200
+
+
+def test_certificates_that_are_not_the_targets(tmp_path: Path) -> None:
+    """Of another authority, for another host, or expired: no byte of the message is sent."""
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    for certificate in (
+        other.issue_cert("localhost"),
+        authority.issue_cert("example.com"),
+        authority.issue_cert("localhost", not_before=past, not_after=past + timedelta(days=1)),
+    ):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        certificate.configure_cert(context)
+        with serving(context) as url:
+            seen = len(REQUESTS)
+            with pytest.raises(Unanswered, match="the certificate of the server is not trusted") as raised:
+                HttpPoster(tmp_path / "ca.pem")(OutgoingPost(url + PATH, b"{}", {"Authorization": "Bearer secret"}))
+            assert "secret" not in str(raised.value)
+            assert PATH not in str(raised.value)
+            assert len(REQUESTS) == seen
+
+
+def test_a_redirect_to_plain_http_gets_nothing(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with serving(context) as url:
+        seen = len(REQUESTS)
+        reply = HttpPoster(tmp_path / "ca.pem")(OutgoingPost(url + "/moved", b"{}", {"Authorization": "Bearer secret"}))
+        assert (reply.status, len(REQUESTS)) == (302, seen + 1)
 
 
 def test_replies() -> None:

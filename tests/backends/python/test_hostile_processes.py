@@ -18,6 +18,8 @@ from conch.backends.python.custom_metrics import InstanceMetrics
 from conch.backends.python.model_process import ModelProcess
 from conch.backends.python.settings import PythonSettings
 from conch.errors import ConchError, ProcessDied
+from conch.observability.metrics.custom import CustomMetrics
+from conch.observability.metrics.exposition import render
 from conch.request import InferRequest, InferResponse
 from conch.tensor import Tensor
 from tests.backends.python.running import TIMEOUT_S, Caller, plan, source, write_model
@@ -43,8 +45,8 @@ def send(*message, payload=b""):
 def tensor(name="OUT", datatype="UINT8", shape=(4,), place=-1, size=4):
     return (name, datatype, shape, place, size)
 
-def executed(*answers, released=(), samples=(), times=(0, 0), payload=bytes(8)):
-    send(34, released, answers, samples, *times, payload=payload)
+def executed(*answers, released=(), times=(0, 0), payload=bytes(8)):
+    send(34, released, answers, *times, payload=payload)
 
 def answer(key, *outputs, **options):
     executed((key, True, None, outputs or (tensor(),), None), **options)
@@ -71,7 +73,7 @@ FATAL = {
         r"raw(header(b'\xa8\x02\x00\x00\x00i\x22\x00\x00\x00r\x00\x00\x00\x00'))",
     ),
     "200 million items": ("unreadable header", r"raw(header(b'(' + struct.pack('<I', 200_000_000) + b'N' * 20))"),
-    "marshal": ("unreadable header", "import marshal; raw(header(marshal.dumps((34, (), (), (), 0, 0), 2)))"),
+    "marshal": ("unreadable header", "import marshal; raw(header(marshal.dumps((34, (), (), 0, 0), 2)))"),
     "deep": ("unreadable header", "raw(header(b'[' * 90_000))"),
     "many values": ("more than 100000 values", "raw(header(b'[34' + b',0' * 4_000_000 + b']'))"),
     "huge header": ("too large", "raw(PREFIX.pack(2**32 - 1, 0))"),
@@ -82,8 +84,8 @@ FATAL = {
     # Messages.
     "unknown type": ("unknown type 99", "send(99)"),
     "type of another kind": ("unknown type 'x'", "send('x')"),
-    "too few fields": ("EXECUTED must be an array of 6 items", "send(34, ())"),
-    "too many fields": ("EXECUTED must be an array of 6 items", "send(34, (), (), (), 0, 0, 0)"),
+    "too few fields": ("EXECUTED must be an array of 5 items", "send(34, ())"),
+    "too many fields": ("EXECUTED must be an array of 5 items", "send(34, (), (), 0, 0, 0)"),
     "reply to no request": ("a reply to no request", "send(32, '', False)"),
     "another reply": ("a reply to no request", "send(33, '', '{}')"),
     "no batch": ("no batch is being executed", "answer(key); executed()"),
@@ -94,7 +96,7 @@ FATAL = {
     "released unknown": ("no block of shared memory begins at offset 64", "answer(key, released=(64,))"),
     "released negative": ("a released offset", "answer(key, released=(-64,))"),
     "released object": ("released must be an array", "answer(key, released={'a': 1})"),
-    "answers not a list": ("answers must be an array", "send(34, (), 'abcde', (), 0, 0)"),
+    "answers not a list": ("answers must be an array", "send(34, (), 'abcde', 0, 0)"),
     "answer too short": ("an answer must be an array of 5 items", "executed((key, True))"),
     "key not a number": ("the key of an answer", "executed(([], True, None, None, None))"),
     "key is a boolean": ("the key of an answer", "executed((True, True, None, None, None))"),
@@ -144,11 +146,6 @@ FATAL = {
     "log of a list": ("a line of the log", "send(37, 20, 'file', 1, ['text'])"),
     "log from a long file": ("a file must be", "send(37, 20, 'x' * 10_000, 1, 'text')"),
     "readiness": ("whether the model is ready", "send(36, 'yes')"),
-    "metric without fields": ("a sample must be", "send(38, [[1, 'a']])"),
-    "metric of no kind": ("unknown kind of metric", "send(38, [[1, 'a', '', 'summary', {}, 1, []]])"),
-    "metric labels": ("the value of a label", "send(38, [[1, 'a', '', 'gauge', {'a': 1}, 1, []]])"),
-    "metric value": ("the value of a metric", "send(38, [[1, 'a', '', 'gauge', {}, 'high', []]])"),
-    "metric buckets": ("a bucket must be", "send(38, [[1, 'a', '', 'histogram', {}, 1, [1, 2]]])"),
     "born again": ("unknown type 39", "send(39, 1, '')"),
     "a call without BLS": ("unknown type 40", "send(40)"),
 }
@@ -157,9 +154,9 @@ FATAL = {
 HARMLESS = {
     "unknown key": "executed((key, True, None, (tensor(),), None), (10**18, True, None, (tensor(),), None))",
     "answered twice": "executed(*[(key, True, None, (tensor(),), None)] * 2)",
-    "answered again": "answer(key); send(35, (), [(key, True, None, (tensor(),), None)], (), payload=bytes(8))",
+    "answered again": "answer(key); send(35, (), [(key, True, None, (tensor(),), None)], payload=bytes(8))",
     "answered byte by byte": (
-        "frame = encode_to_server((34, (), [(key, True, None, (tensor(),), None)], (), 0, 0), [bytes(8)], 8)\n"
+        "frame = encode_to_server((34, (), [(key, True, None, (tensor(),), None)], 0, 0), [bytes(8)], 8)\n"
         "for at in range(len(frame)): raw(frame[at:at + 1])"
     ),
     "times of the future": "answer(key, times=(2**62, 2**63 - 1))",
@@ -187,7 +184,7 @@ HARMLESS = {
     "sends descriptors": (
         "fds = [os.memfd_create('x') for _ in range(50)] + [0, 1, 2, control]\n"
         "rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))\n"
-        "frame = encode_to_server((34, (), [(key, True, None, (tensor(),), None)], (), 0, 0), [bytes(8)], 8)\n"
+        "frame = encode_to_server((34, (), [(key, True, None, (tensor(),), None)], 0, 0), [bytes(8)], 8)\n"
         "connection.sendmsg([frame], [rights])"
     ),
 }
@@ -325,13 +322,102 @@ async def test_memory_is_flat_after_hundreds_of_malformed_processes(tmp_path: Pa
     assert own.memory_info().rss < resident + (48 << 20)
 
 
+RECORDS = """
+area = mmap.mmap(outputs, 0)
+base = len(area) - (1 << 22)
+
+def words(position, *values):
+    for value in values:
+        raw_value = value if isinstance(value, bytes) else struct.pack("<Q", value)
+        area[base + 8 * position : base + 8 * position + len(raw_value)] = raw_value
+        position += len(raw_value) // 8
+
+def record(position, definition, size=64, serial=1, time=1, value=2.5, length=None, counts=()):
+    text = json.dumps(definition).encode() if not isinstance(definition, bytes) else definition
+    length = len(text) if length is None else length
+    words(position, size, serial, time, struct.pack("<d", value), length, len(counts), *counts)
+    start = base + 8 * (position + 6 + len(counts))
+    area[start : start + len(text)] = text
+
+GAUGE = ["good", "help", "gauge", {"a": "b"}, []]
+words(0, 8 + 64)
+record(8, GAUGE)
+ATTACK
+answer(key)
+"""
+
+# What the page shows after it, and the attack.
+METRICS = {
+    "valid": (2.5, ""),
+    "changed": (3.5, "area[base + 8 * 11 : base + 8 * 12] = struct.pack('<d', 3.5)"),
+    "end beyond the area": (2.5, "words(0, 2**63)"),
+    "no end": (None, "words(0, 0)"),
+    "end within a record": (None, "words(0, 20)"),
+    "size 0": (None, "words(8, 0)"),
+    "size of 2^63": (None, "words(8, 2**63)"),
+    "free": (None, "words(9, 0)"),
+    "no JSON": (None, "record(8, b'[1, ')"),
+    "deep JSON": (None, "record(8, b'[' * 400)"),
+    "definition of 2^63 bytes": (None, "record(8, GAUGE, length=2**63)"),
+    "definition without end": (None, "record(8, GAUGE, length=10**6)"),
+    "too few fields": (None, "record(8, GAUGE[:3])"),
+    "unknown kind": (None, "record(8, ['good', '', 'summary', {}, []])"),
+    "labels are a list": (None, "record(8, ['good', '', 'gauge', [1], []])"),
+    "labels are numbers": (None, "record(8, ['good', '', 'gauge', {'a': 1}, []])"),
+    "name is a number": (None, "record(8, [7, '', 'gauge', {}, []])"),
+    "bounds are texts": (None, "record(8, ['good', '', 'histogram', {}, ['x']], counts=(1, 2))"),
+    "fewer counts than bounds": (None, "record(8, ['good', '', 'histogram', {}, [1, 2]], counts=(1,))"),
+    "counts of 2^63": (None, "record(8, GAUGE); words(13, 2**63)"),
+    "time of the future": (2.5, "record(8, GAUGE, time=2**64 - 1)"),
+    "not a number": (float("nan"), "record(8, GAUGE, value=float('nan'))"),
+    "infinite": (float("inf"), "record(8, GAUGE, value=float('inf'))"),
+    "hundred thousand records": (
+        2.5,
+        "words(0, 1 << 19)\nfor at in range(72, (1 << 19) - 6, 6): words(at, 6, 1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+async def test_records_of_metrics_that_are_not_valid_are_omitted(name: str, tmp_path: Path) -> None:
+    expected, attack = METRICS[name]
+    async with hostile(tmp_path, RECORDS.replace("ATTACK", attack)) as process:
+        for _ in range(2):  # also with what the server keeps of the first read
+            caller, _ = execute(process)
+            await caller.response()
+            families = CustomMetrics(()).families([sample for _, sample in process.requests._metrics.timed_samples()])[
+                :-1
+            ]
+            text = render(families).decode()
+            found = [float(line.split()[1]) for line in text.splitlines() if line.startswith("good{")]
+            assert [repr(value) for value in found] == ([] if expected is None else [repr(float(expected))]), text
+        assert process.alive
+
+
+async def test_metrics_that_change_while_they_are_read(tmp_path: Path) -> None:
+    attack = """
+deadline = time.monotonic() + 1
+while time.monotonic() < deadline:
+    record(8, random.choice([GAUGE, ["good", "", "histogram", {}, [1, 2]]]), size=random.choice([0, 6, 64, 2**40]),
+        serial=random.randrange(4), counts=random.choice([(), (1, 2, 3)]), length=random.choice([None, 0, 2**40]))
+    words(0, random.choice([0, 8, 10, 72, 2**50]))
+"""
+    async with hostile(tmp_path, RECORDS.replace("ATTACK", attack)) as process:
+        caller, _ = execute(process)
+        reads = 0
+        while caller.last is None:
+            render(CustomMetrics(()).families([sample for _, sample in process.requests._metrics.timed_samples()]))
+            reads += 1
+            await asyncio.sleep(0)
+        assert reads > 10
+
+
 MUTATION = """
 random.seed(SEED + key)
 frames = [
-    encode_to_server((34, (), [(key, True, None, (tensor(),), {"a": 1})], [], 5, 9), [bytes(8)], 8),
-    encode_to_server((35, (0, 64), [(key, True, (1, "error"), None, None)], [])),
+    encode_to_server((34, (), [(key, True, None, (tensor(),), {"a": 1})], 5, 9), [bytes(8)], 8),
+    encode_to_server((35, (0, 64), [(key, True, (1, "error"), None, None)])),
     encode_to_server((37, 20, "file", 1, "text")),
-    encode_to_server((38, [(1, "family", "help", "gauge", {"a": "b"}, 1.5, [])])),
     encode_to_server((36, True)),
 ]
 stream = bytearray(b"".join(random.choice(frames) for _ in range(20)))

@@ -11,6 +11,7 @@ import numpy as np
 from conch.backends.python.backend import PythonBackend
 from conch.observability.metrics.custom import CustomMetrics, MetricSample
 from conch.observability.metrics.exposition import Buckets
+from conch.tensor import unpack_bytes
 from tests.backends.python.running import TIMEOUT_S, Runner, plan, running, source, write_model
 
 METRICS = """
@@ -247,3 +248,164 @@ async def test_a_change_is_visible_before_the_answer(tmp_path: Path) -> None:
                 await asyncio.sleep(0.001)
         (tmp_path / "seen").touch()
         await caller.response()
+
+
+async def test_last_values_are_there_at_any_time(tmp_path: Path) -> None:
+    """Right after a change, without any message of the process: also those of a family created a moment ago."""
+    code = """
+        import os
+        import time
+        import numpy as np
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                folder = requests[0].request_id()
+                self.families = []
+                for number in range(20):
+                    family = pb_utils.MetricFamily(f"family_{number}", "Created now", pb_utils.MetricFamily.HISTOGRAM)
+                    metric = family.Metric(buckets=[] if number % 2 else [1.0, 2.0])
+                    for value in (0.5, 1.5, 2.5):
+                        metric.observe(value)
+                    self.families.append((family, metric))
+                    open(os.path.join(folder, f"asked_{number}"), "w").close()
+                    while not os.path.exists(os.path.join(folder, f"seen_{number}")):
+                        time.sleep(0.0002)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1))])]
+    """
+    async with running(tmp_path, code) as runner:
+        caller = runner.submit(id=str(tmp_path))
+        for number in range(20):
+            async with asyncio.timeout(TIMEOUT_S):
+                while not (tmp_path / f"asked_{number}").exists():
+                    await asyncio.sleep(0.0002)
+            found = values(runner.backend)
+            assert found[f"family_{number}_count"] == 3
+            assert found[f"family_{number}_sum"] == 4.5
+            (tmp_path / f"seen_{number}").touch()
+        await caller.response()
+        assert sample(runner, "family_1").buckets == ((math.inf, 3),)
+
+
+LIMITS = """
+    import gc
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.kept = []
+
+        def execute(self, requests):
+            what, _, number = requests[0].request_id().partition(" ")
+            made, error = 0, ""
+            try:
+                for index in range(int(number)):
+                    if what == "families":
+                        family = pb_utils.MetricFamily(f"family_{index}", "One of many", pb_utils.MetricFamily.GAUGE)
+                        self.kept.append((family, family.Metric()))
+                    elif what == "empty":
+                        self.kept.append(pb_utils.MetricFamily(f"e_{index}", "Empty", pb_utils.MetricFamily.GAUGE))
+                    elif what == "large":
+                        family = pb_utils.MetricFamily(f"large_{index}", "x" * 10_000, pb_utils.MetricFamily.GAUGE)
+                        self.kept.append((family, family.Metric()))
+                    elif what == "churn":
+                        family = pb_utils.MetricFamily(f"churn", "Comes and goes", pb_utils.MetricFamily.GAUGE)
+                        family.Metric({"number": str(index) * (index % 7)}).set(index)
+                        del family
+                    elif what == "drop":
+                        self.kept.clear()
+                    made += 1
+            except pb_utils.TritonModelException as failure:
+                error = str(failure)
+            texts = np.array([str(made), error], dtype=np.object_)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", texts)])]
+"""
+
+
+async def test_families_and_series_of_a_process_are_bounded(tmp_path: Path) -> None:
+    async with running(tmp_path, LIMITS) as runner:
+
+        async def made(what: str) -> tuple[int, str]:
+            count, error = unpack_bytes((await runner.infer(id=what)).outputs[0].data)
+            return int(count), error.decode()
+
+        assert await made("families 30000") == (
+            2000,
+            (
+                "Error when creating MetricFamily: Failed to process the request for model 'model_0_0', message: "
+                "this instance has 2000 families already, which is the maximum"
+            ),
+        )
+        assert len(values(runner.backend)) == 2000
+        assert await made("drop 1") == (1, "")
+        assert values(runner.backend) == {}
+
+
+async def test_large_definitions_and_empty_families_are_bounded(tmp_path: Path) -> None:
+    async with running(tmp_path, LIMITS) as runner:
+
+        async def made(what: str) -> tuple[int, str]:
+            count, error = unpack_bytes((await runner.infer(id=what)).outputs[0].data)
+            return int(count), error.decode()
+
+        count, error = await made("large 2000")
+        assert 100 < count < 2000
+        assert error.endswith("the time series of this instance exceed 4 MiB")
+        assert len(values(runner.backend)) == count
+        assert (await made("empty 30000"))[1].endswith("has 2000 families already, which is the maximum")
+
+
+async def test_series_that_come_and_go_leave_their_room(tmp_path: Path) -> None:
+    async with running(tmp_path, LIMITS) as runner:
+        response = await runner.infer(id="churn 20000")
+        assert unpack_bytes(response.outputs[0].data) == [b"20000", b""]
+        assert values(runner.backend) == {}
+
+
+async def test_series_of_former_processes_are_bounded(tmp_path: Path) -> None:
+    """A model whose process dies again and again, each time with other labels."""
+    code = """
+        import os
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                family = pb_utils.MetricFamily("calls", "How often", pb_utils.MetricFamily.COUNTER)
+                self.kept = family, [family.Metric({"pid": str(os.getpid()), "n": str(n)}) for n in range(900)]
+
+            def execute(self, requests):
+                os._exit(1)
+    """
+    async with running(tmp_path, code) as runner:
+        for _ in range(3):
+            await runner.error()
+            while not await runner.ready_change():
+                pass
+        assert len(runner.instance.metrics.timed_samples()) == 2000 + 900
+
+
+async def test_a_process_that_the_model_forks_leaves_the_metrics_alone(tmp_path: Path) -> None:
+    code = """
+        import os
+        import numpy as np
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.family = pb_utils.MetricFamily("calls", "How often", pb_utils.MetricFamily.COUNTER)
+                self.calls = self.family.Metric()
+
+            def execute(self, requests):
+                self.calls.increment(1)
+                pid = os.fork()
+                if not pid:
+                    self.calls.increment(100)
+                    del self.calls, self.family
+                    os._exit(0)
+                os.waitpid(pid, 0)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1))])]
+    """
+    async with running(tmp_path, code) as runner:
+        await runner.infer()
+        assert values(runner.backend) == {"calls": 1.0}

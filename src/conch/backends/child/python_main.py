@@ -32,6 +32,7 @@ def main() -> None:
 
     import triton_python_backend_utils  # noqa: F401 - before a file of that name in the model's folder
     from conch_child.ipc.arena import ArenaReader, ArenaWriter
+    from conch_child.ipc.metric_area import AREA_BYTES
     from conch_child.python.channel import Channel
     from conch_child.python.service import MessageLoop
 
@@ -45,7 +46,8 @@ def main() -> None:
     else:
         control, inputs, outputs = (int(argument) for argument in sys.argv[1:4])
         os.set_inheritable(control, False)
-    channel = Channel(socket.socket(fileno=control), ArenaReader(inputs), ArenaWriter(outputs))
+    outputs_arena = ArenaWriter(outputs, AREA_BYTES)
+    channel = Channel(socket.socket(fileno=control), ArenaReader(inputs), outputs_arena)
     os.close(inputs)
     os.close(outputs)
     sys.argv[:] = [""]  # as in Triton, where models have no arguments

@@ -347,6 +347,7 @@ class _Control(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._lost = True
+        self._decoder.clear()  # not when the garbage collector comes to this cycle
         if not self._waiting:
             self._owner.stream_closed(self._transport)
 
@@ -390,6 +391,7 @@ class _Control(asyncio.Protocol):
         """Kill the child, and read nothing more from it."""
         self._refused = True
         self._frames.clear()
+        self._decoder.clear()
         self._owner.log(logging.ERROR, f"killed: {why}")
         self._owner.kill()
         if not self._lost:

@@ -7,14 +7,13 @@ a counter never falls. All metrics of an instance disappear with it.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from time import monotonic_ns
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from conch.backends.child.conch_child.ipc.wire import WireError
-from conch.backends.processes import untrusted
+from conch.backends.child.conch_child.ipc.metric_area import MAX_SERIES
+from conch.backends.python.metric_reader import MetricReader
 from conch.observability.metrics.custom import MetricSample
 
-# When a sample was received, in monotonic nanoseconds, and the sample.
+# When a sample was changed, in monotonic nanoseconds, and the sample.
 _Timed: TypeAlias = tuple[int, MetricSample]
 
 
@@ -22,47 +21,28 @@ class InstanceMetrics:
     """The custom metrics of one instance, over all processes that it has had."""
 
     def __init__(self) -> None:
-        self._current: dict[int, _Timed] = {}
+        self._reader: MetricReader | None = None
         self._past: list[MetricSample] = []
 
-    def update(self, samples: Any) -> None:
-        """Update the samples by those of a message; see `messages`. Raises WireError."""
-        for fields in untrusted.array(samples, "samples"):
-            key, *sample = untrusted.array(fields, "a sample") or [None]
-            number = untrusted.integer(key, 0, untrusted.MAX_COUNT, "the number of a series")
-            if sample:
-                self._current[number] = (monotonic_ns(), _sample(sample))
-            else:
-                self._current.pop(number, None)
+    def attach(self, memory: memoryview) -> None:
+        """Read the metrics of a new process from this memory."""
+        self._reader = MetricReader(memory)
 
     def process_ended(self) -> None:
         """Keep counters and histograms, drop gauges."""
-        self._past = _added(sample for _, sample in self.timed_samples() if sample.kind != "gauge")
-        self._current.clear()
+        kept = [sample for _, sample in self.timed_samples() if sample.kind != "gauge"]
+        self._past = _added(kept)[:MAX_SERIES]
+        self._reader = None
 
     def clear(self) -> None:
         """Drop all samples."""
-        self._current.clear()
+        self._reader = None
         self._past.clear()
 
     def timed_samples(self) -> list[_Timed]:
         """Return every sample with its time; a metric has one for the current process and one for all former ones."""
-        return [*((0, sample) for sample in self._past), *self._current.values()]
-
-
-def _sample(fields: Any) -> MetricSample:
-    family, description, kind, labels, value, buckets = untrusted.items(fields, 6, "a sample")
-    if kind not in ("counter", "gauge", "histogram"):
-        raise WireError(f"unknown kind of metric {untrusted.shown(kind)}")
-    pairs = [untrusted.items(pair, 2, "a bucket") for pair in untrusted.array(buckets, "buckets")]
-    return MetricSample(
-        untrusted.name(family, "the name of a metric"),
-        untrusted.name(description, "the description of a metric"),
-        kind,
-        untrusted.labels(labels),
-        untrusted.number(value, "the value of a metric"),
-        tuple([(untrusted.number(bound, "a bound"), untrusted.number(count, "a count")) for bound, count in pairs]),
-    )
+        current = self._reader.read() if self._reader is not None else []
+        return [*((0, sample) for sample in self._past), *current]
 
 
 def total(instances: Iterable[InstanceMetrics]) -> list[MetricSample]:

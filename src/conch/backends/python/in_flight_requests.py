@@ -95,6 +95,7 @@ class InFlightRequests:
         """Create the shared memory. Raises OSError."""
         tensors = TensorExchange(self._child.name, self._settings.shm_limit_size, self._trimmer.output_released)
         self._tensors = tensors
+        self._metrics.attach(tensors.outputs.reserved)
         self._trimmer.start(tensors)
         if self.calls is not None:
             self.calls.begin(tensors)
@@ -171,6 +172,7 @@ class InFlightRequests:
             begun.release()
         for batch in reversed(batches):
             batch.give_back()
+        self._metrics.process_ended()
         # Do not leave the arenas to the garbage collector: they may be large.
         del self._tensors
 
@@ -201,7 +203,7 @@ class InFlightRequests:
                 self.calls.caller_cancelled()
 
     def _executed(self, message: Message, payload: memoryview) -> None:
-        _, released, encoded, samples, input_done, infer_done = untrusted.items(message, 6, "EXECUTED")
+        _, released, encoded, input_done, infer_done = untrusted.items(message, 5, "EXECUTED")
         if not self._batches:
             raise WireError("no batch is being executed")
         untrusted.integer(input_done, 0, _MAX_TIME_NS, "the time when inputs were ready")
@@ -209,8 +211,6 @@ class InFlightRequests:
         # Everything is read before anything changes: a malformed message leaves its batch to `close`.
         answers = self._read(encoded, payload)
         self._release(released)
-        if samples:
-            self._metrics.update(samples)
         self._busy_poll.answered()
         batch = self._batches.popleft()
         # A batch that was sent ahead has waited for the one before it.
@@ -227,11 +227,9 @@ class InFlightRequests:
         self._trimmer.worked()
 
     def _answered(self, message: Message, payload: memoryview) -> None:
-        _, released, encoded, samples = untrusted.items(message, 4, "ANSWERED")
+        _, released, encoded = untrusted.items(message, 3, "ANSWERED")
         answers = self._read(encoded, payload)
         self._release(released)
-        if samples:
-            self._metrics.update(samples)
         self._deliver(answers)
 
     def _release(self, released: Any) -> None:

@@ -49,7 +49,6 @@ class ModelProcess:
         self._source = source
         self._adapter = adapter
         self._settings = settings
-        self._metrics = metrics
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
         self._child = ChildProcess(name, self._received, self._exited)
@@ -64,7 +63,6 @@ class ModelProcess:
         self._stopping = False
         self._handlers: dict[int, Callable[[Message, memoryview], None]] = {
             **self.requests.handlers,
-            messages.SAMPLES: lambda message, _: self._metrics.update(untrusted.items(message, 2, "SAMPLES")[1]),
             messages.LOG: self._logged,
             messages.READINESS: self._readiness_received,
             messages.INITIALIZED: self._initialized,
@@ -233,7 +231,6 @@ class ModelProcess:
         self._readiness = None
 
     def _exited(self, exit_: Exit) -> None:
-        self._metrics.process_ended()
         if not self._reply.done():
             output = self._child.stderr_tail
             self._reply.set_exception(

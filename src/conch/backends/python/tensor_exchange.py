@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from conch.backends.child.conch_child.ipc.arena import ArenaReader, ArenaWriter, Parcel, create
+from conch.backends.child.conch_child.ipc.metric_area import AREA_BYTES
 from conch.backends.child.conch_child.ipc.wire import MAX_PAYLOAD_SIZE, WireError
 from conch.backends.processes import untrusted
 from conch.errors import ConchError
@@ -23,10 +24,10 @@ class TensorExchange:
         # For the process to inherit; to be closed afterwards.
         self.descriptors: list[int] = []
         try:
-            for direction in ("inputs", "outputs"):
-                self.descriptors.append(create(f"conch {name} {direction}", size))
+            self.descriptors.append(create(f"conch {name} inputs", size))
+            self.descriptors.append(create(f"conch {name} outputs", size, AREA_BYTES))
             self.inputs = ArenaWriter(self.descriptors[0])
-            self.outputs = ArenaReader(self.descriptors[1], on_release)
+            self.outputs = ArenaReader(self.descriptors[1], on_release, AREA_BYTES)
         except OSError:
             self.close_descriptors()
             raise

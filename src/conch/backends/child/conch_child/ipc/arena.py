@@ -32,14 +32,16 @@ ALIGNMENT = 64
 MAX_INLINE_BYTES = 1 << 16
 
 
-def create(name: str, size: int) -> int:
+def create(name: str, size: int, reserved: int = 0) -> int:
     """Create a sealed arena of `size` bytes and return its file descriptor. It takes no memory until it is written to.
+
+    `reserved` bytes follow for other purposes.
 
     Raises OSError if this process has too many descriptors open, or may not create files of that size (`ulimit -f`).
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(descriptor, size)
+        os.ftruncate(descriptor, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE + reserved)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except OSError:
         os.close(descriptor)
@@ -50,9 +52,10 @@ def create(name: str, size: int) -> int:
 class ArenaWriter:
     """The side that allocates and fills blocks. Safe to use from any thread."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.size = os.fstat(descriptor).st_size
-        self._map = mmap.mmap(descriptor, self.size)
+    def __init__(self, descriptor: int, reserved: int = 0) -> None:
+        self._map = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        self.size = len(self._map) - reserved
+        self.reserved = memoryview(self._map)[self.size :]
         self._bytes = np.frombuffer(self._map, np.uint8)
         self._lock = threading.Lock()
         self._blocks: Dict[int, int] = {}
@@ -143,10 +146,11 @@ class ArenaWriter:
 class ArenaReader:
     """The side that reads blocks. Views may be deleted in any thread."""
 
-    def __init__(self, descriptor: int, on_release: Callable[[], None] = lambda: None) -> None:
-        self.size = os.fstat(descriptor).st_size
+    def __init__(self, descriptor: int, on_release: Callable[[], None] = lambda: None, reserved: int = 0) -> None:
+        self._map = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        self.size = len(self._map) - reserved
+        self.reserved = memoryview(self._map)[self.size :]
         self.high_water = 0
-        self._map = mmap.mmap(descriptor, self.size)
         self._on_release = on_release
         self._views: Dict[int, Any] = {}
         self._released: List[int] = []

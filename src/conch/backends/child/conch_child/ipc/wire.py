@@ -189,3 +189,8 @@ class FrameDecoder:
             self._needed = needed
             pieces.append(data[position:])
         return frames
+
+    def clear(self) -> None:
+        """Drop the incomplete frame: the stream has ended."""
+        self._pieces.clear()
+        self._buffered = 0

@@ -6,8 +6,7 @@ memory: None, or a dict from output names to `(file, device, inode, offset of th
 offset in the region, room there)`. *released* are offsets of blocks of the receiver's arena that it may reuse.
 *answer* is `(key, final, error, outputs, parameters)`, where `error` is None or `(code, text)`, `outputs` is None or
 tuples `(name, datatype, shape, place, size)`, and `parameters` is None or a dict; `final` is None for a rescheduled
-request. *sample* is one custom metric, `(number, family, description, kind, labels, value, buckets)`, or `(number,)`
-when it is deleted.
+request.
 
 *trace* is None for a request without a trace, else its W3C trace context as JSON, "" without one; *traced* is the key
 of the request in whose trace a call appears, 0 for none.
@@ -38,11 +37,10 @@ CONTROLLED = 11  # key, None or (code, text), value
 # Model → server.
 INITIALIZED = 32  # error text or "", whether the model has `is_ready`
 COMPLETED = 33  # error text or "", document as JSON
-EXECUTED = 34  # released, answers, samples, times when inputs were ready and `execute` ended (monotonic ns)
-ANSWERED = 35  # released, answers, samples; outside or before the end of `execute`
+EXECUTED = 34  # released, answers, times when inputs were ready and `execute` ended (monotonic ns)
+ANSWERED = 35  # released, answers; outside or before the end of `execute`
 READINESS = 36  # bool
 LOG = 37  # level, file, line, text
-SAMPLES = 38  # samples
 BORN = 39  # process id, or 0 and an error text; the first message of a forked process
 # released, key, keys of the requests it is for, whether `execute` waits for it, whether it may have many responses,
 # (model, version, id, correlation id, flags, timeout, parameters, outputs, traced, inputs)          → CALL_ANSWERED*

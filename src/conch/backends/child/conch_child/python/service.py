@@ -27,7 +27,7 @@ class MessageLoop:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._metrics = MetricRegistry(self._send_samples)
+        self._metrics = MetricRegistry(channel.outputs.reserved)
         self._host: Any = None
         self._busy_poll = BusyPoll()
         self._handlers: Dict[int, Callable[[Message], None]] = {
@@ -64,7 +64,7 @@ class MessageLoop:
         arguments, options = message[1], message[2]
         name = arguments["model_instance_name"]
         calls = self._begin(options, name)
-        writer = ResponseWriter(self._channel, self._metrics, name, options["outputs"], options["decoupled"])
+        writer = ResponseWriter(self._channel, name, options["outputs"], options["decoupled"])
         host = ModelHost(writer, calls, name)
         error = ""
         try:
@@ -76,7 +76,6 @@ class MessageLoop:
             gc.freeze()
         except BaseException as failure:
             error = describe(failure)
-        self._send_samples()
         self._channel.send((messages.INITIALIZED, error, self._host is not None and self._host.has_is_ready))
 
     def _complete(self, message: Message) -> None:
@@ -115,9 +114,3 @@ class MessageLoop:
         directory = os.path.join(options["directory"], options["version"])  # noqa: PTH118
         begin(Session(self._channel, calls, self._metrics, options["log_level"], directory, instance_name))
         return calls
-
-    def _send_samples(self) -> None:
-        with self._channel.writing:
-            samples = self._metrics.take()
-            if samples:
-                self._channel.transmit((messages.SAMPLES, samples))

@@ -6,6 +6,7 @@ import re
 from typing import Any, Dict, Optional, Sequence, Set
 from weakref import WeakSet
 
+from ...ipc.metric_area import NoRoom
 from .arguments import CallSignature
 from .errors import TritonModelException
 from .metric_registry import Series
@@ -55,7 +56,10 @@ class MetricFamily:
         self.kind = kind
         self._registry = current().metrics
         description = _FAMILY.text("description", description)
-        self.description, declared = self._registry.declare(self.name, description, kind)
+        try:
+            self.description, declared = self._registry.declare(self.name, description, kind)
+        except NoRoom as error:
+            raise failure("Error when creating MetricFamily", str(error)) from None
         if declared != kind:
             text = "Family name already exists with different type: '{}' is a {}".format(self.name, declared)
             raise failure("Error when creating MetricFamily", text)
@@ -70,14 +74,14 @@ class MetricFamily:
         """Create a metric of this family. Metrics with equal labels share their value.
 
         `buckets`, ascending upper bounds, are required for histograms and invalid for others. Raises
-        TritonModelException.
+        TritonModelException, also if the process has too many series.
         """
         if labels is not None and not isinstance(labels, dict):
             raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
         if buckets is not None and not isinstance(buckets, list):
             raise TritonModelException("Failed to create metric. Buckets must be a list.")
         if self.kind == HISTOGRAM:
-            if not buckets:
+            if buckets is None:
                 raise TritonModelException("Failed to create metric. Missing required buckets.")
             if list(buckets) != sorted(set(buckets)):
                 raise TritonModelException("Failed to create metric. Buckets must ascend.")
@@ -89,7 +93,10 @@ class MetricFamily:
                 raise failure("Error when creating Metric", text)
             if not isinstance(name, str) or not _LABEL.fullmatch(name):
                 raise failure("Error when creating Metric", "Invalid label name {!r}".format(name))
-        series = self._registry.series((self.name, self.description, self.kind), labels or {}, buckets or ())
+        try:
+            series = self._registry.series((self.name, self.description, self.kind), labels or {}, buckets or ())
+        except NoRoom as error:
+            raise failure("Error when creating Metric", str(error)) from None
         metric = Metric(series)
         self._metrics.add(metric)
         self._kept.add(series)
@@ -113,18 +120,14 @@ class Metric:
         if series.kind == COUNTER and value < 0:
             text = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
             raise failure("Failed to increment metric value", text)
-        with series.lock:
-            series.value += value
-        series.changed()
+        series.add(value)
 
     def set(self, value: float) -> None:
         """Set a gauge. Raises TritonModelException for anything else."""
         series, value = self._series(), _number(_SET, value)
         if series.kind != GAUGE:
             raise _unsupported("set", "Set", series.kind)
-        with series.lock:
-            series.value = value
-        series.changed()
+        series.set(value)
 
     def observe(self, value: float) -> None:
         """Count a value in a histogram. Raises TritonModelException for anything else."""

@@ -12,7 +12,6 @@ from .. import messages
 from ..channel import Channel
 from .arguments import CallSignature
 from .errors import TritonError, TritonModelException
-from .metric_registry import MetricRegistry
 from .tensor import Tensor
 
 RESPONSE_COMPLETE_FINAL = 1
@@ -155,7 +154,6 @@ class ResponseWriter:
     def __init__(
         self,
         channel: Channel,
-        metrics: MetricRegistry,
         instance_name: str,
         output_types: Mapping[str, str] = _NO_TYPES,
         decoupled: bool = False,
@@ -166,7 +164,6 @@ class ResponseWriter:
         self.output_names: FrozenSet[str] = frozenset(output_types)
         self._output_types = output_types
         self._reported: Set[str] = set()  # outputs that differ from the configuration and were logged
-        self._metrics = metrics
         self._instance_name = instance_name
         self._abandoned: List[int] = []
 
@@ -216,14 +213,13 @@ class ResponseWriter:
                 del outcome
             answers.reverse()
             released = self.channel.inputs.take_released()
-            samples = self._metrics.take()
             try:
-                message = (messages.EXECUTED, released, answers, samples, input_done, infer_done)
+                message = (messages.EXECUTED, released, answers, input_done, infer_done)
                 self.channel.transmit(message, parcel)
             except ValueError as error:  # too large
                 parcel.discard(0)
                 failed = [(answer[0], *self._failed(error)) for answer in answers]
-                self.channel.transmit((messages.EXECUTED, released, failed, samples, input_done, infer_done))
+                self.channel.transmit((messages.EXECUTED, released, failed, input_done, infer_done))
         self._flush()
 
     def abandon(self, key: int) -> None:
@@ -239,7 +235,7 @@ class ResponseWriter:
                 answers = tuple([self._dropped(key) for key in self._abandoned])
                 del self._abandoned[: len(answers)]
                 with suppress(OSError):  # the server has exited
-                    self.channel.transmit((messages.ANSWERED, (), answers, ()))
+                    self.channel.transmit((messages.ANSWERED, (), answers))
             finally:
                 self.channel.writing.release()
 
@@ -255,12 +251,11 @@ class ResponseWriter:
             last = final or not self.decoupled
             answer = self._encode(parcel, responder, response, last)
         released = self.channel.inputs.take_released()
-        samples = self._metrics.take()
         try:
-            self.channel.transmit((messages.ANSWERED, released, (answer,), samples), parcel)
+            self.channel.transmit((messages.ANSWERED, released, (answer,)), parcel)
         except ValueError as error:  # too large
             parcel.discard(0)
-            self.channel.transmit((messages.ANSWERED, released, (), samples))
+            self.channel.transmit((messages.ANSWERED, released, ()))
             raise TritonModelException("Unable to send response: {}".format(error)) from None
         responder.answered = answer[1]
 

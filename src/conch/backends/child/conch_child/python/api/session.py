@@ -64,4 +64,5 @@ def _end() -> None:
     global _session
     if _session is not None:
         _session.channel.disconnect()
+        _session.metrics.disconnect()
     _session = None

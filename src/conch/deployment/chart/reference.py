@@ -9,7 +9,7 @@ import msgspec
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.description import ValueKey, constraints, keys, plain_type
 from conch.deployment.values.other_charts import ACCEPTED_NAMES
-from conch.deployment.values.section import Section
+from conch.deployment.values.section import MAX_INT32, Section
 
 _PAGE = """\
 # Values of the chart and of `conch k8s render`
@@ -105,5 +105,6 @@ def _names(section: type[Section]) -> Iterator[str]:
 def _limits(annotation: Any) -> str:
     for each in constraints(annotation):
         if each.ge is not None or each.le is not None:
-            return "".join((f" ≥ {each.ge}" if each.ge is not None else "", f" ≤ {each.le}" if each.le else ""))
+            most = f" ≤ {each.le}" if each.le and each.le != MAX_INT32 else ""
+            return (f" ≥ {each.ge}" if each.ge is not None else "") + most
     return ""

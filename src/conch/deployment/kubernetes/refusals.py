@@ -12,13 +12,14 @@ from conch.deployment.kubernetes.pod.server_container import environment
 from conch.deployment.kubernetes.pod.volumes import CACHE, MODELS, mounts, volumes
 from conch.deployment.values.deployment import DeploymentValues
 from conch.deployment.values.scaling.autoscaling import AutoscalingValues
+from conch.deployment.values.section import MAX_INT32
 
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 _FACTORS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3}
 _FACTORS |= {letter: 1000.0**power for power, letter in enumerate("MGTPE", 2)}
 _FACTORS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
 _ROUNDING = 1e-9
-_MAX_STABILIZATION_S, _MAX_PERIOD_S, _MAX_INT32 = 3600, 1800, 2**31 - 1
+_MAX_STABILIZATION_S, _MAX_PERIOD_S = 3600, 1800
 
 
 def refusals(values: DeploymentValues) -> Iterator[str]:
@@ -115,7 +116,7 @@ def _autoscaling(scaling: AutoscalingValues) -> Iterator[str]:
         yield from _bounded(place, rules, "stabilizationWindowSeconds", 0, _MAX_STABILIZATION_S)
         for policy in _mappings(rules.get("policies")):
             yield from _bounded(f"{place}.policies", policy, "periodSeconds", 1, _MAX_PERIOD_S)
-            yield from _bounded(f"{place}.policies", policy, "value", 1, _MAX_INT32)
+            yield from _bounded(f"{place}.policies", policy, "value", 1, MAX_INT32)
     for index, trigger in enumerate(scaling.keda.triggers if scaling.type == "keda" else ()):
         place = f"autoscaling.keda.triggers[{index}]"
         metadata = trigger.get("metadata")

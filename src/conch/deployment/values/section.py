@@ -18,11 +18,11 @@ VariableName = Annotated[str, Meta(pattern=r"^[ -<>-~]+$", examples=["NCCL_DEBUG
 ObjectName = Annotated[
     str, Meta(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$", max_length=253)
 ]
-_MAX_INT32 = 2**31 - 1  # of Kubernetes' numbers
-Count = Annotated[int, Meta(ge=0, le=_MAX_INT32)]
-PositiveCount = Annotated[int, Meta(ge=1, le=_MAX_INT32)]
+MAX_INT32 = 2**31 - 1  # of Kubernetes' numbers
+Count = Annotated[int, Meta(ge=0, le=MAX_INT32)]
+PositiveCount = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
-Seconds = Annotated[int, Meta(ge=0, le=_MAX_INT32)]
+Seconds = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 # A quantity of Kubernetes, such as 500m, 2, 4Gi.
 Quantity = Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?$", examples=["512Mi", "8Gi"])]
 

@@ -55,7 +55,7 @@ def diagnose(facts: AutoscalerFacts) -> list[Link]:
             remedy = _KEDA_LOG if metric.type is MetricType.EXTERNAL and owner is not None else ""
             found += _series(facts, spec, metric) if metric.name in facts.series else ()
             found += _from_api(facts, metric, f"{metric.type.value.lower()} metric", remedy)
-    return [*found, *_status(facts)]
+    return [*found, *_status(facts, owner)]
 
 
 def _target(facts: AutoscalerFacts, spec: HpaSpec, owner: KubernetesObject | None) -> Iterator[Link]:
@@ -247,6 +247,8 @@ def _series(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterat
     elif found.error:
         remedy = "is kubectl port-forward running? Otherwise see its pod and its log"
         yield Link(metric.name, "Prometheus", _BROKEN, f"does not answer: {found.error}", remedy)
+    elif not found.labels and part(_workload(facts, spec), "spec", "replicas") == 0:
+        yield Link(metric.name, "Prometheus", _UNKNOWN, "has no series of it, as the target has 0 replicas")
     elif not found.labels:
         what = "has no series of it now" if metric.type is MetricType.PODS else "has no result for the trigger's query"
         remedy = "see Status, Targets: are the pods scraped? A ratio of rates needs requests and two scrapes"
@@ -331,14 +333,17 @@ def _from_api(facts: AutoscalerFacts, metric: MetricSpec, api: str, remedy: str 
         yield Link(metric.name, api, _OK, f"has values of {found.values} pods")
 
 
-def _status(facts: AutoscalerFacts) -> Iterator[Link]:
+def _status(facts: AutoscalerFacts, owner: KubernetesObject | None) -> Iterator[Link]:
+    to_zero = owner is not None and not part(owner, "spec", "minReplicaCount")
     status: Any = facts.autoscaler.get("status")
     if not status:
         return
     for condition in items(status, "conditions"):
         reason = str(condition.get("reason", ""))
         bad = condition.get("status") != ("False" if condition.get("type") == "ScalingLimited" else "True")
-        if bad and reason != "TooFewReplicas":  # fewer than minReplicas are wanted: as it should be
+        if reason == "ScalingDisabled" and to_zero:
+            yield Link("", "status", _OK, "the target has 0 replicas, from which KEDA scales it up")
+        elif bad and reason != "TooFewReplicas":  # fewer than minReplicas are wanted: as it should be
             message = str(condition.get("message") or "")
             text, remedy = _REASONS.get(reason, (message, ""))
             text = f"{text}: {message}" if message and text != message else text

@@ -160,6 +160,18 @@ def test_a_healthy_keda_is_whole(keda: ApiServer, capsys: pytest.CaptureFixture[
     assert ("external metric", "has the value 1500m") in found
 
 
+def test_a_target_that_keda_has_scaled_to_zero_is_whole(keda: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    (scaled,) = (found for found in keda.objects.values() if found["kind"] == "ScaledObject")
+    keda.scale("gpt2", 0)
+    condition = {"type": "ScalingActive", "status": "False", "reason": "ScalingDisabled", "message": "zero"}
+    keda.objects["autoscaling/v2", "horizontalpodautoscalers", "keda-hpa-gpt2"]["status"] = {"conditions": [condition]}
+    assert autoscale(["doctor", "--api", keda.url, "--json"]) == 1
+    assert "scale the target to 1 or more" in capsys.readouterr().out
+    scaled["spec"]["minReplicaCount"] = 0
+    assert autoscale(["doctor", "--api", keda.url, "--json"]) == 0
+    assert "0 replicas, from which KEDA scales it up" in capsys.readouterr().out
+
+
 def test_faults_of_keda_are_named(keda: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     (scaled,) = (found for found in keda.objects.values() if found["kind"] == "ScaledObject")
     scaled["status"]["conditions"] = [{"type": "Ready", "status": "False", "message": "no such host"}]

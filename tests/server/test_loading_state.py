@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.server.models import ECHO, tensor, write_ensemble, write_python, write_scripted
+from tests.server.models import ECHO, tensor, write_config, write_ensemble, write_python, write_scripted
 from tests.server.process import ConchProcess
 
 LOADING = r"model 'slow' is loading \(\d+ s so far\)"
@@ -41,6 +41,7 @@ def write_repository(folder: Path) -> Path:
     ends = (f"input [{tensor('INPUT0', 'FP32', -1)}]", f"output [{tensor('OUTPUT0', 'FP32', -1)}]")
     write_ensemble(root, "whole", *ends, ("slow", {"INPUT0": "INPUT0"}, {"OUTPUT0": "OUTPUT0"}))
     write_python(root, "broken", TENSORS, ECHO, more="def initialize(self, args): raise ValueError('no weights')")
+    write_config(root, "unread", 'backend: "python" nonsense: 1')
     write_scripted(root, "words", {"reply": "Good."})
     return root
 
@@ -155,6 +156,20 @@ def test_the_openai_client_reads_which_models_load(server: ConchProcess) -> None
     assert ask(server, "/v1/models")[2]["loading"] == ["slow", "whole"]
 
 
+def test_health_names_what_is_not_ready(server: ConchProcess) -> None:
+    words = [sys.executable, "-m", "conch", "health", "--port", server.http.rpartition(":")[2]]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stdout.endswith("status 400 Bad Request; loading: 'slow', 'whole'; failed: 'broken', 'unread'\n")
+
+
+def test_the_readiness_of_a_model_has_the_reason(server: ConchProcess) -> None:
+    for name, reason in (("slow", LOADING), ("broken", "version 1 of model 'broken' failed to load: .*no weights")):
+        status, _, document = ask(server, f"/v2/models/{name}/ready")
+        assert status == 400
+        assert re.fullmatch(f"Model version not ready: {reason}", document["error"])
+
+
 def test_a_failed_model_says_why(server: ConchProcess) -> None:
     status, _, document = ask(server, "/v2/models/broken/infer", REQUEST)
     assert status == 404
@@ -163,6 +178,8 @@ def test_a_failed_model_says_why(server: ConchProcess) -> None:
     assert "failed to load: " in text
     assert "no weights" in text
     assert "\n" not in text
+    _, _, unread = ask(server, "/v2/models/unread/infer", REQUEST)
+    assert "configuration of model 'unread' failed to load: config.pbtxt:1:19: unknown field" in unread["error"]
     chat = ask(server, "/v1/chat/completions", {"model": "broken", "messages": [{"role": "user", "content": "hi"}]})
     assert chat[0] == 404
     assert chat[2]["error"]["code"] == "model_not_found"

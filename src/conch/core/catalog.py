@@ -4,6 +4,7 @@ Written by `ModelManager`, read by every request. A version is replaced atomical
 or the new one. Requests carry no namespace: a name that is in several namespaces is ambiguous.
 """
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from conch.repository.namespaces import ModelId
 UNLOADED = "unloaded"
 # Of the reason of a failed load, in errors of requests; the index and the log have all of it.
 _MAX_REASON_CHARACTERS = 200
+# The folders of paths, which clients that may not read the index need not know.
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^/\s'\"]+/)+")
 
 
 class VersionState(Enum):
@@ -192,7 +195,7 @@ class Catalog:
         return self._failure(name) if loading is None else loading.text
 
     def _loading(self, name: str) -> LoadState | None:
-        return self.loads.state(name, (model for model in self.loads.models() if model.name == name))
+        return self.loads.state(name, [model for model in self.loads.models() if model.name == name])
 
     def _failure(self, name: str) -> str:
         """Return which version of a model has failed to load and why, "" if none has."""
@@ -200,7 +203,8 @@ class Catalog:
             for version, record in sorted(self._records[model].items(), reverse=True):
                 if record.failed:
                     lines = record.reason.strip().splitlines()
-                    reason = textwrap.shorten(lines[0], _MAX_REASON_CHARACTERS, placeholder=" …") if lines else ""
+                    line = _FOLDERS.sub("", lines[0]) if lines else ""
+                    reason = textwrap.shorten(line, _MAX_REASON_CHARACTERS, placeholder=" …")
                     what = "configuration" if record.unread else f"version {version}"
                     return f"{what} of model '{name}' failed to load: {reason}"
         return ""

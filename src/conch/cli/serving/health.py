@@ -8,6 +8,8 @@ from collections.abc import Sequence
 _HEALTHY, _UNHEALTHY, _USAGE_ERROR = 0, 1, 2
 _DEFAULT_PORT = "8000"
 _TIMEOUT_S = 3
+_MAX_INDEX_BYTES = 4 * 2**20
+_MAX_NAMES = 5
 _WILDCARDS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound
 _HELP = """usage: conch health [--live] [--metadata] [--port PORT]
 
@@ -53,7 +55,34 @@ def _ask(address: str, port: int, state: str, path: str) -> int:
         return _report(_UNHEALTHY, f"not {state}: {address}:{port}: {error}")
     if reply[1:2] == [b"200"]:
         return _report(_HEALTHY, state)
-    return _report(_UNHEALTHY, f"not {state}: {address}:{port}: status {b' '.join(reply[1:]).decode(errors='replace')}")
+    why = _models_not_ready(address, port) if state == "ready" else ""
+    status = b" ".join(reply[1:]).decode(errors="replace")
+    return _report(_UNHEALTHY, f"not {state}: {address}:{port}: status {status}{why}")
+
+
+def _models_not_ready(address: str, port: int) -> str:
+    """Return which models are loading or have failed; "" if the server does not say so, as to a client without key."""
+    import json  # only where a server is not ready
+
+    head = "POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    try:
+        with socket.create_connection((address, port), _TIMEOUT_S) as connection:
+            connection.sendall(head.encode())
+            answer = connection.makefile("rb").read(_MAX_INDEX_BYTES)
+        rows = json.loads(answer.partition(b"\r\n\r\n")[2])
+        states = [(str(row["name"]), row.get("state"), row.get("reason")) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    loading = {name for name, state, _ in states if state == "LOADING"}
+    failed = {name for name, state, reason in states if state == "UNAVAILABLE" and reason not in ("", "unloaded", None)}
+    return _named("loading", loading) + _named("failed", failed)
+
+
+def _named(what: str, names: set[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - _MAX_NAMES} others" if len(names) > _MAX_NAMES else ""
+    return f"; {what}: {', '.join(map(ascii, sorted(names)[:_MAX_NAMES]))}{more}"
 
 
 def _report(status: int, text: str) -> int:

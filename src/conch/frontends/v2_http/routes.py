@@ -264,7 +264,8 @@ class V2Http:
 
     async def _check_model_ready(self, reply: HttpReply, name: str, version: int | None) -> None:
         if not await self._inference.model_ready(name, version):
-            raise InvalidRequest("Model version not ready")
+            state = self._inference.unserved(name)
+            raise InvalidRequest(f"Model version not ready: {state}" if state else "Model version not ready")
         reply.send(200, _TEXT)
 
     def _model_metadata(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:

@@ -95,6 +95,9 @@ class ScriptedInference:
             admitted.answer(self.outputs)
         return admitted
 
+    def unserved(self, name: str) -> str:
+        return ""
+
     def model(self, name: str, version: int | None) -> ScriptedModel:
         if name not in self.models:
             raise NotFound(f"Request for unknown model: '{name}' is not found")

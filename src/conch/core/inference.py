@@ -6,6 +6,7 @@ from contextlib import suppress
 from time import monotonic_ns
 
 from conch.core.catalog import Catalog
+from conch.core.ensembles.ensemble_model import EnsembleModel
 from conch.core.ensembles.stages import StageRequests, stage_requests
 from conch.core.served_model import ServedModel
 from conch.core.shared_memory import copies as region_copies
@@ -137,7 +138,7 @@ class Inference:
             return False
         if not self._strict_readiness:
             return True
-        return not self._catalog.any_failed and all(served.ready for served in self._catalog)
+        return not self._catalog.any_failed and all(map(_counts_as_ready, self._catalog))
 
     async def model_ready(self, name: str, version: int | None, namespace: str = "") -> bool:
         """Whether one model is ready; asks the model itself, too. An unknown or ambiguous one is not ready.
@@ -153,6 +154,14 @@ class Inference:
     def statistics(self, name: str = "", version: int | None = None) -> list[ModelStatistics]:
         """Return the counters of all models, of one, or of one version. Raises InvalidRequest for unknown ones."""
         return [served.statistics for served in self._catalog.selected(name, version)]
+
+
+def _counts_as_ready(served: ServedModel) -> bool:
+    """Whether a model leaves the server ready.
+
+    An ensemble without a served step does: that model was unloaded on request, or counts itself.
+    """
+    return served.ready or (isinstance(served, EnsembleModel) and served.lacks_step)
 
 
 def _own_requests(

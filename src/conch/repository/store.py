@@ -7,7 +7,7 @@ do I/O; all except that and `names` may wait for a network.
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import fstat
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class ModelFiles:
     config_source: str  # of the configuration, for messages
     namespace: str = ""  # of the repository
     temporary: bool = False  # whether `directory` exists for this load only
+    uploaded: bool = False  # whether the files are those of a load request
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -138,7 +139,7 @@ class Repository:
         else:
             place = self._find(name)
         try:
-            return self._read(name, place, override.config)
+            return replace(self._read(name, place, override.config), uploaded=bool(override.files))
         except BaseException:
             if place.temporary:
                 shutil.rmtree(place.directory, ignore_errors=True)

@@ -8,7 +8,7 @@ import pytest
 
 from conch.core.loading.builder import Built, ModelBuilder
 from conch.core.loading.repository_index import IndexEntry
-from conch.errors import ConchError, ModelLoadError, Unavailable
+from conch.errors import ConchError, ModelLoadError, NotFound, Unavailable
 from conch.model_config import ModelConfig
 from conch.repository.store import ModelFiles
 from conch.request import InferResponse
@@ -127,6 +127,40 @@ async def test_decoupled_step_makes_the_ensemble_decoupled(tmp_path: Path) -> No
             await control.load(name, None, {})
             assert not inference.model(name, None).config.decoupled
         assert not isinstance(await ask(inference, "outer"), ConchError)
+
+
+async def test_unloading_a_step_leaves_the_server_ready(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write_ensemble(tmp_path, "e", "a")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("e", None, {})
+        assert inference.ready()
+        await control.unload("a", unload_dependents=False)
+        assert inference.ready()
+        assert not await inference.model_ready("e", None)
+        with pytest.raises(
+            NotFound, match=r"^in ensemble 'e', Request for unknown model: 'a' has no available versions"
+        ):
+            await ask(inference, "e")
+        await control.load("a", None, {})
+        assert not isinstance(await ask(inference, "e"), ConchError)
+        write(tmp_path, "a", dims=3)
+        await control.load("a", None, {})
+        assert not inference.ready()  # its step does not fit any more
+
+
+async def test_only_a_decoupled_step_makes_an_ensemble_decoupled(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write_ensemble(tmp_path, "plain", "a")
+    write_ensemble(tmp_path, "claims", "a")
+    config = (tmp_path / "claims" / "config.pbtxt").read_text()
+    (tmp_path / "claims" / "config.pbtxt").write_text(config + " model_transaction_policy { decoupled: true }")
+    async with serving(tmp_path) as (control, inference):
+        for name in ("plain", "claims"):
+            await control.load(name, None, {})
+            served = inference.model(name, None).config
+            assert not served.decoupled
+            assert served.document["model_transaction_policy"] == {"decoupled": False}
 
 
 async def test_decoupled_step_excludes_the_response_cache(tmp_path: Path) -> None:

@@ -113,6 +113,22 @@ async def test_override_stays_in_force_until_the_files_change(tmp_path: Path) ->
         assert inference.model("m", None).config.max_batch_size == 0
 
 
+async def test_uploaded_files_are_replaced_by_a_load_without_them(tmp_path: Path) -> None:
+    write(tmp_path, "m")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("m", None, {})
+        document = json.dumps(inference.model("m", None).config.document)
+        await control.load("m", document, {"7/x": b""})
+        assert inference.versions("m") == [7]
+        await control.load("m", None, {})
+        assert inference.versions("m") == [1]
+        # Without a folder in the repository there is nothing to return to.
+        await control.load("uploaded", document.replace('"m"', '"uploaded"'), {"7/x": b""})
+        with pytest.raises(NotFound, match=r"^failed to load 'uploaded', failed to poll from model repository"):
+            await control.load("uploaded", None, {})
+        assert inference.versions("uploaded") == [7]
+
+
 async def test_invalid_override_is_an_invalid_request(tmp_path: Path) -> None:
     write(tmp_path, "m")
     async with serving(tmp_path) as (control, _):

@@ -55,6 +55,15 @@ class EnsembleModel(ServedModel):
         except (NotFound, Unavailable):
             return False
 
+    @property
+    def lacks_step(self) -> bool:
+        """Whether the model of a step is not served."""
+        try:
+            self._models()
+        except (NotFound, Unavailable):
+            return True
+        return False
+
     def refusal(self, now: int) -> QueueFull | None:
         """Return the rejection of the first step without room, so that no work is done for a later one to reject."""
         return self._refusal_by(self._always_needed, now)

@@ -153,8 +153,7 @@ class ModelBuilder:
             for notice in notices:
                 _log.warning("%s (%s)", notice, files.config_source)
             flow = fit
-            if fit.depth:
-                config = _decoupled(config)
+            config = _with_transaction_policy(config, decoupled=bool(fit.depth))
         candidates = unchanged or {}
         kept = {v: candidates[v] for v in versions if v in candidates and _is_current(candidates[v], config, flow)}
         built = Built(served=dict(kept), kept=kept, config=config)
@@ -340,12 +339,12 @@ def _differ_in_instances(one: ModelConfig, other: ModelConfig) -> bool:
     return [field for field in fields if one.document.get(field) != other.document.get(field)] == ["instance_group"]
 
 
-def _decoupled(ensemble: ModelConfig) -> ModelConfig:
-    """Return the configuration of an ensemble with a decoupled step, which makes it decoupled itself."""
-    if ensemble.response_cache:
+def _with_transaction_policy(ensemble: ModelConfig, *, decoupled: bool) -> ModelConfig:
+    """Return the configuration of an ensemble that is decoupled if one of its steps is, as Triton completes it."""
+    if decoupled and ensemble.response_cache:
         raise ConfigError(
             f"Response Cache does not currently support model {ensemble.name} with 'decoupled' transaction policy, "
             "which it has from one of its steps. Please disable the response cache."
         )
-    document = {**ensemble.document, "model_transaction_policy": {"decoupled": True}}
-    return replace(ensemble, decoupled=True, document=document)
+    document = {**ensemble.document, "model_transaction_policy": {"decoupled": decoupled}}
+    return replace(ensemble, decoupled=decoupled, document=document)

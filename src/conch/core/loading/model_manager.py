@@ -417,10 +417,13 @@ class ModelManager:
                 self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
 
     async def _unchanged(self, model: ModelId) -> bool:
-        """Whether a model is served from the current files; an override stays in force while they are unchanged."""
+        """Whether a model is served from the current files.
+
+        A configuration of a load request stays in force while they are unchanged; uploaded files are for one load.
+        """
         loaded = self._loader.loaded.get(model)
         served = self._catalog.served(model)
-        if loaded is None or not served:
+        if loaded is None or not served or loaded.uploaded:
             return False
         if any(isinstance(one, EnsembleModel) and one.misfit for one in served.values()):
             return False

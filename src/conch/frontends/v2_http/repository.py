@@ -4,7 +4,7 @@ import asyncio
 
 from conch.core.loading.model_manager import ModelManager
 from conch.frontends.http.errors import JSON
-from conch.frontends.http.message import NO_HEADERS, HttpRequest
+from conch.frontends.http.message import HttpRequest
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.sliced_reply import send_in_slices
 from conch.frontends.http.tasks import ReplyTasks
@@ -37,7 +37,7 @@ class RepositoryEndpoints:
         async def load() -> None:
             config, files = small or await self._read_large(body, self._tenants.client_of_http(request, reply.peer))
             await self._control.load(name, config, files)
-            reply.send(200, NO_HEADERS)
+            reply.send(200, JSON)
 
         self._tasks.run(reply, load())
 
@@ -55,6 +55,6 @@ class RepositoryEndpoints:
 
         async def unload() -> None:
             await self._control.unload(name, unload_dependents)
-            reply.send(200, NO_HEADERS)
+            reply.send(200, JSON)
 
         self._tasks.run(reply, unload())

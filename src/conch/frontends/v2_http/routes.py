@@ -229,13 +229,13 @@ class V2Http:
     def _of_repository(self, path: str) -> _Endpoint | None:
         """Return the endpoint of a path with names, below `/v2/repository` or shared memory; None if there is none."""
         match path.split("/"):
-            case ["", "v2", "repository", "index"] | ["", "v2", "repository", _, "index"]:
+            case ["", "v2", "repository", "index"] | ["", "v2", "repository", _, "index"] if "//" not in path:
                 return _Endpoint(_POST, "model-repository", self._repository.index)
             case ["", "v2", "repository", "models", name, "load"] if name:
                 return _Endpoint(_POST, "model-repository", partial(self._repository.load, name=name), large=True)
             case ["", "v2", "repository", "models", name, "unload"] if name:
                 return _Endpoint(_POST, "model-repository", partial(self._repository.unload, name=name))
-            case ["", "v2", "repository", _, "models", name, "load" | "unload"] if name:
+            case ["", "v2", "repository", _, "models", name, "load" | "unload"] if "//" not in path:
                 return _Endpoint(_POST, "model-repository", _unsupported("'repository_name' specification"))
             case ["", "v2", kind, action]:
                 return self._of_shared_memory(kind, "", action)

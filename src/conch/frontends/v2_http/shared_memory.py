@@ -5,7 +5,7 @@ from functools import partial
 
 from conch.core.shared_memory.regions import SharedMemory
 from conch.frontends.http.errors import JSON
-from conch.frontends.http.message import NO_HEADERS, HttpRequest
+from conch.frontends.http.message import HttpRequest
 from conch.frontends.http.reply import HttpReply
 from conch.protocol.regions import missing_name, not_allowed
 from conch.protocol.v2_json.regions import read_cuda_registration, read_registration, write_cuda_status, write_status
@@ -41,11 +41,11 @@ class SharedMemoryEndpoints:
         if not name:
             raise missing_name("system")
         memory.register(name, *read_registration(request.body))
-        reply.send(200, NO_HEADERS)
+        reply.send(200, JSON)
 
     def _unregister(self, name: str, _request: HttpRequest, reply: HttpReply) -> None:
         self._allowed().unregister(name)
-        reply.send(200, NO_HEADERS)
+        reply.send(200, JSON)
 
     def _cuda_status(self, name: str, _request: HttpRequest, reply: HttpReply) -> None:
         reply.send(200, JSON, write_cuda_status(self._allowed().cuda_status(name)))
@@ -55,11 +55,11 @@ class SharedMemoryEndpoints:
         if not name:
             raise missing_name("cuda")
         memory.register_cuda(name, *read_cuda_registration(request.body))
-        reply.send(200, NO_HEADERS)
+        reply.send(200, JSON)
 
     def _cuda_unregister(self, name: str, _request: HttpRequest, reply: HttpReply) -> None:
         self._allowed().unregister_cuda(name)
-        reply.send(200, NO_HEADERS)
+        reply.send(200, JSON)
 
     def _allowed(self) -> SharedMemory:
         if self._memory is None:

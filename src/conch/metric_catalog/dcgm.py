@@ -387,3 +387,12 @@ DCGM_FIELDS: tuple[DcgmField, ...] = (
 
 DCGM_LEGACY_METRICS: tuple[MetricDefinition, ...] = tuple(each.legacy for each in DCGM_FIELDS)
 DCGM_CURRENT_METRICS: tuple[MetricDefinition, ...] = tuple(each.current for each in DCGM_FIELDS)
+# Names that neither this exporter nor dcgm-exporter exposes unless a counter file names them.
+DCGM_OPTIONAL: frozenset[str] = frozenset(
+    metric.name for metric in (*DCGM_LEGACY_METRICS, *DCGM_CURRENT_METRICS)
+) - frozenset(
+    metric.name
+    for field in DCGM_FIELDS
+    for metric, exposed in ((field.legacy, field.legacy_default), (field.current, field.current_default))
+    if exposed
+)

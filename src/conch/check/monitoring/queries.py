@@ -12,8 +12,9 @@ from conch.check.source import SourceFile
 from conch.metric_catalog.catalog import all_metrics
 from conch.monitoring.object_parts import mapping
 from conch.monitoring.promql import Node, PromqlError, metric_names
-from conch.monitoring.rules.analysis import AnalysedRule, RuleProblem, analyse_rules, expression_problems
+from conch.monitoring.rules.analysis import AnalysedRule, analyse_rules, expression_problems
 from conch.monitoring.rules.known_metrics import MetricTable
+from conch.monitoring.rules.problem import RuleProblem
 from conch.monitoring.rules.user_rules import group_faults, read_rules
 from conch.monitoring.translate.variables import parse_template
 from conch.monitoring.yaml_documents import YamlDocument

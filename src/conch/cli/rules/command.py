@@ -8,6 +8,7 @@ from pathlib import Path
 
 from conch.cli.command_parser import CommandParser
 from conch.cli.kubernetes_names import label, namespace, object_name
+from conch.cli.numbers import count
 from conch.cli.text_files import write_text
 from conch.errors import ConfigError, InvalidRequest
 from conch.monitoring.rules.thresholds import Thresholds
@@ -107,7 +108,15 @@ def _parser() -> CommandParser:
     )
     listing = commands.add_parser("list", help="list the rules with their thresholds and proofs", description=_LIST)
     listing.add_argument("--json", action="store_true", help="print JSON")
-    proving = commands.add_parser("prove", help="find alerts that can never fire", description=_PROVE)
+    _add_prove(commands.add_parser("prove", help="find alerts that can never fire", description=_PROVE))
+    for command in (prometheus, operator, listing):
+        _add_thresholds(command)
+    for command in (prometheus, operator, routes, listing):
+        command.add_argument("--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
+    return parser
+
+
+def _add_prove(proving: ArgumentParser) -> None:
     proving.add_argument("files", metavar="FILE", nargs="+", type=Path, help="rule file or PrometheusRule, in YAML")
     proving.add_argument("--json", action="store_true", help="print JSON")
     proving.add_argument(
@@ -120,12 +129,22 @@ def _parser() -> CommandParser:
         default=[],
         help="label that your scrape configuration adds, besides the usual ones such as namespace and pod; repeatable",
     )
+    proving.add_argument(
+        "--metric",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="metric that your exporters have though Conch does not know it; repeatable",
+    )
+    proving.add_argument(
+        "--time-limit",
+        metavar="SECONDS",
+        type=_threshold("seconds"),
+        default=30.0,
+        help="for the search for series of one rule (default: 30)",
+    )
+    proving.add_argument("--jobs", metavar="N", type=count, help="searches at a time (default: the number of CPUs)")
     proving.add_argument("--no-search", action="store_true", help="do not search for series that fire the alerts")
-    for command in (prometheus, operator, listing):
-        _add_thresholds(command)
-    for command in (prometheus, operator, routes, listing):
-        command.add_argument("--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
-    return parser
 
 
 def _add_thresholds(command: ArgumentParser) -> None:

@@ -1,14 +1,13 @@
 """Run promtool."""
 
+import json
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from conch.monitoring.yaml_documents import dump_documents
-
-_TIMEOUT_S = 120
+_MAX_TIMEOUT_S = 120
 INSTALL = "promtool is not on PATH; install it with apt-get install prometheus, or from https://prometheus.io/download/"
 
 
@@ -17,21 +16,29 @@ def find_promtool() -> str | None:
     return shutil.which("promtool")
 
 
-def run_tests(promtool: str, rules: Any, tests: dict[str, Any]) -> tuple[bool, str]:
-    """Run a test file, which names its rule file `rules.yml`; return success and the output."""
+class PromtoolTimeout(Exception):
+    """promtool did not end in time."""
+
+
+def run_tests(promtool: str, rules: Any, tests: dict[str, Any], timeout_s: float = _MAX_TIMEOUT_S) -> tuple[bool, str]:
+    """Run a test file, which names its rule file `rules.yml`; return success and the output.
+
+    Raises PromtoolTimeout.
+    """
     with tempfile.TemporaryDirectory(prefix="conch-rules-") as name:
         folder = Path(name)
-        (folder / "rules.yml").write_text(dump_documents([rules]), encoding="utf-8")
-        (folder / "tests.yml").write_text(dump_documents([tests]), encoding="utf-8")
+        # JSON is YAML, and is written a hundred times faster.
+        (folder / "rules.yml").write_text(json.dumps(rules, default=str), encoding="utf-8")
+        (folder / "tests.yml").write_text(json.dumps(tests), encoding="utf-8")
         try:
             result = subprocess.run(
                 [promtool, "test", "rules", "tests.yml"],
                 cwd=folder,
                 capture_output=True,
                 text=True,
-                timeout=_TIMEOUT_S,
+                timeout=max(min(timeout_s, _MAX_TIMEOUT_S), 0.01),
                 check=False,
             )
-        except subprocess.TimeoutExpired:
-            return False, f"promtool did not end within {_TIMEOUT_S} s"
+        except subprocess.TimeoutExpired as error:
+            raise PromtoolTimeout(f"promtool did not end within {error.timeout:.3g} s") from None
         return result.returncode == 0, result.stdout + result.stderr

@@ -2,19 +2,23 @@
 
 import json
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conch.cli.rules.promtool import INSTALL, find_promtool, run_tests
+from conch.cli.rules.promtool import INSTALL, PromtoolTimeout, find_promtool, run_tests
+from conch.cli.rules.prove_progress import proof_progress
 from conch.cli.text_files import read_text
 from conch.errors import InvalidRequest
+from conch.machine.cores import usable_cores
 from conch.metric_catalog.catalog import all_metrics
 from conch.monitoring.promql import Node, metric_names
 from conch.monitoring.rules.analysis import AnalysedRule, analyse_rules
@@ -23,9 +27,12 @@ from conch.monitoring.rules.known_metrics import TARGET_LABELS, MetricTable
 from conch.monitoring.rules.rule import InputSeries
 from conch.monitoring.rules.thresholds import Thresholds
 from conch.monitoring.rules.user_rules import UserRule, read_rules
-from conch.monitoring.rules.witness import expand_records, first_witness, proof_search, witness_search
+from conch.monitoring.rules.witness import Witness, expand_records, first_witness, proof_search, witness_search
 from conch.monitoring.yaml_documents import YamlError, load_documents
 
+Verdict: TypeAlias = Literal["fires", "never fires", "wrong", "doubtful", "invalid", "not found", "not searched", "ok"]
+# Errors of series that are tried: those of a rule's targets may be unique.
+_OF_SERIES = ("matching labels must be unique", "must ensure unique matches", "duplicate series", "same labelset")
 _UNWRAPPED = 160  # columns of a file or a pipe
 _STYLES = {
     "fires": "green",
@@ -45,9 +52,18 @@ class ProvedRule:
 
     path: Path
     analysed: AnalysedRule
-    verdict: Literal["fires", "never fires", "wrong", "doubtful", "invalid", "not found", "not searched", "ok"]
+    verdict: Verdict
     witness: tuple[InputSeries, ...] | None = None
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a search found. `refusal` is why promtool refuses the rule."""
+
+    witness: Witness | None = None
+    refusal: str = ""
+    timed_out: bool = False
 
 
 def prove(given: Namespace) -> int:
@@ -55,17 +71,22 @@ def prove(given: Namespace) -> int:
 
     Raises InvalidRequest for a file that cannot be read or has no rules.
     """
-    table = MetricTable(all_metrics(), TARGET_LABELS | frozenset(given.target_label))
+    known = frozenset(given.metric)
+    table = MetricTable(all_metrics(), TARGET_LABELS | frozenset(given.target_label), known, optional_counters=False)
     promtool = None if given.no_search else find_promtool()
     files = [(path, analyse_rules(_rules(path), table, given.scrape_interval)) for path in given.files]
-    proved: list[ProvedRule] = []
-    total = sum(len(analysed) for _, analysed in files)
-    # The status is shown on a terminal only.
-    with Console(stderr=True).status("") as status:
-        for path, analysed in files:
-            for each in analysed:
-                status.update(f"{len(proved) + 1} of {total}: {each.rule.name}")
-                proved.append(_proved(path, each, analysed, table, promtool))
+    prover = _Prover(table, promtool, given.time_limit)
+    tasks = [(path, each, analysed) for path, analysed in files for each in analysed]
+    with ThreadPoolExecutor(given.jobs or usable_cores()) as pool, proof_progress(len(tasks)) as advance:
+        # Threads wait for processes of promtool, which do the work.
+        futures = [pool.submit(prover.prove, *task) for task in tasks]
+        try:
+            for future in as_completed(futures):
+                advance(future.result().analysed.rule.name)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    proved = [future.result() for future in futures]
     if given.json:
         print(json.dumps([_document(each) for each in proved], indent=2))
     else:
@@ -87,51 +108,66 @@ def _rules(path: Path) -> list[UserRule]:
     return rules
 
 
-def _proved(
-    path: Path, analysed: AnalysedRule, others: Sequence[AnalysedRule], table: MetricTable, promtool: str | None
-) -> ProvedRule:
-    verdicts = {problem.verdict for problem in analysed.problems}
-    if analysed.tree is None:
-        return ProvedRule(path, analysed, "invalid")
-    if "never" in verdicts:
-        return ProvedRule(path, analysed, "never fires" if analysed.rule.is_alert else "wrong")
-    if not analysed.rule.is_alert:
-        return ProvedRule(path, analysed, "wrong" if "wrong" in verdicts else "doubtful" if verdicts else "ok")
-    witness, detail = _search(analysed, others, table, promtool) if promtool else (None, "")
-    if "wrong" in verdicts:
-        return ProvedRule(path, analysed, "wrong", witness, detail)
-    if detail:
-        return ProvedRule(path, analysed, "invalid", None, detail)
-    if verdicts:
-        return ProvedRule(path, analysed, "doubtful", witness)
-    if promtool is None:
-        return ProvedRule(path, analysed, "not searched")
-    return ProvedRule(path, analysed, "not found" if witness is None else "fires", witness)
+class _Prover:
+    def __init__(self, table: MetricTable, promtool: str | None, limit_s: float) -> None:
+        self._table, self._promtool, self._limit_s = table, promtool, limit_s
 
+    def prove(self, path: Path, analysed: AnalysedRule, others: Sequence[AnalysedRule]) -> ProvedRule:
+        """Return a rule with its verdict."""
+        verdicts = {problem.verdict for problem in analysed.problems}
+        if analysed.tree is None:
+            return ProvedRule(path, analysed, "invalid")
+        if "never" in verdicts:
+            return ProvedRule(path, analysed, "never fires" if analysed.rule.is_alert else "wrong")
+        if not analysed.rule.is_alert:
+            return ProvedRule(path, analysed, "wrong" if "wrong" in verdicts else "doubtful" if verdicts else "ok")
+        if self._promtool is None:
+            verdict: Verdict = "wrong" if "wrong" in verdicts else "doubtful" if verdicts else "not searched"
+            return ProvedRule(path, analysed, verdict)
+        found = self._search(analysed, others, self._promtool)
+        witness = None if found.witness is None else found.witness.series
+        if "wrong" in verdicts:
+            return ProvedRule(path, analysed, "wrong", witness, found.refusal)
+        if found.refusal:
+            return ProvedRule(path, analysed, "invalid", None, found.refusal)
+        if found.witness is not None and found.witness.infinite:
+            detail = "the series that were tried fire it only by a division by zero"
+            return ProvedRule(path, analysed, "doubtful", witness, detail)
+        if verdicts:
+            return ProvedRule(path, analysed, "doubtful", witness)
+        detail = f"the search ended after {self._limit_s:g} s (--time-limit)" if found.timed_out else ""
+        return ProvedRule(path, analysed, "not found" if witness is None else "fires", witness, detail)
 
-def _search(
-    analysed: AnalysedRule, others: Sequence[AnalysedRule], table: MetricTable, promtool: str
-) -> tuple[tuple[InputSeries, ...] | None, str]:
-    """Return series that fire an alert, and why promtool refuses it."""
-    records: dict[str, AnalysedRule] = {each.rule.name: each for each in others if not each.rule.is_alert and each.tree}
-    trees: dict[str, Node] = {name: each.tree for name, each in records.items() if each.tree is not None}
-    assert analysed.tree is not None
-    tree = expand_records(analysed.tree, trees)
-    needed = [each.rule.document for each in others if each.rule.name in _needed(analysed.tree, trees)]
-    rules = {"groups": [{"name": "proof", "rules": [*needed, analysed.rule.document]}]}
-    shipped = [each for group in rule_groups(Thresholds()) for each in group.alerts if each.name == analysed.rule.name]
-    searches = (
-        witness_search(analysed.rule.name, tree, analysed.rule.for_s, table, "rules.yml"),
-        *(proof_search(each, "rules.yml") for each in shipped),
-    )
-    for search in filter(None, searches):
-        passed, output = run_tests(promtool, rules, search.document)
-        if (witness := first_witness(search, output)) is not None:
-            return witness, ""
-        if not passed:
-            # A failure without a test that fired is an error of the rule itself.
-            return None, output.strip().splitlines()[-1]
-    return None, ""
+    def _search(self, analysed: AnalysedRule, others: Sequence[AnalysedRule], promtool: str) -> _Found:
+        """Search for series that fire an alert."""
+        rule = analysed.rule
+        trees: dict[str, Node] = {
+            each.rule.name: each.tree for each in others if not each.rule.is_alert and each.tree is not None
+        }
+        assert analysed.tree is not None
+        needed = _needed(analysed.tree, trees)
+        documents = [each.rule.document for each in others if each.rule.name in needed]
+        rules = {"groups": [{"name": "proof", "rules": [*documents, rule.document]}]}
+        shipped = [each for group in rule_groups(Thresholds()) for each in group.alerts if each.name == rule.name]
+        searches = (
+            *(proof_search(each, "rules.yml") for each in shipped),
+            witness_search(rule, expand_records(analysed.tree, trees), self._table, "rules.yml"),
+        )
+        ends_s = time.monotonic() + self._limit_s
+        infinite: Witness | None = None
+        for batch in (batch for search in searches for batch in search.batches()):
+            try:
+                passed, output = run_tests(promtool, rules, batch.document, ends_s - time.monotonic())
+            except PromtoolTimeout:
+                return _Found(infinite, timed_out=True)
+            witness = first_witness(batch, output)
+            if witness is not None and not witness.infinite:
+                return _Found(witness)
+            infinite = infinite or witness
+            if not passed and witness is None and not any(error in output for error in _OF_SERIES):
+                # A failure without a test that fired is an error of the rule itself.
+                return _Found(refusal=output.strip().splitlines()[-1])
+        return _Found(infinite)
 
 
 def _needed(tree: Node, trees: dict[str, Node]) -> set[str]:

@@ -1,9 +1,9 @@
 """Find alerts that can never fire, or fire for ever, by what is known of their metrics: kind, unit, labels."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from math import isnan
 
 from conch.monitoring.promql import (
     COMPARISONS,
@@ -20,16 +20,16 @@ from conch.monitoring.promql import (
     metric_uses,
     parse,
     position,
+    render,
     strip,
     walk,
 )
-from conch.monitoring.rules.known_metrics import KnownMetric, MetricTable
-from conch.monitoring.rules.label_sets import LabelSet, is_scalar, label_set
+from conch.monitoring.rules.known_metrics import SCRAPED_LABELS, KnownMetric, MetricTable
+from conch.monitoring.rules.label_sets import LabelSet, fixed_labels, is_scalar, label_set
+from conch.monitoring.rules.misfires import misfires
+from conch.monitoring.rules.problem import RuleProblem, Verdict
 from conch.monitoring.rules.user_rules import UserRule
 from conch.monitoring.rules.value_ranges import Range, never, value_range
-
-# never: no series make the alert fire. wrong: it does not do what it says. doubtful: perhaps not.
-Verdict: TypeAlias = Literal["never", "wrong", "doubtful"]
 
 _OF_COUNTERS = ("rate", "irate", "increase")
 _EVENTS = (*_OF_COUNTERS, "changes", "resets", "delta", "idelta")
@@ -39,16 +39,6 @@ _NUMERIC = re.compile(r"(^|_)(max|min|limit|qps|rps|tps|rate|threshold|count|siz
 _TEMPLATE_LABEL = re.compile(r"\$labels\.([a-zA-Z_]\w*)")
 # Gauges of Triton whose values only grow.
 _CUMULATIVE_GAUGES = ("nv_cache_", "nv_energy_")
-
-
-@dataclass(frozen=True, slots=True)
-class RuleProblem:
-    """What is wrong with a rule; `offset` is the place in its expression."""
-
-    verdict: Verdict
-    code: str
-    message: str
-    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +100,7 @@ class _Analysis:
         found = self.problems_of(tree)
         if rule.is_alert:
             found += [*_condition(tree), *self._for(rule, tree), *self._templates(rule, tree)]
+            found += misfires(rule, tree, self._known, self._range)
         order = {"never": 0, "wrong": 1, "doubtful": 2}
         problems = sorted(dict.fromkeys(found), key=lambda each: order[each.verdict])
         names = dict.fromkeys(use.selector.metric or "" for use in metric_uses(tree))
@@ -131,7 +122,7 @@ class _Analysis:
             case Call():
                 below = [each for argument in node.arguments for each in self.problems_of(argument)]
                 if node.function in ("absent", "absent_over_time"):
-                    return [_always(each) for each in below]
+                    return [*(_always(each) for each in below), *self._call(node)]
                 return [*below, *self._call(node)]
             case Aggregation():
                 return [*self.problems_of(node.expr), *self._aggregation(node)]
@@ -151,9 +142,10 @@ class _Analysis:
             yield from self._record(node, name)
             return
         metric = self._table.find(name)
+        yield from _unknown_values(node, self._table.label_values(name))
         if metric is None:
             hint = self._table.suggestion(name)
-            if self._table.is_shared(name):
+            if self._table.is_shared(name) and not self._table.is_own(name):
                 yield RuleProblem("doubtful", "unknown-metric", f"Conch has no metric '{name}'{hint}", node.place)
             elif self._is_checked(name):
                 yield RuleProblem("never", "unknown-metric", f"no metric is named '{name}'{hint}", node.place)
@@ -162,7 +154,6 @@ class _Analysis:
             message = f"the histogram '{name}' has no series with just that name; use {name}_bucket, _sum or _count"
             yield RuleProblem("never", "histogram-name", message, node.place)
             return
-        yield from _unknown_values(node, metric)
         labels = self._labels(node)
         for matcher in node.matchers:
             if matcher.label != "__name__" and not matcher.matches(""):
@@ -194,7 +185,8 @@ class _Analysis:
             return LabelSet(labels.present | added, labels.possible, labels.closed)
         metric = self._table.find(name)
         if metric is None:
-            return LabelSet(closed=False)
+            # Scraped series have the labels of their target; names with a colon are those of records elsewhere.
+            return LabelSet(frozenset() if ":" in name or not name else SCRAPED_LABELS, closed=False)
         return LabelSet(metric.labels, frozenset(metric.definition.optional_labels) | self._table.target_labels, True)
 
     def _range(self, node: Node) -> Range:
@@ -207,8 +199,7 @@ class _Analysis:
             found = self._range(self._recorded[name])
             self._active.pop()
             return found
-        metric = self._table.find(name)
-        return metric.range if metric else (float("-inf"), float("inf"))
+        return self._table.value_range(name)
 
     def _known(self, node: Selector) -> KnownMetric | None:
         return None if node.metric is None or node.metric in self._recorded else self._table.find(node.metric)
@@ -225,6 +216,12 @@ class _Analysis:
                 message = "histogram_quantile needs the label 'le' of the buckets; keep it: sum by (le, …)"
                 yield RuleProblem("never", "no-buckets", message, node.place)
             yield from _quantile(node.arguments[0], node.place)
+            for use in metric_uses(node.arguments[1]):
+                if (use.selector.metric or "").endswith(("_sum", "_count")):
+                    message = f"'{use.selector.metric}' has no buckets, of which histogram_quantile is"
+                    yield RuleProblem("never", "no-buckets", message, use.selector.place)
+        if node.function in ("absent", "absent_over_time") and _is_constant(node.arguments[0]):
+            yield RuleProblem("never", "always-present", f"{node.function} of a constant is never true", node.place)
         if node.function == "label_replace" and len(node.arguments) == 5:
             yield from self._label_replace(node)
 
@@ -277,7 +274,7 @@ class _Analysis:
         if node.operator == "or" and not (_is_never(left) and _is_never(right)):
             return [_partly(each) for each in (*left, *right)]
         if node.operator == "unless":
-            return [*left, *(_partly(each) for each in right)]
+            return [*left, *(_partly(each) for each in right), *_without_itself(node)]
         found = [*left, *right]
         if node.operator in COMPARISONS:
             found += self._comparison(node)
@@ -294,10 +291,12 @@ class _Analysis:
             values = f"between {other[0]:g} and {other[1]:g}" if other[1] < float("inf") else f"{other[0]:g} or more"
             message = f"the comparison {node.operator} {limit} is never true: the values are {values}"
             yield RuleProblem("never", "impossible-threshold", message, _place(node))
+        elif not node.returns_bool and (reason := _never_true(node)):
+            yield RuleProblem("never", "impossible-threshold", reason, _place(node))
         for side, other_side in ((node.left, node.right), (node.right, node.left)):
             if isinstance(strip(other_side), Number) and (selector := _as_is(side)) is not None:
                 metric = self._known(selector)
-                if metric is not None and metric.definition.kind == "counter":
+                if metric is not None and metric.is_counter:
                     message = (
                         f"'{selector.metric}' is a counter, which only grows until a restart: the comparison stays true"
                         " once it is; use rate or increase"
@@ -313,7 +312,13 @@ class _Analysis:
             matched = frozenset(node.labels)
         else:
             matched = (left.present | right.present) - frozenset(node.labels)
-        verdict: Verdict = "doubtful" if node.operator == "unless" else "never"
+        yield from self._disjoint(node)
+        if node.matching == "on":
+            # What is matched by a label is taken to have it, unless it cannot.
+            left, right = (
+                LabelSet(side.present | (frozenset() if side.closed else matched), side.possible, side.closed)
+                for side in (left, right)
+            )
         for label in sorted(matched):
             sides = [("left", "right", left, right), ("right", "left", right, left)]
             for name, other, has, lacks in sides:
@@ -322,10 +327,27 @@ class _Analysis:
                         f"the {name} side of '{node.operator}' has the label '{label}' and the {other} side does not:"
                         f" no series match; aggregate both by the same labels, or use on or ignoring"
                     )
-                    yield RuleProblem(verdict, "label-mismatch", message, _place(node))
+                    yield RuleProblem("never", "label-mismatch", message, _place(node))
         if node.matching == "on":
             for side in (node.left, node.right):
                 yield from _replaced_by_numbers(side, frozenset(node.labels))
+
+    def _disjoint(self, node: Binary) -> Iterator[RuleProblem]:
+        """Find labels that both sides fix to different values, and conditions that exclude each other."""
+        left, right = fixed_labels(node.left), fixed_labels(node.right)
+        for label in sorted(left.keys() & right.keys()):
+            matched = (label in node.labels) is (node.matching == "on")
+            if matched and left[label] != right[label]:
+                message = (
+                    f"the left side of '{node.operator}' has {label}=\"{left[label]}\" and the right side"
+                    f' {label}="{right[label]}": no series match; use ignoring ({label}), or on with other labels'
+                )
+                yield RuleProblem("never", "label-mismatch", message, _place(node))
+        if node.operator == "and" and not node.matching:
+            (base, values), (other, others) = _kept(node.left, self._range), _kept(node.right, self._range)
+            if render(base) == render(other) and (values[1] < others[0] or others[1] < values[0]):
+                message = f"no value of '{render(base)}' fulfils both conditions"
+                yield RuleProblem("never", "contradiction", message, _place(node))
 
     # Alerts
 
@@ -376,8 +398,40 @@ def _condition(tree: Node) -> Iterator[RuleProblem]:
         for each, _ in walk(tree)
     ):
         selected = [use.selector for use in metric_uses(tree)]
-        if not any(each.metric is None or each.matchers for each in selected):
+        counts = any(isinstance(each, Call) and each.function in _EVENTS for each, _ in walk(tree))
+        # Without a metric it is an alert that is meant to fire for ever, as a heartbeat.
+        if selected and (counts or not any(each.metric is None or each.matchers for each in selected)):
             yield RuleProblem("wrong", "always-fires", "there is no comparison: the alert fires whenever there is data")
+
+
+def _never_true(node: Binary) -> str:
+    """Return why no values fulfil a comparison, whatever the ranges are, or ""."""
+    numbers = [strip(side) for side in (node.left, node.right)]
+    if any(isinstance(side, Number) and isnan(side.value) for side in numbers) and node.operator != "!=":
+        return "a comparison with NaN is never true"
+    same = not node.matching and render(numbers[0]) == render(numbers[1])
+    return "both sides are the same" if same and node.operator in ("!=", "<", ">") else ""
+
+
+def _without_itself(node: Binary) -> Iterator[RuleProblem]:
+    if not node.matching and render(strip(node.left)) == render(strip(node.right)):
+        message = "both sides of 'unless' are the same: there is no result"
+        yield RuleProblem("never", "contradiction", message, _place(node))
+
+
+def _kept(node: Node, value_range_of: Callable[[Node], Range]) -> tuple[Node, Range]:
+    """Return the expression that comparisons with numbers filter, and the range of values that they keep."""
+    base = strip(node)
+    while isinstance(base, Binary) and base.operator in COMPARISONS and isinstance(strip(base.right), Number):
+        base = strip(base.left)
+    return base, value_range_of(node)
+
+
+def _is_constant(node: Node) -> bool:
+    node = strip(node)
+    if isinstance(node, Binary) and node.operator == "or":
+        return _is_constant(node.left) or _is_constant(node.right)
+    return isinstance(node, Call) and node.function == "vector"
 
 
 def _contradictions(node: Selector) -> Iterator[RuleProblem]:
@@ -386,6 +440,10 @@ def _contradictions(node: Selector) -> Iterator[RuleProblem]:
     for matcher in node.matchers:
         by_label.setdefault(matcher.label, []).append(matcher)
     for label, matchers in by_label.items():
+        values = {(matcher.operator, matcher.value) for matcher in matchers}
+        opposite = any(operator == "=~" and ("!~", value) in values for operator, value in values)
+        if opposite or ("!~", ".*") in values:
+            yield RuleProblem("never", "contradiction", f"no value of '{label}' fulfils all conditions", node.place)
         for exact in [each for each in matchers if each.operator == "="]:
             try:
                 contradicted = not all(each.matches(exact.value) for each in matchers)
@@ -397,10 +455,10 @@ def _contradictions(node: Selector) -> Iterator[RuleProblem]:
                 break
 
 
-def _unknown_values(node: Selector, metric: KnownMetric) -> Iterator[RuleProblem]:
+def _unknown_values(node: Selector, values: Mapping[str, frozenset[str]]) -> Iterator[RuleProblem]:
     """Yield conditions that no value of a label fulfils, where all values are known."""
     for matcher in node.matchers:
-        known = metric.label_values.get(matcher.label)
+        known = values.get(matcher.label)
         try:
             fulfilled = known is None or any(map(matcher.matches, known))
         except re.error:

@@ -102,7 +102,9 @@ def _of_aggregation(node: Aggregation, of_selector: Callable[[Selector], LabelSe
         result = labels.without(chosen)
     else:
         may = frozenset(each for each in chosen if not labels.lacks(each))
-        result = LabelSet(labels.present & chosen, may, True)
+        # Of series about which nothing is known, results are taken to have the labels that the author names.
+        present = labels.present & chosen if labels.closed else chosen
+        result = LabelSet(present, may, True)
     if node.operator == "count_values" and isinstance(node.parameter, Text):
         return result.with_label(node.parameter.value)
     return result
@@ -128,3 +130,51 @@ def _of_binary(node: Binary, of_selector: Callable[[Selector], LabelSet]) -> Lab
         chosen = frozenset(node.labels)
         return LabelSet(left.present & chosen, chosen, True)
     return left.without(frozenset(node.labels))
+
+
+def fixed_labels(node: Node) -> dict[str, str]:
+    """Return the labels that all results have with one value, as conditions say."""
+    match node:
+        case Selector():
+            return {
+                matcher.label: matcher.value for matcher in node.matchers if matcher.operator == "=" and matcher.value
+            }
+        case Parentheses() | Negation() | Subquery():
+            return fixed_labels(node.expr)
+        case Call():
+            return _fixed_by_call(node)
+        case Aggregation():
+            fixed = fixed_labels(node.expr)
+            if node.operator in _KEEPS_LABELS:
+                return fixed
+            if node.grouping == "without":
+                return {label: value for label, value in fixed.items() if label not in node.labels}
+            return {label: value for label, value in fixed.items() if label in node.labels}
+        case Binary():
+            return _fixed_by_binary(node)
+        case _:
+            return {}
+
+
+def _fixed_by_call(node: Call) -> dict[str, str]:
+    vector = next((each for each in node.arguments if not is_scalar(each)), None)
+    fixed = {} if vector is None else fixed_labels(vector)
+    if node.function in ("label_replace", "label_join") and isinstance(node.arguments[1], Text):
+        fixed.pop(node.arguments[1].value, None)
+    return fixed
+
+
+def _fixed_by_binary(node: Binary) -> dict[str, str]:
+    if is_scalar(node.left) or is_scalar(node.right):
+        return fixed_labels(node.right if is_scalar(node.left) else node.left)
+    left, right = fixed_labels(node.left), fixed_labels(node.right)
+    if node.operator == "or":
+        return dict(left.items() & right.items())
+    if node.operator in SET_OPERATORS:
+        return left
+    if node.group == "group_right":
+        left, right = right, left
+    if node.group:
+        return {label: value for label, value in left.items() if label not in node.group_labels}
+    kept = set(node.labels) if node.matching == "on" else left.keys() - set(node.labels)
+    return {label: value for label, value in left.items() if label in kept}

@@ -1,6 +1,8 @@
 """Between which values the results of a query lie."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf, isnan
 from typing import TypeAlias
 
@@ -16,7 +18,10 @@ from conch.monitoring.promql import (
     Parentheses,
     Selector,
     Subquery,
+    render,
+    strip,
 )
+from conch.monitoring.rules.label_sets import is_scalar
 
 Range: TypeAlias = tuple[float, float]
 
@@ -24,7 +29,24 @@ _ANY: Range = (-inf, inf)
 _NOT_NEGATIVE: Range = (0, inf)
 _RATES = ("rate", "irate", "increase", "resets", "changes", "count_over_time", "time", "timestamp", "abs", "sqrt")
 _SPREADS = ("stddev", "stdvar", "stddev_over_time", "stdvar_over_time")
-_UNBOUNDED = ("delta", "idelta", "deriv", "predict_linear", "ln", "log2", "log10", "sgn", "exp", "holt_winters")
+_UNBOUNDED = ("delta", "idelta", "deriv", "predict_linear", "ln", "log2", "log10", "exp", "holt_winters")
+_OF_TIME: dict[str, Range] = {
+    "minute": (0, 59),
+    "hour": (0, 23),
+    "day_of_week": (0, 6),
+    "day_of_month": (1, 31),
+    "day_of_year": (1, 366),
+    "days_in_month": (28, 31),
+    "month": (1, 12),
+    "sgn": (-1, 1),
+    "sin": (-1, 1),
+    "cos": (-1, 1),
+}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+# What is used or free of something, and all of it: names that are equal but for these words.
+_PART = re.compile(r"used|free|avail(?:able)?", re.IGNORECASE)
+_WHOLE = re.compile(r"total|size|capacity", re.IGNORECASE)
+_ADDS_UP = ("rate", "irate", "increase", "count_over_time", "sum_over_time")
 _KEEPS = ("avg", "min", "max", "quantile", "topk", "bottomk", "limitk", "any")
 
 
@@ -69,6 +91,8 @@ def never(operator: str, left: Range, right: Range) -> bool:
 
 def _of_call(node: Call, of_selector: Callable[[Selector], Range]) -> Range:
     name = node.function
+    if name in _OF_TIME:
+        return _OF_TIME[name]
     if name in _RATES or name in _SPREADS or not node.arguments:
         return _NOT_NEGATIVE
     if name in ("absent", "absent_over_time", "present_over_time"):
@@ -109,9 +133,25 @@ def _of_binary(node: Binary, of_selector: Callable[[Selector], Range]) -> Range:
     if operator == "or":
         return min(left[0], right[0]), max(left[1], right[1])
     if operator in COMPARISONS:
-        return (0, 1) if node.returns_bool else left
+        if node.returns_bool:
+            return 0, 1
+        if is_scalar(node.left):
+            return _narrowed(_MIRRORED[operator], right, left)
+        return _narrowed(operator, left, right)
     if operator in SET_OPERATORS:
         return left
+    product = strip(node.left)
+    if operator == "/" and isinstance(product, Binary) and product.operator == "*":
+        # 100 * a / b is (100 * a) / b.
+        for number, other in ((product.left, product.right), (product.right, product.left)):
+            if is_scalar(number) and not is_scalar(other):
+                ratio = _of_binary(replace(node, left=other), of_selector)
+                products = [_product(a, b) for a in ratio for b in value_range(number, of_selector)]
+                return min(products), max(products)
+    if operator in ("-", "/") and _same(node.left, node.right):
+        return (0, 0) if operator == "-" else (1, 1)
+    if operator == "/" and left[0] >= 0 and right[0] >= 0 and is_part(node.left, node.right):
+        return 0, 1
     if operator == "+":
         return left[0] + right[0], left[1] + right[1]
     if operator == "-":
@@ -123,6 +163,56 @@ def _of_binary(node: Binary, of_selector: Callable[[Selector], Range]) -> Range:
     if operator in ("/", "%", "^") and left[0] >= 0 and right[0] >= 0:
         return _NOT_NEGATIVE
     return _ANY
+
+
+def is_part(part: Node, whole: Node) -> bool:
+    """Return whether the values of an expression are among those that another one adds up or contains."""
+    part, whole = strip(part), strip(whole)
+    if isinstance(whole, Binary) and whole.operator == "+" and not whole.matching:
+        return _same(part, whole.left) or _same(part, whole.right)
+    if isinstance(part, Binary) and not part.matching:
+        chosen = part.operator in ("and", "unless") or (part.operator in COMPARISONS and not part.returns_bool)
+        return chosen and (_same(part.left, whole) or is_part(part.left, whole))
+    if isinstance(part, Aggregation) and isinstance(whole, Aggregation):
+        alike = (part.operator, part.grouping, part.labels) == (whole.operator, whole.grouping, whole.labels)
+        if not alike or part.operator not in ("sum", "count"):
+            return False
+        return is_part(part.expr, whole.expr) or (part.operator == "count" and _same(part.expr, whole.expr))
+    if isinstance(part, Call) and isinstance(whole, Call):
+        alike = part.function == whole.function in _ADDS_UP and len(part.arguments) == len(whole.arguments) == 1
+        return alike and is_part(part.arguments[0], whole.arguments[0])
+    return isinstance(part, Selector) and isinstance(whole, Selector) and _is_part(part, whole)
+
+
+def _is_part(part: Selector, whole: Selector) -> bool:
+    if (part.range_s, part.offset_s, part.at) != (whole.range_s, whole.offset_s, whole.at):
+        return False
+    if part.alternatives or whole.alternatives or part.metric is None or whole.metric is None:
+        return False
+    matchers = set(part.matchers)
+    if part.metric.endswith("_bucket") and whole.metric == part.metric.removesuffix("_bucket") + "_count":
+        bound = {matcher for matcher in matchers if matcher.label == "le" and matcher.operator == "="}
+        return bool(bound) and set(whole.matchers) <= matchers - bound
+    if not set(whole.matchers) <= matchers:
+        return False
+    if part.metric == whole.metric:
+        return True
+    shorter = _PART.sub("", part.metric), _WHOLE.sub("", whole.metric)
+    return shorter[0] == shorter[1] and part.metric != shorter[0] and whole.metric != shorter[1]
+
+
+def _same(left: Node, right: Node) -> bool:
+    return not is_scalar(left) and render(strip(left)) == render(strip(right))
+
+
+def _narrowed(operator: str, values: Range, limit: Range) -> Range:
+    """Return the values that a comparison keeps."""
+    low, high = values
+    if operator in (">", ">=", "=="):
+        low = max(low, limit[0])
+    if operator in ("<", "<=", "=="):
+        high = min(high, limit[1])
+    return (low, high) if low <= high else values
 
 
 def _product(a: float, b: float) -> float:

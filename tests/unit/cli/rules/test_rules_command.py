@@ -3,11 +3,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from conch.alerts.configuration import DEFAULT_DEDUPLICATE_S
 from conch.cli.rules.command import rules
+from conch.cli.rules.prove_progress import proof_progress
 from conch.monitoring.promql import rule_duration
 from conch.monitoring.rules.documents import rule_file
 from conch.monitoring.rules.groups import rule_groups
@@ -84,11 +86,56 @@ def test_series_of_many_forms_are_found(
     assert (status, alert["verdict"]) == (0, "fires")
 
 
-def test_a_contradiction_of_values_finds_no_series(
+def test_a_contradiction_of_values_never_fires(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, [alert] = proved("- {alert: A, expr: conch_queue_depth > 5 < 3}", tmp_path, capsys)
+    assert (status, alert["verdict"]) == (1, "never fires")
+
+
+def test_without_series_that_fire_it_an_alert_is_not_found(
     promtool: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, [alert] = proved("- {alert: A, expr: conch_queue_depth > 5 < 3}", tmp_path, capsys)
+    status, [alert] = proved("- {alert: A, expr: count(conch_queue_depth) > 100}", tmp_path, capsys)
     assert (status, alert["verdict"]) == (0, "not found")
+
+
+def test_a_division_by_zero_is_not_taken_for_a_witness(
+    promtool: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "- {alert: A, for: 1m, expr: errors / requests > 0.5}\n- {alert: B, for: 1m, expr: node_load1 / (x_up * 0) > 1}"
+    )
+    status, [ratio, infinite] = proved(text, tmp_path, capsys)
+    assert (status, ratio["verdict"], infinite["verdict"]) == (0, "fires", "doubtful")
+    values = {each["series"].partition("{")[0]: each["values"].partition("x")[0] for each in ratio["witness"]}
+    assert float(values["requests"]) != 0
+    assert "division by zero" in infinite["detail"]
+
+
+def test_the_time_of_a_search_is_limited(promtool: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "- {alert: A, for: 1w, expr: count(conch_queue_depth) > 100}"
+    status, [alert] = proved(text, tmp_path, capsys, "--time-limit", "0.02", "--jobs", "1")
+    assert (status, alert["verdict"]) == (0, "not found")
+    assert alert["detail"] == "the search ended after 0.02 s (--time-limit)"
+
+
+def test_metrics_of_a_counter_file_are_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "- {alert: A, for: 5m, expr: DCGM_FI_DEV_FB_TOTAL > 40000}"
+    status, [alert] = proved(text, tmp_path, capsys, "--no-search")
+    assert (status, alert["verdict"]) == (1, "never fires")
+    assert "if your counter file names it, give --metric DCGM_FI_DEV_FB_TOTAL" in alert["problems"][0]["message"]
+    status, [alert] = proved(text, tmp_path, capsys, "--no-search", "--metric", "DCGM_FI_DEV_FB_TOTAL")
+    assert (status, alert["verdict"]) == (0, "not searched")
+
+
+def test_progress_is_a_line_every_few_seconds_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter((0.0, 1.0, 6.0, 6.0, 7.0, 20.0))
+    monkeypatch.setattr("conch.cli.rules.prove_progress.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    with proof_progress(4) as advance:
+        for name in "abcd":
+            advance(name)
+    assert capsys.readouterr().err == "2 of 4 rules proved, b last\n"
 
 
 def test_labels_of_a_scrape_configuration_are_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,7 +308,9 @@ def test_rules_that_prometheus_refuses_are_invalid(
     text: str, faults: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head = "groups:\n- name: g\n  rules:\n"
-    status, [fault, sound] = proved(head + text + "  - {alert: Down, expr: up == 0}\n", tmp_path, capsys, "--no-search")
+    status, [fault, sound] = proved(
+        head + text + "  - {alert: Down, for: 1m, expr: up == 0}\n", tmp_path, capsys, "--no-search"
+    )
     assert (status, fault["verdict"], sound["verdict"]) == (1, "invalid", "not searched")
     messages = [each["message"] for each in fault["problems"]]
     assert messages[0].startswith(f"line {fault['line']}: ")

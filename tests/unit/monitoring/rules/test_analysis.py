@@ -147,7 +147,7 @@ def test_metrics_of_others_are_not_judged() -> None:
     ],
 )
 def test_sound_conditions_are_not_reported(expr: str) -> None:
-    assert problems(expr) == []
+    assert problems(expr, "\n  for: 1m\n") == []
 
 
 def test_the_rules_of_this_project_have_no_problems() -> None:

@@ -95,7 +95,7 @@ FATAL = {
     "time not a number": ("the time when inputs were ready", "answer(key, times=('a', 'b'))"),
     "released unknown": ("no block of shared memory begins at offset 64", "answer(key, released=(64,))"),
     "released negative": ("a released offset", "answer(key, released=(-64,))"),
-    "released object": ("released must be an array", "answer(key, released={'a': 1})"),
+    "released object": ("a released offset must be an array", "answer(key, released={'a': 1})"),
     "answers not a list": ("answers must be an array", "send(34, (), 'abcde', 0, 0)"),
     "answer too short": ("an answer must be an array of 5 items", "executed((key, True))"),
     "key not a number": ("the key of an answer", "executed(([], True, None, None, None))"),

@@ -339,11 +339,16 @@ class _Control(asyncio.Protocol):
         if self._refused:
             return
         try:
-            self._frames.extend(self._decoder.feed(data))
+            frames = self._decoder.feed(data)
         except WireError as error:
             self._refuse(f"malformed IPC message: {error}")
-        if not self._waiting:
-            self._handle()
+            return
+        if len(frames) == 1 and not self._waiting:
+            self._pass_on(*frames[0])
+        elif frames:
+            self._frames.extend(frames)
+            if not self._waiting:
+                self._handle()
 
     def connection_lost(self, _: Exception | None) -> None:
         self._lost = True
@@ -357,19 +362,21 @@ class _Control(asyncio.Protocol):
     def _handle(self) -> None:
         frames, started = self._frames, 0
         while frames:
-            message, payload = frames.popleft()
-            try:
-                self._owner.received(message, payload)
-            except WireError as error:
-                self._refuse(f"malformed IPC message: {error}")
-            except Exception:
-                self._refuse(f"error while handling one of its messages\n{traceback.format_exc()}")
+            self._pass_on(*frames.popleft())
             if frames:
                 now = monotonic_ns()
                 started = started or now
                 if now - started > _MAX_TURN_NS:
                     self._wait()
                     return
+
+    def _pass_on(self, message: Message, payload: memoryview) -> None:
+        try:
+            self._owner.received(message, payload)
+        except WireError as error:
+            self._refuse(f"malformed IPC message: {error}")
+        except Exception:
+            self._refuse(f"error while handling one of its messages\n{traceback.format_exc()}")
 
     def _wait(self) -> None:
         self._waiting = True

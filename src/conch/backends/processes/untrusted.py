@@ -23,7 +23,7 @@ _CODES = {code.value: code for code in Code}
 
 def parse_message(header: bytes, max_values: int) -> Message:
     """Return the message of a header."""
-    if exceeds(header, max_values):
+    if len(header) > max_values and exceeds(header, max_values):
         raise WireError(f"a header of {len(header)} bytes holds more than {max_values} values")
     try:
         message = orjson.loads(header)
@@ -143,7 +143,8 @@ def labels(value: Any) -> Mapping[str, str]:
 
 def check_tensor(title: Any, datatype: Any, shape: Any, size: Any) -> None:
     """Check the description of a tensor: its name and datatype, and that the size is that of the shape."""
-    name(title, "the name of a tensor")
+    if type(title) is not str or len(title) > _MAX_NAME:
+        name(title, "the name of a tensor")
     if type(shape) is not list or len(shape) > MAX_RANK:
         raise WireError(f"the shape of tensor '{title}' must be an array of at most {MAX_RANK} sizes")
     count = 1

@@ -233,10 +233,8 @@ class InFlightRequests:
         self._deliver(answers)
 
     def _release(self, released: Any) -> None:
-        for offset in untrusted.array(released, "released"):
-            untrusted.integer(offset, 0, _MAX_KEY, "a released offset")
-        if released:
-            self._tensors.inputs.free(released)
+        if released != []:
+            self._tensors.inputs.free(untrusted.integers(released, 0, untrusted.MAX_COUNT, "a released offset"))
 
     def _read(self, encoded: Any, payload: memoryview) -> list[_Answer]:
         """Return the answers of a message. Raises WireError."""
@@ -246,7 +244,7 @@ class InFlightRequests:
         for fields in untrusted.array(encoded, "answers"):
             key, final, error, outputs, parameters = untrusted.items(fields, 5, "an answer")
             execution = self._pending.get(untrusted.integer(key, 1, _MAX_KEY, "the key of an answer"))
-            if final is not None:
+            if final is not True and final is not None:
                 untrusted.flag(final, "whether an answer is the last")
             destinations = None if execution is None else execution.request.destinations
             # Also for a request that has ended: dropping the view of an output releases its shared memory.

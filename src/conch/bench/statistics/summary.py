@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from conch.bench.measurement import ClientHealth, Estimate, Level, Measurement
 from conch.bench.records import Chunks, Records, RequestOutcome
-from conch.bench.statistics.diagnosis import Evidence, diagnose
+from conch.bench.statistics.diagnosis import Evidence, by_severity, diagnose
 from conch.bench.statistics.response_figures import response_figures, time_responses
 from conch.bench.statistics.selection import NS, RequestColumns, RunWindow, select
 from conch.bench.statistics.series import per_second
@@ -19,6 +19,7 @@ from conch.bench.statistics.token_figures import (
     TokenCounts,
     chunk_rows,
     count_tokens,
+    grouping_notes,
     has_tokens,
     mean_inter_token_s,
     time_tokens,
@@ -105,7 +106,8 @@ def summarize(
         series=per_second(columns, span[1], tokens, "output_tokens" if settings.has_tokens else "responses"),
     )
     evidence = Evidence(measured, columns, span, settings.is_open_loop, settings.is_load_steady, settings.client)
-    return replace(measured, notes=diagnose(evidence))
+    grouped = grouping_notes(tokens, columns) if counts is not None and tokens is not None else ()
+    return replace(measured, notes=by_severity((*diagnose(evidence), *grouped)))
 
 
 def _tokens(

@@ -2,21 +2,26 @@
 
 Streams carry chunks, and a chunk may carry several tokens or none. Times between chunks are therefore divided by the
 tokens of the chunk that ends them; those of chunks without a token count towards the next chunk. Tokens of the first
-chunk belong to the time to first token.
+chunk belong to the time to first token. Chunks that arrive together, as proxies send them, are one chunk here: the time
+between them is that of the client's reading, not of the server.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.bench.measurement import TokenFigures
+from conch.bench.durations import duration_text
+from conch.bench.measurement import Note, TokenFigures
 from conch.bench.records import Chunks, Records
 from conch.bench.statistics.selection import NS, RequestColumns, RunWindow
 from conch.bench.statistics.time_distribution import time_distribution
 from conch.bench.statistics.time_slices import rate_estimate
 
-_MIN_INTERVAL_S = 1e-9
+_TOGETHER_S = 20e-6  # no model is that quick; events of one segment, or of one TLS read, are
+_MIN_GROUP = 1.5  # tokens, from which a note says so
+_MANY_AT_ONCE = 0.5  # of the answers with several tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,17 @@ def time_tokens(
         by_server = given * np.where(counts.output >= 0, known / given_sum, 1.0)[rows]
     tokens = np.where(given_sum[rows] > 0, by_server, by_text)
     received = (chunks["received_ns"][carries] - window.run_start_ns) * NS
-    return TimedTokens(rows, received, np.nan_to_num(tokens), time_since_previous(rows, received))
+    return _together(rows, received, np.nan_to_num(tokens))
+
+
+def _together(rows: NDArray[np.int64], received_s: NDArray[np.float64], tokens: NDArray[np.float64]) -> TimedTokens:
+    """Join the chunks of a request that arrived together."""
+    gap = time_since_previous(rows, received_s)
+    begins = ~(gap < _TOGETHER_S)  # those without a gap, too
+    starts = np.flatnonzero(begins)
+    joined = np.add.reduceat(tokens, starts) if len(starts) else tokens
+    rows, received_s = rows[starts], received_s[starts]
+    return TimedTokens(rows, received_s, joined, time_since_previous(rows, received_s))
 
 
 def time_since_previous(rows: NDArray[np.int64], received_s: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -134,6 +149,27 @@ def mean_inter_token_s(tokens: TimedTokens, size: int) -> NDArray[np.float64]:
     number = np.bincount(tokens.request[later], tokens.tokens[later], minlength=size)
     mean: NDArray[np.float64] = np.divide(spent, number, out=np.full(size, np.nan), where=number > 0)
     return mean
+
+
+def grouping_notes(tokens: TimedTokens, columns: RequestColumns) -> Iterator[Note]:
+    """Yield notes on tokens that arrived together, whose ITL is a mean over each group."""
+    timed = columns.timed[tokens.request] & (tokens.tokens > 0)
+    if not timed.any():
+        return
+    size = len(columns.timed)
+    groups = np.bincount(tokens.request[timed], minlength=size)
+    number = np.bincount(tokens.request[timed], tokens.tokens[timed], minlength=size)
+    several = number >= 2
+    at_once = float(np.mean(groups[several] == 1)) if several.any() else 0.0
+    if at_once >= _MANY_AT_ONCE:
+        text = f"all tokens of {100 * at_once:.0f} % of the answers came at once: the server or a proxy buffers the"
+        yield Note("grouped-tokens", "warning", f"{text} stream, so TTFT is the time of the whole answer")
+        return
+    gaps = tokens.gap_s[timed & ~np.isnan(tokens.gap_s)]
+    mean = float(tokens.tokens[timed].sum() / groups.sum())
+    if mean >= _MIN_GROUP and len(gaps):
+        text = f"tokens came in groups of {mean:.1f} on average, {duration_text(float(np.median(gaps)))} apart (median)"
+        yield Note("grouped-tokens", "info", f"{text}: ITL is this time divided by the tokens of a group")
 
 
 def token_figures(
@@ -174,7 +210,7 @@ def token_figures(
             (first_s - columns.intended_s)[streamed], columns.done_s[streamed], (start, end), percentiles
         ),
         inter_token=time_distribution(
-            np.maximum(tokens.gap_s[later] / weight, _MIN_INTERVAL_S),
+            tokens.gap_s[later] / weight,
             tokens.received_s[later],
             (start, end),
             percentiles,

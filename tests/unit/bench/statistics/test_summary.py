@@ -145,6 +145,39 @@ def test_tokens_of_chunks_that_the_server_counts_are_taken() -> None:
     assert tokens.inter_token.percentiles["50"].value == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize("apart_s", [0.0, 5e-6], ids=["one read", "TLS records"])
+def test_chunks_that_arrive_together_are_one(apart_s: float) -> None:
+    """Four tokens every 100 ms are 25 ms a token, not 0 three times of four."""
+    records = records_of([0.0], [1.0])
+    parts = [(0.1 * (group + 1) + apart_s * at, 0, 4) for group in range(5) for at in range(4)]
+    result = summarize(records, stream(records, 0, parts, 0), settings_of(2))
+    times = result.tokens.inter_token
+    assert times.percentiles["50"].value == pytest.approx(0.025)
+    assert times.percentiles["99"].value == pytest.approx(0.025)
+    assert result.tokens.output_tokens == 20
+    (note,) = (note for note in result.notes if note.code == "grouped-tokens")
+    assert "in groups of 4.0 on average, 100 ms apart" in note.message
+
+
+def test_a_stream_that_comes_at_once_has_no_inter_token_latency() -> None:
+    records = records_of([0.0, 0.5], [0.4, 0.4])
+    first = stream(records, 0, [(0.4, 0, 4)] * 5, 0)
+    second = stream(records, 1, [(0.4, 0, 4)] * 5, 5)
+    result = summarize(records, np.concatenate((first, second)), settings_of(2))
+    assert result.tokens.inter_token is None
+    assert result.tokens.output_tokens == 10
+    (note,) = (note for note in result.notes if note.code == "grouped-tokens")
+    assert note.severity == "warning"
+    assert "all tokens of 100 % of the answers came at once" in note.message
+
+
+def test_single_tokens_have_no_note() -> None:
+    records = records_of([0.0], [1.0])
+    parts = [(0.1 * (at + 1), 0, 4) for at in range(5)]
+    notes = summarize(records, stream(records, 0, parts, 0), settings_of(2)).notes
+    assert not any(note.code == "grouped-tokens" for note in notes)
+
+
 def test_a_sum_in_the_last_chunk_is_not_the_tokens_of_this_chunk() -> None:
     records = records_of([0.0], [1.0])
     chunks = stream(records, 0, [(0.1, 0, 4), (0.2, 0, 4), (0.3, 4, 8)], 0)

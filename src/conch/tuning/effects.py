@@ -1,7 +1,9 @@
 """What each knob does by itself, and the best compromises of throughput and latency. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import exp, log
+from statistics import median
 
 import numpy as np
 
@@ -46,6 +48,29 @@ def knob_effects(
         for i, (each, value) in enumerate(columns)
         if counts[i]
     )
+
+
+def measured_configurations(trials: Sequence[Trial], current: Mapping[str, Value]) -> list[Trial]:
+    """Return one trial for each configuration and load that was measured in full: the median of its measurements.
+
+    Settings that a trial leaves out are those of the current configuration.
+    """
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.effort >= 1 and {"throughput", "p99"} <= trial.figures.keys():
+            settings = {name: value for name, value in {**current, **trial.settings}.items() if name != "round"}
+            groups.setdefault(repr(sorted(settings.items())), []).append(replace(trial, settings=settings))
+    return [replace(taken[0], figures=_medians(taken)) for taken in groups.values()]
+
+
+def best_compromises(trials: Sequence[Trial], current: Mapping[str, Value]) -> list[Trial]:
+    """Return the configurations that no other one beats in both throughput and P99, by ascending throughput."""
+    return pareto_front(measured_configurations(trials, current), "throughput", "p99")
+
+
+def _medians(trials: Sequence[Trial]) -> dict[str, float]:
+    names = set.intersection(*(set(trial.figures) for trial in trials))
+    return {name: median(trial.figures[name] for trial in trials) for name in sorted(names)}
 
 
 def pareto_front(trials: Sequence[Trial], rising: str, falling: str) -> list[Trial]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
+from conch.bench.targets.server_api import server_name
 from conch.tuning.effects import knob_effects
 from conch.tuning.knobs import LOAD, Document, backend_of, composing_models
 from conch.tuning.outcome import Finalist, TuneOutcome
@@ -123,7 +124,8 @@ class Tuner:
             self._progress.ended = "interrupted"
         except ServerGone as error:
             self._progress.ended = f"the server is gone: {error}"
-        return self._outcome(started_at, f"{server.get('name', '?')} {server.get('version', '?')}")
+        name, version = (str(server.get(field, "?")) for field in ("name", "version"))
+        return self._outcome(started_at, f"{server_name(name, version)} {version}")
 
     # Before the search
 

@@ -11,7 +11,7 @@ from conch.bench.targets.find_metrics import find_metrics
 from conch.bench.targets.http_probe import HttpProbe, NotHttp, speaks_tls
 from conch.bench.targets.kserve_http import KServeHttp
 from conch.bench.targets.openai_api import OpenAiApi
-from conch.bench.targets.server_api import KeyNeeded, ListedModel, ServerApi, ServerIdentity
+from conch.bench.targets.server_api import KeyNeeded, ListedModel, ServerApi, ServerIdentity, server_name
 from conch.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetError, TargetModel
 
 _GRPC = (Protocol.GRPC, Protocol.GRPC_STREAM)
@@ -240,8 +240,7 @@ class _Discovery:
             raise self._not_grpc(failure) from None
         if identity is None:
             raise TargetError(f"{self._address.place} is a gRPC server without KServe's inference service")
-        if identity.name == "triton" and identity.version.startswith("0."):
-            identity = replace(identity, name="conch")  # Triton has KServe v2 from version 2 on
+        identity = replace(identity, name=server_name(identity.name, identity.version))
         rows = api.models()
         name = model or only_model(self._address.place, rows)
         found = api.model(name, version)

@@ -48,6 +48,11 @@ def check_loading(message: str) -> None:
         raise ModelLoading(found[0])
 
 
+def server_name(name: str, version: str) -> str:
+    """Return which server has this identity: Conch says that it is Triton, whose KServe v2 begins with version 2."""
+    return "conch" if name == "triton" and version.startswith("0.") else name
+
+
 class ServerApi(ABC):
     """One API of one server. Methods raise TargetError."""
 

@@ -24,6 +24,9 @@ previous one is restored after any end of the run; --apply keeps the best.
   conch tune detector --knob instances=1:4 --knob backend=onnxruntime,openvino
   conch tune detector --repository models --apply                 writes config.pbtxt; --rollback undoes it
   conch tune -f profile.yml                                       Model Analyzer's configuration
+
+exit status: 0 measured, whether or not something better was found; 1 nothing measured, or the model could not be
+restored; 2 usage; 130 ended by Ctrl-C, with a report of the trials until then
 """
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from math import floor, log10
 
-from conch.tuning.effects import pareto_front
+from conch.tuning.effects import best_compromises, measured_configurations
 from conch.tuning.knobs import LOAD
 from conch.tuning.objective import METRICS
 from conch.tuning.outcome import TuneOutcome
@@ -64,11 +64,11 @@ def page(outcome: TuneOutcome) -> str:
 
 
 def scatter(outcome: TuneOutcome) -> str:
-    """Return an SVG with a dot for each trial, and the front of the best compromises."""
-    known = [t for t in outcome.trials if t.effort >= 1 and {"throughput", "p99"} <= t.figures.keys()]
+    """Return an SVG with a dot for each configuration and load, and the front of the best compromises."""
+    known = measured_configurations(outcome.trials, outcome.current)
     if not known:
         return "<p>No trial succeeded.</p>"
-    front = pareto_front(known, "throughput", "p99")
+    front = best_compromises(outcome.trials, outcome.current)
     highest = max(trial.figures["throughput"] for trial in known) * 1.05
     slowest = max(trial.figures["p99"] for trial in known) * 1e3 * 1.05
 
@@ -95,11 +95,14 @@ def scatter(outcome: TuneOutcome) -> str:
     marks.append(f'<polyline class="line" points="{line}"/>')
     for trial in known:
         x, y = place(trial)
-        kind = "current" if len(trial.settings.keys() - {LOAD, "round"}) == 0 else "front" if trial in front else "dot"
+        own = {name: value for name, value in trial.settings.items() if name != LOAD}
+        is_current = all(name in outcome.current and outcome.current[name] == value for name, value in own.items())
+        kind = "current" if is_current else "front" if trial in front else "dot"
         text = f"{settings_text(trial.settings, outcome.current)}, load {value_text(trial.settings.get(LOAD))}: "
         text += f"{trial.figures['throughput']:.1f}/s, p99 {_ms(trial.figures['p99'])}"
         marks.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(text)}</title></circle>')
-    legend = "blue: best compromises; orange: the current configuration"
+    legend = "line and blue: best compromises; orange: the current configuration; one dot for each configuration and "
+    legend += "load, the median of its measurements"
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(marks)}</svg><p>{legend}</p>'
 
 

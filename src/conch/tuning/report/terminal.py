@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conch.tuning.effects import pareto_front
+from conch.tuning.effects import best_compromises
 from conch.tuning.knobs import LOAD
 from conch.tuning.outcome import TuneOutcome
 from conch.tuning.report.wording import (
@@ -90,8 +90,7 @@ def _print_effects(outcome: TuneOutcome, console: Console) -> None:
 
 
 def _print_front(outcome: TuneOutcome, console: Console) -> None:
-    searched = [trial for trial in outcome.trials if trial.purpose == "search" and trial.effort >= 1]
-    front = pareto_front(searched, "throughput", "p99")
+    front = best_compromises(outcome.trials, outcome.current)
     if not front:
         return
     table = _table("best compromises", "load", "throughput", "p99")

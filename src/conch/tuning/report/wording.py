@@ -9,6 +9,7 @@ from conch.tuning.space import Value
 from conch.tuning.trials.comparison import Gain
 
 CURRENT = "current"
+_MAX_SPREAD = 4  # of the bounds of an interval that is printed: beyond it, two rounds differ more than configurations
 COLUMNS = ("throughput", "p50", "p99", "goodput", "output_tokens", "ttft_p99", "cpu_memory", "gpu_memory")
 
 
@@ -33,10 +34,19 @@ def value_text(value: Value) -> str:
 
 
 def gain_text(gain: Gain) -> str:
-    """Return a gain with its interval: +23.1 % (+19.2 … +27.3)."""
-    if gain.low is None or gain.high is None:
-        return f"{gain.ratio - 1:+.1%}".replace("%", " %") if gain.ratio else "not comparable"
+    """Return a gain with its interval, if the rounds suffice for one: +23.1 % (+19.2 … +27.3)."""
+    if not gain.ratio:
+        return "not comparable"
+    if _is_vague(gain):
+        return f"{(gain.ratio - 1) * 100:+.1f} % (too few rounds)"
+    assert gain.low is not None
+    assert gain.high is not None
     return f"{(gain.ratio - 1) * 100:+.1f} % ({(gain.low - 1) * 100:+.1f} … {(gain.high - 1) * 100:+.1f})"
+
+
+def _is_vague(gain: Gain) -> bool:
+    """Return whether the rounds say nothing of a gain: without an interval, or with bounds that are far apart."""
+    return gain.low is None or gain.high is None or gain.high > _MAX_SPREAD * gain.low
 
 
 def verdict(outcome: TuneOutcome) -> str:
@@ -54,6 +64,8 @@ def verdict(outcome: TuneOutcome) -> str:
     current = outcome.finalist(CURRENT)
     if current is not None and not current.feasible and not any(gain.feasible for gain in outcome.gains):
         return "no configuration that was measured meets the constraints"
+    if any(gain.feasible and gain.ratio > 1 and _is_vague(gain) for gain in outcome.gains):
+        return "no configuration is shown to be better than the current one: too few rounds, --rounds sets more"
     return "no configuration is shown to be better than the current one"
 
 

@@ -4,12 +4,12 @@ from io import StringIO
 
 from rich.console import Console
 
-from conch.tuning.effects import knob_effects, pareto_front
+from conch.tuning.effects import best_compromises, knob_effects, pareto_front
 from conch.tuning.outcome import Finalist, TuneOutcome
 from conch.tuning.report.document import to_json
 from conch.tuning.report.page import page
 from conch.tuning.report.terminal import print_outcome
-from conch.tuning.report.wording import verdict
+from conch.tuning.report.wording import gain_text, verdict
 from conch.tuning.space import Dimension, Space
 from conch.tuning.state.trial_log import Trial
 from conch.tuning.trials.comparison import Gain
@@ -54,6 +54,33 @@ def test_effects_separate_knobs_that_were_changed_together() -> None:
     effects = {(each.knob, each.value): each for each in knob_effects(SPACE, unbalanced, {}, ("throughput",))}
     assert 1.35 < effects["instances", 2].ratios["throughput"] < 1.65
     assert 1.8 < effects["load", 8].ratios["throughput"] < 2.2
+
+
+def test_terminal_and_page_have_the_same_compromises() -> None:
+    """The finals of the current configuration, and repeated trials, count once: with their median."""
+    finals = [Trial({"load": 8, "round": n}, 1.0, TRIALS[2].figures | {"p99": 0.001}, purpose="final") for n in (1,)]
+    outcome = replace(OUTCOME, current={"load": 1, "instances": 1}, trials=(*OUTCOME.trials, *finals, TRIALS[2]))
+    console = Console(file=StringIO(), width=100)
+    print_outcome(outcome, console)
+    printed = console.file.getvalue().partition("best compromises")[2].partition("trials measured")[0]  # type: ignore[attr-defined]
+    drawn = page(outcome)
+    assert drawn.count('<circle class="front"') + drawn.count('<circle class="current"') >= 2
+    front = best_compromises(outcome.trials, outcome.current)
+    assert [trial.settings["load"] for trial in front] == [1, 8]
+    assert "50/s" in printed
+    assert "150/s" in printed
+    assert "100/s" not in printed
+    points = drawn.partition('<polyline class="line" points="')[2].partition('"')[0].split()
+    assert len(points) == len(front)
+
+
+def test_an_interval_of_too_few_rounds_is_not_printed() -> None:
+    vague = Gain("A", 1.1, 0.003, 164.1, feasible=True)
+    assert gain_text(vague) == "+10.0 % (too few rounds)"
+    assert gain_text(Gain("A", 1.1, None, None, feasible=True)) == "+10.0 % (too few rounds)"
+    assert gain_text(Gain("A", 1.1, 1.05, 1.15, feasible=True)) == "+10.0 % (+5.0 … +15.0)"
+    undecided = replace(OUTCOME, winner=None, gains=(vague,))
+    assert "too few rounds, --rounds sets more" in verdict(undecided)
 
 
 def test_the_front_has_what_nothing_beats() -> None:

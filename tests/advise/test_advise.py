@@ -163,3 +163,37 @@ def test_what_cannot_be_measured_is_refused(models: Path) -> None:
     assert "it needs a unit" in printed
     _, printed = run(["classifier.onnx", "--machine", LAPTOP, "--measure", "3m"], models)
     assert "omit --machine" in printed
+
+
+def test_a_repository_with_tree_models_is_advised(models: Path) -> None:
+    """A tree model and one whose files no rule reads keep their configuration; they do not stop the advice."""
+    repository = models / "mixed"
+    for name, backend, file in (("forest", "fil", "xgboost.json"), ("echo", "identity", "")):
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(f'backend: "{backend}"\n')
+        if file:
+            (repository / name / "1" / file).write_text('{"learner": {}}')
+    (repository / "classifier" / "1").mkdir(parents=True)
+    (repository / "classifier" / "1" / "model.onnx").write_bytes((models / "classifier.onnx").read_bytes())
+    status, printed = run(["mixed", "--machine", LAPTOP], models)
+    assert status == 0
+    assert "forest (tree model): fil" in printed
+    assert "echo (other): as configured" in printed
+    assert "nothing is advised for 'echo' (identity), 'forest' (fil)" in printed
+
+
+def test_torch_export_is_not_torchscript(models: Path) -> None:
+    (models / "net.pt2").write_bytes(b"PK")
+    status, printed = run(["net.pt2", "--machine", LAPTOP, "--write", "written"], models)
+    assert status == 0
+    assert "net (torch.export): pytorch" in printed
+    assert (models / "written" / "net" / "1" / "model.pt2").is_file()
+
+
+def test_longer_requests_than_the_typical_one_are_accepted(models: Path) -> None:
+    demand = ("--prompt-tokens", "128", "--output-tokens", "128")
+    _, printed = run(["qwen2.5-7b-q4.gguf", "--machine", LAPTOP, "--concurrency", "2", *demand], models)
+    assert "longest sequence 4096 [from the file: the model's context; the machine is sized for 256 tokens]" in printed
+    assert '"max_model_len": 4096' in printed
+    _, printed = run(["qwen2.5-3b-instruct", "--machine", "1×T4 8.5GiB, 8 cores, 64GiB", *demand], models)
+    assert "[rule of thumb: what the KV cache holds of the model's context of 32768; sized for 256 tokens]" in printed

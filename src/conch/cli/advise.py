@@ -75,6 +75,7 @@ def _advise(given: Namespace) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser(
         "conch advise",
+        epilog="exit status: 0 advised; 1 nothing fits, or a target is impossible; 2 usage",
         description="Recommend an engine or backend, a repository layout, GPUs and instances for models, with reasons "
         "and the source of each number.",
     )

@@ -9,7 +9,9 @@ from conch.tuning.advisor.conditions import Situation
 from conch.tuning.advisor.decide import AdviceDecision, decide
 from conch.tuning.advisor.ensemble import NotConnectable, PipelineEnsemble, plan_ensemble
 from conch.tuning.advisor.facts import (
+    CONFIGURED_FORMS,
     GIB,
+    TORCH_FORMS,
     AdvisedFigure,
     Demand,
     Failure,
@@ -19,7 +21,7 @@ from conch.tuning.advisor.facts import (
     ModelForm,
     size_text,
 )
-from conch.tuning.advisor.language import UTILIZATION, LanguagePlan, plan_language
+from conch.tuning.advisor.language import UTILIZATION, LanguagePlan, length_limit, plan_language
 from conch.tuning.advisor.rules import BACKEND_RULES, LAYOUT_RULES, AdvisedBackend
 
 # Cores of one Python stage: 4 stages were best on 16 cores in a published detection pipeline.
@@ -116,6 +118,7 @@ def _situation(model: ModelFacts, models: Sequence[ModelFacts], machine: Machine
         is_pipeline=demand.is_pipeline,
         has_onnxruntime=model.backend.startswith("onnxruntime"),
         has_openvino=model.backend == "openvino",
+        has_backend=bool(model.backend),
     )
 
 
@@ -147,7 +150,7 @@ def _language_plans(models: Sequence[ModelFacts], machine: MachineFacts, demand:
 
 def _beside(models: Sequence[ModelFacts]) -> int:
     """Return the bytes that models without a GPU for themselves need on one."""
-    on_gpu = [model.size for model in models if model.form in (ModelForm.ONNX, ModelForm.TORCH, ModelForm.PLAN)]
+    on_gpu = [model.size for model in models if model.form in (ModelForm.ONNX, *TORCH_FORMS, ModelForm.PLAN)]
     return sum(_ACTIVATIONS * size for size in on_gpu) + (_CUDA_BYTES if on_gpu else 0)
 
 
@@ -170,7 +173,7 @@ def _of_plan(
         precision=f"{model.precision} as stored",
         gpus=gpus,
         language=plan,
-        length=plan.length,
+        length=plan.limit,
         figures=plan.figures,
     )
 
@@ -202,14 +205,18 @@ def _on_cpu(
         _check_bound(model, "itl", token, demand, f"{model.size / GIB:.1f} GiB at {machine.bandwidth / 1e9:g} GB/s")
         detail = f"weights ÷ {machine.bandwidth / 1e9:g} GB/s, stated: a lower bound, not a forecast"
         figures.append(AdvisedFigure("itl", f"≥ {duration_text(token)}", FigureSource.RULE, detail))
+    cache_gib = max(ceil(cache / GIB), 1)
+    held = int(cache_gib * GIB / model.kv_bytes_per_token) if model.kv_bytes_per_token else length
+    limit = length_limit(model, length, held)
+    figures.append(limit)
     return ModelAdvice(
         model=model,
         decision=decision,
         backend=backend,
         precision=f"{model.precision} as stored",
         threads=machine.cores,
-        cache_gib=max(ceil(cache / GIB), 1),
-        length=length,
+        cache_gib=cache_gib,
+        length=int(limit.text),
         figures=tuple(figures),
     )
 
@@ -235,7 +242,7 @@ def _tensor_model(
     """Advise the instances and threads of a model that is not a language model."""
     batch = _MAX_BATCH_SIZE if model.is_batchable else 0
     base = ModelAdvice(model=model, decision=decision, backend=backend)
-    if backend is AdvisedBackend.ENSEMBLE or model.form is ModelForm.OTHER:
+    if model.form in CONFIGURED_FORMS:
         return base
     size = AdvisedFigure("file", size_text(model.size), FigureSource.FILE)
     if backend is AdvisedBackend.PYTHON:
@@ -287,7 +294,8 @@ def _notes(models: Sequence[ModelAdvice], machine: MachineFacts, free: int) -> l
         notes.append(f"{free} of {machine.gpus.count if machine.gpus else 0} GPUs stay free")
     if any(each.backend in (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO) for each in models):
         notes.append("latency of the models other than language models: unknown without a measurement")
-    if any(each.model.form is ModelForm.OTHER for each in models):
-        names = ", ".join(f"'{each.model.name}'" for each in models if each.model.form is ModelForm.OTHER)
-        notes.append(f"no model file is readable for {names}: the configuration stays as it is")
+    kept = [each.model for each in models if each.model.form in (ModelForm.OTHER, ModelForm.TREES)]
+    if kept:
+        names = ", ".join(f"'{model.name}' ({model.backend or AdvisedBackend.FIL})" for model in kept)
+        notes.append(f"nothing is advised for {names}: the configuration stays as it is; conch tune measures it")
     return notes

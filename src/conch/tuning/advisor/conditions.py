@@ -22,6 +22,7 @@ class Situation:
     is_pipeline: bool
     has_onnxruntime: bool  # in its configuration
     has_openvino: bool
+    has_backend: bool
 
 
 Flag: TypeAlias = Literal[
@@ -33,6 +34,7 @@ Flag: TypeAlias = Literal[
     "is_pipeline",
     "has_onnxruntime",
     "has_openvino",
+    "has_backend",
 ]
 Count: TypeAlias = Literal["models", "languages", "tensors"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.tuning.advisor.advice import Advice, ModelAdvice
-from conch.tuning.advisor.facts import Failure, ModelForm
+from conch.tuning.advisor.facts import CONFIGURED_FORMS, Failure, ModelForm
 from conch.tuning.advisor.rules import AdvisedBackend
 from conch.tuning.pbtxt_edit import edit_pbtxt
 
@@ -18,6 +18,7 @@ _FILENAMES = {
     ModelForm.ONNX: "model.onnx",
     ModelForm.IR: "model.xml",
     ModelForm.TORCH: "model.pt",
+    ModelForm.TORCH_EXPORT: "model.pt2",
     ModelForm.PLAN: "model.plan",
 }
 _QUEUE_DELAY_US = 100
@@ -143,7 +144,7 @@ def _pbtxt(advised: ModelAdvice) -> str:
 def _changed(advised: ModelAdvice, folder: Path) -> str | None:
     """Return the model's configuration with other instances; None without a configuration or a change."""
     config = folder / "config.pbtxt"
-    if not config.is_file() or advised.backend is AdvisedBackend.ENSEMBLE or advised.model.form is ModelForm.OTHER:
+    if not config.is_file() or advised.model.form in CONFIGURED_FORMS:
         return None
     before = config.read_text(encoding="utf-8")
     group = _instance_group(advised)

@@ -16,7 +16,7 @@ from conch.errors import ConchError
 from conch.tuning.advisor.advice import Advice, ModelAdvice
 from conch.tuning.advisor.configuration import write_repository
 from conch.tuning.advisor.decide import MEASURED, AdviceDecision, Reason
-from conch.tuning.advisor.facts import AdvisedFigure, Demand, Failure, FigureSource, ModelForm
+from conch.tuning.advisor.facts import CONFIGURED_FORMS, AdvisedFigure, Demand, Failure, FigureSource, ModelForm
 from conch.tuning.advisor.rules import AdvisedBackend
 from conch.tuning.repository_client import ServerAccess, ServerUnreachable
 from conch.tuning.settings import TrialSettings
@@ -73,7 +73,7 @@ def measure(advice: Advice, alternatives: Sequence[ModelAdvice], budget_s: float
 def _candidates(advised: ModelAdvice) -> list[ModelAdvice]:
     """Return what can serve a model on CPUs. Raises Failure for one that is not measured."""
     model = advised.model
-    if model.is_language or advised.gpus or model.form in (ModelForm.ENSEMBLE, ModelForm.OTHER):
+    if model.is_language or advised.gpus or model.form in CONFIGURED_FORMS:
         raise Failure(f"--measure compares forms of a tensor model on CPUs, which '{model.name}' is not")
     if model.form is ModelForm.ONNX and model.folder is None:
         return [replace(advised, backend=each) for each in _ONNX_BACKENDS]

@@ -28,13 +28,18 @@ class ModelForm(StrEnum):
     ONNX = "ONNX"
     IR = "OpenVINO IR"
     TORCH = "TorchScript"
+    TORCH_EXPORT = "torch.export"
     PLAN = "TensorRT plan"
     PYTHON = "Python code"
+    TREES = "tree model"
     IR_LANGUAGE = "language model in OpenVINO IR"
     ENSEMBLE = "ensemble"
     OTHER = "other"
 
 
+# What keeps the configuration that it has.
+CONFIGURED_FORMS = frozenset({ModelForm.ENSEMBLE, ModelForm.TREES, ModelForm.OTHER})
+TORCH_FORMS = (ModelForm.TORCH, ModelForm.TORCH_EXPORT)
 LANGUAGE_FORMS = frozenset({ModelForm.CHECKPOINT, ModelForm.GGUF, ModelForm.IR_LANGUAGE})
 
 

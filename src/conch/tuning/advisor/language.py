@@ -19,11 +19,12 @@ _QUANTIZATIONS = ("fp8", "awq")
 
 @dataclass(frozen=True, slots=True)
 class LanguagePlan:
-    """The GPUs of one language model. `length` is the tokens of a sequence."""
+    """The GPUs of one language model. `length` is the tokens of a typical sequence, `limit` of the longest one."""
 
     split: Split
     replicas: int
     length: int
+    limit: int
     utilization: float
     figures: tuple[AdvisedFigure, ...]
 
@@ -61,7 +62,24 @@ def plan_language(model: ModelFacts, gpus: GpuFacts, demand: Demand, utilization
             "lower --load, --concurrency or the tokens, or add GPUs"
         )
     split, replicas = min(held, key=lambda each: (each[0].gpus * each[1], each[0].gpus, each[0].pipeline))
-    return LanguagePlan(split, replicas, length, utilization, tuple(_figures(checkpoint, split, gpus, demand, length)))
+    limit = length_limit(model, length, split.tokens)
+    figures = (*_figures(checkpoint, split, gpus, demand, length), limit)
+    return LanguagePlan(split, replicas, length, int(limit.text), utilization, figures)
+
+
+def length_limit(model: ModelFacts, length: int, held: int) -> AdvisedFigure:
+    """Return the longest sequence to accept, where the KV cache holds `held` tokens.
+
+    `length` sizes the machine: it is what requests have on average, and longer ones must not be refused.
+    """
+    name = "longest sequence"
+    if not model.context:
+        return AdvisedFigure(name, str(length), FigureSource.STATED, "the tokens asked for; the context is unknown")
+    if model.context <= max(held, length):
+        detail = f"the model's context; the machine is sized for {length} tokens"
+        return AdvisedFigure(name, str(model.context), FigureSource.FILE, detail)
+    detail = f"what the KV cache holds of the model's context of {model.context}; sized for {length} tokens"
+    return AdvisedFigure(name, str(max(held, length)), FigureSource.RULE, detail)
 
 
 def fastest_token(checkpoint: Checkpoint, split: Split, gpus: GpuFacts) -> float:

@@ -21,13 +21,14 @@ _FORMS = {
     ".onnx": ModelForm.ONNX,
     ".xml": ModelForm.IR,
     ".pt": ModelForm.TORCH,
-    ".pt2": ModelForm.TORCH,
+    ".pt2": ModelForm.TORCH_EXPORT,
     ".plan": ModelForm.PLAN,
     ".py": ModelForm.PYTHON,
 }
+_TREE_FILES = ("xgboost.model", "xgboost.json", "xgboost.ubj", "model.txt", "checkpoint.tl")  # of the fil backend
 _DATATYPES = {"TYPE_STRING": "BYTES"}  # others have the same name on the wire
 _VALID = (
-    "expected the folder of a checkpoint with config.json, a .gguf, .onnx, .xml, .pt, .plan or .py file, or a "
+    "expected the folder of a checkpoint with config.json, a .gguf, .onnx, .xml, .pt, .pt2, .plan or .py file, or a "
     "repository of models with config.pbtxt"
 )
 
@@ -186,6 +187,13 @@ def _entry(folder: Path) -> ModelFacts:
     if known and known[0].suffix in _FORMS and known[0].is_file():
         facts = _file(known[0], folder.name, folder, backend)
         return replace(facts, version=int(version.name), declared=_declared(document))
+    trees = [each for each in names if each.name in _TREE_FILES]
+    if trees or backend == "fil":
+        size = trees[0].stat().st_size if trees else 0
+        path = trees[0] if trees else folder
+        return ModelFacts(
+            name=folder.name, path=path, form=ModelForm.TREES, size=size, folder=folder, backend=backend or "fil"
+        )
     return ModelFacts(name=folder.name, path=folder, form=ModelForm.OTHER, size=0, folder=folder, backend=backend)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from conch.tuning.advisor.conditions import Condition, CountFrom, Every, FormIn, Is, Not
-from conch.tuning.advisor.facts import FigureSource, ModelForm
+from conch.tuning.advisor.facts import TORCH_FORMS, FigureSource, ModelForm
 
 
 class AdvisedBackend(StrEnum):
@@ -23,6 +23,8 @@ class AdvisedBackend(StrEnum):
     TENSORRT = "tensorrt"
     PYTHON = "python"
     ENSEMBLE = "ensemble"
+    FIL = "fil"
+    CONFIGURED = "as configured"
 
 
 class Layout(StrEnum):
@@ -162,9 +164,19 @@ BACKEND_RULES: tuple[AdviceRule, ...] = (
     AdviceRule("ir", _IR, AdvisedBackend.OPENVINO, "the only backend for OpenVINO IR", FigureSource.FILE),
     AdviceRule(
         "torch",
-        FormIn((ModelForm.TORCH,)),
+        FormIn(TORCH_FORMS),
         AdvisedBackend.PYTORCH,
-        "the only backend for TorchScript",
+        "the only backend for TorchScript and torch.export",
+        FigureSource.FILE,
+    ),
+    AdviceRule(
+        "trees", FormIn((ModelForm.TREES,)), AdvisedBackend.FIL, "the only backend for tree models", FigureSource.FILE
+    ),
+    AdviceRule(
+        "configured",
+        Every((FormIn((ModelForm.OTHER,)), Is("has_backend"))),
+        AdvisedBackend.CONFIGURED,
+        "its config.pbtxt names the backend",
         FigureSource.FILE,
     ),
     AdviceRule("plan", _PLAN, AdvisedBackend.TENSORRT, "the only backend for TensorRT plans", FigureSource.FILE),

@@ -20,8 +20,8 @@ from conch.bench.statistics.time_distribution import time_distribution
 from conch.bench.statistics.time_slices import rate_estimate
 
 _TOGETHER_S = 20e-6  # no model is that quick; events of one segment, or of one TLS read, are
-_MIN_GROUP = 1.5  # tokens, from which a note says so
-_MANY_AT_ONCE = 0.5  # of the answers with several tokens
+_GROUP_TOKENS = 1.5  # tokens, from which a note says so
+_BUFFERED_SHARE = 0.5  # of the answers with several tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +161,13 @@ def grouping_notes(tokens: TimedTokens, columns: RequestColumns) -> Iterator[Not
     number = np.bincount(tokens.request[timed], tokens.tokens[timed], minlength=size)
     several = number >= 2
     at_once = float(np.mean(groups[several] == 1)) if several.any() else 0.0
-    if at_once >= _MANY_AT_ONCE:
+    if at_once >= _BUFFERED_SHARE:
         text = f"all tokens of {100 * at_once:.0f} % of the answers came at once: the server or a proxy buffers the"
         yield Note("grouped-tokens", "warning", f"{text} stream, so TTFT is the time of the whole answer")
         return
     gaps = tokens.gap_s[timed & ~np.isnan(tokens.gap_s)]
     mean = float(tokens.tokens[timed].sum() / groups.sum())
-    if mean >= _MIN_GROUP and len(gaps):
+    if mean >= _GROUP_TOKENS and len(gaps):
         text = f"tokens came in groups of {mean:.1f} on average, {duration_text(float(np.median(gaps)))} apart (median)"
         yield Note("grouped-tokens", "info", f"{text}: ITL is this time divided by the tokens of a group")
 

@@ -152,6 +152,19 @@ def test_a_counter_file_selects_and_names() -> None:
     }
 
 
+@pytest.mark.parametrize("names", [None, "legacy", "4.7", "both"])
+def test_types_and_help_of_a_counter_file_stay_with_any_names(names: DcgmNames | None) -> None:
+    text = "DCGM_FI_DEV_SM_CLOCK, counter, what the file says\nDCGM_FI_DEV_POWER_VIOLATION, gauge, another text"
+    view = DcgmView(names, "", parse_counters(text, "file"))
+    families = [family for family in view.families([ALL], {}) if family.points]
+    assert len(families) == (3 if names == "both" else 2)
+    for family in families:
+        is_clock = "CLOCK" in family.name
+        assert (family.kind, family.help) == (
+            ("counter", "what the file says") if is_clock else ("gauge", "another text")
+        )
+
+
 def test_without_names_legacy_ones_are_exposed() -> None:
     assert exposed(None, [ALL]) == exposed("legacy", [ALL])
 

@@ -1,12 +1,12 @@
 """GPU metrics under DCGM's names, from samples of the NVIDIA collector."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from conch.accelerators.base import DeviceIdentity, DeviceSample, VendorSample
 from conch.accelerators.families import Containers, container_labels
-from conch.accelerators.nvidia.counter_file import CounterFile
+from conch.accelerators.nvidia.counter_file import Counter, CounterFile
 from conch.metric_catalog.dcgm import CURRENT_LABELS, DCGM_FIELDS, LEGACY_LABELS, DcgmField
 from conch.metric_catalog.metric import MetricDefinition
 from conch.observability.metrics.exposition import Family, Point
@@ -30,8 +30,8 @@ class _Exposed:
 class DcgmView:
     """Turns samples into families with DCGM's names, units and labels.
 
-    `hostname` is the value of the label, "" for no such label. With `counters`, names and help are those of the file,
-    unless `names` is given too.
+    `hostname` is the value of the label, "" for no such label. With `counters`, names, types and help are those of the
+    file; `names` chooses other names for its fields.
     """
 
     def __init__(self, names: DcgmNames | None, hostname: str, counters: CounterFile | None = None) -> None:
@@ -71,15 +71,22 @@ def _exposed(names: DcgmNames | None, counters: CounterFile | None) -> Iterator[
                 counter.field, counter.metric, legacy=counter.metric.name == counter.field.legacy.name, both=False
             )
         return
-    chosen = {counter.field.legacy.name for counter in counters.counters} if counters is not None else None
+    chosen = {counter.field.legacy.name: counter for counter in counters.counters} if counters is not None else None
     legacy, current = names != "4.7", names in ("4.7", "both")
     for field in DCGM_FIELDS:
-        wanted = None if chosen is None else field.legacy.name in chosen
+        found = None if chosen is None else chosen.get(field.legacy.name)
+        if chosen is not None and found is None:
+            continue
         same = field.legacy is field.current
-        if legacy and (field.legacy_default if wanted is None else wanted):
-            yield _of(field, field.legacy, legacy=True, both=same and current)
-        if current and not (same and legacy) and (field.current_default if wanted is None else wanted):
-            yield _of(field, field.current, legacy=False, both=False)
+        if legacy and (field.legacy_default or found is not None):
+            yield _of(field, _described(field.legacy, found), legacy=True, both=same and current)
+        if current and not (same and legacy) and (field.current_default or found is not None):
+            yield _of(field, _described(field.current, found), legacy=False, both=False)
+
+
+def _described(metric: MetricDefinition, counter: Counter | None) -> MetricDefinition:
+    """Return the metric with the type and the help of a counter file."""
+    return metric if counter is None else replace(metric, kind=counter.metric.kind, help=counter.metric.help)
 
 
 def _of(field: DcgmField, metric: MetricDefinition, *, legacy: bool, both: bool) -> _Exposed:

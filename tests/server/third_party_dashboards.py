@@ -62,7 +62,6 @@ DASHBOARDS: dict[str, tuple[ForeignPanel, ...]] = {
         ForeignPanel(
             "Max Generation Token in Sequence Group",
             ("vllm:request_max_num_generation_tokens_sum",),
-            "the metric is not implemented",
         ),
     ),
 }

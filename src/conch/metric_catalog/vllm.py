@@ -3,8 +3,15 @@
 Triton's metrics apply to these models too; their queue duration is the time to the first token. Some times start when
 the engine schedules a request first: those of queue, prefill and inference. They are measured for finished requests if
 the engine reports that moment: `openvino_genai` and `scripted` always do, `vllm` does unless `disable_log_stats` is set
-in `model.json`. vLLM's other metrics (LoRA requests, multi-modal caches, speculative decoding, transfers of the KV
-cache) are not implemented. The label `engine` is always `0`.
+in `model.json`. The label `engine` is always `0`.
+
+vLLM 0.32 also exports metrics that are not implemented: iterations, preemptions and computed tokens per request
+(`iteration_tokens_total`, `request_num_preemptions`, `request_prefill_kv_computed_tokens`), waiting requests and cached
+tokens by reason or source (`…_by_reason`, `…_by_source`, `…_by_stage`), admission (`admission_rejections`,
+`watermark_requests`, `corrupted_requests`), LoRA (`lora_requests_info`), and those of caches and transfers
+(`external_prefix_cache_…`, `mm_cache_…`, `kv_block_…`, `kv_offload_…`, `nixl_…`, `mooncake_…`, `hisparse_…`),
+speculative decoding (`spec_decode_…`), diffusion (`diffusion_…`), estimated work (`estimated_…`), sleep and weight
+updates (`sleep_mode_…`, `rl_…`), tool calls and WebSockets (`tool_call_parser_…`, `websocket_…`).
 """
 
 from functools import partial
@@ -78,5 +85,8 @@ INFERENCE_TIME = _SECONDS(
 DECODE_TIME = _SECONDS("vllm:request_decode_time_seconds", help="Seconds from a request's first token to its last.")
 PROMPT_LENGTH = _LENGTH("vllm:request_prompt_tokens", help="Tokens of a request's prompt.")
 GENERATION_LENGTH = _LENGTH("vllm:request_generation_tokens", help="Generated tokens of a request.")
+LONGEST_GENERATION = _LENGTH(
+    "vllm:request_max_num_generation_tokens", help="Generated tokens of the longest sequence of a request."
+)
 REQUESTED_N = _OF_MODEL("vllm:request_params_n", "histogram", "Requested sequences (n).")
 REQUESTED_MAX_TOKENS = _LENGTH("vllm:request_params_max_tokens", help="Requested max_tokens.")

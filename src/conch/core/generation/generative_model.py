@@ -215,7 +215,7 @@ class GenerativeModel(ServedModel):
 class _LiveRequest:
     """An admitted request: the `Generation` that its caller gets."""
 
-    __slots__ = ("_deliver", "_model", "finished", "generation", "last_token", "request")
+    __slots__ = ("_deliver", "_lengths", "_model", "finished", "generation", "last_token", "request")
 
     def __init__(self, model: GenerativeModel, request: GenerationRequest, on_deltas: DeltaCallback) -> None:
         self.request = request
@@ -224,6 +224,7 @@ class _LiveRequest:
         self.finished: list[FinishReason] = []  # one for each sequence that has ended
         self._model: GenerativeModel | None = model
         self._deliver = on_deltas
+        self._lengths = [0] * request.params.n if request.params.n > 1 else []  # tokens of each sequence, of several
 
     def on_deltas(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
         """Count what the engine generates, and deliver it to the caller."""
@@ -243,6 +244,8 @@ class _LiveRequest:
             tokens = 0
             for delta in deltas:
                 tokens += len(delta.token_ids)
+                if self._lengths and 0 <= delta.index < len(self._lengths):
+                    self._lengths[delta.index] += len(delta.token_ids)
                 if delta.finish_reason is not None:
                     self.finished.append(delta.finish_reason)
             model.stats.generation_tokens += tokens
@@ -254,7 +257,8 @@ class _LiveRequest:
             if isinstance(end, Usage) and self.request.meter is not None:
                 self.request.meter.add_tokens(end.prompt_tokens, self.request.timeline.done)
             if isinstance(end, Usage) and not self.request.prompt_only:
-                model.stats.ended(self.request.timeline, end, self.finished, self.request.params)
+                longest = max(self._lengths, default=end.completion_tokens)
+                model.stats.ended(self.request.timeline, end, self.finished, self.request.params, longest)
             elif isinstance(end, Cancelled):
                 model.stats.aborted(self.finished, self.request.params.n)
             self.generation = None

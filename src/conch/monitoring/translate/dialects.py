@@ -128,7 +128,6 @@ def _token_usage(token_type: str, suffix: str = "") -> DialectSeries:
 
 
 _ONLY_VLLM: tuple[tuple[Kind, str], ...] = (
-    ("histogram", "request_max_num_generation_tokens"),
     ("histogram", "iteration_tokens_total"),
     ("gauge", "lora_requests_info"),
 )
@@ -162,6 +161,7 @@ _LANGUAGE_MODELS = (
     _vllm(vllm.INFERENCE_TIME),
     _vllm(vllm.PROMPT_LENGTH, otel=_token_usage("input")),
     _vllm(vllm.GENERATION_LENGTH, otel=_token_usage("output")),
+    _vllm(vllm.LONGEST_GENERATION),
     _vllm(vllm.REQUESTED_N),
     _vllm(vllm.REQUESTED_MAX_TOKENS),
     # Metrics of vLLM that Conch does not have.
@@ -290,6 +290,13 @@ def reason(name: str, source: Dialect, target: Dialect) -> str:
     if source.partition("-")[0] == target.partition("-")[0] and (hint := _NO_COUNTERPART.get(base)):
         return f"no counterpart in {target}: {hint}"
     return f"no counterpart in {target}"
+
+
+def model_label(source: Dialect, target: Dialect) -> str:
+    """Return the target's label that names the model, if its metrics are of all models and the source's are not."""
+    if not source.startswith("vllm") or target not in ("conch", "triton"):
+        return ""
+    return next(row[target] for row in LABELS if row.get(source) == "model_name")
 
 
 def label_name(label: str, source: Dialect, target: Dialect) -> str:

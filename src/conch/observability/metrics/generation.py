@@ -78,6 +78,7 @@ class GenerationStatistics:
         self.time_per_token = Distribution(INTER_TOKEN_BOUNDS)
         self.prompt_length = Distribution(TOKEN_BOUNDS)
         self.generation_length = Distribution(TOKEN_BOUNDS)
+        self.longest_generation = Distribution(TOKEN_BOUNDS)
         self.requested_n = Distribution(N_BOUNDS)
         self.requested_max_tokens = Distribution(TOKEN_BOUNDS)
 
@@ -92,8 +93,15 @@ class GenerationStatistics:
         """Count the tokens of a later step, `ns` after the previous step."""
         self.inter_token_latency.add(ns / _NS)
 
-    def ended(self, timeline: Timeline, usage: Usage, reasons: Sequence[FinishReason], params: SamplingParams) -> None:
-        """Count a request that the engine has finished."""
+    def ended(
+        self,
+        timeline: Timeline,
+        usage: Usage,
+        reasons: Sequence[FinishReason],
+        params: SamplingParams,
+        longest: int,
+    ) -> None:
+        """Count a request that the engine has finished. `longest` is the tokens of its longest sequence."""
         self.prompt_tokens += usage.prompt_tokens
         self.cached_tokens += usage.cached_tokens
         self.end_to_end_latency.add((timeline.done - timeline.received) / _NS)
@@ -108,6 +116,7 @@ class GenerationStatistics:
             self.inference_time.add((timeline.done - usage.scheduled) / _NS)
         self.prompt_length.add(usage.prompt_tokens)
         self.generation_length.add(usage.completion_tokens)
+        self.longest_generation.add(longest)
         self.requested_n.add(params.n)
         if params.max_tokens is not None:
             self.requested_max_tokens.add(params.max_tokens)

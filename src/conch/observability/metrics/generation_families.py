@@ -49,6 +49,7 @@ REQUESTS: tuple[Reading[GenerationStatistics] | LabelledReading[GenerationStatis
     Reading(vllm.DECODE_TIME, lambda s: _buckets(s.decode_time)),
     Reading(vllm.PROMPT_LENGTH, lambda s: _buckets(s.prompt_length)),
     Reading(vllm.GENERATION_LENGTH, lambda s: _buckets(s.generation_length)),
+    Reading(vllm.LONGEST_GENERATION, lambda s: _buckets(s.longest_generation)),
     Reading(vllm.REQUESTED_N, lambda s: _buckets(s.requested_n)),
     Reading(vllm.REQUESTED_MAX_TOKENS, lambda s: _buckets(s.requested_max_tokens)),
 )

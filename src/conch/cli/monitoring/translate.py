@@ -26,7 +26,7 @@ def translate(arguments: Sequence[str]) -> int:
 
 
 def _translate(arguments: Sequence[str]) -> int:
-    from conch.monitoring.translate.dialects import DIALECTS
+    from conch.monitoring.translate.dialects import DIALECTS, model_label
     from conch.monitoring.translate.document import Translator
 
     parser = _parser(DIALECTS)
@@ -37,7 +37,9 @@ def _translate(arguments: Sequence[str]) -> int:
         parser.error("FILE and --query cannot be used together; omit one of them")
     if options.source == options.target:
         parser.error("--from and --to are the same")
-    translator = Translator(options.source, options.target)
+    if options.model and not model_label(options.source, options.target):
+        parser.error("--model is for --from vllm-… --to conch or triton, whose metrics are of all models")
+    translator = Translator(options.source, options.target, options.model)
     if options.query:
         result = translator.query(options.query) + "\n"
     else:
@@ -75,6 +77,12 @@ def _parser(dialects: Sequence[str]) -> CommandParser:
     )
     parser.add_argument("--from", dest="source", choices=dialects, required=True, help="names that the file uses")
     parser.add_argument("--to", dest="target", choices=dialects, required=True, help="names that it shall use")
+    parser.add_argument(
+        "--model",
+        default="",
+        metavar="NAME",
+        help="select this model where the new metrics are of all models, and the old ones of a language model",
+    )
     parser.add_argument("--query", metavar="PROMQL", help="translate this query; values keep their unit")
     parser.add_argument("--output", metavar="FILE", type=Path, help="write the result to a file")
     parser.add_argument("--json", action="store_true", help="print the result and the report as JSON")

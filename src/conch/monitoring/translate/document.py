@@ -23,6 +23,7 @@ _PANEL_UNITS: dict[str, Unit] = {
     "decmbytes": "mebibytes",
     "rotmhz": "megahertz",
 }
+_MIXES = "selects all models of the server, others than language models too; --model NAME selects one"
 _LABEL_VALUES = "label_values("
 _LEGEND_LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _TEMPLATE_LABEL = re.compile(r"(?<=\$labels\.)\w+|(?<=\.Labels\.)\w+")
@@ -45,6 +46,7 @@ class _Query:
 
     template: Template
     part: Part
+    remark: str = ""
 
     @property
     def original(self) -> str:
@@ -60,7 +62,8 @@ class _Query:
 class Translator:
     """Translates documents from one dialect to another. `outcomes` has one entry for each query."""
 
-    def __init__(self, source: Dialect, target: Dialect) -> None:
+    def __init__(self, source: Dialect, target: Dialect, model: str = "") -> None:
+        self._model = model
         self._source: Dialect = source
         self._target: Dialect = target
         self.outcomes: list[QueryTranslation] = []
@@ -88,10 +91,9 @@ class Translator:
         found = self._rewritten("query", text)
         if found is None:
             return text
-        after = self._done("query", text, found.native)
+        after = self._done("query", text, found.native, found.remark)
         if found.part.scale != 1:
-            note = f"values are {float(found.part.scale):g} times what they were"
-            self.outcomes[-1] = replace(self.outcomes[-1], reason=note)
+            self._remark(f"values are {float(found.part.scale):g} times what they were")
         return after
 
     def _groups(self, groups: Any) -> None:
@@ -105,7 +107,7 @@ class Translator:
         found = self._rewritten(place, before)
         if found is None:
             return
-        rule["expr"] = self._done(place, before, found.native if rule.get("alert") else found.original)
+        rule["expr"] = self._done(place, before, found.native if rule.get("alert") else found.original, found.remark)
         if not found.part.translated:
             return
         for key in ("annotations", "labels"):
@@ -113,8 +115,7 @@ class Translator:
                 if isinstance(text, str):
                     rule[key][name] = _TEMPLATE_LABEL.sub(lambda label: self._label(label[0]), text)
                     if rule.get("alert") and found.part.scale != 1 and "$value" in text:
-                        note = f"$value is now {float(found.part.scale):g} times what it was"
-                        self.outcomes[-1] = replace(self.outcomes[-1], reason=note)
+                        self._remark(f"$value is now {float(found.part.scale):g} times what it was")
 
     def _dashboard(self, dashboard: dict[str, Any]) -> None:
         for place, panel in _panels(dashboard):
@@ -126,7 +127,7 @@ class Translator:
                 place = f"annotation {annotation.get('name', '')}"
                 found = self._rewritten(place, annotation["expr"])
                 if found is not None:
-                    annotation["expr"] = self._done(place, annotation["expr"], found.original)
+                    annotation["expr"] = self._done(place, annotation["expr"], found.original, found.remark)
 
     def _panel(self, place: str, panel: dict[str, Any]) -> None:
         """Translate a panel's queries, and its unit and thresholds if all queries change alike."""
@@ -138,7 +139,7 @@ class Translator:
             if query is None:
                 continue
             text = query.native if native else query.original
-            target["expr"] = self._done(f"{place}/{target.get('refId', '')}", target["expr"], text)
+            target["expr"] = self._done(f"{place}/{target.get('refId', '')}", target["expr"], text, query.remark)
             if query.part.translated and isinstance(target.get("legendFormat"), str):
                 legend = target["legendFormat"]
                 target["legendFormat"] = _LEGEND_LABEL.sub(lambda found: f"{{{{{self._label(found[1])}}}}}", legend)
@@ -170,29 +171,37 @@ class Translator:
                     return text
                 name = self._label(label.strip()) if found.part.translated else label.strip()
                 rewritten = found.native if function == _LABEL_VALUES else found.original
-                return self._done(place, text, f"{function}{rewritten}{comma and ', '}{name})")
+                return self._done(place, text, f"{function}{rewritten}{comma and ', '}{name})", found.remark)
         return text
 
     def _rewritten(self, place: str, text: str, *, whole: str = "", patterns: bool = False) -> _Query | None:
         """Return the rewritten query, or None with an outcome that says why there is none."""
         try:
             template = parse_template(text)
-            part = Rewriter(self._source, self._target, patterns=patterns).rewrite(template.tree)
+            rewriter = Rewriter(self._source, self._target, patterns=patterns, model=self._model)
+            part = rewriter.rewrite(template.tree)
         except promql.PromqlError as error:
             self.outcomes.append(QueryTranslation(place, "invalid", whole or text, whole or text, str(error)))
         except Untranslatable as error:
             reason = f"{error.subject}: {error}"
             self.outcomes.append(QueryTranslation(place, "no counterpart", whole or text, whole or text, reason))
         else:
-            return _Query(template, part)
+            return _Query(template, part, _MIXES if rewriter.mixes else "")
         return None
 
-    def _done(self, place: str, before: str, after: str) -> str:
+    def _done(self, place: str, before: str, after: str, remark: str = "") -> str:
         """Record the translation of a query, and return it: as it was if nothing in it has another name."""
         if _same(before, after):
             after = before
-        self.outcomes.append(QueryTranslation(place, "unchanged" if after == before else "translated", before, after))
+        status: Status = "unchanged" if after == before else "translated"
+        self.outcomes.append(QueryTranslation(place, status, before, after, remark))
         return after
+
+    def _remark(self, text: str) -> None:
+        """Add a remark to the last outcome, once."""
+        last = self.outcomes[-1]
+        if text not in last.reason:
+            self.outcomes[-1] = replace(last, reason="; ".join(filter(None, (last.reason, text))))
 
     def _label(self, label: str) -> str:
         return next((row.get(self._target, label) for row in LABELS if row.get(self._source) == label), label)

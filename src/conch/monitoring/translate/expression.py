@@ -18,6 +18,7 @@ from conch.monitoring.translate.dialects import (
     belongs,
     counterparts,
     label_name,
+    model_label,
     reason,
 )
 from conch.monitoring.translate.variables import MIN_PLACEHOLDER, PLACEHOLDER
@@ -61,8 +62,13 @@ class Part:
 class Rewriter:
     """Rewrites queries from one dialect to another. Raises Untranslatable where there is no counterpart."""
 
-    def __init__(self, source: Dialect, target: Dialect, *, patterns: bool = False) -> None:
-        """Assign. `patterns`: keep a pattern of all names of the source, if the target's have the same prefix."""
+    def __init__(self, source: Dialect, target: Dialect, *, patterns: bool = False, model: str = "") -> None:
+        """Assign. `patterns`: keep a pattern of all names of the source, if the target's have the same prefix.
+
+        `model` is selected where the source has metrics of language models only, and the target of all models.
+        """
+        self.mixes = False  # whether a selector without a model has become one of all models
+        self._model = model
         self._source: Dialect = source
         self._target: Dialect = target
         self._patterns = patterns
@@ -98,6 +104,12 @@ class Rewriter:
         new = self._counterpart(node)
         matchers = [self._matcher(each, new) for each in node.matchers if (each.label, each.value) not in new.required]
         matchers += [LabelMatcher(label, "=", value) for label, value in new.added]
+        label = model_label(self._source, self._target)
+        if label and not any(each.label == label for each in matchers):
+            if self._model:
+                matchers.append(LabelMatcher(label, "=", self._model))
+            else:
+                self.mixes = True
         changed = replace(node, metric=new.name, matchers=tuple(matchers))
         return Part(changed, new.factor, new.bound_factor, translated=True, added=frozenset(new.added))
 

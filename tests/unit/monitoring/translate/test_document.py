@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from conch.cli.monitoring.translate import translate
+from conch.monitoring.translate.dialects import Dialect
 from conch.monitoring.translate.document import QueryTranslation, Translator
 from conch.monitoring.yaml_documents import load_documents
 
@@ -178,3 +179,24 @@ def test_the_command_refuses_what_is_without_effect(
     path = tmp_path / "absent" / "x"
     assert translate(["--query", "up", "--output", str(path), *names]) == 1
     assert capsys.readouterr().err == f"conch translate: cannot write {path}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("target", ["conch", "triton"])
+def test_a_query_of_vllm_without_a_model_selects_one_or_says_that_it_does_not(target: Dialect) -> None:
+    """vLLM's metrics are of language models only; those of Conch and Triton are of all models of the server."""
+    query = "sum(rate(vllm:e2e_request_latency_seconds_count[5m]))"
+    mixing = Translator("vllm-v1", target)
+    mixing.query(query)
+    assert "selects all models of the server" in mixing.outcomes[0].reason
+    selecting = Translator("vllm-v1", target, "chat")
+    assert '{model="chat"}' in selecting.query(query)
+    assert selecting.outcomes[0].reason == ""
+    assert '{model="a"}' in selecting.query('vllm:e2e_request_latency_seconds_count{model_name="a"}')
+    assert selecting.outcomes[1].reason == ""
+
+
+def test_a_dashboard_of_vllm_for_conch_says_which_panels_mix_models() -> None:
+    panel = {"title": "Queue", "targets": [{"refId": "A", "expr": "rate(vllm:request_queue_time_seconds_sum[5m])"}]}
+    translator = Translator("vllm-v1", "conch")
+    translator.translate({"panels": [panel]})
+    assert [outcome.place for outcome in translator.outcomes if "selects all models" in outcome.reason] == ["Queue/A"]

@@ -43,6 +43,7 @@ _KINDS = {
 _HPAS = ("autoscaling/v2", "horizontalpodautoscalers")
 _REASONS = {403: "Forbidden", 404: "NotFound", 406: "NotAcceptable", 409: "Conflict", 415: "UnsupportedMediaType"}
 Object = dict[str, Any]
+Manager = tuple[str, str]  # name, operation: Apply or Update
 Path = tuple[str, ...]
 
 
@@ -64,7 +65,7 @@ class ApiServer:
 
     namespace: str = "default"
     objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)  # version, resource, name
-    managers: dict[tuple[str, str, str], dict[str, set[Path]]] = field(default_factory=dict)
+    managers: dict[tuple[str, str, str], dict[Manager, set[Path]]] = field(default_factory=dict)
     metrics: dict[str, tuple[dict[str, str], list[Object]]] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)  # versions of APIs that the cluster does not have
     forbidden: set[str] = field(default_factory=set)  # resources
@@ -121,7 +122,7 @@ class ApiServer:
 
     # ── objects ──
 
-    def create(self, version: str, resource: str, document: Object, manager: str) -> Object:
+    def create(self, version: str, resource: str, document: Object, manager: str, operation: str = "Update") -> Object:
         with self.lock:
             name = document["metadata"]["name"]
             key = (version, resource, name)
@@ -131,7 +132,7 @@ class ApiServer:
             metadata |= {"namespace": self.namespace, "uid": str(uuid.uuid4())}
             metadata.setdefault("creationTimestamp", "2026-11-23T12:00:00Z")
             self._admit(document)
-            self.managers[key] = {manager: set(dict(_leaves(_managed(document))))}
+            self.managers[key] = {(manager, operation): set(dict(_leaves(_managed(document))))}
             return self._store(key, document)
 
     def update(self, key: tuple[str, str, str], document: Object, manager: str) -> Object:
@@ -142,33 +143,34 @@ class ApiServer:
             managers = self.managers[key]
             for other in managers.values():
                 other -= changed
-            managers.setdefault(manager, set()).update(changed & set(dict(_leaves(_managed(document)))))
+            managers.setdefault((manager, "Update"), set()).update(changed & set(dict(_leaves(_managed(document)))))
             return self._store(key, document)
 
     def apply(self, key: tuple[str, str, str], document: Object, manager: str, *, force: bool) -> Object:
         """Server-side apply: refuse what others manage, remove what the manager applied before and no longer does."""
         with self.lock:
             if key not in self.objects:
-                return self.create(key[0], key[1], document, manager)
+                return self.create(key[0], key[1], document, manager, "Apply")
             live = copy.deepcopy(self.objects[key])
             wanted = dict(_leaves(_managed(document)))
             managers = self.managers[key]
+            applier = (manager, "Apply")
             conflicts = {
                 other: [path for path in wanted if path in owned and _at(live, path) != wanted[path]]
                 for other, owned in managers.items()
-                if other != manager
+                if other != applier
             }
             if not force and any(conflicts.values()):
-                raise StatusError(409, _conflict_text(conflicts))
-            for path in managers.get(manager, set()) - set(wanted):
-                if not any(path in owned for other, owned in managers.items() if other != manager):
+                raise StatusError(409, _conflict_text(key[0], conflicts))
+            for path in managers.get(applier, set()) - set(wanted):
+                if not any(path in owned for other, owned in managers.items() if other != applier):
                     _remove(live, path)
             for path, value in wanted.items():
                 _set(live, path, value)
             for other, paths in conflicts.items():
                 managers[other] -= set(paths)
             self._admit(live)
-            managers[manager] = set(wanted)
+            managers[applier] = set(wanted)
             return self._store(key, live)
 
     def delete(self, key: tuple[str, str, str]) -> Object:
@@ -189,9 +191,9 @@ class ApiServer:
         self.changes += 1
         document["metadata"]["resourceVersion"] = str(self.changes)
         document["metadata"]["managedFields"] = [
-            {"manager": manager, "operation": "Apply" if manager == "helm" else "Update", "fieldsType": "FieldsV1"}
-            | {"apiVersion": key[0], "fieldsV1": _fields(paths)}
-            for manager, paths in self.managers[key].items()
+            {"manager": manager, "operation": operation, "fieldsType": "FieldsV1", "apiVersion": key[0]}
+            | {"fieldsV1": _fields(paths)}
+            for (manager, operation), paths in self.managers[key].items()
         ]
         self.objects[key] = document
         self._reconcile()
@@ -327,15 +329,22 @@ def _fields(paths: set[Path]) -> Object:
     return found
 
 
-def _conflict_text(conflicts: dict[str, list[Path]]) -> str:
+def _conflict_text(version: str, conflicts: dict[Manager, list[Path]]) -> str:
     """The message of the real server."""
     count = sum(map(len, conflicts.values()))
     parts = [
-        f'conflict{"s" if count > 1 else ""} with "{manager}": ' + ", ".join(f".{'.'.join(path)}" for path in paths)
+        f"conflict{'s' if count > 1 else ''} with {_described(version, *manager)}: "
+        + ", ".join(f".{'.'.join(path)}" for path in paths)
         for manager, paths in conflicts.items()
         if paths
     ]
     return f"Apply failed with {count} conflict{'s' if count > 1 else ''}: " + ", ".join(parts)
+
+
+def _described(version: str, manager: str, operation: str) -> str:
+    subresource = ' with subresource "scale"' if manager == "kube-controller-manager" else ""
+    using = f" using {version} at 2026-11-23T12:00:00Z" if operation == "Update" else ""
+    return f'"{manager}"{subresource}{using}'
 
 
 def _merged(before: Any, patch: Any) -> Any:

@@ -23,5 +23,5 @@ def test_every_branch_of_the_templates_is_rendered(tmp_path: Path) -> None:
     assert len(copy.marks) > 250
     # Objects of a cluster: tests/unit/deployment/test_upgrades.py has them.
     of_clusters = {mark for mark in copy.marks if mark.startswith("_autoscaling.tpl") and mark not in seen}
-    assert len(of_clusters) == 1
+    assert len(of_clusters) == 6
     assert sorted(copy.marks - seen - of_clusters) == []

@@ -63,11 +63,16 @@ def test_replicas_stay_when_an_autoscaler_takes_over(release: Release, how: str)
     release.api.scale("demo", 6)
     release.upgrade("autoscaling.type=hpa,autoscaling.maxReplicas=9", how)
     assert release.replicas == 6
-    # Back to a number of replicas, which the controller of the autoscaler set last.
     if how == "--server-side=true":
-        assert 'conflict with "kube-controller-manager": .spec.replicas' in release.upgrade(
-            "replicaCount=2", refused=True
-        )
+        # From the change by the autoscaler on the number is its alone.
+        release.api.scale("demo", 7)
+        release.upgrade("autoscaling.type=hpa", how)
+        assert release.run("helm", "rollback", "demo", "4").returncode == 0
+        assert release.replicas == 7
+        # Back to a number of replicas, which the controller of the autoscaler set last.
+        error = release.upgrade("replicaCount=2", refused=True)
+        assert 'conflict with "kube-controller-manager" with subresource "scale" using apps/v1' in error
+        assert ": .spec.replicas" in error
         how = "--force-conflicts"
     release.upgrade("replicaCount=2", how)
     assert (release.replicas, release.autoscalers) == (2, [])
@@ -145,7 +150,8 @@ def test_autoscalers_of_one_name_lose_each_other(release: Release, older: Path) 
     """What the real cluster showed: the reason for the names."""
     release.upgrade("autoscaling.type=keda", chart=older)
     error = release.upgrade("autoscaling.type=hpa", refused=True, chart=older)
-    assert 'conflict with "keda": .spec.metrics' in error
+    assert 'conflict with "keda" using autoscaling/v2' in error
+    assert ": .spec.metrics" in error
     release.upgrade("autoscaling.type=hpa", "--server-side=false", chart=older)
     assert release.autoscalers == []
 

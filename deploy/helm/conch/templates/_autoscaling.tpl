@@ -46,14 +46,23 @@ authenticationRef:
 
 {{- /*
 The replicas of the workload; empty with an autoscaler, whose decision an upgrade would undo. But Kubernetes replaces a
-field that Helm stops to set by its default, 1: if an earlier object had replicas, the live number stays in it. Objects
-of releases that never had them have an annotation.
+field that Helm stops to set by its default, 1: if an earlier object had replicas, the live number is set. It is left to
+the autoscaler, with an annotation, in objects that never had them, and where Helm applies on the server and the
+autoscaler has changed them: then Helm no longer manages the field.
 */}}
 {{- define "conch.replicas" -}}
 {{- $live := lookup "apps/v1" .Values.workload.kind .Release.Namespace .Release.Name -}}
 {{- if eq .Values.autoscaling.type "none" -}}
 {{ int .Values.replicaCount }}
 {{- else if and $live (not (dig "metadata" "annotations" "conch.ai/replicas" "" $live)) -}}
-{{ int $live.spec.replicas }}
+{{- $operations := list -}}
+{{- $fields := list -}}
+{{- range $live.metadata.managedFields -}}
+{{- if hasPrefix "helm" .manager -}}
+{{- $operations = append $operations .operation -}}
+{{- $fields = concat $fields (dig "fieldsV1" "f:spec" dict . | keys) -}}
+{{- end -}}
+{{- end -}}
+{{- if or (has "f:replicas" $fields) (not (has "Apply" $operations)) }}{{ int $live.spec.replicas }}{{ end -}}
 {{- end -}}
 {{- end }}

@@ -29,6 +29,7 @@ class ModelSource:
     settings: Mapping[str, str]
     namespace: str = ""  # of its repository, "" without --model-namespacing
     allow_native_extensions: bool = False  # whether the configuration may name libraries for the server's process
+    linked: tuple[Path, ...] = ()  # files that the server has linked into `directory`, which processes may read
 
     @property
     def version_directory(self) -> Path:

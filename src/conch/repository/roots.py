@@ -19,6 +19,7 @@ class ModelLocation:
     fingerprint: Fingerprint
     temporary: bool = False  # for one load; removed when the model is unloaded
     renamed: bool = False  # the name in its configuration does not count
+    linked: tuple[Path, ...] = ()  # files that links in a temporary directory name
 
 
 class Root(Protocol):

@@ -51,6 +51,7 @@ class ModelFiles:
     namespace: str = ""  # of the repository
     temporary: bool = False  # whether `directory` exists for this load only
     uploaded: bool = False  # whether the files are those of a load request
+    linked: tuple[Path, ...] = ()  # files that links in a temporary directory name
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -182,6 +183,7 @@ class Repository:
             config_source=source,
             namespace=self.namespace,
             temporary=place.temporary,
+            linked=place.linked,
         )
 
     def _message(self, name: str, file: Path | None, config: str | None) -> ConfigMessage:

@@ -54,7 +54,8 @@ def confined(launcher: Launcher, source: ModelSource) -> Launcher:
             f"{where},landlock=true needs Landlock, which this kernel does not have: it takes Linux 5.13 or newer with "
             "landlock among its security modules (lsm=)"
         )
-    rules["read"] = [str(real_path(source.directory)), *_paths(chosen, "landlock-read", where)]
+    own = (source.directory, *source.linked)
+    rules["read"] = [*(str(real_path(path)) for path in own), *_paths(chosen, "landlock-read", where)]
     rules["write"] = _paths(chosen, "landlock-write", where)
     return _Confined(launcher, rules)  # type: ignore[arg-type]
 

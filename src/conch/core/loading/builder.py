@@ -279,7 +279,15 @@ class ModelBuilder:
 
     def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
         settings = self._settings(config.backend)
-        return ModelSource(config, version, files.directory, settings, files.namespace, self._allow_native_extensions)
+        return ModelSource(
+            config,
+            version,
+            files.directory,
+            settings,
+            files.namespace,
+            self._allow_native_extensions,
+            files.linked,
+        )
 
 
 def _check_flow(config: ModelConfig, configs: Sequence[ModelConfig]) -> tuple[Flow, list[str]]:

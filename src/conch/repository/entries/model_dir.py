@@ -109,7 +109,7 @@ class ModelDirRoot:
             links = self._links.write(name, lambda folder: _link(folder, entry))
         except OSError as error:
             raise Unavailable(f"load of '{name}': links to its files cannot be created: {error}") from error
-        return ModelLocation(links, stamps, temporary=True)
+        return ModelLocation(links, stamps, temporary=True, linked=tuple(entry.files.values()))
 
 
 def _link(folder: Path, entry: Entry) -> None:

@@ -179,7 +179,7 @@ async def test_deep_folders_are_removed_with_few_descriptors(directory: Path, us
     settings = {"landlock": "true"} | ({"user": user} if user else {})
     async with running(directory, model, settings=settings) as runner:
         temporary = Path((await evaluated(runner, "tempfile.gettempdir()")).strip("'"))
-        assert await evaluated(runner, "dig(5000)") == "5000"
+        assert await evaluated(runner, "dig(1500)") == "1500"
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 20, limits[1]))
     try:

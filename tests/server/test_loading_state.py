@@ -200,7 +200,10 @@ def test_explicit_loads_and_what_follows(tmp_path: Path) -> None:
     root = write_repository(tmp_path)
     flags = ("--model-control-mode=explicit", "--load-model=words")
     with opened(tmp_path, ConchProcess(root, *flags, log=tmp_path / "log")) as server:
-        assert ask(server, "/v2/models/slow/infer", REQUEST)[0] == 404
+        status, _, document = ask(server, "/v2/models/slow/infer", REQUEST)
+        hint = "it is in the repository but not loaded; POST /v2/repository/models/slow/load loads it"
+        assert (status, document["error"]) == (404, f"Request for unknown model: 'slow' is not found: {hint}")
+        assert ask(server, "/v1/models/slow")[2]["error"]["message"] == f"The model `slow` is not served: {hint}"
         with ThreadPoolExecutor() as pool:
             loaded = pool.submit(ask, server, "/v2/repository/models/slow/load", {})
             server.until("/v2/models/slow", 503)

@@ -6,7 +6,7 @@ or the new one. Requests carry no namespace: a name that is in several namespace
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -59,6 +59,7 @@ class Catalog:
         self._newest: dict[str, ServedModel] = {}
         self._exempt: set[ModelId] = set()
         self.loads = LoadProgress()
+        self.names_at_start: Collection[str] = ()  # of the models in the repository
         self.start_failed = False  # whether the repository could not be read, neither at start nor since
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -198,7 +199,9 @@ class Catalog:
         return self.loads.state(name, [model for model in self.loads.models() if model.name == name])
 
     def _failure(self, name: str) -> str:
-        """Return which version of a model has failed to load and why, "" if none has."""
+        """Return which version of a model has failed to load and why, or that it was not loaded; else ""."""
+        if not self._ids.get(name) and name in self.names_at_start:
+            return f"it is in the repository but not loaded; POST /v2/repository/models/{name}/load loads it"
         for model in self._ids.get(name, ()):
             for version, record in sorted(self._records[model].items(), reverse=True):
                 if record.failed:

@@ -172,6 +172,7 @@ class ModelManager:
         """Return the models of these names, and the names that are unknown, which are logged."""
         # The first snapshot precedes all reads, so that the first poll finds later changes.
         found = await self._watch.begin()
+        self._catalog.names_at_start = frozenset(model.name for model in found) if self.explicit else ()
         requested: dict[ModelId, None] = {}
         unknown: list[str] = []
         for name in dict.fromkeys(names):

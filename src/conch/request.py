@@ -85,7 +85,14 @@ class Span(Protocol):
 
 
 class TokenMeter(Protocol):
-    """Counts the tokens of a request towards limits and rates."""
+    """Counts the tokens of a request towards limits and rates. `tenant` is whose request it is."""
+
+    @property
+    def tenant(self) -> str:
+        """The name of the tenant, "" for none."""
+
+    def stage(self, model: str, version: str) -> "TokenMeter":
+        """Return the meter of a stage, if the request is one of an ensemble."""
 
     def add_tokens(self, count: int, now: int) -> None:
         """Count tokens of the prompt or the answer; `now` is of the clock of timelines."""

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from conch.cli.monitoring.audit import audit
-from tests.server.models import tensor, write_ensemble, write_identity, write_scripted
+from tests.server.models import tensor, write_ensemble, write_identity, write_python, write_scripted
 from tests.server.process import ConchProcess
 
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1]}]}).encode()
@@ -315,3 +315,94 @@ def test_keys_are_tenants_and_limits_of_the_administrator_survive_a_restart(tmp_
     assert '"who":"key:ops"' in text
     assert "secret" not in text
     assert "secret-" not in (tmp_path / "log").read_text()
+
+
+CALLS = """
+counts, error = [0], ""
+for _ in range(int(request.inputs()[0].as_numpy()[0])):
+    call = pb_utils.InferenceRequest(
+        model_name="callee",
+        inputs=[pb_utils.Tensor("INPUT0", np.ones(1, np.float32))],
+        requested_output_names=["OUTPUT0"],
+    )
+    answer = call.exec()
+    if answer.has_error():
+        error = answer.error().message()
+    else:
+        counts[0] += 1
+return pb_utils.InferenceResponse([
+    pb_utils.Tensor("COUNT", np.array(counts, np.int32)), pb_utils.Tensor("ERROR", np.array([error], object))
+])
+"""
+ASKS = """
+call = pb_utils.InferenceRequest(
+    model_name="bls_llm",
+    inputs=[pb_utils.Tensor("text_input", np.array(["hi"], object))],
+    requested_output_names=["text_output"],
+)
+said = [answer.error().message() if answer.has_error() else "" for answer in call.exec(decoupled=True)]
+return pb_utils.InferenceResponse([pb_utils.Tensor("ERROR", np.array(["".join(said)], object))])
+"""
+NESTED = """
+limits:
+  - {model: callee, requests_per_second: 5, enforced: true}
+  - {model: counted, tenant: "*", requests_per_second: 100}
+  - {tenant: "*", requests_per_second: 3, enforced: true}
+  - {model: bls_llm, tenant: t, tokens_per_second: 1, enforced: true}
+  - {model: step_llm, tokens_per_second: 1, enforced: true}
+"""
+
+
+@pytest.fixture(scope="module")
+def nested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
+    folder = tmp_path_factory.mktemp("nested")
+    models = folder / "models"
+    write_identity(models, "callee", "FP32", -1)
+    outputs = f"output {tensor('COUNT', 'INT32', 1)} output {tensor('ERROR', 'STRING', 1)}"
+    write_python(models, "caller", f"input {tensor('CALLS', 'INT32', 1)} {outputs}", CALLS)
+    for name in ("bls_llm", "step_llm"):
+        write_scripted(models, name, {"reply": "one two three four five"})
+    ends = f"input {tensor('TEXT', 'STRING', 1)} output {tensor('ERROR', 'STRING', 1)}"
+    write_python(models, "asker", ends, ASKS)
+    step = ("step_llm", {"text_input": "TEXT"}, {"text_output": "SAID"})
+    write_ensemble(
+        models, "chain", f"input {tensor('TEXT', 'STRING', 1)}", f"output {tensor('SAID', 'STRING', 1)}", step
+    )
+    (folder / "limits.yaml").write_text(NESTED)
+    flags = [f"--limits-file={folder / 'limits.yaml'}", "--limits-tenant-header=x-tenant"]
+    with ConchProcess(models, *flags, log=folder / "log") as server:
+        yield Limited(folder, server)
+
+
+def ask_caller(nested: Limited, calls: int, tenant: str) -> tuple[int, str]:
+    body = json.dumps({"inputs": [{"name": "CALLS", "shape": [1], "datatype": "INT32", "data": [calls]}]}).encode()
+    status, document, _ = call(f"http://{nested.server.http}/v2/models/caller/infer", body, x_tenant=tenant)
+    assert status == 200, document
+    count, error = (output["data"][0] for output in document["outputs"])
+    return count, error
+
+
+def test_calls_of_models_count_towards_the_limits_of_models(nested: Limited) -> None:
+    """A refused call is an error that the model handles. Limits of clients count the client's request only."""
+    counts = [ask_caller(nested, 4, "a"), ask_caller(nested, 4, "a")]
+    assert counts[0] == (4, "")
+    if counts[1] != (4, ""):  # on a machine that takes a second for four calls
+        assert counts[1][1].endswith("model 'callee' exceeds its limit of 5 requests per second")
+    assert ask_caller(nested, 40, "b")[0] < 40
+    assert value(nested.server, "conch_limit_exceeded_total", model="callee", enforced="true")
+
+
+def test_tokens_of_nested_language_models_count(nested: Limited) -> None:
+    text = json.dumps({"inputs": [{"name": "TEXT", "shape": [1], "datatype": "BYTES", "data": ["hi"]}]}).encode()
+    asker = f"http://{nested.server.http}/v2/models/asker/infer"
+    said = [call(asker, text, x_tenant="t")[1]["outputs"][0]["data"][0] for _ in range(2)]
+    assert said[0] == ""
+    assert said[1].endswith("model 'bls_llm', tenant 't', exceeds its limit of 1 tokens per second")
+    assert call(asker, text, x_tenant="other")[1]["outputs"][0]["data"][0] == ""
+
+    chain = f"http://{nested.server.http}/v2/models/chain/generate_stream"
+    first = urllib.request.urlopen(urllib.request.Request(chain, b'{"TEXT":"hi"}', {"x-tenant": "c"}), timeout=20)
+    with first:
+        assert b"one" in first.read()
+    status, document, _ = call(chain, b'{"TEXT":"hi"}', x_tenant="d")
+    assert (status, document["error"]) == (429, "model 'step_llm' exceeds its limit of 1 tokens per second")

@@ -112,6 +112,8 @@ class BlsCalls:
                 "models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
                 "'async_exec' calls for decoupled models.'"
             )
+        if self._inference.limiter is not None:
+            request.meter = self._inference.admit_call(served, request.timeline, _tenant(caller))
         call = RunningBlsCall(self, caller, request.model_name, respond)
         if caller.holds is not None:
             self._holding.setdefault(caller.holds, []).append(call)
@@ -266,3 +268,11 @@ def _parts(pending: Pending) -> Iterator[Pending]:
     elif isinstance(owner, EnsembleRun):
         for step in owner.running:
             yield from _parts(step)
+
+
+def _tenant(caller: BlsCaller) -> str:
+    """Return the tenant of the requests for which a model makes a call; "" if they have different ones, or none."""
+    tenants = {
+        "" if execution.request.meter is None else execution.request.meter.tenant for execution in caller.executions
+    }
+    return tenants.pop() if len(tenants) == 1 else ""

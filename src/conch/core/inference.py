@@ -45,6 +45,20 @@ class Inference:
         model.refuse_for(meter.admit(timeline.received), timeline)
         return meter
 
+    def admit_call(self, model: ServedModel, timeline: Timeline, tenant: str) -> Meter | None:
+        """Count a request that another model makes (BLS) for a tenant's request; see `admit`."""
+        limiter = self.limiter
+        if limiter is None:
+            return None
+        meters = model.meters
+        if meters is None or meters.generation != limiter.generation:
+            meters = model.meters = self._meters(limiter, model)
+        meter = meters.calls_by_tenant.get(tenant)
+        if meter is None:
+            meter = limiter.meter(meters, tenant, timeline.received, nested=True)
+        model.refuse_for(meter.admit(timeline.received), timeline)
+        return meter
+
     def stages(self, model: ServedModel) -> dict[ServedModel, StageRequests]:
         """Return the models below an ensemble, with the requests of each that one of the ensemble causes."""
         return stage_requests(model, self._catalog.of_step)

@@ -110,15 +110,36 @@ class Bucket:
 class Meter:
     """What a request of one model version and tenant counts towards.
 
-    That is the version's buckets, and those of the stages of an ensemble, which it counts towards `counts[i]` times.
+    That is the version's buckets, and those of the stages of an ensemble, which it counts towards `counts[i]` times. A
+    call that a model makes counts towards the buckets of models only: the client's request has counted for the others.
+    Tokens count towards all buckets, those of a stage also towards the ensemble's.
     """
 
-    __slots__ = ("_buckets", "_counts", "_own")
+    __slots__ = ("_buckets", "_counts", "_own", "_stages", "tenant")
 
-    def __init__(self, own: Sequence[Bucket], stages: Sequence[tuple[Bucket, int]]) -> None:
+    def __init__(
+        self,
+        tenant: str,
+        own: Sequence[Bucket],
+        stages: Mapping[tuple[str, str], tuple[Sequence[Bucket], int]],
+        *,
+        nested: bool = False,
+    ) -> None:
+        """Assign. `stages` have buckets, and requests for each of the ensemble, by model and version."""
+        self.tenant = tenant
         self._own = list(own)
-        self._buckets = [*own, *(bucket for bucket, _ in stages)]
-        self._counts = [*([1] * len(own)), *(count for _, count in stages)]
+        counted = [bucket for bucket in own if bucket.model != ALL] if nested else list(own)
+        self._buckets = counted + [bucket for buckets, _ in stages.values() for bucket in buckets]
+        self._counts = [1] * len(counted) + [count for buckets, count in stages.values() for _ in buckets]
+        self._stages: dict[tuple[str, str], Meter] = {}
+        for stage, (buckets, _) in stages.items():
+            meter = Meter(tenant, [*own, *(bucket for bucket in buckets if bucket not in self._own)], {}, nested=nested)
+            meter._stages = self._stages  # of an ensemble among the stages
+            self._stages[stage] = meter
+
+    def stage(self, model: str, version: str) -> "Meter":
+        """Return what tokens of a stage count towards, and calls that it makes."""
+        return self._stages.get((model, version), self)
 
     def admit(self, now: int) -> LimitExceeded | None:
         """Count a request; return its refusal instead if that would exceed an enforced limit."""
@@ -152,7 +173,7 @@ class Meter:
 class ModelMeters:
     """The meters of one model version by tenant, as of one generation of limits."""
 
-    __slots__ = ("by_tenant", "generation", "model", "stages", "version")
+    __slots__ = ("by_tenant", "calls_by_tenant", "generation", "model", "stages", "version")
 
     def __init__(self, model: str, version: str, stages: Mapping[tuple[str, str], int], generation: int) -> None:
         """Assign. `stages` are the requests that one request of an ensemble causes, by model and version."""
@@ -161,6 +182,7 @@ class ModelMeters:
         self.stages = stages
         self.generation = generation
         self.by_tenant: dict[str, Meter] = {}
+        self.calls_by_tenant: dict[str, Meter] = {}  # of calls that models make
 
 
 class Limiter:
@@ -215,21 +237,24 @@ class Limiter:
         """Return empty meters of a model version."""
         return ModelMeters(model, version, stages, self.generation)
 
-    def meter(self, meters: ModelMeters, tenant: str, now: int) -> Meter:
-        """Return the meter of a tenant; one that many share if there are too many tenants."""
+    def meter(self, meters: ModelMeters, tenant: str, now: int, *, nested: bool = False) -> Meter:
+        """Return the meter of a tenant; one that many share if there are too many tenants.
+
+        `nested`: it is for calls that models make for requests of the tenant.
+        """
         known = self._known_tenant(tenant, now)
         if known is OTHER_TENANTS:
             self.overflowed += 1
-        meter = meters.by_tenant.get(known)
+        by_tenant = meters.calls_by_tenant if nested else meters.by_tenant
+        meter = by_tenant.get(known)
         if meter is None:
-            stages = [
-                (bucket, count)
-                for (model, version), count in meters.stages.items()
-                for bucket in self._of(model, version, known, now)
-                if bucket.model != ALL  # what counts a client's requests counts the ensemble's request only
-            ]
-            meter = Meter(list(self._of(meters.model, meters.version, known, now)), stages)
-            meters.by_tenant[known] = meter
+            # What counts a client's requests counts the ensemble's request only.
+            stages = {
+                stage: ([bucket for bucket in self._of(*stage, known, now) if bucket.model != ALL], count)
+                for stage, count in meters.stages.items()
+            }
+            own = list(self._of(meters.model, meters.version, known, now))
+            meter = by_tenant[known] = Meter(known, own, stages, nested=nested)
         return meter
 
     def _of(self, model: str, version: str, tenant: str, now: int) -> Iterator[Bucket]:

@@ -166,3 +166,32 @@ def test_models_that_are_not_served_are_forgotten() -> None:
         admitted(limiter, model, number=1)
     limiter.keep_models(frozenset({("n", "1")}))
     assert {each.model for each in limiter.buckets} == {"n", ALL}
+
+
+def test_a_call_of_a_model_counts_towards_the_limits_of_models_only() -> None:
+    limiter = limiter_of(
+        "{model: m, requests_per_second: 4, enforced: true}",
+        '{tenant: "*", requests_per_second: 2, enforced: true}',
+        "{tokens_per_second: 10, enforced: true}",
+    )
+    meter = limiter.meter(limiter.models_of("m", "1", {}), "t", SECOND, nested=True)
+    assert [meter.admit(SECOND) is None for _ in range(5)] == [True] * 4 + [False]
+    assert meter.tenant == "t"
+    assert bucket(limiter, ALL, ALL, "t").requests.total == 0
+    meter.add_tokens(100, SECOND)
+    refusal = limiter.meter(limiter.models_of("other", "1", {}), "t", SECOND).admit(SECOND)
+    assert refusal is not None
+    assert refusal.quantity == "tokens"
+
+
+def test_tokens_of_a_stage_count_towards_its_limits_and_the_ensembles() -> None:
+    limiter = limiter_of(
+        "{model: llm, tokens_per_second: 10, enforced: true}", "{model: outer, tokens_per_second: 1000, enforced: true}"
+    )
+    stages = {("inner", "1"): 1, ("llm", "1"): 2}
+    meter = limiter.meter(limiter.models_of("outer", "1", stages), "t", SECOND)
+    meter.stage("inner", "1").stage("llm", "1").add_tokens(20, SECOND)
+    for model in ("llm", "outer"):
+        tokens = bucket(limiter, model, ALL, ALL).tokens
+        assert tokens is not None
+        assert tokens.take_peak(SECOND) == 20

@@ -10,6 +10,7 @@ from conch.core.ensembles.step import (
     SequencePosition,
     Stage,
     StepTimes,
+    count_tokens,
     ensemble_response,
     given_tensors,
     step_failure,
@@ -118,6 +119,7 @@ class SingleRun(EnsembleRun):
         request, step = self.pending.request, self._steps[number]
         position = step_position(request, step, self._tensors)
         inner = step_request(request, step, self._tensors, position)
+        count_tokens(request, inner, self._models[number])
         answered = partial(self._step_answered, number, inner, position)
         try:
             self._running[number] = self._models[number].submit_within(request.span, inner, answered)

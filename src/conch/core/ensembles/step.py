@@ -4,6 +4,7 @@ from collections.abc import Mapping, MutableMapping
 from time import monotonic_ns
 from typing import TypeAlias
 
+from conch.core.served_model import ServedModel
 from conch.errors import ConchError, InvalidRequest
 from conch.model_config import EnsembleStep, ModelConfig
 from conch.request import (
@@ -24,6 +25,12 @@ _POSITION = {
     "sequence_end": "a boolean",
 }
 _POSITION_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
+
+
+def count_tokens(request: InferRequest, inner: InferRequest, model: ServedModel) -> None:
+    """Count the tokens of a step towards the limits that its ensemble's request counts towards."""
+    if request.meter is not None:
+        inner.meter = request.meter.stage(model.config.name, str(model.version))
 
 
 class StepTimes:

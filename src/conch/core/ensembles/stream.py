@@ -15,6 +15,7 @@ from conch.core.ensembles.slots import StepSlots
 from conch.core.ensembles.step import (
     SequencePosition,
     StageTensor,
+    count_tokens,
     given_tensors,
     step_position,
     step_request,
@@ -103,6 +104,7 @@ class StreamRun(EnsembleRun):
         request, step = self.pending.request, self._steps[number]
         position = step_position(request, step, branch.tensors)
         inner = step_request(request, step, branch.tensors, position)
+        count_tokens(request, inner, self._models[number])
         try:
             answered = partial(self._answered, branch, number, inner, position)
             pending = self._models[number].submit_within(request.span, inner, answered)

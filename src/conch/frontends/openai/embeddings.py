@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from time import monotonic_ns
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from conch.protocol.openai.embeddings import EmbeddingCall, embeddings, read_emb
 from conch.protocol.openai.fields import InvalidField
 from conch.protocol.openai.large import join_prompts
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
-from conch.request import Admitted, InferRequest, InferResponse, Timeline
+from conch.request import Admitted, InferRequest, InferResponse, Timeline, TokenMeter
 
 # Requests of one call in flight: enough for full batches and busy instances, while a call of many texts neither fills
 # the queue nor delays other calls until all of it is done.
@@ -87,13 +88,14 @@ class EmbeddingsEndpoint:
             model = self._find(call.model)
             model, form = self._form(model, call)
             _check_dimensions(form, call)
+            meter = None
             if self._inference.limiter is not None:
-                self._inference.admit(model, timeline, self._tenants.of_http(request))
+                meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
             requests = form.requests(
                 call.inputs, model.version, timeline, truncate=call.truncate, keep_last=call.keep_last
             )
             client = self._tenants.client_of_http(request, reply.peer)
-            _Exchange(reply, model, form, call, requests, trace, self._pool, client).begin()
+            _Exchange(reply, model, form, call, requests, trace, self._pool, client, meter).begin()
         except ConchError as error:
             if trace is not None:
                 trace.refused(error)
@@ -138,7 +140,9 @@ class _Exchange:
         trace: Trace | None,
         pool: OffloadPool,
         client: str,
+        meter: TokenMeter | None,
     ) -> None:
+        self._meter = meter
         self._reply = reply
         self._pool = pool
         self._client = client
@@ -180,6 +184,7 @@ class _Exchange:
             self._advancing = False
 
     def _send(self, places: list[int], request: InferRequest) -> None:
+        request.meter = self._meter
         self._in_flight += 1
         admitted = self._model.submit_within(self._span, request, partial(self._answered, places, request))
         self._admitted = [*(pending for pending in self._admitted if not pending.cancelled), admitted]
@@ -216,6 +221,8 @@ class _Exchange:
         if self._call.dimensions is not None:
             vectors = self._form.cut(vectors, self._call.dimensions)
         self._end(None)
+        if self._meter is not None:
+            self._meter.add_tokens(self._tokens, monotonic_ns())
         name, tokens, encoding = self._call.model, self._tokens, self._call.encoding
         if sum(vector.nbytes for vector in vectors) <= MAX_INLINE_BYTES:
             self._reply.send(200, JSON, embeddings(name, vectors, tokens, encoding))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conch.cli.k8s.command import k8s
 from tests.api_server import ApiServer
 from tests.deploy_files import CHART
 from tests.kubernetes_programs import kubernetes_program
@@ -24,9 +25,10 @@ class Release:
         self._config.write_text(api.kubeconfig())
         self._environment = {"HOME": str(folder), "KUBECONFIG": str(self._config), "PATH": "/usr/bin:/bin"}
 
-    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, program: str, *arguments: str, **environment: object) -> subprocess.CompletedProcess[str]:
         command = [str(kubernetes_program(program)), *arguments]
-        return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=120, check=False)
+        variables = {**self._environment, **{name: str(value) for name, value in environment.items()}}
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
 
     def upgrade(self, values: str, *arguments: str, refused: bool = False, chart: Path = CHART) -> str:
         """Install or upgrade; return the error."""
@@ -154,6 +156,29 @@ def test_autoscalers_of_one_name_lose_each_other(release: Release, older: Path) 
     assert ": .spec.metrics" in error
     release.upgrade("autoscaling.type=hpa", "--server-side=false", chart=older)
     assert release.autoscalers == []
+
+
+def test_replicas_stay_with_manifests_after_the_command_of_the_page(release: Release, tmp_path: Path) -> None:
+    """What `kubectl apply` of rendered manifests does: docs/kubernetes.md has the command."""
+    file = tmp_path / "demo.yaml"
+    apply = ("apply", "--validate=false", f"--filename={file}")
+    for settings in ("replicaCount=3", "autoscaling.type=hpa"):
+        assert k8s(["render", "demo", f"--set={settings}", f"--output={file}"]) == 0
+        if settings != "replicaCount=3":
+            (tmp_path / "editor").write_text("#!/bin/sh\nsed -i '/^  replicas:/d' \"$1\"\n")
+            (tmp_path / "editor").chmod(0o755)
+            done = release.run(
+                "kubectl",
+                "apply",
+                "edit-last-applied",
+                "--validate=false",
+                "deployment/demo",
+                EDITOR=tmp_path / "editor",
+            )
+            assert done.returncode == 0, done.stderr
+        done = release.run("kubectl", *apply)
+        assert done.returncode == 0, done.stderr
+        assert release.replicas == 3
 
 
 def test_limits_of_values_and_of_kubectl(release: Release) -> None:

@@ -86,10 +86,12 @@ def test_the_real_proxy_of_kubectl_is_read(
     (tmp_path / "kubeconfig").write_text(cluster.kubeconfig())
     command = [str(kubernetes_program("kubectl")), "--kubeconfig", str(tmp_path / "kubeconfig"), "proxy", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
-        assert proxy.stdout is not None
-        address = proxy.stdout.readline().split()[-1]  # Starting to serve on 127.0.0.1:1234
-        assert autoscale(["doctor", "--api", f"http://{address}", "--json"]) == 1
-        proxy.terminate()
+        try:
+            assert proxy.stdout is not None
+            address = proxy.stdout.readline().split()[-1]  # Starting to serve on 127.0.0.1:1234
+            assert autoscale(["doctor", "--api", f"http://{address}", "--json"]) == 1
+        finally:
+            proxy.terminate()
     assert "custom.metrics.k8s.io" in {link["link"] for link in links_of(capsys) if link["state"] == "broken"}
 
 

@@ -28,6 +28,8 @@ def test_registered_regions_are_listed(regions: Regions) -> None:
     regions.client.unregister_system_shared_memory("two")
     regions.client.unregister_system_shared_memory("two")
     assert list(status()) == ["one"]
+    regions.client.register_system_shared_memory("two", f"//{regions.key('one').lstrip('/')}", 64)  # as shm_open does
+    regions.client.unregister_system_shared_memory("two")
     with pytest.raises(InferenceServerException, match="Unable to find system shared memory region: 'two'"):
         status("two")
     regions.client.unregister_system_shared_memory()

@@ -201,7 +201,7 @@ class SharedMemory:
             os.close(descriptor)  # the mapping does not need it
 
     def _check_prefix(self, name: str, key: str) -> None:
-        plain = key.removeprefix("/")
+        plain = key.lstrip("/")  # as shm_open does
         if not plain.startswith(self._prefix):
             raise _not_of_clients(name, key, f"names begin with '{self._prefix}' here (--client-shm-prefix)")
         if not self._prefix and plain.startswith(_FOREIGN_PREFIXES):
@@ -319,7 +319,7 @@ def _missing_name(kind: str) -> InvalidRequest:
 
 def _path(name: str, key: str) -> str:
     """Return the path of an object. Raises ConchError for an invalid or reserved key."""
-    plain = key.removeprefix("/")
+    plain = key.lstrip("/")  # as shm_open does
     if not plain or "/" in plain or "\0" in plain or plain in (".", ".."):
         raise ConchError(
             f"Unable to open shared memory region: '{key}': a key is '/' and a name without any further '/'"

@@ -46,6 +46,11 @@ def misfires(rule: UserRule, tree: Node, known: Known, range_of: Callable[[Node]
 
 
 def _call(node: Call, known: Known) -> Iterator[RuleProblem]:
+    buckets = strip(node.arguments[-1]) if node.function == "histogram_quantile" else None
+    selector = None if buckets is None else _plain(buckets)
+    if selector is not None and (selector.metric or "").endswith("_bucket"):
+        message = f"the quantile is of all observations since the start; use rate({selector.metric}[5m])"
+        yield RuleProblem("wrong" if known(selector) else "doubtful", "raw-counter", message, node.place)
     for argument in node.arguments:
         inner = strip(argument)
         if isinstance(inner, Subquery) and node.function in _OF_COUNTERS:

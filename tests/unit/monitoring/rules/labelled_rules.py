@@ -114,6 +114,8 @@ MISFIRING: dict[str, list[tuple[str, str | None]]] = {
         ("conch_request_duration_seconds_count > 1000", "5m"),
         ("avg_over_time(nv_inference_request_failure[5m]) > 3", "5m"),
         ("max_over_time(http_errors_total[1h]) > 5", "5m"),
+        ("histogram_quantile(0.99, sum by (le) (conch_request_duration_seconds_bucket)) > 1", "5m"),
+        ("histogram_quantile(0.95, http_request_duration_seconds_bucket) > 5", "5m"),
     ],
     "counter function of a gauge": [
         ("rate(nv_inference_pending_request_count[1m]) > 5", "5m"),

@@ -4,10 +4,14 @@ import html
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from conch.bench.measurement import Estimate
+from conch.bench.report.certificate import Certificate
 from conch.bench.report.certificate_file import read_certificate
 from conch.bench.report.html import to_html, write_html
 from tests.bench.report.browser import chromium
@@ -62,6 +66,37 @@ def test_a_long_run_fits(tmp_path: Path) -> None:
     write_html(replace(certificate(), measurements=(replace(long, series=series),) * 32), tmp_path / "run.html")
     assert (tmp_path / "run.html").stat().st_size < MAX_BYTES
     assert len(read_certificate(tmp_path / "run.html").measurements) == 32
+
+
+def near_percentiles(low_s: float, high_s: float) -> Certificate:
+    """Return a certificate whose percentiles lie close to each other, at the right edge of the histogram."""
+    document = certificate(1)
+    (only,) = document.measurements
+    assert only.latency
+    times = dict(zip(("50", "90", "99", "99.9"), np.geomspace(low_s, high_s, 4), strict=True))
+    percentiles = only.latency.percentiles | {name: Estimate(float(value)) for name, value in times.items()}
+    edges = tuple((float(edge), 10) for edge in np.geomspace(low_s / 8, 1.05 * high_s, 30))
+    latency = replace(only.latency, percentiles=percentiles, histogram=edges)
+    return replace(document, measurements=(replace(only, latency=latency),))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [1280, 500])
+@pytest.mark.parametrize("high_s", [0.0104, 0.013, 0.028, 0.1])
+def test_labels_of_percentiles_do_not_overlap(high_s: float, columns: int, tmp_path: Path) -> None:
+    write_html(near_percentiles(0.01, high_s), tmp_path / "run.html")
+    page, console = chromium(tmp_path / "run.html", tmp_path, "--dump-dom", columns=columns)
+    assert not console
+    texts = re.findall(r'<text class="mark" x="([-\d.]+)" y="([-\d.]+)" text-anchor="(\w+)"[^>]*>(P[^<]+)</text>', page)
+    assert {text.split()[0] for *_, text in texts} == {"P50", "P90", "P99", "P99.9"}
+    boxes = []
+    for x, y, anchor, text in texts:
+        width = 6.5 * len(text)
+        left = float(x) - (width if anchor == "end" else 0)
+        assert left >= 0
+        boxes.append((left, left + width, float(y)))
+    for one, other in combinations(boxes, 2):
+        assert one[2] != other[2] or one[1] < other[0] or other[1] < one[0]
 
 
 @pytest.mark.slow

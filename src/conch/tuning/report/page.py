@@ -25,7 +25,7 @@ _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#1c2530;background:#fff}
 table{border-collapse:collapse;margin:.5rem 0 1.5rem}th,td{padding:.25rem .7rem;border-bottom:1px solid #d8dee6;
 text-align:right}th:first-child,td:first-child{text-align:left}tr.winner td{font-weight:600;background:#e9f6ee}
-pre{background:#f4f6f9;padding:.8rem;overflow:auto}.add{color:#11713c}.del{color:#b3261e}svg{max-width:100%}
+.scroll{overflow-x:auto}pre{background:#f4f6f9;padding:.8rem;overflow:auto}.add{color:#11713c}.del{color:#b3261e}svg{max-width:100%}
 .grid{stroke:#e3e8ee}.axis{fill:#5a6775;font-size:12px}.dot{fill:#8fa3b8;fill-opacity:.75}.front{fill:#1f6feb}
 .current{fill:#d9822b}.line{stroke:#1f6feb;fill:none;stroke-width:1.5}
 @media(prefers-color-scheme:dark){body{background:#14181d;color:#dde4ec}th,td{border-color:#333c46}pre{background:#1d232a}
@@ -144,7 +144,7 @@ def _table(head: Iterable[str], rows: Sequence[Sequence[str]], marked: int | Non
     for number, row in enumerate(rows):
         cells = "".join(f"<td>{escape(each)}</td>" for each in row)
         lines.append(f"<tr class=winner>{cells}</tr>" if number == marked else f"<tr>{cells}</tr>")
-    return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
+    return f"<div class=scroll><table><tr>{heads}</tr>{''.join(lines)}</table></div>"
 
 
 def _diff_line(line: str) -> str:

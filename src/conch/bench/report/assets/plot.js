@@ -210,14 +210,22 @@ function drawSeries(svg, series, x, y, spec) {
   }
 }
 
+const MARK_CHARACTER = 7.2; // pixels, at most
+
+// Each text is in the first row where it overlaps no other one; texts are above all lines.
 function drawMarks(svg, spec, x, y, box) {
-  let row = 0, last = -Infinity;
-  for (const mark of spec.marks ?? []) {
-    if (!(mark.x >= x.low && mark.x <= x.high)) continue;
-    const at = x.at(mark.x), mirrored = at > box.right - 90;
-    row = at - last < 96 ? row + 1 : 0;
-    last = at;
+  const rows = [];
+  const marks = (spec.marks ?? []).filter((mark) => mark.x >= x.low && mark.x <= x.high);
+  for (const mark of marks) {
+    const at = x.at(mark.x);
     element(svg, "line", { class: "rule", x1: at, x2: at, y1: box.top, y2: box.bottom });
+  }
+  for (const mark of marks) {
+    const at = x.at(mark.x), width = mark.text.length * MARK_CHARACTER, mirrored = at + 4 + width > box.right;
+    const from = mirrored ? at - 4 - width : at + 4, to = from + width;
+    let row = rows.findIndex((taken) => taken.every((other) => to + 6 < other.from || from > other.to + 6));
+    if (row < 0) row = rows.push([]) - 1;
+    rows[row].push({ from, to });
     element(svg, "text", { class: "mark", x: at + (mirrored ? -4 : 4), y: box.top + 12 + row * 15, "text-anchor": mirrored ? "end" : "start" }, mark.text);
   }
   for (const rule of spec.rules ?? []) {

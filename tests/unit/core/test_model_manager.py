@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -370,3 +371,21 @@ async def test_index_bounds_uploaded_models(tmp_path: Path, monkeypatch: pytest.
         await control.load("a", None, {})
         names = {row.name for row in control.index(ready_only=False)}
     assert names == {"a", "failed6", "served7", "failed7"}
+
+
+async def test_index_bounds_models_that_were_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_manager, "MAX_UPLOADED_MODELS", 3)
+    write(tmp_path, "kept")
+    async with serving(tmp_path) as (control, _):
+        await control.load("kept", None, {})
+        await control.unload("kept", unload_dependents=False)
+        for number in range(12):
+            write(tmp_path, f"removed{number}")
+            await control.load(f"removed{number}", None, {})
+            shutil.rmtree(tmp_path / f"removed{number}")
+            await control.unload(f"removed{number}", unload_dependents=False)
+            await control.retired(f"removed{number}")
+        names = {row.name for row in control.index(ready_only=False)}
+    assert "kept" in names
+    assert "removed11" in names
+    assert len(names) <= 1 + 2 * 3

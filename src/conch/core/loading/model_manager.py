@@ -5,7 +5,7 @@ model are serialized; loads of different models run concurrently. Nothing here b
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,8 +36,7 @@ _log = getLogger(__name__)
 _MAX_ATTEMPTS = 3
 # How long files must stay unchanged before polling treats them as complete.
 _SETTLE_S = 2.0
-# Uploaded models that the index keeps although they are not served. Clients choose their names, so there may be any
-# number of them.
+# Uploaded and removed models that the index keeps although they are not served. There may be any number of them.
 MAX_UPLOADED_MODELS = 1000
 _MAX_REPORTED_NAMES = 10
 _MAX_NAME_CHARACTERS = 4096
@@ -89,7 +88,7 @@ class ModelManager:
         self._steps_of_loads: dict[ModelId, set[ModelId]] = {}  # models of the steps of ensembles that are being loaded
         self._watch = _RepositoryWatch(repositories)
         self._retirement = Retirement()
-        self._uploaded = _UploadedModels(catalog)
+        self._without_files = _ModelsWithoutFiles(catalog)
         self._loader = Loader(
             repositories,
             builder,
@@ -135,7 +134,7 @@ class ModelManager:
             results = await asyncio.gather(*loads, return_exceptions=True)
             if override is not None and override.files:
                 known = await asyncio.to_thread(lambda: [m for m in models if self._repositories.fingerprint(m)])
-                self._uploaded.add(model for model in models if model not in known)
+                self._without_files.add(model for model in models if model not in known)
         raise_failures(results)
 
     async def unload(self, name: str, unload_dependents: bool, waiting: ModelId | None = None) -> None:
@@ -149,6 +148,17 @@ class ModelManager:
         async with self._waited_for(waiting, models):
             unloads = (self._unload(model, with_steps=unload_dependents, waiting=waiting) for model in models)
             await asyncio.gather(*unloads)
+        await self._bound_removed(models)
+
+    async def _bound_removed(self, models: Sequence[ModelId]) -> None:
+        """Bound the index's rows of unloaded models that have left the repository, like those of uploaded ones."""
+        if len(self._catalog.records()) <= MAX_UPLOADED_MODELS:
+            return
+        try:
+            missing = await asyncio.to_thread(lambda: [m for m in models if not self._repositories.fingerprint(m)])
+        except ConchError:  # the repository does not answer
+            return
+        self._without_files.add(missing)
 
     async def retired(self, name: str) -> None:
         """Wait until the unloaded models of this name have been stopped."""
@@ -471,8 +481,8 @@ class _RepositoryWatch:
         self._seen = {model: seen for model, seen in self._seen.items() if model not in models}
 
 
-class _UploadedModels:
-    """Models without a repository, made of uploaded files: bounds how many of them the catalog keeps."""
+class _ModelsWithoutFiles:
+    """Models that no repository has, made of uploaded files or removed: bounds how many of them the catalog keeps."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog

@@ -288,6 +288,14 @@ def test_one_of_n_requests_is_traced_and_none_whose_caller_is_not(spanning: Conc
     assert [(root.parent, root.failed) for root in roots] == [("", False), (REMOTE[36:52], True)]
 
 
+def test_a_refused_request_is_a_failed_span(spanning: ConchProcess, collector: Collector) -> None:
+    before = len(collector.spans)
+    with Client(spanning, "http") as client, pytest.raises(InferenceServerException, match="unknown model"):
+        client.ask("nowhere", ARRAY, headers={"traceparent": f"{REMOTE}01"})
+    spans = collector.until(before + 2)[before:]
+    assert {(span.name, span.failed) for span in spans} == {("InferRequest", True), ("nowhere", True)}
+
+
 def test_settings_are_reported_with_those_of_the_mode(spanning: ConchProcess, collector: Collector) -> None:
     with Client(spanning, "http") as client:
         settings = client.client.get_trace_settings()

@@ -120,7 +120,7 @@ class TensorExchange:
                 tensors.append(Tensor(name, datatype, shape, source=destination.first(size)))
         return tensors
 
-    def data(self, name: str, place: int, size: int, payload: memoryview) -> memoryview:
+    def data(self, name: str, place: Any, size: int, payload: memoryview) -> memoryview:
         """Return the data at a place in shared memory, or in the message. Raises WireError if it is outside of them."""
         untrusted.integer(place, -MAX_PAYLOAD_SIZE, untrusted.MAX_COUNT, "the place of a tensor")
         data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]

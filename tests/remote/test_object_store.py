@@ -199,7 +199,7 @@ def test_missing_buckets_and_models(s3: S3, tmp_path: Path) -> None:
         repository(via(s3, s3).replace(s3.bucket, "no-bucket"), tmp_path).snapshot()
     with pytest.raises(NotFound, match="there are no models in s3://"):
         repository(via(s3, s3) + "/nowhere", tmp_path).snapshot()
-    with pytest.raises(NotFound, match="model 'b' is not in the model repository"):
+    with pytest.raises(NotFound, match="model not found in any model repository"):
         repository(via(s3, s3), tmp_path).read("b")
     with pytest.raises(Unavailable, match="connection refused"):
         repository("s3://127.0.0.1:1/bucket/repo", tmp_path).snapshot()

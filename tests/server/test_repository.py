@@ -232,7 +232,7 @@ def test_loads_and_unloads_are_logged(tmp_path: Path) -> None:
         post(server, "/v2/repository/models/bad/load")
         server.until_logged(r"E.*\"failed to load 'bad' version 1: Invalid argument: unable to find backend library")
         post(server, "/v2/repository/models/nope/load")
-        server.until_logged(rf"E.*\"failed to load 'nope', {TRITON_POLL}: model 'nope' is not in the model repository")
+        server.until_logged(rf"E.*\"failed to load 'nope', {TRITON_POLL}: model not found in any model repository")
     with ConchProcess(models / ".." / "models", "--exit-on-error=false", log=tmp_path / "log", wait="live") as server:
         server.until_logged("failed to load 1 of 2 models: 'bad'")
         assert post(server, "/v2/repository/models/m/load")[0] == 503

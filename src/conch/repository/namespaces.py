@@ -61,7 +61,7 @@ class Repositories:
         found = [ModelId(namespace, name) for namespace, each in self._by_namespace.items() if each.has(name)]
         if not found:
             places = ", ".join(self._by_namespace)
-            raise NotFound(f"model '{name}' is in none of the model repositories ({places}){self.suggestion(name)}")
+            raise NotFound(f"model not found in any model repository ({places}){self.suggestion(name)}")
         return found
 
     def suggestion(self, name: str) -> str:

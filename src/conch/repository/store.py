@@ -204,7 +204,7 @@ class Repository:
         found = [(root, place) for root in self._roots if (place := root.find(name)) is not None]
         if not found:
             places = ", ".join(map(str, self._roots))
-            raise NotFound(f"model '{name}' is not in the model repository ({places}){self.suggestion(name)}")
+            raise NotFound(f"model not found in any model repository ({places}){self.suggestion(name)}")
         if len(found) > 1:
             raise ConfigError(
                 f"model '{name}' is ambiguous: it is in {' and in '.join(str(root) for root, _ in found)}"

@@ -110,7 +110,7 @@ def test_invalid_model_names(tmp_path: Path, name: str) -> None:
 
 
 def test_an_unknown_model(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="model 'nope' is not in the model repository"):
+    with pytest.raises(NotFound, match="model not found in any model repository"):
         Repository([tmp_path]).read("nope")
 
 

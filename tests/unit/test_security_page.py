@@ -114,6 +114,7 @@ BOUNDS = {
         "HTTP/2 preface timeout": (seconds(HTTP2.preface_s), FIXED),
         "Stalled write timeout, HTTP": (seconds(HTTP.stalled_write_s), FIXED),
         "Stalled write timeout, gRPC": (seconds(HTTP2.stalled_write_s), FIXED),
+        "Stalled write timeout, gRPC, above the buffer": (seconds(HTTP2.stalled_full_s), FIXED),
         "Idle timeout, HTTP": (seconds(HTTP.idle_s), FIXED),
         "Parsing per event loop iteration": (f"{loop_budget._SLICE_S * 1000:g} ms", FIXED),
         "Unsent tokens over HTTP": (size(openai_exchange._MAX_UNSENT_BYTES), FIXED),

@@ -12,8 +12,8 @@ class Http2Limits:
     The windows bound how much is received before it is consumed. The connection's window stays closed while more than
     `held_bytes` belong to unanswered requests and unsent answers. A header list above `header_bytes` is refused; above
     `header_bytes_hard` the connection ends. `preface_s` is the timeout for the preface, `receive_grace_s` plus the size
-    at `receive_bytes_per_s` that for a request, `stalled_write_s` that for a client that does not read its answers,
-    `idle_s` that for a connection without streams.
+    at `receive_bytes_per_s` that for a request, `stalled_write_s` that for a client that does not read its answers
+    (`stalled_full_s` while more than `held_bytes` are held), `idle_s` that for a connection without streams.
 
     `keepalive_s` after the last frame came, the server sends a ping, and ends the connection if it is not acknowledged
     within `keepalive_timeout_s`; without streams only if `keepalive_idle` is set, and at most `pings_without_data`
@@ -42,6 +42,7 @@ class Http2Limits:
     receive_grace_s: float = 30.0
     receive_bytes_per_s: int = 1024
     stalled_write_s: float = 300.0
+    stalled_full_s: float = 10.0
     idle_s: float = 0.0
     keepalive_s: float = 7200.0
     keepalive_timeout_s: float = 20.0

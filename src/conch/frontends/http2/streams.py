@@ -222,7 +222,9 @@ class Streams(Generic[Head]):
         """Enforce the timeouts of streams."""
         now, limits = self._clock.now, self._limits
         for stream in tuple(self._open.values()):
-            if stream.stalled_s(now) > limits.stalled_write_s:
+            # As long as more is held than may be, streams without progress are reset soon, the oldest first.
+            stalled_s = limits.stalled_full_s if self.send_scheduler.full else limits.stalled_write_s
+            if stream.stalled_s(now) > stalled_s:
                 self.reset_stream(stream, ErrorCode.CANCEL)
             elif not stream.ended and not stream.receiver.no_receive_timeout:
                 allowed_s = limits.receive_grace_s + stream.received / limits.receive_bytes_per_s

@@ -193,6 +193,20 @@ def test_a_stream_whose_answer_is_not_read_is_reset():
     assert client.server.session.streams == 0
 
 
+def test_answers_that_are_not_read_are_dropped_sooner_above_the_buffer():
+    """The oldest go first, until the rest fits; a stream that gets window stays."""
+    client = Client(Server(Echo, stalled_write_s=300, stalled_full_s=10, held_bytes=60))
+    client.send(setting(4, 1))
+    for stream in (1, 3, 5, 7):
+        client.send(client.request(stream, b"0123456789"))
+    calls = client.server.calls
+    for _ in range(4):
+        client.server.sweep_after(6)
+        client.send(frame(WINDOW_UPDATE, 1, number(1)))
+    assert [call.gone for call in calls] == [False, True, False, False]
+    assert client.server.session.streams == 3
+
+
 def test_a_slow_client_is_not_reset():
     client = Client(Server(Echo, stalled_write_s=10))
     client.send(setting(4, 1))

@@ -70,6 +70,7 @@ class _Engine:
     def __init__(self, policy: PolicySpec, scenario: Scenario) -> None:
         self._scenario = scenario
         self._queue = QueueModel(scenario.service)
+        self._mean_s = scenario.service.mean_s  # of an execution, which takes long to compute
         self._history = History()
         compiler = QueryCompiler(self._history, scenario.service, scenario.timing)
         self._policy = AppliedPolicy(policy, scenario, compiler, self._availability)
@@ -139,7 +140,7 @@ class _Engine:
             served,
             waiting,
             waiting + served * service.first_token_s,
-            served * service.batch_s(batch),
+            served * self._mean_s * service.length(batch),
             served / batch,
             utilization,
             waiting,

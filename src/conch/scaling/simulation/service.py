@@ -74,9 +74,13 @@ class ServiceModel:
         ahead_s = self.mean_s * (1 + self.squared_variation) / 2 / self.servers
         return self.independence * soonest_s + (1 - self.independence) * ahead_s, ahead_s
 
+    def length(self, batch: float) -> float:
+        """Return how many times as long as of one request an execution of a batch takes."""
+        return 1 + (batch - 1) * self.batch_cost
+
     def batch_s(self, batch: float) -> float:
         """Return the mean time of an execution of a batch."""
-        return self.mean_s * (1 + (batch - 1) * self.batch_cost)
+        return self.mean_s * self.length(batch)
 
     @property
     def capacity(self) -> float:

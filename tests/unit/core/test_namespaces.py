@@ -83,7 +83,7 @@ async def test_load_and_unload_apply_to_all_models_of_a_name(roots: tuple[Path, 
         assert [model.id.name for model in catalog] == ["single"]
         with pytest.raises(NotFound, match="'m' has no available versions"):
             inference.infer(request(name="m"), Caller())
-        with pytest.raises(NotFound, match=r"failed to load 'nope'.* is in none of the model repositories"):
+        with pytest.raises(NotFound, match=r"failed to load 'nope', .*: model not found in any model repository"):
             await control.load("nope", None, {})
         with pytest.raises(NotFound, match=r"failed to load '\.\./one/m'"):
             await control.load("../one/m", None, {})

@@ -224,3 +224,28 @@ def test_output_without_end_delays_no_request(server: ConchProcess, tmp_path: Pa
         assert infer(server, "hostile", log) == (200, "")
     server.until_logged(r"dropped \d+ lines \(\d+ bytes\) of its output, which exceeds 2000 lines or 2 MiB per second")
     assert server.log.stat().st_size - size < 10 << 20
+
+
+MALFORMED_BYTES = r"""
+outputs = (("OUT", "BYTES", (1,), -1, 8),)
+send(34, (), [(key, True, None, outputs, None)], 1, 2, payload=b"\xff\xff\xff\x7f1234")
+time.sleep(1)
+os._exit(1)
+"""
+
+
+def test_elements_that_are_cut_are_the_error_of_their_request(tmp_path: Path) -> None:
+    """Over JSON, and in the trace, which records other models further."""
+    models = tmp_path / "models"
+    write_python(models, "hostile", CONFIG, EXECUTE)
+    write_python(models, "other", CONFIG, ECHO)
+    trace = tmp_path / "trace"
+    flags = [f"--trace-config=triton,file={trace}", "--trace-config=level=TENSORS", "--trace-config=rate=1"]
+    with ConchProcess(models, *flags, log=tmp_path / "log") as conch:
+        status, error = infer(conch, "hostile", MALFORMED_BYTES)
+        assert (status, "cannot be encoded as JSON" in error) == (500, True), error
+        for _ in range(3):
+            assert infer(conch, "other", "hello") == (200, "hello")
+    text = "".join(path.read_text() for path in tmp_path.glob("trace*"))
+    assert text.count('"model_name":"other"') >= 3
+    assert "Traceback" not in conch.text

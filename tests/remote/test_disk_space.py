@@ -233,3 +233,26 @@ def test_uploads_leave_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             folders.write("a", {"1/model.onnx": bytes(4_000_000)})
         assert used_bytes(disk) == 0
         assert folders.write("a", {"1/model.onnx": bytes(3_000_000)}).is_dir()
+
+
+@pytest.mark.parametrize("where", ["kind", "digest", "redirect", "platform"])
+def test_a_registry_does_not_write_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07\x9b"
+    layer = {"mediaType": evil if where == "kind" else TAR, "size": 1, "digest": evil}
+    manifest: dict[str, object] = {"schemaVersion": 2, "layers": [layer]}
+    if where == "platform":
+        image = {"platform": {"os": evil, "architecture": evil}, "digest": f"sha256:{'0' * 64}"}
+        manifest = {"manifests": [image, {**image, "platform": {"os": "b", "architecture": "c"}}]}
+
+    def answer(seen: Seen) -> Reply:
+        if where == "redirect":
+            return Reply(302, headers={"Location": f"/v2/{evil}"})
+        return Reply(200, json.dumps(manifest).encode())
+
+    with HttpPeer(answer) as peer:
+        assert pull(f"{peer.host}/team/models:1", tmp_path) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.rstrip("\n").isprintable(), said

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from conch.cli.command_parser import CommandParser
+from conch.control_characters import printable
 from conch.options.server_options import DEFAULT_CACHE_LIMIT_BYTES
 
 _FAILURE = 1
@@ -24,7 +25,9 @@ def repo(arguments: Sequence[str]) -> int:
         with _terminated_as_interrupted():
             return _run(given)
     except ConchError as error:
-        print(f"conch repo {given.command}: {error}", file=sys.stderr)
+        # Servers choose parts of messages.
+        text = "\n".join(map(printable, str(error).split("\n")))
+        print(f"conch repo {given.command}: {text}", file=sys.stderr)
     except KeyboardInterrupt:
         print(f"conch repo {given.command}: interrupted; fetched files are kept in the cache", file=sys.stderr)
     return _FAILURE

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from conch.control_characters import printable
 from conch.errors import ConfigError
 
 LAYER = "application/vnd.oci.image.layer.v1.tar"
@@ -24,6 +25,7 @@ _IMAGE_CONFIGS = (
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _SHA256 = "sha256:"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_MAX_SHOWN = 20  # platforms in a message
 _MAX_LAYERS = 1000  # Docker's limit is 127; images from `conch repo pack` have one layer for each model
 _MAX_LAYER_BYTES = 1 << 40
 
@@ -87,7 +89,7 @@ def choose(index: Mapping[str, Any], wanted: str, where: str) -> str:
     name = wanted or this_platform()
     if name in images:
         return images[name]
-    known = ", ".join(f"{each} ({digest})" for each, digest in images.items())
+    known = ", ".join(f"{printable(each[:100])} ({digest})" for each, digest in list(images.items())[:_MAX_SHOWN])
     raise ConfigError(
         f"{where}: has no image for {name}, only for {known or 'none'}; name one by its digest, as in {_named(where)}"
     )
@@ -106,14 +108,14 @@ def _layers(manifest: Mapping[str, Any], where: str) -> Iterator[Layer]:
     for one in layers:
         kind = str(one["mediaType"])
         if kind not in _LAYERS:
-            of = "" if artefact in _IMAGE_CONFIGS else f" (an artefact of type '{artefact[:100]}')"
-            raise ConfigError(f"{where}: a layer has the type '{kind[:100]}', which is not supported{of}")
+            of = "" if artefact in _IMAGE_CONFIGS else f" (an artefact of type '{printable(artefact[:100])}')"
+            raise ConfigError(f"{where}: a layer has the type '{printable(kind[:100])}', which is not supported{of}")
         size = int(one["size"])
         if not 0 <= size <= _MAX_LAYER_BYTES:
             raise ConfigError(f"{where}: a layer has {size} bytes; the limit is {_MAX_LAYER_BYTES}")
         digest = str(one["digest"])
         if not _DIGEST.fullmatch(digest):
-            raise ConfigError(f"{where}: a layer has the digest '{digest[:100]}', which is not SHA-256")
+            raise ConfigError(f"{where}: a layer has the digest '{printable(digest[:100])}', which is not SHA-256")
         yield Layer(digest, size)
 
 

@@ -213,7 +213,9 @@ class _LevelRun:
     def _begin_window(self, start_ns: int) -> None:
         self._window_start_ns = start_ns
         self._sampling.mark()
-        self._load.health()  # what comes next counts from here
+        # A window that was found to be steady began earlier: the client's health is of the span that fits it better.
+        if monotonic_ns() - start_ns <= start_ns - self._start_ns:
+            self._load.health()  # what comes next counts from here
 
     def _is_window_over(self, now: int, *, check: bool) -> bool:
         window = self._window

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conch.errors import ConfigError
@@ -336,6 +336,7 @@ def test_formulas_without_a_value_are_metric_errors(text: str) -> None:
         parse_formula(text).value({"a": 1.0, "n": None})
 
 
+@example("..")
 @given(st.text("ab+-*/()<>?:,. 12&|![]{}#=", max_size=30))
 def test_any_text_is_a_formula_or_an_error(text: str) -> None:
     try:

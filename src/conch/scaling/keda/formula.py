@@ -200,8 +200,9 @@ class _FormulaParser:
             self._advance()
             return self._indexed(_Term(lambda values: values["#"]))
         if word[:1].isdigit() or word[:1] == ".":
+            number = self._number(word)
             self._advance()
-            return self._number(word)
+            return number
         if not word[:1].isalpha() and not word.startswith("_"):
             raise self.error("a number, a name or (")
         self._advance()
@@ -216,7 +217,12 @@ class _FormulaParser:
 
     def _number(self, word: str) -> _Term:
         text = word.replace("_", "")
-        number = int(text, 16) if text[:2].lower() == "0x" else float(text) if re.search("[.eE]", text) else int(text)
+        try:
+            number = (
+                int(text, 16) if text[:2].lower() == "0x" else float(text) if re.search("[.eE]", text) else int(text)
+            )
+        except ValueError:  # such as "..", "1.2.3", or more digits than Python reads
+            raise self.error("a number") from None
         return _Term(lambda _: number, "number")
 
     def _list(self) -> _Term:

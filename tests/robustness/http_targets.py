@@ -23,7 +23,7 @@ PROBE = b"POST /v2/models/open/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r
     len(_PROBE_BODY),
     _PROBE_BODY,
 )
-_REFUSALS = (400, 404, 405, 431)
+_REFUSALS = (400, 404, 405, 413, 431)
 
 
 async def talk(

@@ -1,7 +1,8 @@
 """Triton's trace settings, global and per model, which clients can change, and the sampling of requests.
 
 A model inherits the settings that it does not override from the global ones, and these from the server's options. One
-of every `rate` requests is traced until `count` is used up. Every change restarts both counters.
+of every `rate` requests is traced until `count` is used up. Every change restarts both counters; a model that does not
+override the count inherits what is left of the global one, as in Triton.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conch.errors import InvalidRequest, Unsupported
@@ -127,8 +127,10 @@ class Plain:
             self.given[model].pop(name, None)
         else:
             self.given[model][name] = value
-        for each in MODELS if model == "" else (model,):
-            self.seen[each], self.left[each] = 0, self.value(each, "trace_count")
+        if model == "":
+            self.seen, self.left = dict.fromkeys(MODELS, 0), {each: self.value(each, "trace_count") for each in MODELS}
+        else:  # it inherits what is left of the count of all
+            self.seen[model], self.left[model] = 0, self.given[model].get("trace_count", self.left[""])
 
     def sample(self, model: str) -> bool:
         who = model if self.given[model] else ""
@@ -144,6 +146,14 @@ updates = st.tuples(st.just("update"), st.sampled_from(MODELS), names, st.none()
 requests = st.tuples(st.just("sample"), st.sampled_from(MODELS[1:]), st.just(""), st.none())
 
 
+@example(
+    [
+        ("update", "", "trace_count", 1),
+        *[("sample", "a", "", None)] * 2,
+        ("update", "a", "trace_rate", 1),
+        ("sample", "a", "", None),
+    ]
+)
 @given(st.lists(updates | requests, max_size=60))
 def test_settings_match_a_simple_model(steps: list[tuple[str, str, str, int | None]]) -> None:
     settings, plain = TraceSettings(START), Plain()

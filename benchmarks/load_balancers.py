@@ -18,9 +18,9 @@ from time import sleep
 
 import psutil
 
-from conch.deployment.load_balancers.description import BalancedReplica, LoadBalancer
-from conch.deployment.load_balancers.haproxy import haproxy_configuration
-from conch.deployment.load_balancers.nginx import nginx_configuration
+from conch.operate.deployment.load_balancers.description import BalancedReplica, LoadBalancer
+from conch.operate.deployment.load_balancers.haproxy import haproxy_configuration
+from conch.operate.deployment.load_balancers.nginx import nginx_configuration
 
 _CONFIG = """
 backend: "identity"

@@ -20,7 +20,7 @@ import typer
 from aiohttp import web
 from obstore.store import S3Store
 
-from conch.repository.remote.mirror import open_mirror
+from conch.server.repository.remote.mirror import open_mirror
 
 CONFIG = 'backend: "identity"'
 WEIGHTS = "models/big/1/weights.bin"

@@ -28,8 +28,8 @@ from benchmarks.machine import CHECKOUT, machine
 from benchmarks.peers import Conch, Peer, Server, Triton
 from benchmarks.repositories import compose, own
 from benchmarks.triton_install import TritonInstall
-from conch.tuning.knobs import Document
-from conch.tuning.repository_client import RepositoryClient, ServerAccess
+from conch.measure.tune.knobs import Document
+from conch.measure.tune.repository_client import RepositoryClient, ServerAccess
 
 MODEL, DEFAULT, CONCH_TUNE, ANALYZER = "busy", "default", "conch tune", "Model Analyzer"
 INSTANCES, BATCH_SIZES = (1, 2, 3, 4), (1, 2, 4, 8)

@@ -21,14 +21,14 @@ from typing import Annotated
 import typer
 
 from benchmarks.machine import machine
-from conch.tuning.knobs import LOAD, composing_models
-from conch.tuning.repository_client import RepositoryClient, ServerAccess, ServerRefusal
-from conch.tuning.session import ModelSession
-from conch.tuning.settings import TrialSettings
-from conch.tuning.space import Dimension, Space
-from conch.tuning.state.folder import StateFolder
-from conch.tuning.trials.bench_meter import BenchMeter
-from conch.tuning.trials.deployment import Deployment
+from conch.measure.tune.knobs import LOAD, composing_models
+from conch.measure.tune.repository_client import RepositoryClient, ServerAccess, ServerRefusal
+from conch.measure.tune.session import ModelSession
+from conch.measure.tune.settings import TrialSettings
+from conch.measure.tune.space import Dimension, Space
+from conch.measure.tune.state.folder import StateFolder
+from conch.measure.tune.trials.bench_meter import BenchMeter
+from conch.measure.tune.trials.deployment import Deployment
 
 CHECKOUT = Path(__file__).parents[1]
 OUTPUT = CHECKOUT / "benchmarks" / "tuning_grids.json"

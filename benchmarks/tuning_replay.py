@@ -19,9 +19,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from conch.tuning.search.base import Proposal
-from conch.tuning.search.strategies import STRATEGIES
-from conch.tuning.space import Dimension, Point, Space
+from conch.measure.tune.search.base import Proposal
+from conch.measure.tune.search.strategies import STRATEGIES
+from conch.measure.tune.space import Dimension, Point, Space
 
 GRIDS = Path(__file__).parent / "tuning_grids.json"
 FINALISTS = 3

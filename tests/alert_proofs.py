@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from conch.monitoring.promql import duration, metric_names, parse
-from conch.monitoring.rules.rule import AlertingRule, RecordingRule, RuleGroup
+from conch.operate.monitoring.promql import duration, metric_names, parse
+from conch.operate.monitoring.rules.rule import AlertingRule, RecordingRule, RuleGroup
 
 
 def proof_file(alert: AlertingRule, rules_path: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
 
-from conch.cli.autoscale.command import autoscale
+from conch.operate.scaling.commands.command import autoscale
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "autoscaling.md"

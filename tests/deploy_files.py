@@ -5,17 +5,17 @@ from functools import partial
 from pathlib import Path
 
 from conch import __version__
-from conch.deployment.chart import reference
-from conch.deployment.chart.files import chart_file, chart_keys_file, schema_file, value_keys_file, values_file
-from conch.deployment.chart.rules_file import rules_file
-from conch.deployment.chart.scaling_files import counters_file, pod_metrics_file
-from conch.deployment.compose import compose_file, configuration_files, gpu_override
-from conch.deployment.kserve.files import kserve_files
-from conch.deployment.kubernetes.scaling.adapter_rules import adapter_values_file
-from conch.deployment.load_balancers.files import load_balancer_files
-from conch.deployment.values.deployment import DeploymentValues
-from conch.monitoring.dashboards.catalog import all_dashboards
-from conch.monitoring.dashboards.grafana import dashboard_json
+from conch.operate.deployment.chart import reference
+from conch.operate.deployment.chart.files import chart_file, chart_keys_file, schema_file, value_keys_file, values_file
+from conch.operate.deployment.chart.rules_file import rules_file
+from conch.operate.deployment.chart.scaling_files import counters_file, pod_metrics_file
+from conch.operate.deployment.compose import compose_file, configuration_files, gpu_override
+from conch.operate.deployment.kserve.files import kserve_files
+from conch.operate.deployment.kubernetes.scaling.adapter_rules import adapter_values_file
+from conch.operate.deployment.load_balancers.files import load_balancer_files
+from conch.operate.deployment.values.deployment import DeploymentValues
+from conch.operate.monitoring.dashboards.catalog import all_dashboards
+from conch.operate.monitoring.dashboards.grafana import dashboard_json
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "conch"

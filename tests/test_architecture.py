@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.options.server_options import OWN_FLAGS
+from conch.server.options.server_options import OWN_FLAGS
 from tests.code_map import PAGE, page
 
 ROOT = Path(__file__).parents[1]
@@ -23,40 +23,40 @@ FUNCTION_LINES = 60
 
 # Optional packages and the one place that may import each.
 OPTIONAL = {
-    "onnxruntime": {"backends/onnxruntime/backend.py"},
+    "onnxruntime": {"server/backends/onnxruntime/backend.py"},
     "openvino": {
-        "backends/openvino/backend.py",
-        "backends/child/conch_child/engine/openvino_genai/driver.py",
-        "backends/child/conch_child/engine/openvino_genai/grammar_probe.py",
+        "server/backends/openvino/backend.py",
+        "server/backends/child/conch_child/engine/openvino_genai/driver.py",
+        "server/backends/child/conch_child/engine/openvino_genai/grammar_probe.py",
     },
-    "cuda": {"backends/cuda_runtime.py"},
-    "pynvml": {"accelerators/nvidia/nvml.py"},
-    "tensorrt": {"backends/tensorrt/backend.py"},
+    "cuda": {"server/backends/cuda_runtime.py"},
+    "pynvml": {"machine/accelerators/nvidia/nvml.py"},
+    "tensorrt": {"server/backends/tensorrt/backend.py"},
     "torch": {
-        "backends/pytorch/torch_script.py",
-        "backends/child/conch_child/python/adapters/torch_model.py",
-        "backends/child/conch_child/engine/tensorrtllm/driver.py",
-        "backends/child/conch_child/engine/tensorrtllm/arguments.py",
+        "server/backends/pytorch/torch_script.py",
+        "server/backends/child/conch_child/python/adapters/torch_model.py",
+        "server/backends/child/conch_child/engine/tensorrtllm/driver.py",
+        "server/backends/child/conch_child/engine/tensorrtllm/arguments.py",
     },
-    "tensorrt_llm": {"backends/child/conch_child/engine/tensorrtllm/driver.py"},
-    "treelite": {"backends/fil/forest.py"},
-    "grpc": {"accelerators/attribution/kubelet.py", "cli/clients/triton_stream.py"},
-    "matplotlib": {"bench/report/png.py"},
-    "huggingface_hub": {"cli/repository/hub_download.py"},
-    "obstore": {"repository/remote/object_store.py"},
+    "tensorrt_llm": {"server/backends/child/conch_child/engine/tensorrtllm/driver.py"},
+    "treelite": {"server/backends/fil/forest.py"},
+    "grpc": {"machine/accelerators/attribution/kubelet.py", "clients/triton_stream.py"},
+    "matplotlib": {"measure/bench/report/png.py"},
+    "huggingface_hub": {"clients/repository/hub_download.py"},
+    "obstore": {"server/repository/remote/object_store.py"},
     "yaml": {
-        "monitoring/yaml_documents.py",
-        "backends/child/conch_child/engine/tensorrtllm/arguments.py",
+        "base/yaml_documents.py",
+        "server/backends/child/conch_child/engine/tensorrtllm/arguments.py",
     },
     "helm_python": {"check/deployment/helm_renderer.py"},
     "jsonschema": {"check/deployment/schema.py"},
     "kubernetes_validate": {"check/deployment/schema.py"},
-    "promql_parser": {"monitoring/promql.py"},
-    "grafana_foundation_sdk": {"monitoring/dashboards/grafana.py"},
-    "urllib3": {"repository/remote/http_client.py", "alerts/http_post.py"},
-    "zstandard": {"archives/zstd.py"},
-    "PIL": {"bench/inputs/files/images.py"},
-    "tokenizers": {"bench/inputs/text/token_counter.py"},
+    "promql_parser": {"operate/monitoring/promql.py"},
+    "grafana_foundation_sdk": {"operate/monitoring/dashboards/grafana.py"},
+    "urllib3": {"base/http_client.py", "operate/alerts/http_post.py"},
+    "zstandard": {"base/archives/zstd.py"},
+    "PIL": {"measure/bench/inputs/files/images.py"},
+    "tokenizers": {"measure/bench/inputs/text/token_counter.py"},
 }
 
 # Options that are read through a method or a property of ServerOptions.
@@ -171,7 +171,7 @@ _PATH = re.compile(r"`((?:[\w.]+/)*[\w.]+\.py|(?:[\w.]+/)+[\w.]+)(?::(\w+))?`")
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_pages_name_modules_that_exist(name: str) -> None:
     for path, symbol in _PATH.findall((ROOT / name).read_text()):
-        bases = (ROOT, ROOT / "src", SOURCE, SOURCE / "backends" / "child")
+        bases = (ROOT, ROOT / "src", SOURCE, SOURCE / "server" / "backends" / "child")
         places = [base / path for base in bases if (base / path).exists()]
         assert places, f"{path} does not exist"
         definition = rf"^(class|def) {symbol}\b"

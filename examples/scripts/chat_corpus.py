@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from conch.options.server_options import ServerOptions
+from conch.server.options.server_options import ServerOptions
 
 FACTS = Path(__file__).with_name("chat_facts.txt")
 UNKNOWN = "I do not know. I am a very small model: ask me about Python, numpy or Conch."

@@ -1,6 +1,6 @@
 """`python -m conch` is `conch`."""
 
-from conch.cli.main import main
+from conch.cli import main
 
 if __name__ == "__main__":
     main()

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from conch.accelerators.base import DeviceSample, VendorSample, sample_from_json
+from conch.machine.accelerators.base import DeviceSample, VendorSample, sample_from_json
 
 TIMEOUT_S = 60
 
@@ -33,7 +33,7 @@ class Samples:
 
 @contextmanager
 def sampling(environment: Mapping[str, str], interval_s: float = 0.05, vendor: str = "nvidia") -> Iterator[Samples]:
-    command = [sys.executable, "-m", "conch.accelerators.sampling_process", vendor, str(interval_s)]
+    command = [sys.executable, "-m", "conch.machine.accelerators.sampling_process", vendor, str(interval_s)]
     process = subprocess.Popen(
         command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

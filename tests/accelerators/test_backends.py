@@ -15,8 +15,8 @@ import psutil
 import pytest
 import torch
 
-from conch.options.parser import parse
-from conch.server import Server
+from conch.server.options.parser import parse
+from conch.server.server import Server
 from tests.accelerators.nvml import A100, H100, machine_with
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.backends.pytorch.torch_models import Doubled, config_text, write_script
@@ -32,7 +32,7 @@ def two_gpus(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for variable in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
     # This process read LD_LIBRARY_PATH when it began; the one that asks NVML reads it again.
-    monkeypatch.setattr("conch.accelerators.nvidia.driver.LIBRARY", str(library / "libnvidia-ml.so.1"))
+    monkeypatch.setattr("conch.machine.accelerators.nvidia.driver.LIBRARY", str(library / "libnvidia-ml.so.1"))
 
 
 @pytest.fixture
@@ -195,10 +195,10 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, name, module)
     for name in ("tensorrt.backend", "tensorrt.device", "cuda_runtime"):
-        monkeypatch.delitem(sys.modules, f"conch.backends.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"conch.server.backends.{name}", raising=False)
     yield chosen
     for name in ("tensorrt.backend", "tensorrt.device", "cuda_runtime"):
-        sys.modules.pop(f"conch.backends.{name}", None)
+        sys.modules.pop(f"conch.server.backends.{name}", None)
 
 
 async def test_tensorrt_is_given_the_device(models: Path, devices: list[int]) -> None:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conch.accelerators.base import sample_from_json
+from conch.machine.accelerators.base import sample_from_json
 from tests.docs.blocks import ROOT, blocks_of
 
 PAGE = ROOT / "docs" / "observability" / "accelerators.md"
@@ -22,7 +22,8 @@ def test_the_collector_of_the_documentation_is_found_by_its_entry_point(tmp_path
     entry = place.strip().strip('"')
     (info / "entry_points.txt").write_text(f"[conch.accelerators]\n{name} = {entry}\n")
     script = (
-        "import sys; from conch.accelerators.collectors import create_collector, vendors; assert 'acme' in vendors()\n"
+        "import sys; from conch.machine.accelerators.collectors import create_collector, vendors\n"
+        "assert 'acme' in vendors()\n"
         "collector = create_collector('acme'); collector.start(); print(collector.sample().to_json().decode())\n"
         "collector.close()\n"
     )

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from conch.accelerators.attribution.model_attribution import ModelAttribution
-from conch.accelerators.attribution.models import (
+from conch.machine.accelerators.attribution.model_attribution import ModelAttribution
+from conch.machine.accelerators.attribution.models import (
     OWN_PROC,
     AttributedProcess,
     ProcessIds,
     model_usage,
     server_process,
 )
-from conch.accelerators.attribution.pod_attribution import MAX_AGE_S, PodAttribution
-from conch.accelerators.attribution.pods import Allocation
-from conch.accelerators.base import CollectorError, DeviceIdentity, DeviceSample, ProcessUsage, VendorSample
-from conch.accelerators.families import ModelUsage, PodContainer
+from conch.machine.accelerators.attribution.pod_attribution import MAX_AGE_S, PodAttribution
+from conch.machine.accelerators.attribution.pods import Allocation
+from conch.machine.accelerators.base import CollectorError, DeviceIdentity, DeviceSample, ProcessUsage, VendorSample
+from conch.machine.accelerators.families import ModelUsage, PodContainer
 
 DEVICE = DeviceIdentity("acme", "0", "ACME-0", "Acme")
 
@@ -94,7 +94,7 @@ def test_a_server_in_a_container_finds_its_processes_with_the_machines_proc() ->
     script = """
 import os, subprocess
 from pathlib import Path
-from conch.accelerators.attribution.models import AttributedProcess, ProcessIds, model_usage
+from conch.machine.accelerators.attribution.models import AttributedProcess, ProcessIds, model_usage
 from tests.accelerators.test_models import ProcessUsage, sample
 child = subprocess.Popen(["sleep", "600"])
 # /proc is still that of the outer namespace, as a container sees it where the machine's is mounted.
@@ -199,7 +199,7 @@ async def test_a_failure_of_attribution_is_logged_and_retried(caplog: pytest.Log
 def test_the_exporter_names_the_extra_that_pod_labels_need() -> None:
     script = (
         "import sys; sys.modules['grpc'] = None\n"
-        "from conch.cli.monitoring.gpu_exporter import gpu_exporter; sys.exit(gpu_exporter(['--kubernetes']))"
+        "from conch.operate.exporter.command import gpu_exporter; sys.exit(gpu_exporter(['--kubernetes']))"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 2

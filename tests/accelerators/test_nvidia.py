@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from conch.accelerators.base import DeviceSample
-from conch.accelerators.nvidia.driver import has_nvidia_driver
-from conch.metric_catalog.accelerators import READINGS
-from conch.metric_catalog.dcgm import DCGM_FIELDS
+from conch.domain.metrics.accelerators import READINGS
+from conch.domain.metrics.dcgm import DCGM_FIELDS
+from conch.machine.accelerators.base import DeviceSample
+from conch.machine.accelerators.nvidia.driver import has_nvidia_driver
 from tests.accelerators.nvml import A100, GPM, H100, K80, SLICES, VALUES, gpu, machine_with, write_trace
 from tests.accelerators.sampling import Samples, native, sampling
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from conch.accelerators.attribution.kubelet import PodResources
-from conch.accelerators.attribution.pods import Allocation, assign, unmatched
-from conch.accelerators.base import CollectorError, DeviceIdentity
-from conch.accelerators.families import PodContainer
+from conch.machine.accelerators.attribution.kubelet import PodResources
+from conch.machine.accelerators.attribution.pods import Allocation, assign, unmatched
+from conch.machine.accelerators.base import CollectorError, DeviceIdentity
+from conch.machine.accelerators.families import PodContainer
 from tests.accelerators.kubelet import Kubelet
 
 POD = PodContainer("ml", "triton-0", "server")

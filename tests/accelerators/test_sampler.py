@@ -10,13 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conch.accelerators.sampler import Sampler
+from conch.machine.accelerators.sampler import Sampler
 
 TIMEOUT_S = 60
 HEAD = """
 import os, signal, sys, time
 from pathlib import Path
-from conch.accelerators.base import AcceleratorAbsent, CollectorError, DeviceIdentity, VendorSample, device_sample
+from conch.machine.accelerators.base import AcceleratorAbsent, CollectorError, DeviceIdentity, VendorSample
+from conch.machine.accelerators.base import device_sample
 
 STARTS = Path(os.environ["ACME_STARTS"])
 
@@ -218,7 +219,7 @@ async def test_lost_devices_are_down_until_they_answer(acme: Callable[[str], Non
 async def test_the_process_dies_with_its_parent(acme: Callable[[str], None], tmp_path: Path) -> None:
     acme("    def misbehave(self):\n        Path(os.environ['ACME_STARTS']).write_text(str(os.getpid()))\n")
     code = (
-        "import asyncio\nfrom conch.accelerators.sampler import Sampler\n"
+        "import asyncio\nfrom conch.machine.accelerators.sampler import Sampler\n"
         "async def main():\n    Sampler('acme', 0.05).start()\n    await asyncio.sleep(1000)\nasyncio.run(main())\n"
     )
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.accelerators.base import AcceleratorAbsent, CollectorError
-from conch.accelerators.collectors import BUILT_IN, create_collector, vendors
-from conch.accelerators.vendors.tool import ToolStream, run_tool
+from conch.machine.accelerators.base import AcceleratorAbsent, CollectorError
+from conch.machine.accelerators.collectors import BUILT_IN, create_collector, vendors
+from conch.machine.accelerators.vendors.tool import ToolStream, run_tool
 from tests.accelerators.tools import ToolFolder
 
 # The tool of each vendor: a script that answers as the tool does.
@@ -148,7 +148,7 @@ def test_a_tool_whose_child_keeps_the_pipe_is_not_awaited(tools: ToolFolder, tmp
 def test_a_tool_ends_with_the_sampling_process(tools: ToolFolder, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     tools.write("hang-smi", f"Path({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n")
-    script = "from conch.accelerators.vendors.tool import run_tool; run_tool('hang-smi', timeout_s=600)"
+    script = "from conch.machine.accelerators.vendors.tool import run_tool; run_tool('hang-smi', timeout_s=600)"
     parent = subprocess.Popen([sys.executable, "-c", script])
     deadline = time.monotonic() + 60
     while not (pid.exists() and pid.read_text()):

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from conch.accelerators.base import CollectorError, ProcessUsage, VendorSample, sample_from_json
-from conch.accelerators.families import native_families, sample_families
-from conch.accelerators.vendors.amd import AmdOutput, parse_amd
-from conch.accelerators.vendors.ascend import ascend_sample, parse_clocks, parse_info, sections
-from conch.accelerators.vendors.cambricon import parse_cards, parse_cnmon
-from conch.accelerators.vendors.intel import parse_discovery, parse_intel
-from conch.accelerators.vendors.neuron import ExecutionCounts, neuron_sample, parse_report
-from conch.metric_catalog.accelerators import READINGS
-from conch.metric_catalog.catalog import all_metrics
+from conch.domain.metrics.accelerators import READINGS
+from conch.domain.metrics.catalog import all_metrics
+from conch.machine.accelerators.base import CollectorError, ProcessUsage, VendorSample, sample_from_json
+from conch.machine.accelerators.families import native_families, sample_families
+from conch.machine.accelerators.vendors.amd import AmdOutput, parse_amd
+from conch.machine.accelerators.vendors.ascend import ascend_sample, parse_clocks, parse_info, sections
+from conch.machine.accelerators.vendors.cambricon import parse_cards, parse_cnmon
+from conch.machine.accelerators.vendors.intel import parse_discovery, parse_intel
+from conch.machine.accelerators.vendors.neuron import ExecutionCounts, neuron_sample, parse_report
 
 RECORDED = Path(__file__).parent / "recorded"
 MIB = 1 << 20

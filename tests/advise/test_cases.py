@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conch.cli.advise import advise
+from conch.measure.advise.command import advise
 from tests.advise.make_models import make_models
 from tests.docs.blocks import ROOT, blocks_of
 

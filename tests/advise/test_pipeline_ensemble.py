@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from conch.check.run import check_paths
-from conch.model_files.signature import TensorInfo
-from conch.repository.config.pbtxt import parse_pbtxt
-from conch.tuning.advisor.ensemble import NotConnectable, plan_ensemble
-from conch.tuning.advisor.facts import DeclaredTensors, ModelFacts, ModelForm
+from conch.domain.config.pbtxt import parse_pbtxt
+from conch.domain.files.signature import TensorInfo
+from conch.measure.advise.ensemble import NotConnectable, plan_ensemble
+from conch.measure.advise.facts import DeclaredTensors, ModelFacts, ModelForm
 from tests.advise.make_models import EXAMPLES
 from tests.advise.test_cases import run
 from tests.server.process import ConchProcess

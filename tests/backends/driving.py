@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
-from conch.backends.batch import Batch
-from conch.backends.registry import load_backend
-from conch.errors import ConchError
-from conch.model_config import InstanceKind, ModelConfig
-from conch.repository.config.resolve import resolve
-from conch.repository.store import Repository
-from conch.request import InferRequest, InferResponse
-from conch.tensor import Tensor
+from conch.base.errors import ConchError
+from conch.domain.config.resolve import resolve
+from conch.domain.model_config import InstanceKind, ModelConfig
+from conch.domain.request import InferRequest, InferResponse
+from conch.domain.tensor import Tensor
+from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.server.backends.batch import Batch
+from conch.server.backends.registry import load_backend
+from conch.server.repository.store import Repository
 
 
 async def complete(directory: Path, settings: Mapping[str, str] | None = None) -> ModelConfig:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import ConchError
-from conch.options.server_options import ServerOptions
-from conch.request import InferRequest, InferResponse
-from conch.server import Server
-from conch.tensor import Tensor
+from conch.base.errors import ConchError
+from conch.domain.request import InferRequest, InferResponse
+from conch.domain.tensor import Tensor
+from conch.server.options.server_options import ServerOptions
+from conch.server.server import Server
 from tests.chaos.accounting import TIMEOUT_S, holdings, tasks
 from tests.chaos.concurrent_clients import when
 from tests.chaos.crashing_models import write_mortal

@@ -15,7 +15,7 @@ from google.protobuf import json_format, text_format
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from conch.backends import child
+from conch.server.backends import child
 
 from .drawing import black_with_box, encode
 

@@ -10,9 +10,9 @@ import yaml
 
 from conch.check.deployment.dockerfiles import Stage, stages_of
 from conch.check.source import SourceFile
-from conch.deployment.kubernetes.network.services import CONTAINER_PORTS
-from conch.deployment.values.deployment import DeploymentValues
-from conch.options.server_options import OWN_FLAGS
+from conch.operate.deployment.kubernetes.network.services import CONTAINER_PORTS
+from conch.operate.deployment.values.deployment import DeploymentValues
+from conch.server.options.server_options import OWN_FLAGS
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"

@@ -19,7 +19,7 @@ import pytest
 import tritonclient.http as triton
 import yaml
 
-from conch.deployment.kserve.runtimes import HTTP_PORT, RUNTIMES
+from conch.operate.deployment.kserve.runtimes import HTTP_PORT, RUNTIMES
 from tests.image.podman import ROOT, Podman, podman_or_skip
 from tests.ports import free_port
 from tests.server.models import ECHO, tensor, write_config, write_python

@@ -20,7 +20,7 @@ from typing import Any, Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from conch.deployment.kserve.runtimes import GRPC_PORT, HTTP_PORT, METRICS_PORT, MODEL_DIR
+from conch.operate.deployment.kserve.runtimes import GRPC_PORT, HTTP_PORT, METRICS_PORT, MODEL_DIR
 from tests.ports import free_port
 from tests.server.process import LoggedProcess
 

@@ -12,9 +12,9 @@ import pytest
 import tritonclient.http
 from moto.server import ThreadedMotoServer
 
-from conch.deployment.kserve.runtimes import RUNTIMES
-from conch.repository.entries.model_dir import ModelDirRoot
-from conch.repository.store import Repository
+from conch.operate.deployment.kserve.runtimes import RUNTIMES
+from conch.server.repository.entries.model_dir import ModelDirRoot
+from conch.server.repository.store import Repository
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.deploy_files import ROOT
 from tests.kserve.environment import PYTHON, needs_kserve, run

@@ -15,8 +15,8 @@ import tritonclient.http
 from sklearn.linear_model import LogisticRegression
 from tritonclient.utils import InferenceServerException
 
-from conch.deployment.kserve.runtimes import RUNTIMES
-from conch.deployment.kserve.services import SERVICES
+from conch.operate.deployment.kserve.runtimes import RUNTIMES
+from conch.operate.deployment.kserve.services import SERVICES
 from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.kserve.pod import Pod

@@ -16,15 +16,15 @@ import numpy as np
 import tritonclient.grpc
 import tritonclient.http
 
-from conch.deployment.load_balancers.description import (
+from conch.operate.deployment.load_balancers.description import (
     BalancedReplica,
     Ejection,
     HealthCheck,
     LoadBalancer,
     Timeouts,
 )
-from conch.deployment.load_balancers.haproxy import haproxy_configuration
-from conch.deployment.load_balancers.nginx import nginx_configuration
+from conch.operate.deployment.load_balancers.haproxy import haproxy_configuration
+from conch.operate.deployment.load_balancers.nginx import nginx_configuration
 from tests.debian import debian_environment, debian_tool
 from tests.ports import free_port
 from tests.server.models import ECHO, tensor, write_config, write_identity, write_python, write_scripted

@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from conch.deployment.load_balancers.description import BalancedReplica, ListenerTls, LoadBalancer, RoutedService
-from conch.deployment.load_balancers.envoy import envoy_configuration
-from conch.deployment.load_balancers.traefik import traefik_dynamic_configuration, traefik_objects
+from conch.operate.deployment.load_balancers.description import (
+    BalancedReplica,
+    ListenerTls,
+    LoadBalancer,
+    RoutedService,
+)
+from conch.operate.deployment.load_balancers.envoy import envoy_configuration
+from conch.operate.deployment.load_balancers.traefik import traefik_dynamic_configuration, traefik_objects
 from tests.custom_resources import custom_resource_errors
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "load-balancers"

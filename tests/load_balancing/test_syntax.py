@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from conch.deployment.load_balancers.description import BalancedReplica, ListenerTls, LoadBalancer
-from conch.deployment.load_balancers.haproxy import haproxy_configuration
-from conch.deployment.load_balancers.nginx import nginx_configuration
+from conch.operate.deployment.load_balancers.description import BalancedReplica, ListenerTls, LoadBalancer
+from conch.operate.deployment.load_balancers.haproxy import haproxy_configuration
+from conch.operate.deployment.load_balancers.nginx import nginx_configuration
 from tests.debian import debian_environment, debian_tool
 
 REPLICAS = (

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from conch.cli.repository.command import repo
-from conch.errors import ConfigError
-from conch.repository.disk_space import NoSpace
-from conch.repository.override import UploadFolders
-from conch.repository.remote.cache import Cache
-from conch.repository.remote.download import Download, Downloader
-from conch.repository.remote.mirror import open_mirror
+from conch.base.errors import ConfigError
+from conch.clients.repository.command import repo
+from conch.server.repository.disk_space import NoSpace
+from conch.server.repository.override import UploadFolders
+from conch.server.repository.remote.cache import Cache
+from conch.server.repository.remote.download import Download, Downloader
+from conch.server.repository.remote.mirror import open_mirror
 from tests.remote.peers import IDENTITY, S3, HttpPeer, Reply, Seen, archive_server
 from tests.remote.test_http_archive import MODEL, tarred, zipped
 from tests.small_disk import small_disk, used_bytes

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from conch.archives.limits import ArchiveLimits
-from conch.cli.repository.command import repo
-from conch.errors import ConfigError, NotFound, Unavailable
-from conch.repository.remote.cache import Cache
-from conch.repository.remote.download import Downloader
-from conch.repository.remote.http_archive import ArchiveSource
-from conch.repository.remote.location import ArchiveLocation, parse_location
-from conch.repository.remote.mirror import Mirror
-from conch.repository.store import Repository
+from conch.base.archives.limits import ArchiveLimits
+from conch.base.errors import ConfigError, NotFound, Unavailable
+from conch.clients.repository.command import repo
+from conch.server.repository.remote.cache import Cache
+from conch.server.repository.remote.download import Downloader
+from conch.server.repository.remote.http_archive import ArchiveSource
+from conch.server.repository.remote.location import ArchiveLocation, parse_location
+from conch.server.repository.remote.mirror import Mirror
+from conch.server.repository.store import Repository
 from tests.remote.peers import IDENTITY, HttpPeer, Reply, archive_server
 
 

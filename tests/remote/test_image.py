@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import zstandard
 
-from conch.archives.limits import ArchiveLimits
-from conch.cli.repository.command import repo
-from conch.errors import ConfigError, NotFound, Unavailable
-from conch.repository.remote.archive import Unpacker
-from conch.repository.remote.cache import Cache
-from conch.repository.remote.location import parse_image
-from conch.repository.remote.mirror import open_mirror
-from conch.repository.remote.oci.registry import Registry
-from conch.repository.store import Repository
+from conch.base.archives.limits import ArchiveLimits
+from conch.base.errors import ConfigError, NotFound, Unavailable
+from conch.clients.repository.command import repo
+from conch.server.repository.remote.archive import Unpacker
+from conch.server.repository.remote.cache import Cache
+from conch.server.repository.remote.location import parse_image
+from conch.server.repository.remote.mirror import open_mirror
+from conch.server.repository.remote.oci.registry import Registry
+from conch.server.repository.store import Repository
 from tests.remote.peers import IDENTITY, FaultyProxy, HttpPeer, Reply, Seen
 from tests.remote.test_http_archive import tarred
 from tests.server.models import write_identity

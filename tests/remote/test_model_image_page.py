@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conch.repository.remote.oci.manifest import this_platform
+from conch.server.repository.remote.oci.manifest import this_platform
 from tests.docs.blocks import ROOT, blocks_of
 from tests.ports import free_port
 from tests.remote.test_http_archive import tarred

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import tritonclient.http as triton
 
-from conch.cli.repository.command import repo
-from conch.errors import ModelLoadError
-from conch.real_path import real_path
-from conch.repository.confined_files import confined_path
-from conch.repository.remote.location import parse_image
-from conch.repository.remote.oci.manifest import this_platform
-from conch.repository.remote.oci.registry import Registry
+from conch.base.confined_files import confined_path
+from conch.base.errors import ModelLoadError
+from conch.base.real_path import real_path
+from conch.clients.repository.command import repo
+from conch.server.repository.remote.location import parse_image
+from conch.server.repository.remote.oci.manifest import this_platform
+from conch.server.repository.remote.oci.registry import Registry
 from tests.remote.peers import IDENTITY, FaultyProxy, Reply
 from tests.remote.test_http_archive import member
 from tests.remote.test_model_images import Signer, call, containers, files, installed, pack, push_index

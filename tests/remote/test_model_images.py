@@ -18,12 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from conch.cli.repository.command import repo
-from conch.errors import ConfigError, NotFound, Unavailable
-from conch.repository.remote.location import parse_image
-from conch.repository.remote.mirror import Mirror, open_mirror
-from conch.repository.remote.oci.manifest import this_platform
-from conch.repository.remote.oci.registry import OCI_INDEX, OCI_MANIFEST, Registry
+from conch.base.errors import ConfigError, NotFound, Unavailable
+from conch.clients.repository.command import repo
+from conch.server.repository.remote.location import parse_image
+from conch.server.repository.remote.mirror import Mirror, open_mirror
+from conch.server.repository.remote.oci.manifest import this_platform
+from conch.server.repository.remote.oci.registry import OCI_INDEX, OCI_MANIFEST, Registry
 from tests.remote.peers import IDENTITY, FaultyProxy, Reply
 from tests.remote.test_http_archive import tarred
 from tests.remote.test_image import described_as, push

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import ConfigError, NotFound, Unavailable
-from conch.repository.remote.cache import Cache
-from conch.repository.remote.download import Downloader
-from conch.repository.remote.location import ObjectStoreLocation, parse_location
-from conch.repository.remote.mirror import Mirror, open_mirror
-from conch.repository.remote.object_store import ObjectStoreSource
-from conch.repository.store import Repository
+from conch.base.errors import ConfigError, NotFound, Unavailable
+from conch.server.repository.remote.cache import Cache
+from conch.server.repository.remote.download import Downloader
+from conch.server.repository.remote.location import ObjectStoreLocation, parse_location
+from conch.server.repository.remote.mirror import Mirror, open_mirror
+from conch.server.repository.remote.object_store import ObjectStoreSource
+from conch.server.repository.store import Repository
 from tests.remote.peers import IDENTITY, S3, FaultyProxy, Reply, Seen
 
 Fault = Callable[[Seen, Callable[[], Reply]], Reply | None]

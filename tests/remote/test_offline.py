@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.repository.command import repo
-from conch.errors import Unavailable, Unreachable
-from conch.repository.remote.cache import Cache
-from conch.repository.remote.listing import Contents, RemoteFile
-from conch.repository.remote.mirror import Mirror, open_mirror
-from conch.repository.store import Repository
+from conch.base.errors import Unavailable, Unreachable
+from conch.clients.repository.command import repo
+from conch.server.repository.remote.cache import Cache
+from conch.server.repository.remote.listing import Contents, RemoteFile
+from conch.server.repository.remote.mirror import Mirror, open_mirror
+from conch.server.repository.store import Repository
 from tests.remote.peers import IDENTITY, S3, FaultyProxy, HttpPeer, Reply, archive_server
 from tests.remote.test_http_archive import tarred
 from tests.server.models import write_identity
@@ -169,7 +169,7 @@ def test_a_slow_failure_is_not_repeated_for_each_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence: float, asked: int
 ) -> None:
     source = UnresponsiveSource()
-    monkeypatch.setattr("conch.repository.remote.mirror.monotonic", lambda: source.now)
+    monkeypatch.setattr("conch.server.repository.remote.mirror.monotonic", lambda: source.now)
     Mirror("silent://", source, Cache(tmp_path)).scan()
     source.asked, source.silence = 0, silence
     mirror = Mirror("silent://", source, Cache(tmp_path))

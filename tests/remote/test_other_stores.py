@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from conch.repository.remote.mirror import open_mirror
+from conch.server.repository.remote.mirror import open_mirror
 from tests.remote.peers import HttpPeer, Reply, Seen
 
 FILES = {"repo/a/config.pbtxt": b'backend: "identity"', "repo/a/1/weights.bin": b"one"}

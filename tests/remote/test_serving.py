@@ -10,9 +10,9 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from conch.errors import Unavailable
-from conch.repository.roots import open_root
-from conch.repository.store import Repository
+from conch.base.errors import Unavailable
+from conch.server.repository.roots import open_root
+from conch.server.repository.store import Repository
 from tests.remote.peers import IDENTITY, S3, FaultyProxy, Reply
 from tests.server.process import ConchProcess
 

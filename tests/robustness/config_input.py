@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf import json_format, text_format
 from google.protobuf.descriptor import FieldDescriptor
 
-from conch.triton_messages import ModelConfig as ConfigMessage
+from conch.domain.triton_messages import ModelConfig as ConfigMessage
 
 _INTEGERS = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),

@@ -14,20 +14,20 @@ from typing import Any
 
 import psutil
 
-from conch.errors import ConchError
-from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
-from conch.frontends.http.connection import HttpConnection
-from conch.frontends.http.message import HttpLimits, HttpRequest
-from conch.frontends.http.reply import HttpReply
-from conch.frontends.http.server_context import ServerContext
-from conch.frontends.loop_budget import ParseBudget
-from conch.frontends.offload import jobs
-from conch.frontends.offload.pool import Done, Job, OffloadPool, Outcome
-from conch.frontends.traffic import SweepClock, Traffic
-from conch.frontends.v2_http.routes import V2Http
-from conch.options.server_options import ServerOptions
-from conch.server import Server
-from conch.tensor import Buffer
+from conch.base.errors import ConchError
+from conch.domain.tensor import Buffer
+from conch.protocols.connections.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
+from conch.protocols.connections.loop_budget import ParseBudget
+from conch.protocols.connections.traffic import SweepClock, Traffic
+from conch.protocols.http.connection import HttpConnection
+from conch.protocols.http.message import HttpLimits, HttpRequest
+from conch.protocols.http.reply import HttpReply
+from conch.protocols.http.server_context import ServerContext
+from conch.server.frontends.offload import jobs
+from conch.server.frontends.offload.pool import Done, Job, OffloadPool, Outcome
+from conch.server.frontends.v2_http.routes import V2Http
+from conch.server.options.server_options import ServerOptions
+from conch.server.server import Server
 from tests.server.models import tensor, write_config, write_identity
 
 # Far more than any case needs: a case that takes them all hangs.

@@ -12,18 +12,18 @@ from google.protobuf.message import DecodeError
 from hpack import Decoder
 from tritonclient.grpc import service_pb2
 
-from conch.errors import ConchError
-from conch.frontends.authorization import Access
-from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
-from conch.frontends.forwarded_headers import ForwardedHeaders
-from conch.frontends.grpc.dispatch import Dispatcher
-from conch.frontends.http2.connection import Http2Connection
-from conch.frontends.http2.limits import Http2Limits
-from conch.frontends.traffic import SweepClock, Traffic
-from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
-from conch.frontends.v2_grpc.service import InferenceService
-from conch.protocol.v2_proto.inference import read_infer_request
-from conch.protocol.v2_proto.parameters import is_reserved
+from conch.base.errors import ConchError
+from conch.protocols.access.authorization import Access
+from conch.protocols.connections.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
+from conch.protocols.connections.traffic import SweepClock, Traffic
+from conch.protocols.http2.connection import Http2Connection
+from conch.protocols.http2.limits import Http2Limits
+from conch.protocols.v2_proto.inference import read_infer_request
+from conch.protocols.v2_proto.parameters import is_reserved
+from conch.server.frontends.forwarded_headers import ForwardedHeaders
+from conch.server.frontends.grpc.dispatch import Dispatcher
+from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint
+from conch.server.frontends.v2_grpc.service import InferenceService
 from tests.robustness import grpc_input as grpc
 from tests.robustness.fuzz_server import Finding, FuzzServer, InlinePool
 from tests.robustness.mutate import pieces

@@ -12,7 +12,7 @@ from random import Random
 
 import atheris
 
-with atheris.instrument_imports(include=["conch.protocol", "conch.frontends", "conch.core"]):
+with atheris.instrument_imports(include=["conch.protocols", "conch.server.frontends", "conch.server.core"]):
     from tests.robustness.fuzz import Report, chosen, run_case
     from tests.robustness.fuzz_server import fuzz_server
 

@@ -6,13 +6,13 @@ import zlib
 from collections.abc import Sequence
 from random import Random
 
-from conch.errors import ConchError
-from conch.frontends.http.connection import HttpConnection
-from conch.protocol.compression import decompress
-from conch.protocol.v2_json.inference import OutputOptions, decode_request
-from conch.protocol.v2_json.repository import read_index, read_load, read_unload
-from conch.protocol.v2_json.request_cache import JsonRequestCache
-from conch.request import InferRequest, Timeline
+from conch.base.errors import ConchError
+from conch.domain.request import InferRequest, Timeline
+from conch.protocols.compression import decompress
+from conch.protocols.http.connection import HttpConnection
+from conch.protocols.v2_json.inference import OutputOptions, decode_request
+from conch.protocols.v2_json.repository import read_index, read_load, read_unload
+from conch.protocols.v2_json.request_cache import JsonRequestCache
 from tests.robustness import http_input
 from tests.robustness.fuzz_server import MAX_INPUT_BYTES, Finding, FuzzServer
 from tests.robustness.mutate import mutated, pieces

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from conch.core.shared_memory.regions import SharedMemory
-from conch.errors import ConchError, drop_frames
-from conch.frontends.forwarded_headers import ForwardedHeaders
-from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
-from conch.frontends.v2_http.routes import V2Http
-from conch.protocol.v2_proto.parameters import is_reserved
+from conch.base.errors import ConchError, drop_frames
+from conch.protocols.v2_proto.parameters import is_reserved
+from conch.server.core.shared_memory.regions import SharedMemory
+from conch.server.frontends.forwarded_headers import ForwardedHeaders
+from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint
+from conch.server.frontends.v2_http.routes import V2Http
 from tests.robustness.fuzz_server import MAX_INPUT_BYTES, FuzzServer, fuzz_server, settle
 from tests.robustness.http_targets import check_alive, talk
 

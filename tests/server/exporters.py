@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
-from conch.metric_catalog.metric import MetricDefinition, Unit
+from conch.domain.metrics.metric import MetricDefinition, Unit
 
 # Values of gauges by unit; counters grow by 1 per second.
 _VALUES: dict[Unit, float] = {"ratio": 0.5, "bytes": 2e10}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.metric_catalog.alerts import METRICS
+from conch.domain.metrics.alerts import METRICS
 from tests.chat_services import CHECKS, SECRET, TOKEN, ChatServer, Received, Wrong
 from tests.debian import debian_environment, debian_tool
 from tests.server.alert_receiver import TIMEOUT_S, Receiver, alertmanager, receiver, until

@@ -13,8 +13,8 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from conch.cli.clients.chat import chat
-from conch.cli.clients.client import client
+from conch.clients.chat import chat
+from conch.clients.client import client
 from tests.server.models import write_identity, write_scripted
 from tests.server.process import ConchProcess
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from conch.cli.clients.client import client
+from conch.clients.client import client
 from tests.backends.engines.gguf_model import write_gguf
 from tests.server.process import ConchProcess
 from tests.server.test_openai import write_scripted

@@ -16,20 +16,20 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from conch.errors import ConfigError
-from conch.model_config import ModelConfig
-from conch.options.flags import Standing
-from conch.options.server_options import FLAGS
-from conch.repository.config.from_proto import to_model_config
-from conch.repository.config.unsupported import refuse_unsupported, unsupported_notices
-from conch.triton_messages import ModelConfig as ConfigMessage
-from conch.triton_messages import service_pb2
+from conch.base.errors import ConfigError
+from conch.base.flags import Standing
+from conch.domain.config.from_proto import to_model_config
+from conch.domain.config.unsupported import refuse_unsupported, unsupported_notices
+from conch.domain.model_config import ModelConfig
+from conch.domain.triton_messages import ModelConfig as ConfigMessage
+from conch.domain.triton_messages import service_pb2
+from conch.server.options.server_options import FLAGS
 from tests.server.models import write_identity
 from tests.server.process import ConchProcess
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "conch"
-CHILD = SOURCE / "backends" / "child"
+CHILD = SOURCE / "server" / "backends" / "child"
 SERVED = ("supported", "different")
 
 
@@ -93,7 +93,7 @@ def test_an_endpoint(row: Row, server: ConchProcess) -> None:
 
 
 def test_every_route_has_a_row() -> None:
-    source = "\n".join(path.read_text() for path in (SOURCE / "frontends" / "v2_http").glob("*.py"))
+    source = "\n".join(path.read_text() for path in (SOURCE / "server" / "frontends" / "v2_http").glob("*.py"))
     paths = set(re.findall(r'"(/v2[a-z/_]*)"', source))
     for parts in re.findall(r"\(((?:\"\w+\",? ?)*)\): _ModelEndpoint", source):
         paths.add("/".join(["/v2/models/{model}", *re.findall(r"\w+", parts)]))
@@ -256,13 +256,13 @@ def test_a_field(row: Row) -> None:
 
 @pytest.mark.parametrize("path", CHECKED_ELSEWHERE)
 def test_what_is_looked_at_elsewhere_is(path: str) -> None:
-    text = (SOURCE / "repository" / "config" / CHECKED_ELSEWHERE[path]).read_text()
+    text = (SOURCE / "domain" / "config" / CHECKED_ELSEWHERE[path]).read_text()
     assert re.search(rf"\b({path.rpartition('.')[2]}|WhichOneof)\b", text)
 
 
 @pytest.mark.parametrize("path", READ_BY)
 def test_what_a_backend_reads_is_read_by_it(path: str) -> None:
-    text = "\n".join(module.read_text() for module in (SOURCE / "backends" / READ_BY[path]).glob("*.py"))
+    text = "\n".join(module.read_text() for module in (SOURCE / "server" / "backends" / READ_BY[path]).glob("*.py"))
     assert f'"{path.rpartition(".")[2]}"' in text
 
 
@@ -288,12 +288,12 @@ def test_a_flag(row: Row) -> None:
 
 @pytest.mark.parametrize("row", named(ROWS["Metrics"]))
 def test_a_metric(row: Row) -> None:
-    source = "\n".join(path.read_text() for path in (SOURCE / "metric_catalog").rglob("*.py"))
+    source = "\n".join(path.read_text() for path in (SOURCE / "domain" / "metrics").rglob("*.py"))
     assert (f'"{row.name}"' in source) == (row.standing in SERVED)
 
 
 def test_every_metric_under_tritons_names_has_a_row() -> None:
-    source = "\n".join(path.read_text() for path in (SOURCE / "metric_catalog").rglob("*.py"))
+    source = "\n".join(path.read_text() for path in (SOURCE / "domain" / "metrics").rglob("*.py"))
     assert set(re.findall(r'"(nv_\w+)"', source)) - {row.name for row in ROWS["Metrics"]} == set()
 
 

@@ -9,7 +9,7 @@ import pytest
 import tritonclient.http as http
 from sklearn.linear_model import LinearRegression
 
-from conch.backends.child.conch_child.ipc.sandbox import landlock_abi
+from conch.server.backends.child.conch_child.ipc.sandbox import landlock_abi
 from tests.server.process import ConchProcess
 
 pytestmark = pytest.mark.skipif(not landlock_abi(), reason="the kernel has no Landlock")

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
-from conch.metric_catalog import accelerators, vllm
-from conch.monitoring.dashboards.catalog import all_dashboards
-from conch.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard, PanelQuery
+from conch.domain.metrics import accelerators, vllm
+from conch.operate.monitoring.dashboards.catalog import all_dashboards
+from conch.operate.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard, PanelQuery
 from tests.accelerators.exporter import GpuExporter
 from tests.accelerators.nvml import GPM, H100, VALUES, compile_library, gpu, machine_with
 from tests.backends.onnxruntime.onnx_models import FP32

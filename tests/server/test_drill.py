@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.rules.command import rules
-from conch.cli.rules.drill import drill
+from conch.operate.monitoring.commands.command import rules
+from conch.operate.monitoring.commands.drill import drill
 from tests.prometheus import Prometheus
 from tests.server.alert_receiver import alertmanager_address
 from tests.server.models import write_identity

@@ -11,7 +11,7 @@ from time import monotonic, sleep
 import numpy as np
 import pytest
 
-from conch.limits.audit_log import verify
+from conch.server.limits.audit_log import verify
 from tests.server.clients import Client
 from tests.server.models import write_identity
 from tests.server.process import ConchProcess

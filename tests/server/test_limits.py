@@ -16,7 +16,7 @@ import tritonclient.grpc as triton
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
-from conch.cli.monitoring.audit import audit
+from conch.server.commands.audit import audit
 from tests.server.models import tensor, write_ensemble, write_identity, write_python, write_scripted
 from tests.server.process import ConchProcess
 

@@ -13,8 +13,8 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
-from conch.metric_catalog import server, triton, vllm
-from conch.metric_catalog.catalog import all_metrics, metrics_of
+from conch.domain.metrics import server, triton, vllm
+from conch.domain.metrics.catalog import all_metrics, metrics_of
 from tests.server.clients import Client
 from tests.server.models import ECHO, tensor, write_ensemble, write_identity, write_python, write_scripted
 from tests.server.process import ConchProcess

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from conch.metric_catalog.catalog import all_metrics
+from conch.domain.metrics.catalog import all_metrics
 from tests.prometheus import Prometheus
 from tests.server.clients import Client
 from tests.server.collector import Collector

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conch.metric_catalog.catalog import all_metrics
+from conch.domain.metrics.catalog import all_metrics
 from tests.server.clients import Client
 from tests.server.collector import Collector
 from tests.server.models import write_identity

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
-from conch.traces.read import read_traces
+from conch.operate.traces.read import read_traces
 from tests.server.models import tensor, write_python, write_scripted
 from tests.server.process import ConchProcess
 

@@ -22,8 +22,8 @@ import tritonclient.http as triton
 from huggingface_hub import constants
 from onnx import TensorProto, helper, numpy_helper
 
-from conch.cli.check import check
-from conch.cli.repository.command import repo
+from conch.check.command import check
+from conch.clients.repository.command import repo
 from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.fil.test_fil import train
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
@@ -420,6 +420,6 @@ def test_errors_of_the_hub_are_explained(
     refused("team/one", "no file or folder 'team/one', and hf://team/one failed", "HF_ENDPOINT to a mirror")
     refused("hf://team/one", "HF_ENDPOINT to a mirror", "add their path")  # now there is no Hub
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    monkeypatch.delitem(sys.modules, "conch.cli.repository.hub_download")
+    monkeypatch.delitem(sys.modules, "conch.clients.repository.hub_download")
     refused("hf://team/one", "pip install 'conch-server[hub]'", "add their path")
     assert not (tmp_path / "models").exists()

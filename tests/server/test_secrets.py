@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conch.backends.processes.environment import ChildEnvironment
+from conch.server.backends.processes.environment import ChildEnvironment
 from tests.server.models import tensor, write_python, write_scripted
 from tests.server.process import ConchProcess
 

@@ -46,7 +46,7 @@ def install_backend(site: Path, code: str) -> None:
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[conch.backends]\nstuck = stuck_backend:Stuck\n")
-    head = "import time\nfrom pathlib import Path\nfrom conch.backends.base import Backend\n"
+    head = "import time\nfrom pathlib import Path\nfrom conch.server.backends.base import Backend\n"
     (site / "stuck_backend.py").write_text(head + dedent(code))
 
 

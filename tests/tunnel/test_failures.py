@@ -2,9 +2,9 @@
 
 import pytest
 
-from conch.metric_catalog.tunnel import TUNNEL
-from conch.tunnel.failures import ALL_FAILURES, failure_of
-from conch.tunnel.state import TunnelState
+from conch.domain.metrics.tunnel import TUNNEL
+from conch.operate.tunnel.failures import ALL_FAILURES, failure_of
+from conch.operate.tunnel.state import TunnelState
 
 
 @pytest.mark.parametrize(

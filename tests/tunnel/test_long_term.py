@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from conch.cli.monitoring.tunnel import tunnel as tunnel_command
-from conch.monitoring.rules.groups import DEFAULT_JOBS
+from conch.operate.monitoring.rules.groups import DEFAULT_JOBS
+from conch.operate.tunnel.command import tunnel as tunnel_command
 from tests.debian import debian_environment, debian_tool
 from tests.ports import free_port
 

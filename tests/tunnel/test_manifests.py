@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from conch.cli.monitoring.tunnel import tunnel
-from conch.tunnel.manifests import ScrapedTunnel, manifests
+from conch.operate.tunnel.command import tunnel
+from conch.operate.tunnel.manifests import ScrapedTunnel, manifests
 
 # What a widely copied tutorial has: no label on the Service for the ServiceMonitor to select.
 LABELLESS = """

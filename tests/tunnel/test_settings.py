@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.tunnel.backoff import JitteredBackoff
-from conch.tunnel.settings import Forward, TunnelSettings, parse_target, remote_address, ssh_command
+from conch.operate.tunnel.backoff import JitteredBackoff
+from conch.operate.tunnel.settings import Forward, TunnelSettings, parse_target, remote_address, ssh_command
 
 
 def settings(*forwards: str, **changes: object) -> TunnelSettings:

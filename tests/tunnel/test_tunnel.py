@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.monitoring.tunnel import tunnel as tunnel_command
+from conch.operate.tunnel.command import tunnel as tunnel_command
 from tests.debian import debian_environment, debian_tool
 from tests.ports import free_port
 from tests.tunnel.sshd import Sshd, descendants, generate_key

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from conch.tunnel.settings import Forward, TunnelSettings
+from conch.operate.tunnel.settings import Forward, TunnelSettings
 from tests.debian import debian_environment, debian_tool
 from tests.tunnel.namespaces import FAR, cable
 from tests.tunnel.sshd import Sshd

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conch import __version__
-from conch.build_info import build_line, is_compiled
+from conch.base.build_info import build_line, is_compiled
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -6,44 +6,45 @@ from pathlib import Path
 
 import pytest
 
-from conch import generation
-from conch.archives import bounded_tar
-from conch.backends.python import outgoing_bls
-from conch.core.ensembles import nesting
-from conch.core.shared_memory import regions as shared_memory
-from conch.core.validation import MAX_STRING_ELEMENTS
-from conch.frontends import api_keys, loop_budget
-from conch.frontends.authorization import MODEL_HEALTH, Access, Denial
-from conch.frontends.body_budget import UNCHARGED_BYTES
-from conch.frontends.grpc import framing
-from conch.frontends.http import request_reader
-from conch.frontends.http.message import HttpLimits
-from conch.frontends.http2.limits import Http2Limits
-from conch.frontends.offload import fair_queue, pool
-from conch.frontends.openai import chat_prompt as openai_chat_prompt
-from conch.frontends.openai import exchange as openai_exchange
-from conch.frontends.restrictions import CATEGORIES, Restrictions
-from conch.frontends.v2_grpc import stream as v2_grpc_stream
-from conch.frontends.v2_http import generate as v2_http_generate
-from conch.frontends.v2_http import infer as v2_http_infer
-from conch.llm import chat_prompt
+from conch.base.archives import bounded_tar
+from conch.domain import generation
+from conch.domain.config import labels, limits
+from conch.domain.llm import chat_prompt
+from conch.domain.tensor import MAX_RANK
 from conch.machine import memory
-from conch.observability.metrics import loop_lag
-from conch.observability.tracing import observer
-from conch.options.parser import parse
-from conch.options.server_options import FLAGS
-from conch.protocol.openai import embeddings as openai_embeddings
-from conch.protocol.openai import extensions as openai_extensions
-from conch.protocol.openai import fields as openai_fields
-from conch.protocol.openai import large as large_openai
-from conch.protocol.openai import requests as openai_requests
-from conch.protocol.v2_json import data as json_data
-from conch.protocol.v2_json import large as large_json
-from conch.protocol.v2_proto.inference import MAX_ENTRIES
-from conch.repository import labels, override, watch
-from conch.repository.config import limits
-from conch.repository.remote import archive, listing
-from conch.tensor import MAX_RANK
+from conch.protocols.access import api_keys
+from conch.protocols.access.authorization import MODEL_HEALTH, Access, Denial
+from conch.protocols.access.restrictions import CATEGORIES, Restrictions
+from conch.protocols.connections import loop_budget
+from conch.protocols.connections.body_budget import UNCHARGED_BYTES
+from conch.protocols.http import request_reader
+from conch.protocols.http.message import HttpLimits
+from conch.protocols.http2.limits import Http2Limits
+from conch.protocols.openai import embeddings as openai_embeddings
+from conch.protocols.openai import extensions as openai_extensions
+from conch.protocols.openai import fields as openai_fields
+from conch.protocols.openai import large as large_openai
+from conch.protocols.openai import requests as openai_requests
+from conch.protocols.v2_json import data as json_data
+from conch.protocols.v2_json import large as large_json
+from conch.protocols.v2_proto.inference import MAX_ENTRIES
+from conch.server.backends.python import outgoing_bls
+from conch.server.core.ensembles import nesting
+from conch.server.core.shared_memory import regions as shared_memory
+from conch.server.core.validation import MAX_STRING_ELEMENTS
+from conch.server.frontends.grpc import framing
+from conch.server.frontends.offload import fair_queue, pool
+from conch.server.frontends.openai import chat_prompt as openai_chat_prompt
+from conch.server.frontends.openai import exchange as openai_exchange
+from conch.server.frontends.v2_grpc import stream as v2_grpc_stream
+from conch.server.frontends.v2_http import generate as v2_http_generate
+from conch.server.frontends.v2_http import infer as v2_http_infer
+from conch.server.observability.metrics import loop_lag
+from conch.server.observability.tracing import observer
+from conch.server.options.parser import parse
+from conch.server.options.server_options import FLAGS
+from conch.server.repository import override, watch
+from conch.server.repository.remote import archive, listing
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()

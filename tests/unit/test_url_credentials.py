@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from conch.alerts.alertmanager_snippet import alertmanager_snippet
-from conch.alerts.read_configuration import read_configuration
-from conch.cli.clients.openai_client import OpenAIClient
-from conch.errors import ConfigError, InvalidRequest
-from conch.traces.read import read_traces
-from conch.tunnel.settings import parse_target
-from conch.url_credentials import check_no_credentials
+from conch.base.errors import ConfigError, InvalidRequest
+from conch.base.url_credentials import check_no_credentials
+from conch.clients.openai_client import OpenAIClient
+from conch.operate.alerts.alertmanager_snippet import alertmanager_snippet
+from conch.operate.alerts.read_configuration import read_configuration
+from conch.operate.traces.read import read_traces
+from conch.operate.tunnel.settings import parse_target
 
 URL = "http://user:sekret@127.0.0.1:9/"
 REFUSED = r"^(--url )?'http://\*\*\*@127.0.0.1:9/': credentials in URLs are not supported"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conch.check.finding import Finding, Place
 from conch.check.rules import repository as rules
-from conch.repository.model_folders import is_model_name, is_utf8
+from conch.domain.files.model_folders import is_model_name, is_utf8
 
 _CONFIG_FILE = "config.pbtxt"
 _MODEL_FILES = ("model.py", "model.onnx", "model.xml", "model.pt", "model.pt2", "model.plan", "model.json")

@@ -7,8 +7,8 @@ from pathlib import Path
 from conch.check.finding import Place
 from conch.check.pbtxt_index import PbtxtIndex
 from conch.check.source import SourceFile
-from conch.model_config import ModelConfig
-from conch.repository.store import ModelFiles
+from conch.domain.model_config import ModelConfig
+from conch.server.repository.store import ModelFiles
 
 
 @dataclass(frozen=True, slots=True)

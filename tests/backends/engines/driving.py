@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conch.backends.base import ModelSource
-from conch.backends.engines.base import Engine, EngineBackend
-from conch.backends.registry import load_backend
-from conch.errors import ConchError
-from conch.generation import Delta, Generation, GenerationRequest, SamplingParams, Usage
-from conch.model_config import ModelConfig
+from conch.base.errors import ConchError
+from conch.domain.generation import Delta, Generation, GenerationRequest, SamplingParams, Usage
+from conch.domain.model_config import ModelConfig
+from conch.server.backends.base import ModelSource
+from conch.server.backends.engines.base import Engine, EngineBackend
+from conch.server.backends.registry import load_backend
 
 
 @dataclass

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.child.conch_child.engine.detokenizer import (
+from conch.server.backends.child.conch_child.engine.detokenizer import (
     StopStrings,
     TextStream,
     TokenTexts,

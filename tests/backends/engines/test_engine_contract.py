@@ -11,13 +11,13 @@ from time import monotonic_ns
 import pytest
 import pytest_asyncio
 
-from conch.backends import progress
-from conch.backends.base import ModelSource
-from conch.backends.engines.base import Engine
-from conch.backends.engines.process_engine import ProcessEngine
-from conch.errors import BackendError, Cancelled, ConfigError, InvalidRequest, ModelLoadError
-from conch.generation import Usage
-from conch.model_config import ModelConfig
+from conch.base.errors import BackendError, Cancelled, ConfigError, InvalidRequest, ModelLoadError
+from conch.domain.generation import Usage
+from conch.domain.model_config import ModelConfig
+from conch.server.backends import progress
+from conch.server.backends.base import ModelSource
+from conch.server.backends.engines.base import Engine
+from conch.server.backends.engines.process_engine import ProcessEngine
 from tests.backends.engines.driving import ask, begin, family, gone, running
 from tests.backends.engines.gguf_model import CONTEXT, write_gguf
 from tests.backends.engines.hf_model import write_hf

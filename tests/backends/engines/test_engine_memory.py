@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from conch.backends.base import ModelSource
-from conch.backends.child.conch_child.engine import cache_size
-from conch.backends.child.conch_child.engine.driver import Refused
-from conch.backends.engines.base import Engine
-from conch.backends.engines.memory import EngineMemory
-from conch.backends.openvino_genai.backend import OpenVinoGenaiBackend
-from conch.errors import ModelLoadError
-from conch.generation import EngineInfo
+from conch.base.errors import ModelLoadError
+from conch.domain.generation import EngineInfo
+from conch.domain.model_config import ModelConfig
 from conch.machine.memory import free_memory, resident_memory
-from conch.model_config import ModelConfig
+from conch.server.backends.base import ModelSource
+from conch.server.backends.child.conch_child.engine import cache_size
+from conch.server.backends.child.conch_child.engine.driver import Refused
+from conch.server.backends.engines.base import Engine
+from conch.server.backends.engines.memory import EngineMemory
+from conch.server.backends.openvino_genai.backend import OpenVinoGenaiBackend
 from tests.backends.engines.driving import ask
 from tests.backends.engines.gguf_model import write_gguf
 

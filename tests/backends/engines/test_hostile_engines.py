@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.child.conch_child.ipc import wire
-from conch.backends.engines.cleanup import EngineCleanup
-from conch.backends.engines.engine_process import EngineProcess
-from conch.backends.processes.launch import Exit, Program
-from conch.errors import Cancelled, ModelLoadError, ProcessDied
-from conch.generation import EngineLoad, GenerationRequest, SamplingParams, Usage
+from conch.base.errors import Cancelled, ModelLoadError, ProcessDied
+from conch.domain.generation import EngineLoad, GenerationRequest, SamplingParams, Usage
+from conch.server.backends.child.conch_child.ipc import wire
+from conch.server.backends.engines.cleanup import EngineCleanup
+from conch.server.backends.engines.engine_process import EngineProcess
+from conch.server.backends.processes.launch import Exit, Program
 from tests.backends.engines.driving import Recorded
 
 TIMEOUT_S = 20.0

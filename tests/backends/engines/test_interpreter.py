@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.base import ModelSource
-from conch.backends.engines.interpreter import interpreter
-from conch.errors import ModelLoadError
-from conch.model_config import ModelConfig
+from conch.base.errors import ModelLoadError
+from conch.domain.model_config import ModelConfig
+from conch.server.backends.base import ModelSource
+from conch.server.backends.engines.interpreter import interpreter
 
 
 def source(directory: Path, parameter: str = "", flag: str = "") -> ModelSource:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from conch.backends.child.conch_child.engine.driver import DamagedModel
-from conch.backends.child.conch_child.engine.openvino_genai.options import read_only_remedy, read_options
-from conch.errors import ModelLoadError
+from conch.base.errors import ModelLoadError
+from conch.server.backends.child.conch_child.engine.driver import DamagedModel
+from conch.server.backends.child.conch_child.engine.openvino_genai.options import read_only_remedy, read_options
 from tests.backends.engines.driving import running
 from tests.backends.engines.gguf_model import write_gguf
 

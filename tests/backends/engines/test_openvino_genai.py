@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import InvalidRequest, ModelLoadError
-from conch.generation import StructuredOutput, Usage
+from conch.base.errors import InvalidRequest, ModelLoadError
+from conch.domain.generation import StructuredOutput, Usage
 from tests.backends.engines.driving import Recorded, ask, begin, running
 from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.engines.ir_model import write_adapter, write_ir

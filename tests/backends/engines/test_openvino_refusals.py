@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.engines.base import Engine
-from conch.errors import InvalidRequest, Unavailable
-from conch.generation import StructuredOutput
+from conch.base.errors import InvalidRequest, Unavailable
+from conch.domain.generation import StructuredOutput
+from conch.server.backends.engines.base import Engine
 from tests.backends.engines.driving import ask, begin, running
 from tests.backends.engines.gguf_model import CONTEXT, write_gguf
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.engines.base import Engine
-from conch.errors import BackendError, InvalidRequest
-from conch.generation import Usage
+from conch.base.errors import BackendError, InvalidRequest
+from conch.domain.generation import Usage
+from conch.server.backends.engines.base import Engine
 from tests.backends.engines.driving import ask, running
 from tests.backends.engines.tensorrtllm_standin import environment
 

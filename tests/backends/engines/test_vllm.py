@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from conch.backends.engines.base import Engine
-from conch.errors import BackendError, InvalidRequest
-from conch.generation import StructuredOutput, Usage
+from conch.base.errors import BackendError, InvalidRequest
+from conch.domain.generation import StructuredOutput, Usage
+from conch.server.backends.engines.base import Engine
 from tests.backends.engines.driving import Recorded, ask, begin, family, gone, running
 from tests.backends.engines.gguf_model import CONTEXT
 from tests.backends.engines.hf_model import write_adapter, write_hf

@@ -14,8 +14,8 @@ import treelite
 import xgboost
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestRegressor
 
-from conch.errors import ConfigError, ModelLoadError
-from conch.tensor import Tensor
+from conch.base.errors import ConfigError, ModelLoadError
+from conch.domain.tensor import Tensor
 from tests.backends.driving import answers, complete, request, started
 
 Array = npt.NDArray[Any]

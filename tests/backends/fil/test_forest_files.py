@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import treelite
 
-from conch.backends.fil.forest import ReadLimits, read_forest
-from conch.backends.fil.forest_files import FILENAMES, check_form
-from conch.errors import ModelLoadError
+from conch.base.errors import ModelLoadError
+from conch.server.backends.fil.forest import ReadLimits, read_forest
+from conch.server.backends.fil.forest_files import FILENAMES, check_form
 from tests.backends.driving import complete
 from tests.backends.fil.test_fil import parameter, train, write
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.base import InstancePlan, ModelSource
-from conch.backends.onnxruntime.accelerators import choose
-from conch.errors import Code, ConfigError, ModelLoadError
-from conch.model_config import InstanceKind, ModelConfig
+from conch.base.errors import Code, ConfigError, ModelLoadError
+from conch.domain.model_config import InstanceKind, ModelConfig
+from conch.server.backends.base import InstancePlan, ModelSource
+from conch.server.backends.onnxruntime.accelerators import choose
 
 CPU = ("CPUExecutionProvider", {})
 ALL = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper
 
-from conch.backends.onnxruntime.backend import OnnxRuntimeBackend
-from conch.errors import ConfigError, ModelLoadError
-from conch.model_config import DynamicBatching, TensorSpec
+from conch.base.errors import ConfigError, ModelLoadError
+from conch.domain.model_config import DynamicBatching, TensorSpec
+from conch.server.backends.onnxruntime.backend import OnnxRuntimeBackend
 from tests.backends.driving import complete, plan
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity, write_model
 

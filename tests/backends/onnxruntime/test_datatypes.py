@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from conch.errors import InvalidRequest
-from conch.tensor import NUMPY_DTYPES, Tensor, pack_bytes
+from conch.base.errors import InvalidRequest
+from conch.domain.tensor import NUMPY_DTYPES, Tensor, pack_bytes
 from tests.backends.driving import answers, complete, request, started
 from tests.backends.onnxruntime.onnx_models import write_identity
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from conch.backends.batch import Batch
-from conch.backends.onnxruntime.backend import OnnxRuntimeBackend
-from conch.errors import BackendError, Code, ModelLoadError
-from conch.tensor import Tensor
+from conch.base.errors import BackendError, Code, ModelLoadError
+from conch.domain.tensor import Tensor
+from conch.server.backends.batch import Batch
+from conch.server.backends.onnxruntime.backend import OnnxRuntimeBackend
 from tests.backends.driving import Asked, answers, complete, plan, request, started
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity, write_model
 

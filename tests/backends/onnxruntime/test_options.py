@@ -7,9 +7,9 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from conch.backends.onnxruntime import backend as module
-from conch.backends.onnxruntime.backend import OnnxRuntimeBackend
-from conch.errors import ConchError, ConfigError, ModelLoadError
+from conch.base.errors import ConchError, ConfigError, ModelLoadError
+from conch.server.backends.onnxruntime import backend as module
+from conch.server.backends.onnxruntime.backend import OnnxRuntimeBackend
 from tests.backends.driving import complete, plan, started
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 

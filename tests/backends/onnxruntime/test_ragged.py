@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.errors import ConfigError
-from conch.tensor import Tensor
+from conch.base.errors import ConfigError
+from conch.domain.tensor import Tensor
 from tests.backends.driving import answers, request, started
 from tests.backends.onnxruntime.ragged_model import CONFIG, write_ragged
 

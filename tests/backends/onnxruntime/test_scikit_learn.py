@@ -8,8 +8,8 @@ import pytest
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 
-from conch.errors import ConfigError
-from conch.tensor import Tensor
+from conch.base.errors import ConfigError
+from conch.domain.tensor import Tensor
 from tests.backends.driving import answers, complete, request, started
 
 DECLARED = (

@@ -8,11 +8,11 @@ import openvino as ov
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from conch.backends.base import Instance
-from conch.backends.openvino import backend as module
-from conch.backends.openvino.backend import OpenVinoInstance
-from conch.errors import BackendError, ConchError, ConfigError, ModelLoadError
-from conch.tensor import NUMPY_DTYPES, Tensor
+from conch.base.errors import BackendError, ConchError, ConfigError, ModelLoadError
+from conch.domain.tensor import NUMPY_DTYPES, Tensor
+from conch.server.backends.base import Instance
+from conch.server.backends.openvino import backend as module
+from conch.server.backends.openvino.backend import OpenVinoInstance
 from tests.backends.driving import answers, complete, request, started
 from tests.backends.onnxruntime.onnx_models import FP32, Dims, write_identity, write_model
 from tests.backends.onnxruntime.test_datatypes import FIXED
@@ -215,7 +215,7 @@ async def test_onnxruntime_hands_its_model_to_openvino_as_an_accelerator(
 async def test_an_accelerator_without_the_package_is_refused_with_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "conch.backends.openvino.backend", None)
+    monkeypatch.setitem(__import__("sys").modules, "conch.server.backends.openvino.backend", None)
     with pytest.raises(ModelLoadError, match=r"'openvino' is not installed: pip install 'conch-server\[openvino\]'"):
         await started(write_double(tmp_path / "m", ["n", 2], ACCELERATED + "} } }"))
 

@@ -7,16 +7,16 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from conch.backends.base import InstancePlan, ModelSource
-from conch.backends.batch import Batch
-from conch.backends.python.backend import PythonBackend
-from conch.backends.python.instance import PythonInstance
-from conch.backends.python.model_process import ModelProcess
-from conch.backends.python.tensor_exchange import TensorExchange
-from conch.errors import ConchError
-from conch.model_config import InstanceKind, ModelConfig, TensorSpec
-from conch.request import InferRequest, InferResponse
-from conch.tensor import Tensor
+from conch.base.errors import ConchError
+from conch.domain.model_config import InstanceKind, ModelConfig, TensorSpec
+from conch.domain.request import InferRequest, InferResponse
+from conch.domain.tensor import Tensor
+from conch.server.backends.base import InstancePlan, ModelSource
+from conch.server.backends.batch import Batch
+from conch.server.backends.python.backend import PythonBackend
+from conch.server.backends.python.instance import PythonInstance
+from conch.server.backends.python.model_process import ModelProcess
+from conch.server.backends.python.tensor_exchange import TensorExchange
 
 TIMEOUT_S = 20.0
 

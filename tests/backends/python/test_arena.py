@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.child.conch_child.ipc.arena import MAX_INLINE_BYTES, ArenaReader, ArenaWriter, Parcel, create
-from conch.backends.child.conch_child.ipc.wire import WireError
+from conch.server.backends.child.conch_child.ipc.arena import MAX_INLINE_BYTES, ArenaReader, ArenaWriter, Parcel, create
+from conch.server.backends.child.conch_child.ipc.wire import WireError
 
 SIZE = 1 << 20
 

@@ -8,8 +8,8 @@ from typing import Any
 import psutil
 import pytest
 
-from conch.backends.python.backend import PythonBackend
-from conch.errors import ModelLoadError
+from conch.base.errors import ModelLoadError
+from conch.server.backends.python.backend import PythonBackend
 from tests.backends.python.running import source, write_model
 
 MODEL = """

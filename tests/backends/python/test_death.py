@@ -11,10 +11,10 @@ import numpy as np
 import psutil
 import pytest
 
-from conch.backends.batch import Batch
-from conch.errors import BackendError, Code, ModelLoadError
-from conch.request import InferRequest
-from conch.tensor import Tensor
+from conch.base.errors import BackendError, Code, ModelLoadError
+from conch.domain.request import InferRequest
+from conch.domain.tensor import Tensor
+from conch.server.backends.batch import Batch
 from tests.backends.python.running import IDENTITY, TIMEOUT_S, Caller, Runner, running
 
 SUICIDAL = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conch.tensor import Tensor
+from conch.domain.tensor import Tensor
 from tests.backends.python.running import TIMEOUT_S, running
 
 MODEL = """

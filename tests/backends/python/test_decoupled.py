@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.errors import Code
-from conch.request import InferRequest
-from conch.tensor import Tensor
+from conch.base.errors import Code
+from conch.domain.request import InferRequest
+from conch.domain.tensor import Tensor
 from tests.backends.python.running import Runner, running
 
 # Sends as many responses as the input says, in the manner that the request's id names.

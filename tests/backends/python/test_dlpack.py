@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from conch.tensor import Tensor
+from conch.domain.tensor import Tensor
 from tests.backends.python.running import running
 
 ROUND_TRIP = """

@@ -10,13 +10,13 @@ from tempfile import mkdtemp
 import numpy as np
 import pytest
 
-from conch.archives.extraction import extract_tar
-from conch.archives.limits import ArchiveLimits
-from conch.backends.base import ModelSource
-from conch.backends.processes.fork_server import ForkServer
-from conch.backends.processes.launch import Program
-from conch.backends.python.environment import Environments
-from conch.errors import ConfigError, ModelLoadError
+from conch.base.archives.extraction import extract_tar
+from conch.base.archives.limits import ArchiveLimits
+from conch.base.errors import ConfigError, ModelLoadError
+from conch.server.backends.base import ModelSource
+from conch.server.backends.processes.fork_server import ForkServer
+from conch.server.backends.processes.launch import Program
+from conch.server.backends.python.environment import Environments
 from tests.backends.python.running import running, source
 
 WHERE = """

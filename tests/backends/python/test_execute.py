@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.errors import BackendError, Code
-from conch.request import InferRequest
-from conch.tensor import Tensor
+from conch.base.errors import BackendError, Code
+from conch.domain.request import InferRequest
+from conch.domain.tensor import Tensor
 from tests.backends.python.running import IDENTITY, Runner, running
 
 FAILED = "Failed to process the request(s) for model 'model_0_0', message:"

@@ -9,7 +9,7 @@ import pytest
 BEGINNING = """
 import ctypes, mmap, os, signal
 import numpy as np
-from conch.backends.child.conch_child.ipc.fault_guard import FaultGuard
+from conch.server.backends.child.conch_child.ipc.fault_guard import FaultGuard
 
 SIZE = 16 * mmap.PAGESIZE
 descriptor = os.memfd_create("cut")

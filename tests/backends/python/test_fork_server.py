@@ -16,12 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
-from conch.backends.child.conch_child.ipc import prctl
-from conch.backends.processes.fork_server import MAIN, ForkServer
-from conch.backends.python.backend import PythonBackend
-from conch.backends.python.instance import PythonInstance
-from conch.errors import ModelLoadError
-from conch.request import InferRequest
+from conch.base.errors import ModelLoadError
+from conch.domain.request import InferRequest
+from conch.server.backends.child.conch_child.ipc import prctl
+from conch.server.backends.processes.fork_server import MAIN, ForkServer
+from conch.server.backends.python.backend import PythonBackend
+from conch.server.backends.python.instance import PythonInstance
 from tests.backends.python.running import TIMEOUT_S, Runner, plan, source, write_model
 from tests.backends.python.test_death import SUICIDAL, descriptors, gone, pid_of
 from tests.server.models import ECHO, tensor, write_identity, write_python
@@ -320,7 +320,7 @@ async def test_no_process_outlives_the_server(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, signal
 from pathlib import Path
-from conch.backends.processes.fork_server import ForkServer
+from conch.server.backends.processes.fork_server import ForkServer
 from tests.backends.python.test_fork_server import instances
 from tests.backends.python.test_death import gone
 

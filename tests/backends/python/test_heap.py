@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends import child
+from conch.server.backends import child
 
 # Two tensors of 5 MB at a time, as a batch of two images makes them, again and again.
 PAGE_FAULTS = """

@@ -11,17 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conch.backends.batch import Batch
-from conch.backends.child.conch_child.ipc import wire
-from conch.backends.processes.launch import Exit, Program
-from conch.backends.python.custom_metrics import InstanceMetrics
-from conch.backends.python.model_process import ModelProcess
-from conch.backends.python.settings import PythonSettings
-from conch.errors import ConchError, ProcessDied
-from conch.observability.metrics.custom import CustomMetrics
-from conch.observability.metrics.exposition import render
-from conch.request import InferRequest, InferResponse
-from conch.tensor import Tensor
+from conch.base.errors import ConchError, ProcessDied
+from conch.domain.exposition import render
+from conch.domain.request import InferRequest, InferResponse
+from conch.domain.tensor import Tensor
+from conch.server.backends.batch import Batch
+from conch.server.backends.child.conch_child.ipc import wire
+from conch.server.backends.processes.launch import Exit, Program
+from conch.server.backends.python.custom_metrics import InstanceMetrics
+from conch.server.backends.python.model_process import ModelProcess
+from conch.server.backends.python.settings import PythonSettings
+from conch.server.observability.metrics.custom import CustomMetrics
 from tests.backends.python.running import TIMEOUT_S, Caller, plan, source, write_model
 
 # It gets the descriptors of a process of a model, and runs ATTACK for each batch. `answer` answers its first request.

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.backends import progress
-from conch.backends.python.backend import PythonBackend
-from conch.backends.python.settings import parse_settings
-from conch.errors import ConfigError, ModelLoadError
-from conch.tensor import Tensor
+from conch.base.errors import ConfigError, ModelLoadError
+from conch.domain.tensor import Tensor
+from conch.server.backends import progress
+from conch.server.backends.python.backend import PythonBackend
+from conch.server.backends.python.settings import parse_settings
 from tests.backends.python.running import IDENTITY, TIMEOUT_S, Runner, plan, running, source, write_model
 
 EMPTY = """

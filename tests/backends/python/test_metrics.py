@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from conch.backends.python.backend import PythonBackend
-from conch.observability.metrics.custom import CustomMetrics, MetricSample
-from conch.observability.metrics.exposition import Buckets
-from conch.tensor import unpack_bytes
+from conch.domain.exposition import Buckets
+from conch.domain.tensor import unpack_bytes
+from conch.server.backends.python.backend import PythonBackend
+from conch.server.observability.metrics.custom import CustomMetrics, MetricSample
 from tests.backends.python.running import TIMEOUT_S, Runner, plan, running, source, write_model
 
 METRICS = """

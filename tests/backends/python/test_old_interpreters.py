@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends import child
+from conch.server.backends import child
 
 FILES = sorted(Path(child.__file__).parent.rglob("*.py"))
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from conch.backends.base import ModelSource
-from conch.backends.python.backend import PythonBackend
-from conch.errors import ModelLoadError
-from conch.repository.entries.model_dir import ModelDirRoot
-from conch.repository.store import Repository
+from conch.base.errors import ModelLoadError
+from conch.server.backends.base import ModelSource
+from conch.server.backends.python.backend import PythonBackend
+from conch.server.repository.entries.model_dir import ModelDirRoot
+from conch.server.repository.store import Repository
 
 
 async def completed(folder: Path) -> Any:

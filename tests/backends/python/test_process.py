@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from conch.backends.child.conch_child.ipc import wire
-from conch.backends.processes.child_process import Backoff, ChildProcess
-from conch.backends.processes.launch import Exit, Program
-from conch.errors import ModelLoadError
+from conch.base.errors import ModelLoadError
+from conch.server.backends.child.conch_child.ipc import wire
+from conch.server.backends.processes.child_process import Backoff, ChildProcess
+from conch.server.backends.processes.launch import Exit, Program
 from tests.backends.python.running import TIMEOUT_S
 
 ECHO = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.backends.child.conch_child.python.regions import RegionWriter
+from conch.server.backends.child.conch_child.python.regions import RegionWriter
 
 SIZE = 4 * 4096
 DATA = np.arange(100, dtype=np.float32)
@@ -83,7 +83,7 @@ CUT = """
 import os, signal, sys
 import numpy as np
 from pathlib import Path
-from conch.backends.child.conch_child.python.regions import RegionWriter, _Mapping
+from conch.server.backends.child.conch_child.python.regions import RegionWriter, _Mapping
 
 path = Path(sys.argv[1])
 found = path.stat()

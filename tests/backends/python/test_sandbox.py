@@ -9,9 +9,9 @@ import numpy as np
 import psutil
 import pytest
 
-from conch.backends.child.conch_child.ipc.sandbox import landlock_abi
-from conch.errors import ConfigError, ModelLoadError
-from conch.tensor import Tensor
+from conch.base.errors import ConfigError, ModelLoadError
+from conch.domain.tensor import Tensor
+from conch.server.backends.child.conch_child.ipc.sandbox import landlock_abi
 from tests.backends.engines.driving import gone
 from tests.backends.engines.driving import running as running_engine
 from tests.backends.python.running import Runner, running
@@ -131,7 +131,7 @@ async def test_settings_that_make_no_sense(directory: Path, settings: dict[str, 
 
 
 async def test_a_kernel_without_landlock_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conch.backends.processes.sandbox.landlock_abi", lambda: 0)
+    monkeypatch.setattr("conch.server.backends.processes.sandbox.landlock_abi", lambda: 0)
     with pytest.raises(ModelLoadError, match=r"which this kernel does not have: it takes Linux 5\.13 or newer"):
         async with running(directory, EVALUATOR, settings={"landlock": "true"}):
             pass

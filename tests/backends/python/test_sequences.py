@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from conch.errors import Code
-from conch.request import InferRequest
+from conch.base.errors import Code
+from conch.domain.request import InferRequest
 from tests.backends.python.running import running
 
 # Answers with the number of requests that it was given, having waited for a file.

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from conch.backends.child.conch_child.ipc.arena import MAX_INLINE_BYTES
-from conch.errors import InvalidRequest
-from conch.request import InferRequest
-from conch.sliced_copy import MIN_SLICED_BYTES
-from conch.tensor import Buffer, Tensor
+from conch.base.errors import InvalidRequest
+from conch.domain.request import InferRequest
+from conch.domain.sliced_copy import MIN_SLICED_BYTES
+from conch.domain.tensor import Buffer, Tensor
+from conch.server.backends.child.conch_child.ipc.arena import MAX_INLINE_BYTES
 from tests.backends.python.running import IDENTITY, running
 
 LARGE = 2 * MAX_INLINE_BYTES

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.child.conch_child.ipc import system_calls
-from conch.backends.child.conch_child.ipc.sandbox import landlock_abi
+from conch.server.backends.child.conch_child.ipc import system_calls
+from conch.server.backends.child.conch_child.ipc.sandbox import landlock_abi
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.backends.python.running import running
 from tests.backends.python.test_sandbox import EVALUATOR, evaluated

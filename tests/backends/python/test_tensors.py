@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.backends.python import arena_trimmer
-from conch.tensor import ITEM_SIZES, NUMPY_DTYPES, Tensor, pack_bytes
+from conch.domain.tensor import ITEM_SIZES, NUMPY_DTYPES, Tensor, pack_bytes
+from conch.server.backends.python import arena_trimmer
 from tests.backends.python.running import IDENTITY, TIMEOUT_S, Runner, running
 
 LARGE = 100_000

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.child.conch_child.ipc.wire import (
+from conch.server.backends.child.conch_child.ipc.wire import (
     MAX_CHILD_HEADER_SIZE,
     MAX_CHILD_PAYLOAD_SIZE,
     MAX_HEADER_SIZE,
@@ -23,7 +23,7 @@ from conch.backends.child.conch_child.ipc.wire import (
     encode_to_server,
     shortened,
 )
-from conch.backends.processes.untrusted import parse_message
+from conch.server.backends.processes.untrusted import parse_message
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

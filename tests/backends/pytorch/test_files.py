@@ -8,9 +8,9 @@ from zipfile import ZipFile
 import pytest
 import torch
 
-from conch.backends.pytorch.archive import Format, exported_signature, open_archive
-from conch.backends.pytorch.naming import input_places, output_places
-from conch.errors import ConchError, ConfigError, ModelLoadError
+from conch.base.errors import ConchError, ConfigError, ModelLoadError
+from conch.server.backends.pytorch.archive import Format, exported_signature, open_archive
+from conch.server.backends.pytorch.naming import input_places, output_places
 from tests.backends.pytorch.torch_models import (
     Scaled,
     Sums,

@@ -9,8 +9,8 @@ from textwrap import dedent
 import pytest
 import torch
 
-from conch.backends.pytorch.backend import PyTorchBackend
-from conch.errors import BackendError, ConchError, ModelLoadError
+from conch.base.errors import BackendError, ConchError, ModelLoadError
+from conch.server.backends.pytorch.backend import PyTorchBackend
 from tests.backends.pytorch.torch_models import (
     Scaled,
     Sums,

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from conch.backends.pytorch.backend import PyTorchBackend
-from conch.backends.pytorch.torch_script import TorchScriptInstance
-from conch.errors import BackendError, ConchError, ConfigError, InvalidRequest, ModelLoadError
+from conch.base.errors import BackendError, ConchError, ConfigError, InvalidRequest, ModelLoadError
+from conch.domain.model_config import InstanceKind
+from conch.domain.tensor import Tensor
 from conch.machine.cores import usable_cores
-from conch.model_config import InstanceKind
-from conch.tensor import Tensor
+from conch.server.backends.pytorch.backend import PyTorchBackend
+from conch.server.backends.pytorch.torch_script import TorchScriptInstance
 from tests.backends.pytorch.torch_models import Scaled, Sums, config_text, fp32, running, write_script
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

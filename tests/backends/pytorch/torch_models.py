@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from conch.backends.base import Instance, InstancePlan, ModelSource
-from conch.backends.batch import Batch
-from conch.backends.pytorch.backend import PyTorchBackend
-from conch.errors import ConchError
-from conch.model_config import InstanceKind, ModelConfig
-from conch.repository.config.resolve import resolve
-from conch.repository.store import Repository
-from conch.request import InferRequest, InferResponse
-from conch.tensor import Tensor
+from conch.base.errors import ConchError
+from conch.domain.config.resolve import resolve
+from conch.domain.model_config import InstanceKind, ModelConfig
+from conch.domain.request import InferRequest, InferResponse
+from conch.domain.tensor import Tensor
+from conch.server.backends.base import Instance, InstancePlan, ModelSource
+from conch.server.backends.batch import Batch
+from conch.server.backends.pytorch.backend import PyTorchBackend
+from conch.server.repository.store import Repository
 from tests.backends.python.running import Caller
 
 Tensors = Sequence[tuple[str, str, Sequence[int]]]

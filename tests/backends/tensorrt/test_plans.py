@@ -11,15 +11,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from conch.backends.base import InstancePlan, ModelSource
-from conch.backends.batch import Batch
-from conch.backends.registry import load_backend
-from conch.errors import ConchError, ModelLoadError
-from conch.model_config import InstanceKind, ModelConfig
-from conch.repository.config.resolve import resolve
-from conch.repository.store import Repository
-from conch.request import InferRequest
-from conch.tensor import Tensor
+from conch.base.errors import ConchError, ModelLoadError
+from conch.domain.config.resolve import resolve
+from conch.domain.model_config import InstanceKind, ModelConfig
+from conch.domain.request import InferRequest
+from conch.domain.tensor import Tensor
+from conch.server.backends.base import InstancePlan, ModelSource
+from conch.server.backends.batch import Batch
+from conch.server.backends.registry import load_backend
+from conch.server.repository.store import Repository
 from tests.backends.python.running import Caller
 
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from conch.backends.tensorrt.profiles import (
+from conch.base.errors import ConfigError, InvalidRequest
+from conch.server.backends.tensorrt.profiles import (
     Profile,
     ShapeRange,
     check_batch,
     choose_profile,
     profile_indices,
 )
-from conch.errors import ConfigError, InvalidRequest
 
 SMALL = Profile(0, {"x": ShapeRange((1, 3), (2, 3), (4, 3)), "mask": ShapeRange((1,), (2,), (4,))})
 LARGE = Profile(1, {"x": ShapeRange((1, 3), (32, 3), (64, 3)), "mask": ShapeRange((1,), (32,), (64,))})

@@ -13,16 +13,16 @@ SCRIPT = str(Path(sys.executable).with_name("conch"))
 LATER = (
     "asyncio",
     "bz2",
-    "conch.bench.arrivals",
-    "conch.bench.inputs",
-    "conch.bench.load",
-    "conch.bench.observers",
-    "conch.bench.report",
-    "conch.bench.run",
-    "conch.bench.statistics",
-    "conch.bench.view",
-    "conch.protocol",
-    "conch.tensor",
+    "conch.domain.arrivals",
+    "conch.measure.bench.inputs",
+    "conch.measure.bench.load",
+    "conch.measure.bench.observers",
+    "conch.measure.bench.report",
+    "conch.measure.bench.run",
+    "conch.measure.bench.statistics",
+    "conch.measure.bench.view",
+    "conch.protocols",
+    "conch.domain.tensor",
     "difflib",
     "google",
     "grpc",
@@ -40,11 +40,11 @@ LATER = (
 )
 # None of these before the first request of the load, if it is of generated tensors.
 AFTER_THE_LOAD = (
-    "conch.bench.inputs.expectations",
-    "conch.bench.inputs.files",
-    "conch.bench.inputs.text.language",
-    "conch.bench.report",
-    "conch.bench.statistics",
+    "conch.measure.bench.inputs.expectations",
+    "conch.measure.bench.inputs.files",
+    "conch.measure.bench.inputs.text.language",
+    "conch.measure.bench.report",
+    "conch.measure.bench.statistics",
     "google",
     "grpc",
     "hpack",
@@ -77,7 +77,7 @@ def modules_before_first_request(errors: Path, *command: str) -> list[str]:
 @pytest.mark.parametrize("command", [("-m", "conch"), (SCRIPT,)], ids=["module", "script"])
 def test_first_request_comes_before_what_makes_requests(tmp_path: Path, command: tuple[str, ...]) -> None:
     loaded = modules_before_first_request(tmp_path / "imports", *command)
-    assert "conch.bench.targets.discover" in loaded
+    assert "conch.measure.bench.targets.discover" in loaded
     assert below(LATER, loaded) == []
 
 
@@ -86,6 +86,8 @@ def below(packages: tuple[str, ...], loaded: list[str]) -> list[str]:
 
 
 def test_the_load_begins_before_statistics_and_reports_are_imported() -> None:
-    script = "import sys, conch.cli.bench.run_side, conch.bench.view.live_view; print(*sys.modules)"
+    script = (
+        "import sys, conch.measure.bench.commands.run_side, conch.measure.bench.view.live_view; print(*sys.modules)"
+    )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert below(AFTER_THE_LOAD, loaded.stdout.split()) == []

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from conch.bench.inputs.build import build_source
-from conch.bench.inputs.settings import InputSettings
-from conch.bench.load_plan import Endpoint, Transport
-from conch.bench.prepared_request import PreparedRequest, Script
-from conch.bench.targets.target import BenchTarget, Protocol, TargetModel, TensorMetadata
-from conch.protocol.v2_json.inference import decode_request, read_header_length
-from conch.request import InferRequest
+from conch.domain.request import InferRequest
+from conch.measure.bench.inputs.build import build_source
+from conch.measure.bench.inputs.settings import InputSettings
+from conch.measure.bench.load_plan import Endpoint, Transport
+from conch.measure.bench.prepared_request import PreparedRequest, Script
+from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetModel, TensorMetadata
+from conch.protocols.v2_json.inference import decode_request, read_header_length
 
 
 def model(*inputs: TensorMetadata, outputs: Sequence[TensorMetadata] = (), batch: int = 0) -> TargetModel:

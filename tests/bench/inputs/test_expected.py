@@ -5,8 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from conch.bench.inputs.expectations import streamed_text
-from conch.bench.inputs.expected import (
+from conch.domain.request import InferResponse
+from conch.domain.tensor import Tensor
+from conch.domain.triton_messages import service_pb2
+from conch.measure.bench.inputs.expectations import streamed_text
+from conch.measure.bench.inputs.expected import (
     ExpectedEmbedding,
     ExpectedGrpcResponses,
     ExpectedGrpcTensors,
@@ -15,11 +18,8 @@ from conch.bench.inputs.expected import (
     read_grpc_outputs,
     read_http_outputs,
 )
-from conch.bench.prepared_request import Answer
-from conch.protocol.v2_json.inference import ALL_BINARY, OutputOptions, encode_response
-from conch.request import InferResponse
-from conch.tensor import Tensor
-from conch.triton_messages import service_pb2
+from conch.measure.bench.prepared_request import Answer
+from conch.protocols.v2_json.inference import ALL_BINARY, OutputOptions, encode_response
 
 FLOATS = Tensor.from_numpy("OUT", np.array([1.0, -2.0, np.nan], np.float32))
 TEXTS = Tensor.from_numpy("TEXT", np.array([b"caf\xc3\xa9", b"b"], object))

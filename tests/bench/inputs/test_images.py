@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conch.bench.inputs.settings import InputError, InputSettings
-from conch.bench.targets.target import TensorMetadata
-from conch.tensor import unpack_bytes
+from conch.domain.tensor import unpack_bytes
+from conch.measure.bench.inputs.settings import InputError, InputSettings
+from conch.measure.bench.targets.target import TensorMetadata
 from tests.bench.inputs.making import decoded, fixed, model, target
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
@@ -68,7 +68,7 @@ def test_variable_sizes_need_a_shape_and_bytes_are_not_normalised(folder: Path) 
 
 
 def test_fewer_images_than_the_folder_has_are_noted(folder: Path) -> None:
-    from conch.bench.inputs.build import prepare_inputs
+    from conch.measure.bench.inputs.build import prepare_inputs
 
     made = target(model(TensorMetadata("IMAGE", "BYTES", (1,))))
     prepared = prepare_inputs(made, InputSettings(images=str(folder), distinct=1))

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from conch.bench.inputs.build import build_source, prepare_inputs, prepare_trace
-from conch.bench.inputs.expectations import send_once
-from conch.bench.inputs.settings import Amount, Cancellation, InputError, InputSettings, OpenAiRoute
-from conch.bench.inputs.text.language import RequestSize
-from conch.bench.prepared_request import Answer, Cancel, PreparedRequest
-from conch.bench.targets.discover import discover
-from conch.bench.targets.grpc_probe import GrpcProbe
-from conch.bench.targets.http_probe import HttpProbe
-from conch.bench.targets.target import BenchTarget, Protocol
+from conch.measure.bench.inputs.build import build_source, prepare_inputs, prepare_trace
+from conch.measure.bench.inputs.expectations import send_once
+from conch.measure.bench.inputs.settings import Amount, Cancellation, InputError, InputSettings, OpenAiRoute
+from conch.measure.bench.inputs.text.language import RequestSize
+from conch.measure.bench.prepared_request import Answer, Cancel, PreparedRequest
+from conch.measure.bench.targets.discover import discover
+from conch.measure.bench.targets.grpc_probe import GrpcProbe
+from conch.measure.bench.targets.http_probe import HttpProbe
+from conch.measure.bench.targets.target import BenchTarget, Protocol
 from tests.server.models import tensor, write_identity, write_python, write_scripted
 from tests.server.process import ConchProcess
 

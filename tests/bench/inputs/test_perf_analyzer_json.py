@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conch.bench.inputs.settings import Amount, InputError, InputSettings
-from conch.bench.prepared_request import Answer
-from conch.bench.targets.target import TensorMetadata
-from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest
-from conch.tensor import NUMPY_DTYPES, unpack_bytes
+from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest
+from conch.domain.tensor import NUMPY_DTYPES, unpack_bytes
+from conch.measure.bench.inputs.settings import Amount, InputError, InputSettings
+from conch.measure.bench.prepared_request import Answer
+from conch.measure.bench.targets.target import TensorMetadata
 from tests.bench.inputs.making import decoded, fixed, model, script, target
 
 MATRIX = model(TensorMetadata("A", "INT32", (2, 2)), outputs=[TensorMetadata("SUM", "INT32", (2, 2))])

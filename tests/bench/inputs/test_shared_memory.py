@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from conch.bench.inputs import shared_memory
-from conch.bench.inputs.build import prepare_inputs
-from conch.bench.inputs.settings import InputError, InputSettings
-from conch.bench.inputs.shared_memory import SharedRegions, registrar, share_tensors
-from conch.bench.load_plan import ClosedLoop, LoadPlan
-from conch.bench.prepared_request import ScriptSource
-from conch.bench.records import RequestOutcome
-from conch.bench.targets.discover import discover
-from conch.bench.targets.target import BenchTarget, Protocol, TargetError
+from conch.measure.bench.inputs import shared_memory
+from conch.measure.bench.inputs.build import prepare_inputs
+from conch.measure.bench.inputs.settings import InputError, InputSettings
+from conch.measure.bench.inputs.shared_memory import SharedRegions, registrar, share_tensors
+from conch.measure.bench.load_plan import ClosedLoop, LoadPlan
+from conch.measure.bench.prepared_request import ScriptSource
+from conch.measure.bench.records import RequestOutcome
+from conch.measure.bench.targets.discover import discover
+from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetError
 from tests.bench.load.running import run
 from tests.server.models import write_identity
 from tests.server.process import ConchProcess
@@ -117,8 +117,8 @@ def test_a_server_that_refuses_leaves_nothing(made, tmp_path):
 
 KILLED = """
 import sys, time
-from conch.bench.inputs.shared_memory import SharedRegions, registrar
-from conch.bench.targets.discover import discover
+from conch.measure.bench.inputs.shared_memory import SharedRegions, registrar
+from conch.measure.bench.targets.discover import discover
 SharedRegions(registrar(discover(sys.argv[1], model="floats"))).create([b"abc"], 64)
 print("made", flush=True)
 time.sleep(60)

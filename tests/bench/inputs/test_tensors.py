@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.bench.inputs.settings import InputError, InputSettings
-from conch.bench.inputs.tensors import to_wire
-from conch.bench.targets.target import Protocol, TensorMetadata
-from conch.tensor import BYTES, DATATYPES, NUMPY_DTYPES, Tensor, byte_size, unpack_bytes
-from conch.triton_messages import service_pb2
+from conch.domain.tensor import BYTES, DATATYPES, NUMPY_DTYPES, Tensor, byte_size, unpack_bytes
+from conch.domain.triton_messages import service_pb2
+from conch.measure.bench.inputs.settings import InputError, InputSettings
+from conch.measure.bench.inputs.tensors import to_wire
+from conch.measure.bench.targets.target import Protocol, TensorMetadata
 from tests.bench.inputs.making import decoded, fixed, model, target
 
 DIMS = st.lists(st.integers(1, 4), max_size=3).map(tuple)

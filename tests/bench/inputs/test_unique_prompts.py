@@ -9,12 +9,12 @@ from itertools import chain, pairwise
 
 import pytest
 
-from conch.bench.inputs.text.prompts import PromptWriter
-from conch.bench.inputs.text.token_counter import TokenCounter
-from conch.bench.inputs.text.unique_prompts import UniqueWords
-from conch.bench.inputs.text.vocabulary import Vocabulary, assumed_vocabulary
-from conch.bench.load_plan import ClosedLoop
-from conch.bench.prepared_request import PreparedRequest
+from conch.measure.bench.inputs.text.prompts import PromptWriter
+from conch.measure.bench.inputs.text.token_counter import TokenCounter
+from conch.measure.bench.inputs.text.unique_prompts import UniqueWords
+from conch.measure.bench.inputs.text.vocabulary import Vocabulary, assumed_vocabulary
+from conch.measure.bench.load_plan import ClosedLoop
+from conch.measure.bench.prepared_request import PreparedRequest
 from tests.bench.load.running import plan, run
 from tests.bench.load.servers import ANSWER, HEAD, read_request, serving
 
@@ -34,7 +34,7 @@ def exact(words: Sequence[str] = WORDS) -> Vocabulary:
 
 FORKS = """
 import json, os
-from conch.bench.inputs.text.unique_prompts import SharedCounter
+from conch.measure.bench.inputs.text.unique_prompts import SharedCounter
 
 def take(number):
     os.write(1, json.dumps([counter.next() for _ in range(number)]).encode() + b"\\n")  # one system call a line

@@ -4,8 +4,8 @@ import dataclasses
 
 from tritonclient.grpc import service_pb2
 
-from conch.bench.load_plan import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
-from conch.bench.prepared_request import (
+from conch.measure.bench.load_plan import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
+from conch.measure.bench.prepared_request import (
     Cancel,
     ExpectedAnswer,
     FixedRequests,

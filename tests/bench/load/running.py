@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conch.bench.load.process_load import ProcessLoad
-from conch.bench.load_plan import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
-from conch.bench.measurement import ClientHealth
-from conch.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
-from conch.bench.records import Chunks, Records, RequestOutcome
+from conch.measure.bench.load.process_load import ProcessLoad
+from conch.measure.bench.load_plan import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
+from conch.measure.bench.measurement import ClientHealth
+from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
+from conch.measure.bench.records import Chunks, Records, RequestOutcome
 from tests.bench.load.servers import HEAD
 
 DEADLINE_S = 60.0

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from conch.bench.load.process_load import ProcessLoad
-from conch.bench.load.record_batch import CHUNK_ROW, RECORD_ROW
-from conch.bench.load_plan import ClosedLoop
-from conch.bench.prepared_request import PreparedRequest
-from conch.bench.records import CHUNK, RECORD, RequestOutcome
+from conch.measure.bench.load.process_load import ProcessLoad
+from conch.measure.bench.load.record_batch import CHUNK_ROW, RECORD_ROW
+from conch.measure.bench.load_plan import ClosedLoop
+from conch.measure.bench.prepared_request import PreparedRequest
+from conch.measure.bench.records import CHUNK, RECORD, RequestOutcome
 from tests.bench.load.running import plan, run
 from tests.bench.load.servers import ANSWER, HEAD, answering, serving
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import trustme
 
-from conch.bench.load.process_load import ProcessLoad, check_descriptors, processes_needed
-from conch.bench.load_plan import ClosedLoop, OpenLoop, Tls
-from conch.bench.prepared_request import PreparedRequest
-from conch.bench.records import RequestOutcome
+from conch.measure.bench.load.process_load import ProcessLoad, check_descriptors, processes_needed
+from conch.measure.bench.load_plan import ClosedLoop, OpenLoop, Tls
+from conch.measure.bench.prepared_request import PreparedRequest
+from conch.measure.bench.records import RequestOutcome
 from tests.bench.load.running import plan, run
 from tests.bench.load.servers import ANSWER, Handler, answering, serving
 from tests.server.models import write_identity

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from conch.bench.load_plan import ClosedLoop
-from conch.bench.prepared_request import PreparedRequest
-from conch.bench.records import RequestOutcome
+from conch.measure.bench.load_plan import ClosedLoop
+from conch.measure.bench.prepared_request import PreparedRequest
+from conch.measure.bench.records import RequestOutcome
 from tests.bench.load.grpc_peer import REASON, grpc_peer
 from tests.bench.load.grpc_plans import grpc_plan, streamed, unary
 from tests.bench.load.running import run

@@ -5,9 +5,16 @@ from collections.abc import Iterator
 import pytest
 from tritonclient.grpc import service_pb2
 
-from conch.bench.load_plan import ClosedLoop
-from conch.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, ResponseKind, Script, ScriptSource
-from conch.bench.records import RequestOutcome
+from conch.measure.bench.load_plan import ClosedLoop
+from conch.measure.bench.prepared_request import (
+    Answer,
+    ExpectedAnswer,
+    PreparedRequest,
+    ResponseKind,
+    Script,
+    ScriptSource,
+)
+from conch.measure.bench.records import RequestOutcome
 from tests.bench.load.grpc_plans import STREAM_PATH, UNARY_PATH, grpc_plan
 from tests.bench.load.running import run
 from tests.server.models import tensor, write_identity, write_python

@@ -10,10 +10,10 @@ import pytest
 import trustme
 from h2.settings import SettingCodes
 
-from conch.bench.load_plan import ClosedLoop, Tls
-from conch.bench.prepared_request import Cancel
-from conch.bench.records import RequestOutcome
-from conch.protocol.http2 import frames
+from conch.measure.bench.load_plan import ClosedLoop, Tls
+from conch.measure.bench.prepared_request import Cancel
+from conch.measure.bench.records import RequestOutcome
+from conch.protocols.http2 import frames
 from tests.bench.load.grpc_peer import grpc_peer
 from tests.bench.load.grpc_plans import grpc_plan, streamed, unary
 from tests.bench.load.h2_peer import ANSWER, HEAD, TRAILERS, H2Call, h2_peer, listening

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conch.bench.load.connection import OPEN, EncodedRequest, LoadConnection, LoadOwner, LoadRequest, LoadUser
-from conch.bench.load.grpc.connection import GrpcConnection, grpc_fields
-from conch.bench.load.grpc.messages import StreamResponse, encode_grpc
-from conch.bench.load.wire import Wire
-from conch.bench.prepared_request import PreparedRequest
-from conch.protocol.http2 import frames
+from conch.measure.bench.load.connection import OPEN, EncodedRequest, LoadConnection, LoadOwner, LoadRequest, LoadUser
+from conch.measure.bench.load.grpc.connection import GrpcConnection, grpc_fields
+from conch.measure.bench.load.grpc.messages import StreamResponse, encode_grpc
+from conch.measure.bench.load.wire import Wire
+from conch.measure.bench.prepared_request import PreparedRequest
+from conch.protocols.http2 import frames
 from tests.bench.load.grpc_plans import streamed, unary
 
 BLOCKS = [

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from conch.bench.load_plan import ClosedLoop
-from conch.bench.prepared_request import Answer, Cancel, ExpectedAnswer, PreparedRequest
-from conch.bench.records import RequestOutcome
+from conch.measure.bench.load_plan import ClosedLoop
+from conch.measure.bench.prepared_request import Answer, Cancel, ExpectedAnswer, PreparedRequest
+from conch.measure.bench.records import RequestOutcome
 from tests.bench.load.running import plan, run
 from tests.bench.load.servers import ANSWER, HEAD, Handler, answering, read_request, serving
 

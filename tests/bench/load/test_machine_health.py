@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.bench.load.machine_health import machine_counters
+from conch.measure.bench.load.machine_health import machine_counters
 
 STAT = "cpu  {user} 0 100 1000 0 0 0 {steal} 0 0\ncpu0 1 2 3\n"
 V2 = {"proc/self/cgroup": "0::/pod/main\n", "sys/fs/cgroup/pod/main/cpu.stat": "usage_usec 5\nthrottled_usec {us}\n"}

@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 
-from conch.bench.load_plan import OpenLoop
-from conch.bench.prepared_request import Answer, PreparedRequest, Script, ScriptSource
-from conch.bench.records import RequestOutcome
+from conch.measure.bench.load_plan import OpenLoop
+from conch.measure.bench.prepared_request import Answer, PreparedRequest, Script, ScriptSource
+from conch.measure.bench.records import RequestOutcome
 from tests.bench.load.running import plan, run
 from tests.bench.load.servers import ANSWER, HEAD, answering, read_request, serving
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.bench.load.cpu_waits import CpuWaits
-from conch.bench.load.lag_histogram import percentile_s
-from conch.bench.observers.local_processes import LocalProcesses
+from conch.measure.bench.load.cpu_waits import CpuWaits
+from conch.measure.bench.load.lag_histogram import percentile_s
+from conch.measure.bench.observers.local_processes import LocalProcesses
 from tests.bench.cli.bench_command import run_bench
 from tests.bench.targets.odd_servers import as_json, scripted
 

@@ -8,9 +8,9 @@ import numpy as np
 import orjson
 import pytest
 
-from conch.bench.load_plan import ClosedLoop
-from conch.bench.prepared_request import Answer, Cancel, ExpectedAnswer, PreparedRequest, ResponseKind
-from conch.bench.records import RequestOutcome
+from conch.measure.bench.load_plan import ClosedLoop
+from conch.measure.bench.prepared_request import Answer, Cancel, ExpectedAnswer, PreparedRequest, ResponseKind
+from conch.measure.bench.records import RequestOutcome
 from tests.bench.load.many_streams import many_streams
 from tests.bench.load.running import Ran, plan, run
 from tests.bench.load.servers import HEAD, Handler, answering, read_request, serving

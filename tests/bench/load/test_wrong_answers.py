@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from conch.bench.inputs.answer_check import GenerateAnswerCheck, GrpcAnswerCheck, HttpAnswerCheck
-from conch.bench.load.known_answers import KnownAnswers
-from conch.bench.load_plan import ClosedLoop
-from conch.bench.prepared_request import AnswerCheck, PreparedRequest, ResponseKind
-from conch.bench.records import RequestOutcome
-from conch.bench.targets.target import TargetModel, TensorMetadata
-from conch.triton_messages import service_pb2
+from conch.domain.triton_messages import service_pb2
+from conch.measure.bench.inputs.answer_check import GenerateAnswerCheck, GrpcAnswerCheck, HttpAnswerCheck
+from conch.measure.bench.load.known_answers import KnownAnswers
+from conch.measure.bench.load_plan import ClosedLoop
+from conch.measure.bench.prepared_request import AnswerCheck, PreparedRequest, ResponseKind
+from conch.measure.bench.records import RequestOutcome
+from conch.measure.bench.targets.target import TargetModel, TensorMetadata
 from tests.bench.cli.bench_command import run_bench
 from tests.bench.load.grpc_peer import grpc_peer
 from tests.bench.load.grpc_plans import grpc_plan, streamed, unary

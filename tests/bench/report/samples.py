@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from conch.bench.environment import read_environment
-from conch.bench.measurement import (
+from conch.measure.bench.environment import read_environment
+from conch.measure.bench.measurement import (
     ClientHealth,
     Effect,
     Estimate,
@@ -17,8 +17,8 @@ from conch.bench.measurement import (
     TimeDistribution,
     TokenFigures,
 )
-from conch.bench.report.certificate import AbComparison, Certificate, CertifiedTarget
-from conch.bench.report.scaling import find_saturation
+from conch.measure.bench.report.certificate import AbComparison, Certificate, CertifiedTarget
+from conch.measure.bench.report.scaling import find_saturation
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\x1b[31m|`[x](javascript:1)`"
 

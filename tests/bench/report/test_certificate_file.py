@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.bench.measurement import Estimate
-from conch.bench.report.certificate import SCHEMA_VERSION
-from conch.bench.report.certificate_file import from_json, read_certificate, to_json, write_json
-from conch.errors import InvalidRequest
+from conch.base.errors import InvalidRequest
+from conch.measure.bench.measurement import Estimate
+from conch.measure.bench.report.certificate import SCHEMA_VERSION
+from conch.measure.bench.report.certificate_file import from_json, read_certificate, to_json, write_json
 from tests.bench.report.samples import ab_certificate, certificate, hostile_certificate, s0_certificate
 
 DOCUMENT = json.loads(to_json(certificate(1, requests=50)))
@@ -124,7 +124,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 FULL_DISK = """
 import errno, resource, sys
 from pathlib import Path
-from conch.bench.report.certificate_file import write_json
+from conch.measure.bench.report.certificate_file import write_json
 from tests.bench.report.samples import ab_certificate
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.bench.measurement import Estimate, Level, Note
-from conch.bench.report.certificate import Certificate
-from conch.bench.report.certificate_file import write_json
-from conch.bench.report.comparison import compare_runs, pooled
-from conch.bench.report.gate import FALSE_ALARM_RATE, ConditionOutcome, decide, parse_condition
-from conch.bench.report.html import write_html
-from conch.cli.bench.compare import compare
+from conch.measure.bench.commands.compare import compare
+from conch.measure.bench.measurement import Estimate, Level, Note
+from conch.measure.bench.report.certificate import Certificate
+from conch.measure.bench.report.certificate_file import write_json
+from conch.measure.bench.report.comparison import compare_runs, pooled
+from conch.measure.bench.report.gate import FALSE_ALARM_RATE, ConditionOutcome, decide, parse_condition
+from conch.measure.bench.report.html import write_html
 from tests.bench.report.samples import HOSTILE, ab_certificate, certificate, hostile_certificate, measurement
 
 

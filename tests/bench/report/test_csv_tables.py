@@ -3,8 +3,8 @@
 import csv
 from dataclasses import replace
 
-from conch.bench.measurement import BATCH_SIZE, Estimate, Level, ResponseFigures
-from conch.bench.report.csv_tables import long_csv, perf_analyzer_csv
+from conch.measure.bench.measurement import BATCH_SIZE, Estimate, Level, ResponseFigures
+from conch.measure.bench.report.csv_tables import long_csv, perf_analyzer_csv
 from tests.bench.report.samples import certificate, hostile_certificate
 
 # As perf_analyzer of tritonclient 2.47.0 wrote it with -f: a concurrency; a rate of a decoupled model; --percentile=85.

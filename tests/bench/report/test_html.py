@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.bench.measurement import Estimate
-from conch.bench.report.certificate import Certificate
-from conch.bench.report.certificate_file import read_certificate
-from conch.bench.report.html import to_html, write_html
+from conch.measure.bench.measurement import Estimate
+from conch.measure.bench.report.certificate import Certificate
+from conch.measure.bench.report.certificate_file import read_certificate
+from conch.measure.bench.report.html import to_html, write_html
 from tests.bench.report.browser import chromium
 from tests.bench.report.samples import (
     HOSTILE,

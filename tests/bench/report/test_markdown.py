@@ -2,7 +2,7 @@
 
 import re
 
-from conch.bench.report.markdown import to_markdown
+from conch.measure.bench.report.markdown import to_markdown
 from tests.bench.report.samples import HOSTILE, ab_certificate, hostile_certificate
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.bench.report.png import to_png, write_png
-from conch.errors import InvalidRequest
+from conch.base.errors import InvalidRequest
+from conch.measure.bench.report.png import to_png, write_png
 from tests.bench.report.samples import ab_certificate, certificate, hostile_certificate, s0_certificate
 
 pytest.importorskip("matplotlib")

@@ -4,8 +4,16 @@ import math
 
 import pytest
 
-from conch.bench.measurement import Estimate
-from conch.bench.report.quantity import BYTES, PERCENT, PLAIN, SECONDS, format_change, format_estimate, format_value
+from conch.measure.bench.measurement import Estimate
+from conch.measure.bench.report.quantity import (
+    BYTES,
+    PERCENT,
+    PLAIN,
+    SECONDS,
+    format_change,
+    format_estimate,
+    format_value,
+)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from conch.bench.measurement import Estimate, Level, Measurement
-from conch.bench.report.scaling import find_saturation, scaling
+from conch.measure.bench.measurement import Estimate, Level, Measurement
+from conch.measure.bench.report.scaling import find_saturation, scaling
 from tests.bench.report.samples import certificate, measurement, s0_certificate
 
 

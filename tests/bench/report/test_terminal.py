@@ -7,8 +7,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from conch.bench.measurement import Note
-from conch.bench.report.terminal import print_certificate
+from conch.measure.bench.measurement import Note
+from conch.measure.bench.report.terminal import print_certificate
 from tests.bench.report.samples import ab_certificate, certificate, hostile_certificate, measurement, s0_certificate
 
 

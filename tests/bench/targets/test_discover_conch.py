@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from conch.bench.inputs.build import build_source
-from conch.bench.inputs.settings import InputSettings
-from conch.bench.prepared_request import PreparedRequest, ResponseKind
-from conch.bench.targets.discover import discover
-from conch.bench.targets.grpc_probe import GrpcProbe
-from conch.bench.targets.http_probe import HttpAnswer, HttpProbe
-from conch.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetError
+from conch.measure.bench.inputs.build import build_source
+from conch.measure.bench.inputs.settings import InputSettings
+from conch.measure.bench.prepared_request import PreparedRequest, ResponseKind
+from conch.measure.bench.targets.discover import discover
+from conch.measure.bench.targets.grpc_probe import GrpcProbe
+from conch.measure.bench.targets.http_probe import HttpAnswer, HttpProbe
+from conch.measure.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetError
 from tests.server.models import write_identity, write_scripted
 from tests.server.process import ConchProcess
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import trustme
 
-from conch.bench.inputs.build import prepare_inputs
-from conch.bench.inputs.settings import Amount, InputError, InputSettings
-from conch.bench.load_plan import Tls
-from conch.bench.targets.address import is_address, parse_address
-from conch.bench.targets.discover import discover
-from conch.bench.targets.target import ModelKind, Protocol, TargetError
+from conch.measure.bench.inputs.build import prepare_inputs
+from conch.measure.bench.inputs.settings import Amount, InputError, InputSettings
+from conch.measure.bench.load_plan import Tls
+from conch.measure.bench.targets.address import is_address, parse_address
+from conch.measure.bench.targets.discover import discover
+from conch.measure.bench.targets.target import ModelKind, Protocol, TargetError
 from tests.bench.targets.odd_servers import Route, as_json, scripted, speaking
 
 V2 = as_json({"name": "triton", "version": "2.51.0", "extensions": ["model_repository"]})

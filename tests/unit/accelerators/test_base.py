@@ -6,7 +6,11 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conch.accelerators.base import (
+from conch.domain.exposition import Family, render
+from conch.domain.metrics import accelerators
+from conch.domain.metrics.accelerators import READINGS
+from conch.domain.metrics.catalog import metrics_of
+from conch.machine.accelerators.base import (
     CollectorError,
     CollectorStatus,
     DeviceIdentity,
@@ -16,8 +20,8 @@ from conch.accelerators.base import (
     device_sample,
     sample_from_json,
 )
-from conch.accelerators.collectors import create_collector
-from conch.accelerators.families import (
+from conch.machine.accelerators.collectors import create_collector
+from conch.machine.accelerators.families import (
     ModelUsage,
     PodContainer,
     model_families,
@@ -25,10 +29,6 @@ from conch.accelerators.families import (
     sample_families,
     status_families,
 )
-from conch.metric_catalog import accelerators
-from conch.metric_catalog.accelerators import READINGS
-from conch.metric_catalog.catalog import metrics_of
-from conch.observability.metrics.exposition import Family, render
 
 DEVICE = DeviceIdentity("acme", "0", "ACME-1", "Acme 9000", "0000:01:00.0", aliases=("acme0",))
 SAMPLE = VendorSample(

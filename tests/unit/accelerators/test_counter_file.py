@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.accelerators.nvidia.counter_file import parse_counters, read_counter_file
-from conch.errors import ConfigError
+from conch.base.errors import ConfigError
+from conch.machine.accelerators.nvidia.counter_file import parse_counters, read_counter_file
 
 # In the form of the file that dcgm-exporter ships.
 TEXT = """\

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from conch.accelerators.base import DeviceIdentity, DeviceSample, NativeValue, VendorSample
-from conch.accelerators.families import Containers, PodContainer
-from conch.accelerators.nvidia.counter_file import parse_counters
-from conch.accelerators.nvidia.dcgm_view import DcgmNames, DcgmView
-from conch.accelerators.nvidia.triton_view import TritonView
-from conch.metric_catalog.dcgm import DCGM_FIELDS
+from conch.domain.metrics.dcgm import DCGM_FIELDS
+from conch.machine.accelerators.base import DeviceIdentity, DeviceSample, NativeValue, VendorSample
+from conch.machine.accelerators.families import Containers, PodContainer
+from conch.machine.accelerators.nvidia.counter_file import parse_counters
+from conch.machine.accelerators.nvidia.dcgm_view import DcgmNames, DcgmView
+from conch.machine.accelerators.nvidia.triton_view import TritonView
 
 PAGE = Path(__file__).parents[3] / "docs" / "observability" / "gpu.md"
 GPU = DeviceIdentity("nvidia", "3", "GPU-a", "NVIDIA A800", "00000000:1A:00.0")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from conch.alerts.alertmanager_snippet import alertmanager_snippet
-from conch.alerts.notification import read_webhook
-from conch.alerts.read_configuration import read_configuration
-from conch.errors import ConfigError, InvalidRequest
+from conch.base.errors import ConfigError, InvalidRequest
+from conch.operate.alerts.alertmanager_snippet import alertmanager_snippet
+from conch.operate.alerts.notification import read_webhook
+from conch.operate.alerts.read_configuration import read_configuration
 from tests.unit.alerts.webhooks import alerts, webhook
 
 FULL = """\

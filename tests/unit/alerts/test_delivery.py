@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from conch.alerts.configuration import Target
-from conch.alerts.delivery import DeliveryClock, TargetDelivery
-from conch.alerts.http_post import Unanswered
-from conch.alerts.queue import AlertQueue, QueueEntry
-from conch.alerts.retry import SendPace, backoff_s
-from conch.alerts.secret import Secret
-from conch.alerts.services.catalog import SERVICES
-from conch.alerts.services.service import OutgoingPost, PostReply
-from conch.errors import ConfigError
+from conch.base.errors import ConfigError
+from conch.operate.alerts.configuration import Target
+from conch.operate.alerts.delivery import DeliveryClock, TargetDelivery
+from conch.operate.alerts.http_post import Unanswered
+from conch.operate.alerts.queue import AlertQueue, QueueEntry
+from conch.operate.alerts.retry import SendPace, backoff_s
+from conch.operate.alerts.secret import Secret
+from conch.operate.alerts.services.catalog import SERVICES
+from conch.operate.alerts.services.service import OutgoingPost, PostReply
 from tests.unit.alerts.webhooks import alerts
 
 HOUR_S = 3600.0

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from conch.alerts.configuration import Target
-from conch.alerts.message import MessageTemplates, compose
-from conch.alerts.notification import Alert, sample_alert
-from conch.alerts.posting import build_post, number_that_fits
-from conch.alerts.secret import Secret
-from conch.alerts.services.catalog import SERVICES
-from conch.alerts.services.service import PostReply, Verdict, retry_after
+from conch.operate.alerts.configuration import Target
+from conch.operate.alerts.message import MessageTemplates, compose
+from conch.operate.alerts.notification import Alert, sample_alert
+from conch.operate.alerts.posting import build_post, number_that_fits
+from conch.operate.alerts.secret import Secret
+from conch.operate.alerts.services.catalog import SERVICES
+from conch.operate.alerts.services.service import PostReply, Verdict, retry_after
 from tests.chat_services import CHECKS, PATHS, SECRET, Received
 from tests.unit.alerts.webhooks import alerts
 

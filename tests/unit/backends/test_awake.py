@@ -1,6 +1,6 @@
 import asyncio
 
-from conch.backends.python.loop_busy_poll import LoopBusyPoll
+from conch.server.backends.python.loop_busy_poll import LoopBusyPoll
 
 HOUR_NS = 3600 * 10**9
 

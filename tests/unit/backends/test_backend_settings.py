@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import conch.backends
-from conch.backends.backend_settings import _SETTINGS, unknown_settings
-from conch.backends.registry import _REQUIREMENTS
+import conch.server.backends
+from conch.server.backends.backend_settings import _SETTINGS, unknown_settings
+from conch.server.backends.registry import _REQUIREMENTS
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_every_built_in_backend_has_an_entry() -> None:
 def test_settings_that_the_code_or_the_docs_name_are_known() -> None:
     """Each literal key that a backend reads, and each setting of the documentation."""
     known = {key for keys in _SETTINGS.values() for key in keys}
-    sources = Path(conch.backends.__file__).parent.rglob("*.py")
+    sources = Path(conch.server.backends.__file__).parent.rglob("*.py")
     read = {key for path in sources for key in re.findall(r'settings(?:\.get\(|\[)"([^"]+)"', path.read_text())}
     docs = Path(__file__).parents[3] / "docs"
     named = {

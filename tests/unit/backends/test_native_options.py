@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from conch.backends.base import ModelSource
-from conch.backends.native_options import checked_accelerator, checked_session_entry, library_path, thread_count
-from conch.backends.openvino.options import checked_parameters
-from conch.errors import ConfigError
-from conch.model_config import ModelConfig
+from conch.base.errors import ConfigError
+from conch.domain.model_config import ModelConfig
+from conch.server.backends.base import ModelSource
+from conch.server.backends.native_options import checked_accelerator, checked_session_entry, library_path, thread_count
+from conch.server.backends.openvino.options import checked_parameters
 
 
 def source(directory: Path, *, allowed: bool = False, **parameters: str) -> ModelSource:

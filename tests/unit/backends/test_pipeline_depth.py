@@ -1,6 +1,6 @@
 """How deep the pipeline to a model's process is."""
 
-from conch.backends.python.pipeline_depth import PipelineDepth
+from conch.server.backends.python.pipeline_depth import PipelineDepth
 
 US = 1_000
 MS = 1_000_000

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.ragged import RaggedLayout, batch_input
-from conch.errors import BackendError
-from conch.model_config import BatchInput, BatchInputKind, BatchOutput, ModelConfig, TensorSpec
-from conch.request import InferRequest
-from conch.tensor import BYTES, Tensor
+from conch.base.errors import BackendError
+from conch.domain.model_config import BatchInput, BatchInputKind, BatchOutput, ModelConfig, TensorSpec
+from conch.domain.request import InferRequest
+from conch.domain.tensor import BYTES, Tensor
+from conch.server.backends.ragged import RaggedLayout, batch_input
 from tests.unit.core.scripted import config
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.identity.backend import IdentityBackend
-from conch.backends.registry import ineffective_settings, load_backend
-from conch.errors import ModelLoadError
+from conch.base.errors import ModelLoadError
+from conch.server.backends.identity.backend import IdentityBackend
+from conch.server.backends.registry import ineffective_settings, load_backend
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_backend_of_this_server() -> None:
 
 def test_a_backend_of_a_package(site: Path) -> None:
     module = (
-        "from conch.backends.identity.backend import IdentityBackend\n"
+        "from conch.server.backends.identity.backend import IdentityBackend\n"
         "class Mirror(IdentityBackend):\n    name = 'mirror'\n"
     )
     install(site, "mirrors", "mirror = mirrors:Mirror", module)
@@ -72,7 +72,7 @@ def test_two_packages_of_one_name_are_named(site: Path) -> None:
         ("mirrors:Mirror", "import not_there", "ModuleNotFoundError: No module named 'not_there'"),
         ("mirrors:Mirror", "", "AttributeError: module 'mirrors' has no attribute 'Mirror'"),
         ("mirrors:Mirror", "class Mirror:\n    def __init__(self): raise OSError('cracked')", "OSError: cracked"),
-        ("mirrors:dict", "dict = dict", "is a dict, not a conch.backends.base.Backend"),
+        ("mirrors:dict", "dict = dict", "is a dict, not a conch.server.backends.base.Backend"),
     ],
 )
 def test_a_broken_package_is_named_with_the_cause(site: Path, entry_point: str, module: str, said: str) -> None:

@@ -3,7 +3,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from conch.backends.side_by_side import Choice, SideBySide
+from conch.server.backends.side_by_side import Choice, SideBySide
 
 
 @pytest.fixture

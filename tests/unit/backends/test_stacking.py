@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.backends.stacking import join, split
-from conch.errors import BackendError
-from conch.request import InferRequest
-from conch.tensor import BYTES, NUMPY_DTYPES, Tensor
+from conch.base.errors import BackendError
+from conch.domain.request import InferRequest
+from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor
+from conch.server.backends.stacking import join, split
 
 
 def request(*inputs: Tensor) -> InferRequest:

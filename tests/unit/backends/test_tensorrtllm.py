@@ -9,14 +9,24 @@ from typing import Any
 
 import pytest
 
-from conch.backends.base import ModelSource
-from conch.backends.child.conch_child.engine.driver import Refused
-from conch.backends.child.conch_child.engine.tensorrtllm.arguments import read_arguments, require_gpus
-from conch.backends.child.conch_child.engine.tensorrtllm.mapping import guide, room, sampling, supported_params, usage
-from conch.backends.child.conch_child.engine.tensorrtllm.sequences import OutputSequence, merge_streams, stream_deltas
-from conch.backends.tensorrtllm.backend import TensorRtLlmBackend, refuse_parameters
-from conch.errors import ConfigError, ModelLoadError
-from conch.model_config import ModelConfig
+from conch.base.errors import ConfigError, ModelLoadError
+from conch.domain.model_config import ModelConfig
+from conch.server.backends.base import ModelSource
+from conch.server.backends.child.conch_child.engine.driver import Refused
+from conch.server.backends.child.conch_child.engine.tensorrtllm.arguments import read_arguments, require_gpus
+from conch.server.backends.child.conch_child.engine.tensorrtllm.mapping import (
+    guide,
+    room,
+    sampling,
+    supported_params,
+    usage,
+)
+from conch.server.backends.child.conch_child.engine.tensorrtllm.sequences import (
+    OutputSequence,
+    merge_streams,
+    stream_deltas,
+)
+from conch.server.backends.tensorrtllm.backend import TensorRtLlmBackend, refuse_parameters
 
 
 @dataclass

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from conch.backends.base import InstancePlan, ModelSource
-from conch.backends.batch import Batch
-from conch.backends.threaded import Arrays, ThreadedInstance
-from conch.errors import BackendError, ConchError, ModelLoadError, Unsupported
-from conch.model_config import InstanceKind, ModelConfig, TensorSpec
-from conch.request import InferRequest, InferResponse
-from conch.tensor import Tensor
+from conch.base.errors import BackendError, ConchError, ModelLoadError, Unsupported
+from conch.domain.model_config import InstanceKind, ModelConfig, TensorSpec
+from conch.domain.request import InferRequest, InferResponse
+from conch.domain.tensor import Tensor
+from conch.server.backends.base import InstancePlan, ModelSource
+from conch.server.backends.batch import Batch
+from conch.server.backends.threaded import Arrays, ThreadedInstance
 
 CONFIG = ModelConfig("m", "x", "", 8, (TensorSpec("IN", "INT64", (1,)),), (TensorSpec("OUT", "INT64", (1,)),))
 

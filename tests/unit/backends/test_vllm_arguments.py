@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from conch.backends.child.conch_child.engine.driver import Refused
-from conch.backends.child.conch_child.engine.vllm.arguments import read_adapters, read_arguments
+from conch.server.backends.child.conch_child.engine.driver import Refused
+from conch.server.backends.child.conch_child.engine.vllm.arguments import read_adapters, read_arguments
 
 KNOWN = {"model": "", "tokenizer": None, "enforce_eager": False, "max_num_seqs": None, "enable_log_requests": False}
 

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-import conch.bench
+import conch.measure.bench
 
 _WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "today"), ("datetime", "utcnow")}
 # Where a time of day is read, to be printed: when a run and its levels began.
@@ -21,7 +21,7 @@ def _calls(path: Path) -> list[tuple[str, str]]:
 
 
 def test_durations_never_come_from_a_clock_that_can_step() -> None:
-    folder = Path(conch.bench.__file__).parent
+    folder = Path(conch.measure.bench.__file__).parent
     for path in folder.rglob("*.py"):
         calls = _calls(path)
         assert not _WALL_CLOCKS & set(calls), path

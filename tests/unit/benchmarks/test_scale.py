@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from benchmarks.scale import FACTS, PAGE
 
-from conch.cli.autoscale.command import autoscale
+from conch.operate.scaling.commands.command import autoscale
 
 
 def test_the_page_shows_each_fact_with_its_source() -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conch.cli.check import check
+from conch.check.command import check
 from tests.unit.check.repository import found, ids, one, write, write_python
 
 PIPELINE = """

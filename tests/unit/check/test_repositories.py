@@ -105,7 +105,7 @@ def test_no_framework_is_loaded(tmp_path: Path) -> None:
     pipeline(tmp_path, 4)
     write_python(tmp_path, "m")
     script = (
-        "import sys; from conch.cli.check import check; status = check(sys.argv[1:]);"
+        "import sys; from conch.check.command import check; status = check(sys.argv[1:]);"
         f"print(status, [name for name in {FRAMEWORKS} if name in sys.modules])"
     )
     command = [

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from conch.check import source
+from conch.check.command import check
 from conch.check.deployment import charts, schema
 from conch.check.finding import Severity
 from conch.check.run import check_paths
-from conch.cli.check import check
 from tests.unit.check.repository import found, ids, one, write
 
 DEPLOYMENT = """
@@ -81,7 +81,7 @@ def test_the_reader_of_yaml_is_reported_once(tmp_path: Path) -> None:
     root = deployments(tmp_path)
     program = (
         "import sys; sys.modules['yaml'] = None\n"
-        "from conch.cli.check import check\n"
+        "from conch.check.command import check\n"
         "sys.exit(check(['--strict', '--format=github', *sys.argv[1:]]))"
     )
     command = [sys.executable, "-c", program, str(root / "one"), str(root / "two")]

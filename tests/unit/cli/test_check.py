@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.check import check
+from conch.check.command import check
 from tests.unit.check.repository import TENSORS, write, write_python
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conch.cli.k8s.command import k8s
+from conch.operate.deployment.commands.command import k8s
 from tests.deploy_files import CHART
 from tests.helm_process import HelmChart, by_name, differences
 

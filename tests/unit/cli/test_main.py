@@ -42,7 +42,7 @@ def test_help_groups_the_commands_by_task_in_80_columns_with_serve_first() -> No
 def test_help_loads_nothing_that_it_does_not_need() -> None:
     script = (
         "import sys\n"
-        "from conch.cli.main import main\n"
+        "from conch.cli import main\n"
         "sys.argv = ['conch', '--help']\n"
         "try:\n"
         "    main()\n"

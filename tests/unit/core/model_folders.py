@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from conch.backends.registry import BackendRegistry
-from conch.core.catalog import Catalog
-from conch.core.inference import Inference
-from conch.core.loading.builder import ModelBuilder
-from conch.core.loading.model_manager import ModelManager
-from conch.core.loading.repository_index import IndexEntry
-from conch.repository.namespaces import Repositories
-from conch.repository.store import Repository
+from conch.server.backends.registry import BackendRegistry
+from conch.server.core.catalog import Catalog
+from conch.server.core.inference import Inference
+from conch.server.core.loading.builder import ModelBuilder
+from conch.server.core.loading.model_manager import ModelManager
+from conch.server.core.loading.repository_index import IndexEntry
+from conch.server.repository.namespaces import Repositories
+from conch.server.repository.store import Repository
 from tests.unit.core.scripted import Caller, request
 
 TENSOR = '{ name: "%s" data_type: TYPE_FP32 dims: [ 2 ] }'

@@ -5,12 +5,12 @@ from time import monotonic_ns
 
 import numpy as np
 
-from conch.backends.base import Instance, InstancePlan, ModelSource
-from conch.backends.batch import Batch
-from conch.errors import BackendError
-from conch.model_config import DynamicBatching, InstanceKind, ModelConfig, TensorSpec
-from conch.request import InferRequest, InferResponse
-from conch.tensor import Tensor
+from conch.base.errors import BackendError
+from conch.domain.model_config import DynamicBatching, InstanceKind, ModelConfig, TensorSpec
+from conch.domain.request import InferRequest, InferResponse
+from conch.domain.tensor import Tensor
+from conch.server.backends.base import Instance, InstancePlan, ModelSource
+from conch.server.backends.batch import Batch
 
 
 def config(name: str = "m", *, max_batch_size: int = 0, dims: tuple[int, ...] = (2,), **fields: object) -> ModelConfig:

@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from conch.backends.batch import Batch, Execution
-from conch.core.sequences.sequence_model import SequenceModel
-from conch.model_config import ControlKind, ModelConfig, SequenceBatching, SequenceControl
-from conch.request import SEQUENCE_END, SEQUENCE_START
+from conch.domain.model_config import ControlKind, ModelConfig, SequenceBatching, SequenceControl
+from conch.domain.request import SEQUENCE_END, SEQUENCE_START
+from conch.server.backends.batch import Batch, Execution
+from conch.server.core.sequences.sequence_model import SequenceModel
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 
 FALSE, TRUE = b"\0\0\0\0", b"\1\0\0\0"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.core.scheduling.batching import BatchRules, Run, Wait, decide
+from conch.server.core.scheduling.batching import BatchRules, Run, Wait, decide
 from tests.unit.core.scripted import config, dynamic
 
 US = 1000

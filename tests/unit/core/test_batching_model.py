@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.scheduling.batching_model import BatchingModel
-from conch.errors import BackendError, Cancelled, FailureReason, QueueFull, QueueTimeout, Unavailable
-from conch.model_config import ModelConfig, QueuePolicy, TensorSpec
-from conch.request import InferRequest, InferResponse, Timeline
-from conch.tensor import Tensor
+from conch.base.errors import BackendError, Cancelled, FailureReason, QueueFull, QueueTimeout, Unavailable
+from conch.domain.model_config import ModelConfig, QueuePolicy, TensorSpec
+from conch.domain.request import InferRequest, InferResponse, Timeline
+from conch.domain.tensor import Tensor
+from conch.server.core.scheduling.batching_model import BatchingModel
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
 
 
@@ -148,7 +148,7 @@ async def test_requests_wait_while_the_only_instance_restarts() -> None:
 
 
 async def test_requests_are_rejected_if_no_instance_recovers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conch.core.scheduling.scheduled_model._NOT_READY_TIMEOUT_S", 0.001)
+    monkeypatch.setattr("conch.server.core.scheduling.scheduled_model._NOT_READY_TIMEOUT_S", 0.001)
     model, (worker,) = await started(config())
     worker.die()
     caller = Caller()

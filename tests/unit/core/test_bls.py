@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.backends.bls import BlsCaller
-from conch.core.bls import BlsCalls
-from conch.core.catalog import Catalog
-from conch.core.inference import Inference
-from conch.core.pending import Pending, State
-from conch.core.scheduling.batching_model import BatchingModel
-from conch.errors import Unavailable
-from conch.repository.namespaces import ModelId
+from conch.base.errors import Unavailable
+from conch.server.backends.bls import BlsCaller
+from conch.server.core.bls import BlsCalls
+from conch.server.core.catalog import Catalog
+from conch.server.core.inference import Inference
+from conch.server.core.pending import Pending, State
+from conch.server.core.scheduling.batching_model import BatchingModel
+from conch.server.repository.namespaces import ModelId
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 
 COUNTS = {"a": 1, "b": 2, "c": 1, "d": 3}

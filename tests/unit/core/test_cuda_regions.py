@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from conch.core.shared_memory.cuda_regions import open_memory
-from conch.core.shared_memory.regions import SharedMemory
-from conch.errors import BackendError, ConchError, InvalidRequest, NotFound, Unavailable
+from conch.base.errors import BackendError, ConchError, InvalidRequest, NotFound, Unavailable
+from conch.server.core.shared_memory.cuda_regions import open_memory
+from conch.server.core.shared_memory.regions import SharedMemory
 
 HANDLE = bytes(range(64))
 
@@ -143,7 +143,7 @@ def test_missing_package_is_reported() -> None:
 
 
 class Runtime:
-    """What `conch.backends.cuda_runtime` has, on a machine with two GPUs."""
+    """What `conch.server.backends.cuda_runtime` has, on a machine with two GPUs."""
 
     @staticmethod
     def device_count() -> int:
@@ -161,7 +161,7 @@ class Runtime:
     ],
 )
 def test_invalid_handle_is_rejected(monkeypatch: pytest.MonkeyPatch, handle: bytes, device: int, text: str) -> None:
-    monkeypatch.setattr("conch.core.shared_memory.cuda_regions.import_module", lambda _: Runtime)
+    monkeypatch.setattr("conch.server.core.shared_memory.cuda_regions.import_module", lambda _: Runtime)
     with pytest.raises(ConchError) as caught:
         open_memory(handle, device)
     assert text in caught.value.message

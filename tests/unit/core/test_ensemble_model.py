@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conch.core.ensembles.contract import check_ensemble, misfit_notices
-from conch.core.ensembles.ensemble_model import EnsembleModel
-from conch.core.scheduling.batching_model import BatchingModel
-from conch.errors import BackendError, Cancelled, Code, ConchError, ConfigError, FailureReason, QueueFull
-from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
-from conch.request import SEQUENCE_END, SEQUENCE_START, InferResponse
-from conch.tensor import Tensor
+from conch.base.errors import BackendError, Cancelled, Code, ConchError, ConfigError, FailureReason, QueueFull
+from conch.domain.model_config import EnsembleStep, ModelConfig, TensorSpec
+from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferResponse
+from conch.domain.tensor import Tensor
+from conch.server.core.ensembles.contract import check_ensemble, misfit_notices
+from conch.server.core.ensembles.ensemble_model import EnsembleModel
+from conch.server.core.scheduling.batching_model import BatchingModel
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 
 
@@ -237,7 +237,7 @@ async def test_cancelling_the_request_cancels_its_steps() -> None:
 
 
 async def test_rejection_by_a_step_fails_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conch.core.scheduling.scheduled_model._NOT_READY_TIMEOUT_S", 0.001)
+    monkeypatch.setattr("conch.server.core.scheduling.scheduled_model._NOT_READY_TIMEOUT_S", 0.001)
     model, workers = await served(DIAMOND)
     caller = Caller()
     model.submit(request(), caller)

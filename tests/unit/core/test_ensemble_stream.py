@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.ensembles import stream as ensemble_stream
-from conch.core.ensembles.ensemble_model import EnsembleModel
-from conch.core.ensembles.flow import flow_of
-from conch.core.scheduling.batching_model import BatchingModel
-from conch.errors import Cancelled, ConchError, ConfigError, Unavailable
-from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
-from conch.request import InferResponse
-from conch.tensor import Tensor
+from conch.base.errors import Cancelled, ConchError, ConfigError, Unavailable
+from conch.domain.model_config import EnsembleStep, ModelConfig, TensorSpec
+from conch.domain.request import InferResponse
+from conch.domain.tensor import Tensor
+from conch.server.core.ensembles import stream as ensemble_stream
+from conch.server.core.ensembles.ensemble_model import EnsembleModel
+from conch.server.core.ensembles.flow import flow_of
+from conch.server.core.scheduling.batching_model import BatchingModel
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 
 

@@ -9,10 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from conch.backends.engines.base import Engine
-from conch.core.generation.generative_model import GenerativeModel
-from conch.errors import BackendError, Cancelled, ConchError, FailureReason, InvalidRequest, QueueFull, Unavailable
-from conch.generation import (
+from conch.base.errors import BackendError, Cancelled, ConchError, FailureReason, InvalidRequest, QueueFull, Unavailable
+from conch.domain.generation import (
     Delta,
     DeltaCallback,
     EngineInfo,
@@ -23,8 +21,10 @@ from conch.generation import (
     SamplingParams,
     Usage,
 )
-from conch.request import InferRequest
-from conch.tensor import BYTES, Tensor, pack_bytes
+from conch.domain.request import InferRequest
+from conch.domain.tensor import BYTES, Tensor, pack_bytes
+from conch.server.backends.engines.base import Engine
+from conch.server.core.generation.generative_model import GenerativeModel
 from tests.unit.core.scripted import config
 
 RUNNING, QUEUED, CONTEXT = 3, 2, 10

@@ -7,11 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.backends.engines.base import Engine
-from conch.core.generation.idle_engine import IdleEngine, idle_seconds
-from conch.errors import Cancelled, ConchError, ConfigError, ModelLoadError, Unavailable
-from conch.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest, SamplingParams, Usage
-from conch.model_config import ModelConfig
+from conch.base.errors import Cancelled, ConchError, ConfigError, ModelLoadError, Unavailable
+from conch.domain.generation import (
+    DeltaCallback,
+    EngineInfo,
+    EngineLoad,
+    Generation,
+    GenerationRequest,
+    SamplingParams,
+    Usage,
+)
+from conch.domain.model_config import ModelConfig
+from conch.server.backends.engines.base import Engine
+from conch.server.core.generation.idle_engine import IdleEngine, idle_seconds
 from tests.backends.engines.driving import Recorded
 
 INFO = EngineInfo(engine="fake", context_length=10, max_running=4)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from conch.core.loading.builder import Built, ModelBuilder
-from conch.core.loading.repository_index import IndexEntry
-from conch.errors import ConchError, ModelLoadError, NotFound, Unavailable
-from conch.model_config import ModelConfig
-from conch.repository.store import ModelFiles
-from conch.request import InferResponse
+from conch.base.errors import ConchError, ModelLoadError, NotFound, Unavailable
+from conch.domain.model_config import ModelConfig
+from conch.domain.request import InferResponse
+from conch.server.core.loading.builder import Built, ModelBuilder
+from conch.server.core.loading.repository_index import IndexEntry
+from conch.server.repository.store import ModelFiles
 from tests.unit.core.model_folders import ask, serving, until, write, write_ensemble
 from tests.unit.core.scripted import Caller, request
 

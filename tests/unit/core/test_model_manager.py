@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conch.core.loading import model_manager
-from conch.core.loading.builder import Built, ModelBuilder
-from conch.core.loading.repository_index import IndexEntry
-from conch.core.scheduling.scheduled_model import ScheduledModel
-from conch.core.served_model import ServedModel
-from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
-from conch.model_config import ModelConfig
-from conch.repository.override import Override
-from conch.repository.store import ModelFiles, Repository
+from conch.base.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
+from conch.domain.model_config import ModelConfig
+from conch.server.core.loading import model_manager
+from conch.server.core.loading.builder import Built, ModelBuilder
+from conch.server.core.loading.repository_index import IndexEntry
+from conch.server.core.scheduling.scheduled_model import ScheduledModel
+from conch.server.core.served_model import ServedModel
+from conch.server.repository.override import Override
+from conch.server.repository.store import ModelFiles, Repository
 from tests.unit.core.model_folders import ask, serving, until, write
 from tests.unit.core.scripted import Caller, request
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.registry import BackendRegistry
-from conch.core.catalog import Catalog
-from conch.core.ensembles.ensemble_model import EnsembleModel
-from conch.core.inference import Inference
-from conch.core.loading.builder import ModelBuilder
-from conch.core.loading.model_manager import ModelManager
-from conch.core.loading.repository_index import IndexEntry
-from conch.errors import ConchError, InvalidRequest, ModelLoadError, NotFound
-from conch.repository.namespaces import ModelId, Repositories
-from conch.repository.store import Repository
+from conch.base.errors import ConchError, InvalidRequest, ModelLoadError, NotFound
+from conch.server.backends.registry import BackendRegistry
+from conch.server.core.catalog import Catalog
+from conch.server.core.ensembles.ensemble_model import EnsembleModel
+from conch.server.core.inference import Inference
+from conch.server.core.loading.builder import ModelBuilder
+from conch.server.core.loading.model_manager import ModelManager
+from conch.server.core.loading.repository_index import IndexEntry
+from conch.server.repository.namespaces import ModelId, Repositories
+from conch.server.repository.store import Repository
 from tests.unit.core.model_folders import until, write, write_ensemble
 from tests.unit.core.scripted import Caller, request
 

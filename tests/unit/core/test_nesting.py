@@ -2,12 +2,12 @@
 
 import pytest
 
-from conch.core.catalog import Catalog
-from conch.core.ensembles.ensemble_model import EnsembleModel
-from conch.core.ensembles.nesting import MAX_ENSEMBLE_DEPTH, MAX_ENSEMBLE_RUNS, check_nesting
-from conch.errors import ConfigError
-from conch.model_config import EnsembleStep, ModelConfig
-from conch.repository.namespaces import ModelId
+from conch.base.errors import ConfigError
+from conch.domain.model_config import EnsembleStep, ModelConfig
+from conch.server.core.catalog import Catalog
+from conch.server.core.ensembles.ensemble_model import EnsembleModel
+from conch.server.core.ensembles.nesting import MAX_ENSEMBLE_DEPTH, MAX_ENSEMBLE_RUNS, check_nesting
+from conch.server.repository.namespaces import ModelId
 
 
 def ensemble(name: str, *steps: str) -> ModelConfig:

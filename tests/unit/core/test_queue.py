@@ -2,12 +2,12 @@
 
 import pytest
 
-from conch.core.pending import Pending
-from conch.core.scheduling.queue import PolicyQueue
-from conch.core.scheduling.service_rate import ServiceRate
-from conch.errors import QueueFull
-from conch.model_config import DynamicBatching, QueuePolicy, TimeoutAction
-from conch.request import StepRequest
+from conch.base.errors import QueueFull
+from conch.domain.model_config import DynamicBatching, QueuePolicy, TimeoutAction
+from conch.domain.request import StepRequest
+from conch.server.core.pending import Pending
+from conch.server.core.scheduling.queue import PolicyQueue
+from conch.server.core.scheduling.service_rate import ServiceRate
 from tests.unit.core.scripted import Caller, request
 
 US = 1000

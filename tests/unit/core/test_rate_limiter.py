@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.scheduling.batching_model import BatchingModel
-from conch.core.scheduling.rate_limiter import Claim, ModelLimiter, RateLimiter, Resource
-from conch.errors import ConfigError
-from conch.model_config import RateLimit, ResourceNeed
-from conch.options.flag_values import ResourceLimit
+from conch.base.errors import ConfigError
+from conch.base.flag_values import ResourceLimit
+from conch.domain.model_config import RateLimit, ResourceNeed
+from conch.server.core.scheduling.batching_model import BatchingModel
+from conch.server.core.scheduling.rate_limiter import Claim, ModelLimiter, RateLimiter, Resource
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.scheduling.batching_model import BatchingModel
-from conch.errors import ModelLoadError
-from conch.request import InferResponse
+from conch.base.errors import ModelLoadError
+from conch.domain.request import InferResponse
+from conch.server.core.scheduling.batching_model import BatchingModel
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.core.shared_memory.regions import SharedMemory
-from conch.errors import Code, ConchError, InvalidRequest, NotFound, Unavailable
+from conch.base.errors import Code, ConchError, InvalidRequest, NotFound, Unavailable
+from conch.server.core.shared_memory.regions import SharedMemory
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from conch.core.reshape import Reshaper
-from conch.model_config import TensorSpec
-from conch.request import InferRequest, InferResponse
-from conch.tensor import Tensor
+from conch.domain.model_config import TensorSpec
+from conch.domain.request import InferRequest, InferResponse
+from conch.domain.tensor import Tensor
+from conch.server.core.reshape import Reshaper
 from tests.unit.core.scripted import config
 
 Shape = tuple[int, ...]

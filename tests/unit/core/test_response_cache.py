@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.core.cache_key import cache_key
-from conch.core.catalog import Catalog
-from conch.core.ensembles.ensemble_model import EnsembleModel
-from conch.core.model_cache import ModelCache
-from conch.core.response_cache import ResponseCache
-from conch.core.scheduling.batching_model import BatchingModel
-from conch.errors import BackendError, Cancelled, FailureReason
-from conch.model_config import ModelConfig
-from conch.repository.namespaces import ModelId
-from conch.request import InferRequest, InferResponse, StepRequest
-from conch.tensor import Tensor
+from conch.base.errors import BackendError, Cancelled, FailureReason
+from conch.domain.model_config import ModelConfig
+from conch.domain.request import InferRequest, InferResponse, StepRequest
+from conch.domain.tensor import Tensor
+from conch.server.core.cache_key import cache_key
+from conch.server.core.catalog import Catalog
+from conch.server.core.ensembles.ensemble_model import EnsembleModel
+from conch.server.core.model_cache import ModelCache
+from conch.server.core.response_cache import ResponseCache
+from conch.server.core.scheduling.batching_model import BatchingModel
+from conch.server.repository.namespaces import ModelId
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
 from tests.unit.core.test_ensemble_model import ensemble, step
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.errors import BackendError, Cancelled, InvalidRequest, QueueFull, QueueTimeout, Unavailable
-from conch.model_config import SequenceBatching
-from conch.request import SEQUENCE_START, InferResponse
+from conch.base.errors import BackendError, Cancelled, InvalidRequest, QueueFull, QueueTimeout, Unavailable
+from conch.domain.model_config import SequenceBatching
+from conch.domain.request import SEQUENCE_START, InferResponse
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 from tests.unit.core.sequence_models import CONTROLS, ask, ids, sequences, started, until, value
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.sequences.sequence import LiveSequence, SequenceRequest, Slot
-from conch.core.sequences.slots import SequenceSlots
-from conch.request import InferRequest
+from conch.domain.request import InferRequest
+from conch.server.core.sequences.sequence import LiveSequence, SequenceRequest, Slot
+from conch.server.core.sequences.slots import SequenceSlots
 
 IDLE = 50
 

@@ -8,12 +8,12 @@ from time import monotonic_ns
 import numpy as np
 import pytest
 
-from conch.core.sequences.sequence_model import SequenceModel
-from conch.core.sequences.tensors import instance_config
-from conch.errors import BackendError, ConchError
-from conch.model_config import ControlKind, SequenceControl, SequenceState
-from conch.request import InferResponse
-from conch.tensor import Tensor, pack_bytes
+from conch.base.errors import BackendError, ConchError
+from conch.domain.model_config import ControlKind, SequenceControl, SequenceState
+from conch.domain.request import InferResponse
+from conch.domain.tensor import Tensor, pack_bytes
+from conch.server.core.sequences.sequence_model import SequenceModel
+from conch.server.core.sequences.tensors import instance_config
 from tests.unit.core.scripted import ScriptedInstance
 from tests.unit.core.sequence_models import ask, ids, sequences, started, value
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from conch.core.validation import RequestValidator
-from conch.errors import InvalidRequest
-from conch.model_config import TensorSpec
-from conch.request import InferRequest
-from conch.tensor import Tensor
+from conch.base.errors import InvalidRequest
+from conch.domain.model_config import TensorSpec
+from conch.domain.request import InferRequest
+from conch.domain.tensor import Tensor
+from conch.server.core.validation import RequestValidator
 from tests.unit.core.scripted import config
 
 ADDSUB = config(

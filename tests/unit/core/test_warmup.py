@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.backends.batch import Batch
-from conch.core.scheduling.warmup import warm_up
-from conch.errors import Code, ModelLoadError
-from conch.model_config import ModelConfig, TensorSpec, Warmup, WarmupTensor
-from conch.tensor import BYTES, DATATYPES, Tensor
+from conch.base.errors import Code, ModelLoadError
+from conch.domain.model_config import ModelConfig, TensorSpec, Warmup, WarmupTensor
+from conch.domain.tensor import BYTES, DATATYPES, Tensor
+from conch.server.backends.batch import Batch
+from conch.server.core.scheduling.warmup import warm_up
 from tests.unit.core.scripted import ScriptedInstance, config
 
 

@@ -9,8 +9,8 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conch.deployment.values.deployment import DeploymentValues
-from conch.deployment.values.description import keys
+from conch.operate.deployment.values.deployment import DeploymentValues
+from conch.operate.deployment.values.description import keys
 
 _ACTION = re.compile(
     r"\{\{-?\s*(?:(?P<comment>/\*.*?\*/)|(?P<word>if|else|with|range|end|define)\b(?P<rest>.*?))\s*-?\}\}", re.DOTALL

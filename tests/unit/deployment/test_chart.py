@@ -1,13 +1,13 @@
-"""The chart, rendered by Helm, creates the objects that `conch.deployment` makes."""
+"""The chart, rendered by Helm, creates the objects that `conch.operate.deployment` makes."""
 
 from typing import Any
 
 import pytest
 
 from conch import __version__
-from conch.deployment.kubernetes.objects import objects
-from conch.deployment.kubernetes.release import Release
-from conch.deployment.values.read import read_values
+from conch.operate.deployment.kubernetes.objects import objects
+from conch.operate.deployment.kubernetes.release import Release
+from conch.operate.deployment.values.read import read_values
 from tests import deploy_files
 from tests.helm_process import HelmChart, by_name, differences
 from tests.unit.deployment.value_sets import value_sets

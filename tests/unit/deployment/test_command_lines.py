@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from conch.cli.repository.command import _parser
-from conch.deployment.kubernetes.objects import objects
-from conch.deployment.kubernetes.release import Release
-from conch.deployment.values.read import read_values
-from conch.options.parser import parse
+from conch.clients.repository.command import _parser
+from conch.operate.deployment.kubernetes.objects import objects
+from conch.operate.deployment.kubernetes.release import Release
+from conch.operate.deployment.values.read import read_values
+from conch.server.options.parser import parse
 from tests.unit.deployment.value_sets import value_sets
 
 VALUE_SETS = value_sets()

@@ -5,10 +5,10 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from conch.cli.serving.health import health
-from conch.deployment.kubernetes.objects import objects
-from conch.deployment.kubernetes.release import Release
-from conch.deployment.values.read import read_values
+from conch.clients.health import health
+from conch.operate.deployment.kubernetes.objects import objects
+from conch.operate.deployment.kubernetes.release import Release
+from conch.operate.deployment.values.read import read_values
 from tests.helm_process import HelmChart, is_hook
 
 VALUES: dict[str, Any] = {

@@ -8,10 +8,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from conch.deployment.kserve.runtimes import ONNX, RUNTIMES, ModelFormat, ServingRuntime
-from conch.deployment.kserve.services import SERVICES
-from conch.options.parser import parse
-from conch.options.server_options import ServerOptions
+from conch.operate.deployment.kserve.runtimes import ONNX, RUNTIMES, ModelFormat, ServingRuntime
+from conch.operate.deployment.kserve.services import SERVICES
+from conch.server.options.parser import parse
+from conch.server.options.server_options import ServerOptions
 from tests.deploy_files import ROOT
 from tests.docs.blocks import blocks_of
 

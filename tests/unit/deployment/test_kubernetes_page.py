@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from conch.cli.k8s.command import k8s
+from conch.operate.deployment.commands.command import k8s
 from tests.deploy_files import ROOT
 from tests.docs.blocks import Block, blocks_of
 from tests.kubernetes_programs import kubernetes_program

@@ -14,17 +14,17 @@ from typing import Any, get_args
 
 import pytest
 
-from conch.deployment.kubernetes.monitoring.release_rules import release_groups
-from conch.deployment.kubernetes.objects import objects
-from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.scaling.scaling_metrics import POD_METRICS, adapter_rules
-from conch.deployment.values.monitoring import ThresholdValues
-from conch.deployment.values.read import read_values
-from conch.deployment.values.scaling.autoscaling import PodMetricName
-from conch.limits.annotations import read_annotations
-from conch.monitoring.rules.rule import InputSeries, Proof
-from conch.monitoring.rules.thresholds import Thresholds
-from conch.monitoring.yaml_documents import dump_documents
+from conch.base.yaml_documents import dump_documents
+from conch.domain.limits.annotations import read_annotations
+from conch.operate.deployment.kubernetes.monitoring.release_rules import release_groups
+from conch.operate.deployment.kubernetes.objects import objects
+from conch.operate.deployment.kubernetes.release import Release
+from conch.operate.deployment.kubernetes.scaling.scaling_metrics import POD_METRICS, adapter_rules
+from conch.operate.deployment.values.monitoring import ThresholdValues
+from conch.operate.deployment.values.read import read_values
+from conch.operate.deployment.values.scaling.autoscaling import PodMetricName
+from conch.operate.monitoring.rules.rule import InputSeries, Proof
+from conch.operate.monitoring.rules.thresholds import Thresholds
 from tests.alert_proofs import proof_file
 from tests.debian import debian_tool
 from tests.prometheus import Prometheus

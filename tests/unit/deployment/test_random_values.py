@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conch.deployment.values.deployment import DeploymentValues
-from conch.deployment.values.description import constraints, keys, plain_type
-from conch.deployment.values.read import merge, read_values
-from conch.errors import ConfigError
+from conch.base.errors import ConfigError
+from conch.operate.deployment.values.deployment import DeploymentValues
+from conch.operate.deployment.values.description import constraints, keys, plain_type
+from conch.operate.deployment.values.read import merge, read_values
 from tests.helm_process import HelmChart, HelmError
 from tests.unit.deployment.refused_values import REFUSED
 from tests.unit.deployment.test_chart import assert_equal

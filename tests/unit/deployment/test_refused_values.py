@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from conch.deployment.values.read import read_values
-from conch.errors import ConfigError
+from conch.base.errors import ConfigError
+from conch.operate.deployment.values.read import read_values
 from tests.helm_process import HelmChart, HelmError
 from tests.unit.deployment.refused_values import INVALID, REFUSED
 

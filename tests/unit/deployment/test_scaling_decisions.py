@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 import yaml
 
-from conch.bench.arrivals.rate_curve import bursts
-from conch.cli.k8s.command import k8s
-from conch.deployment.kubernetes.objects import objects
-from conch.deployment.kubernetes.release import Release
-from conch.deployment.values.read import read_values
-from conch.scaling.autoscaler import MetricReading, Pod
-from conch.scaling.hpa.controller import HpaController
-from conch.scaling.hpa.read import read_hpa
-from conch.scaling.keda.controller import KedaController
-from conch.scaling.keda.read import read_scaled_object
-from conch.scaling.simulation.engine import simulate
-from conch.scaling.simulation.judgement import remarks
-from conch.scaling.simulation.scenario import Scenario
-from conch.scaling.simulation.service import constant_service
-from conch.scaling.traffic import TrafficCurve, diurnal, from_curve
+from conch.domain.arrivals.rate_curve import bursts
+from conch.operate.deployment.commands.command import k8s
+from conch.operate.deployment.kubernetes.objects import objects
+from conch.operate.deployment.kubernetes.release import Release
+from conch.operate.deployment.values.read import read_values
+from conch.operate.scaling.autoscaler import MetricReading, Pod
+from conch.operate.scaling.hpa.controller import HpaController
+from conch.operate.scaling.hpa.read import read_hpa
+from conch.operate.scaling.keda.controller import KedaController
+from conch.operate.scaling.keda.read import read_scaled_object
+from conch.operate.scaling.simulation.engine import simulate
+from conch.operate.scaling.simulation.judgement import remarks
+from conch.operate.scaling.simulation.scenario import Scenario
+from conch.operate.scaling.simulation.service import constant_service
+from conch.operate.scaling.traffic import TrafficCurve, diurnal, from_curve
 
 DOWN, EMPTY = MetricReading(error="connection refused"), MetricReading()
 KEDA = {"type": "keda", "keda": {"prediction": {"enabled": True}}}

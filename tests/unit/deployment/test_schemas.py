@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from conch import __version__
-from conch.deployment.kubernetes.objects import objects
-from conch.deployment.kubernetes.release import Release
-from conch.deployment.values.read import read_values
+from conch.operate.deployment.kubernetes.objects import objects
+from conch.operate.deployment.kubernetes.release import Release
+from conch.operate.deployment.values.read import read_values
 from tests.custom_resources import KINDS, custom_resource_errors
 from tests.unit.deployment.value_sets import value_sets
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from conch.deployment.values.read import merge, read_values
-from conch.deployment.values.set_flags import apply_set
-from conch.errors import ConfigError
+from conch.base.errors import ConfigError
+from conch.operate.deployment.values.read import merge, read_values
+from conch.operate.deployment.values.set_flags import apply_set
 
 ASSIGNMENTS: list[tuple[str, Any]] = [
     ("name=value", {"name": "value"}),

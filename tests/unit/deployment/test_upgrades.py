@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.k8s.command import k8s
+from conch.operate.deployment.commands.command import k8s
 from tests.api_server import ApiServer
 from tests.deploy_files import CHART
 from tests.kubernetes_programs import kubernetes_program

@@ -1,1 +1,1 @@
-"""Tests of conch.fleet."""
+"""Tests of conch.operate.fleet."""

@@ -2,13 +2,13 @@
 
 import pytest
 
-from conch.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
-from conch.errors import Unavailable
-from conch.fleet.metrics import api_server
-from conch.fleet.metrics.api_server import ApiServer
-from conch.fleet.metrics.custom_metrics import MetricPath, matches, metric_values, parse_path, read_rules
-from conch.fleet.metrics.prometheus import SeriesValue
-from conch.monitoring.promql import parse
+from conch.base.errors import Unavailable
+from conch.operate.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
+from conch.operate.fleet.metrics import api_server
+from conch.operate.fleet.metrics.api_server import ApiServer
+from conch.operate.fleet.metrics.custom_metrics import MetricPath, matches, metric_values, parse_path, read_rules
+from conch.operate.fleet.metrics.prometheus import SeriesValue
+from conch.operate.monitoring.promql import parse
 
 RATIO = "triton:queue_compute:ratio"
 PATH = f"/apis/custom.metrics.k8s.io/v1beta1/namespaces/ml/pods/*/{RATIO}"

@@ -2,13 +2,13 @@
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.fleet.load.load_generator import recent
-from conch.fleet.load.profile import LoadProfile, LoadStage, parse_profile
-from conch.fleet.report.files import document, to_page
-from conch.fleet.report.journal import FleetSample, Journal
-from conch.fleet.report.plot import PlotLine, PlotPanel, fleet_panels, to_svg
-from conch.fleet.report.verdict import judge
+from conch.base.errors import ConfigError
+from conch.operate.fleet.load.load_generator import recent
+from conch.operate.fleet.load.profile import LoadProfile, LoadStage, parse_profile
+from conch.operate.fleet.report.files import document, to_page
+from conch.operate.fleet.report.journal import FleetSample, Journal
+from conch.operate.fleet.report.plot import PlotLine, PlotPanel, fleet_panels, to_svg
+from conch.operate.fleet.report.verdict import judge
 
 
 def samples(*ready: int, clients: int = 1) -> list[FleetSample]:

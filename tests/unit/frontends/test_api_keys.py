@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.frontends import api_keys
-from conch.frontends.api_keys import ApiKeys
-from conch.frontends.authorization import Access, Denial
-from conch.frontends.restrictions import Restrictions
+from conch.base.errors import ConfigError
+from conch.protocols.access import api_keys
+from conch.protocols.access.api_keys import ApiKeys
+from conch.protocols.access.authorization import Access, Denial
+from conch.protocols.access.restrictions import Restrictions
 
 LINES = """
 # who    scopes        key

@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from conch.frontends import body_budget
-from conch.frontends.body_budget import BodyBudget, BodyUpload
+from conch.protocols.connections import body_budget
+from conch.protocols.connections.body_budget import BodyBudget, BodyUpload
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from functools import partial
 
 import uvloop
 
-from conch.frontends.loop_budget import LoopBudget, ParseBudget
+from conch.protocols.connections.loop_budget import LoopBudget, ParseBudget
 
 
 def block(seconds: float) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.frontends.restrictions import Restrictions
+from conch.base.errors import ConfigError
+from conch.protocols.access.restrictions import Restrictions
 
 
 def test_each_category_asks_for_its_header():

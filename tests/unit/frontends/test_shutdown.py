@@ -3,9 +3,9 @@
 import asyncio
 import socket
 
-from conch.frontends.http.message import HttpRequest
-from conch.frontends.http.reply import HttpReply
-from conch.frontends.http.server import HttpServer
+from conch.protocols.http.message import HttpRequest
+from conch.protocols.http.reply import HttpReply
+from conch.protocols.http.server import HttpServer
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.frontends.api_keys import ApiKeys
-from conch.frontends.http.message import HttpRequest
-from conch.frontends.tenants import Tenants
+from conch.protocols.access.api_keys import ApiKeys
+from conch.protocols.http.message import HttpRequest
+from conch.server.frontends.tenants import Tenants
 
 
 def request(**headers: str) -> HttpRequest:

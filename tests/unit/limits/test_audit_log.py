@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.monitoring.audit import audit
-from conch.errors import ConfigError
-from conch.limits.audit_log import AuditLog, log_files, verify
+from conch.base.errors import ConfigError
+from conch.server.commands.audit import audit
+from conch.server.limits.audit_log import AuditLog, log_files, verify
 
 
 def write(path: Path, number: int = 8) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.limits.annotations import read_annotations
-from conch.limits.kubernetes_api import ApiServerAddress, KubernetesApi, KubernetesError, PodIdentity
-from conch.limits.kubernetes_source import SOURCE, KubernetesSource, backoff_after
-from conch.limits.limit import EACH, LimitKey, Quantity, Subject
-from conch.limits.manager import LimitManager
+from conch.base.errors import ConfigError
+from conch.base.kubernetes_api import ApiServerAddress, KubernetesApi, KubernetesError, PodIdentity
+from conch.domain.limits.annotations import read_annotations
+from conch.domain.limits.limit import EACH, LimitKey, Quantity, Subject
+from conch.server.limits.kubernetes_source import SOURCE, KubernetesSource, backoff_after
+from conch.server.limits.manager import LimitManager
 from tests.unit.limits.api_server import DEPLOYMENTS, NAMESPACE, PODS, REPLICA_SETS, ApiServer, Cluster
 
 POD = "llm-7c9-x2k"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.limits.limit import UNLIMITED, LimitKey, Quantity, Subject, describe, read_limits, read_per_second
-from conch.limits.limits_file import read_limits_text
+from conch.base.errors import ConfigError
+from conch.domain.limits.limit import UNLIMITED, LimitKey, Quantity, Subject, describe, read_limits, read_per_second
+from conch.domain.limits.limits_file import read_limits_text
 
 REQUESTS, TOKENS = Quantity.REQUESTS, Quantity.TOKENS
 

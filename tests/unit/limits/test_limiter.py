@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from conch.errors import LimitExceeded
-from conch.limits.limiter import MAX_TENANTS, OTHER_TENANTS, Bucket, Limiter, ModelMeters
-from conch.limits.limits_file import read_limits_text
-from conch.limits.table import ALL, LimitTable
-from conch.limits.windows import WINDOW_NS
+from conch.base.errors import LimitExceeded
+from conch.domain.limits.limits_file import read_limits_text
+from conch.server.limits.limiter import MAX_TENANTS, OTHER_TENANTS, Bucket, Limiter, ModelMeters
+from conch.server.limits.table import ALL, LimitTable
+from conch.server.limits.windows import WINDOW_NS
 
 SECOND = WINDOW_NS
 

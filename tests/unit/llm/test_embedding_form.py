@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conch.errors import BackendError, ConchError, InvalidRequest, Unsupported
-from conch.llm.embedding_form import EmbeddingForm
-from conch.model_config import ModelConfig, TensorSpec
-from conch.request import InferResponse, Timeline
-from conch.tensor import BYTES, Tensor, unpack_bytes
+from conch.base.errors import BackendError, ConchError, InvalidRequest, Unsupported
+from conch.domain.llm.embedding_form import EmbeddingForm
+from conch.domain.model_config import ModelConfig, TensorSpec
+from conch.domain.request import InferResponse, Timeline
+from conch.domain.tensor import BYTES, Tensor, unpack_bytes
 
 TEXT = TensorSpec("TEXT", BYTES, (1,))
 VECTOR = TensorSpec("vector", "FP32", (3,))

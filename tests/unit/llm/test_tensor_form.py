@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from conch.errors import InvalidRequest
-from conch.generation import Delta, FinishReason, Usage
-from conch.llm.tensor_form import TensorForm, sampling_params
-from conch.request import InferRequest
-from conch.tensor import BYTES, Tensor, pack_bytes
+from conch.base.errors import InvalidRequest
+from conch.domain.generation import Delta, FinishReason, Usage
+from conch.domain.llm.tensor_form import TensorForm, sampling_params
+from conch.domain.request import InferRequest
+from conch.domain.tensor import BYTES, Tensor, pack_bytes
 
 
 def streamed(**flags: bool) -> TensorForm:

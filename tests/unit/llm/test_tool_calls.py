@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.errors import ConfigError
-from conch.llm.output import OutputParser, Part, PlainOutput, Reasoning, ToolCall
-from conch.llm.reasoning import ReasoningOutput
-from conch.llm.tool_calls import NamedCall, RequiredCalls, call_format, call_parser, required_schema
+from conch.base.errors import ConfigError
+from conch.domain.llm.output import OutputParser, Part, PlainOutput, Reasoning, ToolCall
+from conch.domain.llm.reasoning import ReasoningOutput
+from conch.domain.llm.tool_calls import NamedCall, RequiredCalls, call_format, call_parser, required_schema
 
 WEATHER = '{"name": "weather", "arguments": {"city": "Köln"}}'
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from conch.backends.onnxruntime.backend import _signature
-from conch.model_files.onnx_file import NotOnnx, read_onnx
+from conch.domain.files.onnx_file import NotOnnx, read_onnx
+from conch.server.backends.onnxruntime.backend import _signature
 from tests.backends.onnxruntime.onnx_models import FP32, write_model
 
 MODELS = sorted((Path(__file__).parents[3] / "examples" / "models").glob("*/1/model.onnx"))

@@ -1,6 +1,6 @@
 import pytest
 
-from conch.monitoring.promql import (
+from conch.operate.monitoring.promql import (
     Binary,
     LabelMatcher,
     Number,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.observability.logs import (
+from conch.base.logs import (
     MAX_MESSAGE_CHARACTERS,
     JsonFormatter,
     LineFormatter,
@@ -23,7 +23,7 @@ MOMENT = 1795224420.123456  # 2026-11-21 01:27:00 UTC
 
 
 def record(message: str, *arguments: object, level: int = logging.INFO, **extra: object) -> logging.LogRecord:
-    made = logging.LogRecord("conch.server", level, "/x/server.py", 31, message, arguments, None)
+    made = logging.LogRecord("conch.server.server", level, "/x/server.py", 31, message, arguments, None)
     made.created, made.process = MOMENT, 4242
     made.__dict__.update(extra)
     return made
@@ -134,9 +134,9 @@ def test_each_level_is_switched_by_itself(
 
 def test_a_disabled_level_costs_only_a_look_up() -> None:
     configure(LogSettings())
-    assert not logging.getLogger("conch.core").isEnabledFor(logging.DEBUG)
+    assert not logging.getLogger("conch.server.core").isEnabledFor(logging.DEBUG)
     configure(LogSettings(log_info=False, log_warning=False, log_error=False))
-    assert not logging.getLogger("conch.core").isEnabledFor(logging.CRITICAL)
+    assert not logging.getLogger("conch.server.core").isEnabledFor(logging.CRITICAL)
 
 
 def test_other_libraries_are_logged_from_warnings_up(capsys: pytest.CaptureFixture[str]) -> None:

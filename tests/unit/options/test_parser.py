@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.options.flag_values import BackendSetting, ResourceLimit
-from conch.options.flags import Standing
-from conch.options.parser import OptionError, parse
-from conch.options.server_options import FLAGS, OWN_FLAGS, ServerOptions
-from conch.options.triton_only_flags import TRITON_ONLY_FLAGS
+from conch.base.flag_values import BackendSetting, ResourceLimit
+from conch.base.flags import Standing
+from conch.server.options.parser import OptionError, parse
+from conch.server.options.server_options import FLAGS, OWN_FLAGS, ServerOptions
+from conch.server.options.triton_only_flags import TRITON_ONLY_FLAGS
 
 
 @pytest.fixture

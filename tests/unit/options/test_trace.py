@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.options.parser import OptionError, parse
-from conch.options.server_options import ServerOptions
-from conch.options.trace import TraceOptions
+from conch.server.options.parser import OptionError, parse
+from conch.server.options.server_options import ServerOptions
+from conch.server.options.trace import TraceOptions
 
 
 def options(tmp_path: Path, *arguments: str) -> ServerOptions:

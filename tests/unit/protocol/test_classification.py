@@ -2,9 +2,9 @@ import struct
 
 import pytest
 
-from conch.errors import InvalidRequest
-from conch.protocol.classification import classify
-from conch.tensor import Tensor, pack_bytes, unpack_bytes
+from conch.base.errors import InvalidRequest
+from conch.domain.tensor import Tensor, pack_bytes, unpack_bytes
+from conch.protocols.classification import classify
 
 
 def classes(datatype: str, code: str, values, shape, count: int, labels=(), batched: bool = False):

@@ -3,8 +3,8 @@ import zlib
 
 import pytest
 
-from conch.errors import InvalidRequest
-from conch.protocol.compression import UnknownCoding, compress, decompress, preferred_coding
+from conch.base.errors import InvalidRequest
+from conch.protocols.compression import UnknownCoding, compress, decompress, preferred_coding
 
 TEXT = b"tensor " * 1000
 

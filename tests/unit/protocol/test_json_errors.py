@@ -2,8 +2,8 @@
 
 import pytest
 
-from conch.errors import InvalidRequest
-from conch.protocol.json_document import parse
+from conch.base.errors import InvalidRequest
+from conch.protocols.json_document import parse
 
 
 @pytest.mark.parametrize(

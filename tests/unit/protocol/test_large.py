@@ -6,20 +6,20 @@ import numpy as np
 import orjson
 import pytest
 
-from conch.errors import InvalidRequest
-from conch.protocol.classification import classify
-from conch.protocol.openai import large as large_openai
-from conch.protocol.openai.fields import InvalidField
-from conch.protocol.openai.requests import read_chat, read_completion
-from conch.protocol.regions import NO_REGIONS
-from conch.protocol.v2_json import large as large_json
-from conch.protocol.v2_json.inference import OutputOptions, decode_parts, decode_request, encode_response
-from conch.protocol.v2_json.large import MAX_PARAMETERS, MAX_TENSORS
-from conch.protocol.v2_proto.inference import InferMessage, read_infer_request
-from conch.protocol.v2_proto.large import is_large, pack_message
-from conch.request import InferRequest, InferResponse, Timeline
-from conch.tensor import Tensor
-from conch.triton_messages import service_pb2
+from conch.base.errors import InvalidRequest
+from conch.domain.request import InferRequest, InferResponse, Timeline
+from conch.domain.tensor import Tensor
+from conch.domain.triton_messages import service_pb2
+from conch.protocols.classification import classify
+from conch.protocols.openai import large as large_openai
+from conch.protocols.openai.fields import InvalidField
+from conch.protocols.openai.requests import read_chat, read_completion
+from conch.protocols.regions import NO_REGIONS
+from conch.protocols.v2_json import large as large_json
+from conch.protocols.v2_json.inference import OutputOptions, decode_parts, decode_request, encode_response
+from conch.protocols.v2_json.large import MAX_PARAMETERS, MAX_TENSORS
+from conch.protocols.v2_proto.inference import InferMessage, read_infer_request
+from conch.protocols.v2_proto.large import is_large, pack_message
 
 INPUTS = {
     "numbers": b'{"name":"A","datatype":"FP32","shape":[2,2],"data":[[1,2],[3,NaN]]}',

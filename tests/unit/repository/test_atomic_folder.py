@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import ConfigError, Unavailable
-from conch.repository.atomic_folder import atomic_replace
+from conch.base.atomic_folder import atomic_replace
+from conch.base.errors import ConfigError, Unavailable
 
 
 def put(target: Path, text: str, *, replace: bool = False) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import ModelLoadError
-from conch.model_config import ModelConfig, TensorSpec
-from conch.repository.labels import read_labels
+from conch.base.errors import ModelLoadError
+from conch.domain.config.labels import read_labels
+from conch.domain.model_config import ModelConfig, TensorSpec
 
 
 def config(*filenames: str) -> ModelConfig:

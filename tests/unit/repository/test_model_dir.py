@@ -9,9 +9,9 @@ from typing import Protocol
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.repository.entries.model_dir import ModelDirRoot, wait_for_path
-from conch.repository.store import ModelFiles, Repository
+from conch.base.errors import ConfigError
+from conch.server.repository.entries.model_dir import ModelDirRoot, wait_for_path
+from conch.server.repository.store import ModelFiles, Repository
 from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.unit.repository.test_store import put

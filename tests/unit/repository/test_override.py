@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.repository import override
-from conch.repository.override import UploadFolders
-from conch.repository.temporary_folders import remove_abandoned
+from conch.base.errors import ConfigError
+from conch.server.repository import override
+from conch.server.repository.override import UploadFolders
+from conch.server.repository.temporary_folders import remove_abandoned
 
 WRITE = """
 import sys
-from conch.repository.override import UploadFolders
+from conch.server.repository.override import UploadFolders
 folders = UploadFolders()
 print(folders.write("m", {"1/model.py": b"x"}), flush=True)
 sys.stdin.read()

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import ConfigError, NotFound
-from conch.repository.override import Override
-from conch.repository.store import Repository
+from conch.base.errors import ConfigError, NotFound
+from conch.server.repository.override import Override
+from conch.server.repository.store import Repository
 
 
 def put(root: Path, files: dict[str, str]) -> Path:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import ModelLoadError
-from conch.model_config import ModelConfig, VersionPolicy, VersionPolicyKind
-from conch.repository.versions import chosen_versions, version_files, versions_on_disk
+from conch.base.errors import ModelLoadError
+from conch.domain.config.versions import chosen_versions, version_files, versions_on_disk
+from conch.domain.model_config import ModelConfig, VersionPolicy, VersionPolicyKind
 
 
 def config(policy: VersionPolicy) -> ModelConfig:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.repository import watch
-from conch.repository.store import Repository
-from conch.repository.watch import Changes, changes, fingerprint, settled, sources
+from conch.server.repository import watch
+from conch.server.repository.store import Repository
+from conch.server.repository.watch import Changes, changes, fingerprint, settled, sources
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""Tests of conch.scaling."""
+"""Tests of conch.operate.scaling."""

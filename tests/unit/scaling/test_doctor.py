@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from conch.deployment.kubernetes.objects import objects
-from conch.deployment.kubernetes.release import Release
-from conch.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
-from conch.deployment.values.read import read_values
-from conch.errors import ConfigError
-from conch.scaling.doctor.diagnosis import diagnose
-from conch.scaling.doctor.facts import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts
+from conch.base.errors import ConfigError
+from conch.operate.deployment.kubernetes.objects import objects
+from conch.operate.deployment.kubernetes.release import Release
+from conch.operate.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
+from conch.operate.deployment.values.read import read_values
+from conch.operate.scaling.doctor.diagnosis import diagnose
+from conch.operate.scaling.doctor.facts import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts
 
 RATIO = "triton:queue_compute:ratio"
 SERIES = {RATIO: SeriesFacts([{"namespace": "default", "pod": "gpt2-5d9f7c8b6-a1b2c"}])}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.scaling.autoscaler import MetricReading, Pod, PodPhase, ScalingDecision
-from conch.scaling.hpa.controller import HpaController
-from conch.scaling.hpa.spec import (
+from conch.operate.scaling.autoscaler import MetricReading, Pod, PodPhase, ScalingDecision
+from conch.operate.scaling.hpa.controller import HpaController
+from conch.operate.scaling.hpa.spec import (
     Behavior,
     HpaSettings,
     HpaSpec,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from conch.scaling.autoscaler import ScalingEvent
-from conch.scaling.hpa.limits import (
+from conch.operate.scaling.autoscaler import ScalingEvent
+from conch.operate.scaling.hpa.limits import (
     RateOfChange,
     Recommendation,
     limit_with_behavior,
@@ -15,7 +15,7 @@ from conch.scaling.hpa.limits import (
     stabilize_down,
     store_event,
 )
-from conch.scaling.hpa.spec import (
+from conch.operate.scaling.hpa.spec import (
     DEFAULT_SCALE_DOWN,
     DEFAULT_SCALE_UP,
     PolicyType,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.scaling.autoscaler import MetricReading, Pod, PodPhase
-from conch.scaling.hpa.replica_calculator import MetricUnavailable, Observation, Tolerances, group_pods, propose
-from conch.scaling.hpa.spec import HpaSettings, MetricSpec, MetricType, TargetType
+from conch.operate.scaling.autoscaler import MetricReading, Pod, PodPhase
+from conch.operate.scaling.hpa.replica_calculator import MetricUnavailable, Observation, Tolerances, group_pods, propose
+from conch.operate.scaling.hpa.spec import HpaSettings, MetricSpec, MetricType, TargetType
 
 # Upstream's tests use other settings than its defaults.
 SETTINGS = HpaSettings(tolerance=0.1, cpu_initialization_period_s=120, initial_readiness_delay_s=10)

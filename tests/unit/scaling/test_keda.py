@@ -8,12 +8,12 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conch.errors import ConfigError
-from conch.scaling.autoscaler import MetricReading, Pod
-from conch.scaling.hpa.spec import TargetType
-from conch.scaling.keda.controller import KedaController
-from conch.scaling.keda.formula import FormulaError, parse_formula
-from conch.scaling.keda.read import read_scaled_object
+from conch.base.errors import ConfigError
+from conch.operate.scaling.autoscaler import MetricReading, Pod
+from conch.operate.scaling.hpa.spec import TargetType
+from conch.operate.scaling.keda.controller import KedaController
+from conch.operate.scaling.keda.formula import FormulaError, parse_formula
+from conch.operate.scaling.keda.read import read_scaled_object
 
 SCALED_OBJECT = """
 apiVersion: keda.sh/v1alpha1

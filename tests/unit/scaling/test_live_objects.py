@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conch.cli.autoscale.command import autoscale
-from conch.fleet.policies.read_policy import read_policy
-from conch.monitoring.yaml_documents import load_documents
-from conch.scaling.keda.read import read_scaled_object
+from conch.base.yaml_documents import load_documents
+from conch.operate.fleet.policies.read_policy import read_policy
+from conch.operate.scaling.commands.command import autoscale
+from conch.operate.scaling.keda.read import read_scaled_object
 
 LIVE = Path(__file__).parent / "live"
 

@@ -5,12 +5,12 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from conch.scaling.simulation.engine import simulate
-from conch.scaling.simulation.latency import LateShares
-from conch.scaling.simulation.queue_model import QueueModel, erlang_c
-from conch.scaling.simulation.scenario import Scenario
-from conch.scaling.simulation.service import ServiceModel, constant_service, language_model
-from conch.scaling.traffic import TrafficCurve
+from conch.operate.scaling.simulation.engine import simulate
+from conch.operate.scaling.simulation.latency import LateShares
+from conch.operate.scaling.simulation.queue_model import QueueModel, erlang_c
+from conch.operate.scaling.simulation.scenario import Scenario
+from conch.operate.scaling.simulation.service import ServiceModel, constant_service, language_model
+from conch.operate.scaling.traffic import TrafficCurve
 from tests.unit.scaling.discrete_events import settled_latencies, simulate_events
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import yaml
 
-from conch.errors import ConfigError
-from conch.scaling.hpa.read import read_hpa
-from conch.scaling.hpa.spec import MetricType, PolicyType, SelectPolicy, TargetType
+from conch.base.errors import ConfigError
+from conch.operate.scaling.hpa.read import read_hpa
+from conch.operate.scaling.hpa.spec import MetricType, PolicyType, SelectPolicy, TargetType
 
 RATIO_HPA = """
 apiVersion: autoscaling/v2

@@ -5,17 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conch.bench.arrivals.rate_curve import bursts
-from conch.errors import ConfigError
-from conch.scaling.hpa.spec import Behavior, HpaSpec, MetricSpec, MetricType, ScalingRules, TargetType
-from conch.scaling.keda.spec import Fallback, ScaledObjectSpec, Trigger, external
-from conch.scaling.simulation.engine import SimulationRun, simulate
-from conch.scaling.simulation.history import History
-from conch.scaling.simulation.judgement import best, flapping, only_rises, remarks
-from conch.scaling.simulation.queries import MetricDelays, QueryCompiler
-from conch.scaling.simulation.scenario import ColdStart, Fault, FaultKind, Scenario
-from conch.scaling.simulation.service import constant_service
-from conch.scaling.traffic import TrafficCurve, diurnal, from_counts, from_curve, from_times
+from conch.base.errors import ConfigError
+from conch.domain.arrivals.rate_curve import bursts
+from conch.operate.scaling.hpa.spec import Behavior, HpaSpec, MetricSpec, MetricType, ScalingRules, TargetType
+from conch.operate.scaling.keda.spec import Fallback, ScaledObjectSpec, Trigger, external
+from conch.operate.scaling.simulation.engine import SimulationRun, simulate
+from conch.operate.scaling.simulation.history import History
+from conch.operate.scaling.simulation.judgement import best, flapping, only_rises, remarks
+from conch.operate.scaling.simulation.queries import MetricDelays, QueryCompiler
+from conch.operate.scaling.simulation.scenario import ColdStart, Fault, FaultKind, Scenario
+from conch.operate.scaling.simulation.service import constant_service
+from conch.operate.scaling.traffic import TrafficCurve, diurnal, from_counts, from_curve, from_times
 
 HOUR = 3600
 SERVICE = constant_service(0.02, 4, 0.5)  # 200 requests/s

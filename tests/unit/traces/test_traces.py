@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from conch.errors import InvalidRequest
-from conch.traces.html_page import html_page
-from conch.traces.read import read_traces
-from conch.traces.reason import duration, reason
-from conch.traces.recorded_span import link
-from conch.traces.terminal import print_list, print_waterfall
+from conch.base.errors import InvalidRequest
+from conch.operate.traces.html_page import html_page
+from conch.operate.traces.read import read_traces
+from conch.operate.traces.reason import duration, reason
+from conch.operate.traces.recorded_span import link
+from conch.operate.traces.terminal import print_list, print_waterfall
 
 MS = 1_000_000
 COMPUTE = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from conch.tuning.knobs import KnobError, current_settings, dimension, parse_values, with_settings
-from conch.tuning.space import Value
+from conch.measure.tune.knobs import KnobError, current_settings, dimension, parse_values, with_settings
+from conch.measure.tune.space import Value
 
 
 def _onnx(**more: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conch.tuning.advisor.machine import read_machine
+from conch.measure.advise.machine import read_machine
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
-from conch.tuning.model_analyzer import AnalyzerProfile, ProfileError, read_profile
-from conch.tuning.objective import Constraint, Objective
+from conch.measure.tune.model_analyzer import AnalyzerProfile, ProfileError, read_profile
+from conch.measure.tune.objective import Constraint, Objective
 
 # From Model Analyzer's documentation, docs/config.md and docs/config_search.md.
 DOCUMENTED = """\

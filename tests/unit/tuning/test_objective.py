@@ -1,6 +1,6 @@
 import pytest
 
-from conch.tuning.objective import Constraint, Goal, Objective, shown
+from conch.measure.tune.objective import Constraint, Goal, Objective, shown
 
 FAST = {"throughput": 100.0, "p99": 0.040}
 FASTER = {"throughput": 120.0, "p99": 0.080}

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.repository.config.document import from_document, to_document
-from conch.repository.config.pbtxt import parse_pbtxt
-from conch.tuning.knobs import with_settings
-from conch.tuning.pbtxt_edit import edit_pbtxt
-from conch.tuning.space import Value
+from conch.domain.config.document import from_document, to_document
+from conch.domain.config.pbtxt import parse_pbtxt
+from conch.measure.tune.knobs import with_settings
+from conch.measure.tune.pbtxt_edit import edit_pbtxt
+from conch.measure.tune.space import Value
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "models"
 # An ensemble has no knobs.

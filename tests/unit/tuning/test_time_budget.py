@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from conch.tuning import tuner as tuner_module
-from conch.tuning.repository_client import RepositoryClient
-from conch.tuning.session import ModelSession
-from conch.tuning.settings import SearchSettings, TrialSettings, TuneSettings
-from conch.tuning.space import Value
-from conch.tuning.state.folder import StateFolder
-from conch.tuning.time_budget import BudgetTooShort, fit_to_budget, measurement_s
-from conch.tuning.trials import runner as runner_module
-from conch.tuning.trials.meter import TrialMeter, TrialReading
-from conch.tuning.tuner import TuneContext, Tuner, TuneView
+from conch.measure.tune import tuner as tuner_module
+from conch.measure.tune.repository_client import RepositoryClient
+from conch.measure.tune.session import ModelSession
+from conch.measure.tune.settings import SearchSettings, TrialSettings, TuneSettings
+from conch.measure.tune.space import Value
+from conch.measure.tune.state.folder import StateFolder
+from conch.measure.tune.time_budget import BudgetTooShort, fit_to_budget, measurement_s
+from conch.measure.tune.trials import runner as runner_module
+from conch.measure.tune.trials.meter import TrialMeter, TrialReading
+from conch.measure.tune.tuner import TuneContext, Tuner, TuneView
 
 LOAD_S = 0.4
 

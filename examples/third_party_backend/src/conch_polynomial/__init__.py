@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
-from conch.backends.model_file import model_path
-from conch.backends.signature import Signature, TensorInfo, check_signature, complete_document
-from conch.backends.threaded import Arrays, ThreadedInstance
-from conch.errors import ModelLoadError
+from conch.base.errors import ModelLoadError
+from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.server.backends.model_file import model_path
+from conch.server.backends.signature import Signature, TensorInfo, check_signature, complete_document
+from conch.server.backends.threaded import Arrays, ThreadedInstance
 
 _MODEL_FILE = "coefficients.txt"
 

@@ -7,20 +7,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from conch.backends.registry import requirement
+from conch.base.errors import ConchError, ConfigError, ModelLoadError
 from conch.check.config.syntax_repair import find_repair
 from conch.check.finding import Edit, Finding, Place, Rule
 from conch.check.model import CheckedModel, ModelFolder
 from conch.check.rules import repository as rules
 from conch.check.source import SourceFile, before
-from conch.errors import ConchError, ConfigError, ModelLoadError
-from conch.repository.config.document import to_document
-from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.resolve import resolve
-from conch.repository.config.unsupported import refuse_unsupported
-from conch.repository.config.validate import validate_configuration
-from conch.repository.override import Override
-from conch.repository.store import ModelFiles, Repository
+from conch.domain.config.document import to_document
+from conch.domain.config.pbtxt import parse_pbtxt
+from conch.domain.config.resolve import resolve
+from conch.domain.config.unsupported import refuse_unsupported
+from conch.domain.config.validate import validate_configuration
+from conch.server.backends.registry import requirement
+from conch.server.repository.override import Override
+from conch.server.repository.store import ModelFiles, Repository
 
 _CONFIG_FILE = "config.pbtxt"
 _PLACE = re.compile(r"^.*?:(?P<line>\d+):(?P<column>\d+): (?P<text>.*)$", re.DOTALL)

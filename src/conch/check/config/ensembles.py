@@ -3,15 +3,15 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from conch.base.errors import ConchError, ConfigError
+from conch.base.suggestion import did_you_mean
 from conch.check.finding import Finding, Place, Related
 from conch.check.model import CheckedModel
 from conch.check.rules import repository as rules
-from conch.core.ensembles.contract import check_ensemble, misfit_notices
-from conch.core.ensembles.flow import flow_of
-from conch.errors import ConchError, ConfigError
-from conch.model_config import EnsembleStep, ModelConfig
-from conch.repository.versions import chosen_versions
-from conch.suggestion import did_you_mean
+from conch.domain.config.versions import chosen_versions
+from conch.domain.model_config import EnsembleStep, ModelConfig
+from conch.server.core.ensembles.contract import check_ensemble, misfit_notices
+from conch.server.core.ensembles.flow import flow_of
 
 
 def check_ensembles(models: Mapping[str, CheckedModel | None]) -> Iterator[Finding]:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from conch.base.kubernetes_parts import items, mapping, selects
 from conch.check.deployment.workloads import Container, PodOwner
 from conch.check.finding import Finding, Related
 from conch.check.monitoring.objects import MonitoringObject
 from conch.check.rules import kubernetes as rules
-from conch.monitoring.object_parts import items, mapping, selects
-from conch.scaling.doctor.facts import HPA, owner_of
+from conch.operate.scaling.doctor.facts import HPA, owner_of
 
 _METRICS_PORT = 8002
 # Kind → keys of the lowest and the highest number of replicas.

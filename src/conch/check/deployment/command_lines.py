@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from conch.base.flags import Flag, Given, Standing, read_arguments
 from conch.check.finding import Finding, Place
 from conch.check.rules import deployment as rules
 from conch.check.source import SourceFile
-from conch.options.flags import Flag, Given, Standing, read_arguments
-from conch.options.server_options import FLAGS
+from conch.server.options.server_options import FLAGS
 
 _PROGRAM = re.compile(
     r"(?:(?<![\w./:@-])|(?<=/bin/))tritonserver(?![\w./:@=-])|(?<![\w./-])conch[\"', \t]+serve(?![\w./-])"

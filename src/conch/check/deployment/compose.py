@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from conch.base.kubernetes_parts import mapping
 from conch.check.deployment.command_lines import Word
 from conch.check.deployment.conch_commands import check_conch_command
 from conch.check.deployment.dockerfiles import is_outside_of_models
@@ -11,7 +12,6 @@ from conch.check.deployment.secrets import is_secret, secret_message
 from conch.check.finding import Finding
 from conch.check.monitoring.objects import MonitoringObject
 from conch.check.rules import deployment as rules
-from conch.monitoring.object_parts import mapping
 
 _UNVERSIONED = re.compile(r"^[\w./-]+(?::\d+/[\w./-]+)?(?::latest)?$")
 

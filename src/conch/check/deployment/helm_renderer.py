@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> None:
     """Render a chart and print the manifests."""
     import helm_python
 
-    from conch.monitoring.yaml_documents import YamlError, load_documents
+    from conch.base.yaml_documents import YamlError, load_documents
 
     chart, *files = arguments
     attempts: list[dict[str, Any]] = []

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from conch.base.kubernetes_parts import items, mapping
 from conch.check.deployment.command_lines import Word
 from conch.check.deployment.conch_commands import check_conch_command
 from conch.check.deployment.secrets import is_secret, secret_message
@@ -11,7 +12,6 @@ from conch.check.deployment.workloads import Container, PodOwner
 from conch.check.finding import Finding
 from conch.check.rules import deployment as deployment_rules
 from conch.check.rules import kubernetes as rules
-from conch.monitoring.object_parts import items, mapping
 
 _GPU = re.compile(r"nvidia\.com/(?:gpu|mig-.*)$")
 _MIN_LOAD_S = 120  # a liveness probe that waits as long is taken as meant for a slow start

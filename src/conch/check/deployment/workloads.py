@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conch.base.kubernetes_parts import items, labels_of, mapping
 from conch.check.finding import Place
 from conch.check.monitoring.objects import MonitoringObject
-from conch.monitoring.object_parts import items, labels_of, mapping
 
 # Kind → path of the pod's template; () for a pod itself.
 _TEMPLATES: dict[str, tuple[str, ...]] = {

@@ -5,26 +5,26 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from conch.backends.base import ModelSource
-from conch.backends.fil.forest_files import check_form, locate_forest
-from conch.backends.pytorch.archive import Format, open_archive
-from conch.backends.pytorch.files import check_arguments, check_file, file_path, is_code
-from conch.backends.signature import (
-    check_signature,
-    complete_document,
-    default_max_batch_size,
-    needs_completion,
-)
+from conch.base.errors import ConfigError, ModelLoadError
 from conch.check.config.configs import named_gpus
 from conch.check.files.torch_script_file import DamagedScript, read_script
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.rules import repository as rules
-from conch.errors import ConfigError, ModelLoadError
-from conch.model_files.ir_file import NotIr, read_ir
-from conch.model_files.onnx_file import NotOnnx, read_onnx
-from conch.model_files.signature import Signature
-from conch.repository.config.resolve import resolve
+from conch.domain.config.resolve import resolve
+from conch.domain.files.ir_file import NotIr, read_ir
+from conch.domain.files.onnx_file import NotOnnx, read_onnx
+from conch.domain.files.signature import Signature
+from conch.server.backends.base import ModelSource
+from conch.server.backends.fil.forest_files import check_form, locate_forest
+from conch.server.backends.pytorch.archive import Format, open_archive
+from conch.server.backends.pytorch.files import check_arguments, check_file, file_path, is_code
+from conch.server.backends.signature import (
+    check_signature,
+    complete_document,
+    default_max_batch_size,
+    needs_completion,
+)
 
 # Larger JSON is not parsed here, because that takes several times its size in memory.
 _MAX_JSON_BYTES = 64 << 20

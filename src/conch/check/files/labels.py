@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from math import prod
 
+from conch.base.errors import ModelLoadError
 from conch.check.finding import Edit, Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.rules import repository as rules
 from conch.check.source import SourceFile
-from conch.errors import ModelLoadError
-from conch.repository.labels import read_labels
+from conch.domain.config.labels import read_labels
 
 
 def check_labels(model: CheckedModel) -> Iterator[Finding]:

@@ -9,14 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from conch.backends.child.conch_child.engine.driver import DamagedModel, Refused
-from conch.backends.child.conch_child.engine.model_json import read_json
-from conch.backends.child.conch_child.engine.openvino_genai import options as openvino_options
-from conch.backends.child.conch_child.engine.scripted.driver import ScriptedDriver
-from conch.backends.child.conch_child.engine.tensorrtllm import arguments as tensorrtllm_arguments
-from conch.backends.child.conch_child.engine.vllm import arguments as vllm_arguments
-from conch.backends.engines.tensors import engine_document
-from conch.backends.tensorrtllm.backend import refuse_parameters
+from conch.base.errors import ConfigError
 from conch.check.config.configs import named_gpus
 from conch.check.files.readable import check_readable
 from conch.check.files.safetensors_file import safetensors_problems
@@ -25,11 +18,18 @@ from conch.check.model import CheckedModel
 from conch.check.rules import language as rules
 from conch.check.rules import repository as repository_rules
 from conch.check.source import SourceFile
-from conch.errors import ConfigError
-from conch.llm.chat import ChatTemplate
-from conch.model_files.gguf_file import NotGguf, read_gguf
-from conch.model_files.json_object import read_json_object
-from conch.repository.config.resolve import resolve
+from conch.domain.config.resolve import resolve
+from conch.domain.files.gguf_file import NotGguf, read_gguf
+from conch.domain.files.json_object import read_json_object
+from conch.domain.llm.chat import ChatTemplate
+from conch.server.backends.child.conch_child.engine.driver import DamagedModel, Refused
+from conch.server.backends.child.conch_child.engine.model_json import read_json
+from conch.server.backends.child.conch_child.engine.openvino_genai import options as openvino_options
+from conch.server.backends.child.conch_child.engine.scripted.driver import ScriptedDriver
+from conch.server.backends.child.conch_child.engine.tensorrtllm import arguments as tensorrtllm_arguments
+from conch.server.backends.child.conch_child.engine.vllm import arguments as vllm_arguments
+from conch.server.backends.engines.tensors import engine_document
+from conch.server.backends.tensorrtllm.backend import refuse_parameters
 
 # Types of tensors that OpenVINO GenAI's reader of GGUF knows.
 _GGUF_TYPES = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"})

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from conch.backends.pytorch.files import MODEL_FILE
+from conch.base.errors import ModelLoadError
 from conch.check.config.configs import is_known
 from conch.check.files.framework_files import check_contents, unread
 from conch.check.files.language_models import ENGINES, check_language_model
@@ -11,9 +11,9 @@ from conch.check.files.readable import check_readable
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.rules import repository as rules
-from conch.errors import ModelLoadError
-from conch.model_config import VersionPolicyKind
-from conch.repository.versions import chosen_versions
+from conch.domain.config.versions import chosen_versions
+from conch.domain.model_config import VersionPolicyKind
+from conch.server.backends.pytorch.files import MODEL_FILE
 
 _NO_FRAMEWORK_FILES = ("python", "identity")  # Python code has its own rules; identity has no files
 _ENVIRONMENT = "EXECUTION_ENV_PATH"

@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
-from conch.backends.pytorch.archive import Archive
+from conch.server.backends.pytorch.archive import Archive
 
 _MAX_PICKLE_BYTES = 64 << 20
 _MAX_PROGRAM_BYTES = 64 << 20

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from conch.base.kubernetes_parts import items, mapping
 from conch.check.finding import Finding, Place
 from conch.check.monitoring.objects import MonitoringObject
 from conch.check.rules import monitoring as rules
-from conch.metric_catalog.catalog import all_metrics
-from conch.monitoring.object_parts import items, mapping
-from conch.monitoring.promql import Aggregation, Call, Node, PromqlError, Selector, metric_names, parse, strip
-from conch.monitoring.rules.known_metrics import MetricTable
+from conch.domain.metrics.catalog import all_metrics
+from conch.operate.monitoring.promql import Aggregation, Call, Node, PromqlError, Selector, metric_names, parse, strip
+from conch.operate.monitoring.rules.known_metrics import MetricTable
 
 _SUMS = ("sum", "avg", "max", "min")
 

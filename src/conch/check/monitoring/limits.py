@@ -3,14 +3,14 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from conch.base.errors import ConfigError
+from conch.base.suggestion import did_you_mean
 from conch.check.finding import Finding, Place
 from conch.check.monitoring.objects import MonitoringObject
 from conch.check.rules import monitoring as rules
 from conch.check.source import SourceFile
-from conch.errors import ConfigError
-from conch.limits.annotations import read_annotations
-from conch.limits.limits_file import read_limits_text
-from conch.suggestion import did_you_mean
+from conch.domain.limits.annotations import read_annotations
+from conch.domain.limits.limits_file import read_limits_text
 
 _LIMITS_FILE = re.compile(r"^limits:.*\n(?:\s*(?:#.*)?\n)*\s*- ", re.MULTILINE)
 _LINE = re.compile(r"\bline ([0-9]+) of ")

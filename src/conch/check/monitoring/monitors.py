@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conch.base.kubernetes_parts import items, labels_of, mapping
 from conch.check.finding import Finding, Related
 from conch.check.monitoring.objects import MonitoringObject
 from conch.check.rules import monitoring as rules
-from conch.monitoring.object_parts import items, labels_of, mapping
 
 _WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet", "Job")
 _ENDPOINTS = {"ServiceMonitor": "endpoints", "PodMonitor": "podMetricsEndpoints"}

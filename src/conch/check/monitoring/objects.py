@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conch.base.kubernetes_parts import labels_of, mapping
+from conch.base.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
 from conch.check.finding import Finding, Place
 from conch.check.rules.repository import FILE_SYNTAX, FILE_UNCHECKED
 from conch.check.source import SourceFile
-from conch.monitoring.object_parts import labels_of, mapping
-from conch.monitoring.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
 
 _TEMPLATE = re.compile(r"\{\{|\{%|<%|\$\{|@[A-Z_]+@")
 _TAG = "could not determine a constructor"

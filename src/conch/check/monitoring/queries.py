@@ -4,20 +4,20 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from conch.base.kubernetes_parts import mapping
+from conch.base.yaml_documents import YamlDocument
 from conch.check.finding import Finding, Place, Related
 from conch.check.monitoring.objects import MonitoringObject
 from conch.check.python.metrics import DeclaredMetric
 from conch.check.rules import monitoring as rules
 from conch.check.source import SourceFile
-from conch.metric_catalog.catalog import all_metrics
-from conch.monitoring.object_parts import mapping
-from conch.monitoring.promql import Node, PromqlError, metric_names
-from conch.monitoring.rules.analysis import AnalysedRule, analyse_rules, expression_problems
-from conch.monitoring.rules.known_metrics import MetricTable
-from conch.monitoring.rules.problem import RuleProblem
-from conch.monitoring.rules.user_rules import group_faults, read_rules
-from conch.monitoring.translate.variables import parse_template
-from conch.monitoring.yaml_documents import YamlDocument
+from conch.domain.metrics.catalog import all_metrics
+from conch.operate.monitoring.promql import Node, PromqlError, metric_names
+from conch.operate.monitoring.rules.analysis import AnalysedRule, analyse_rules, expression_problems
+from conch.operate.monitoring.rules.known_metrics import MetricTable
+from conch.operate.monitoring.rules.problem import RuleProblem
+from conch.operate.monitoring.rules.user_rules import group_faults, read_rules
+from conch.operate.monitoring.translate.variables import parse_template
 
 # Mistakes that a dashboard's query has whatever its variables are.
 _NO_DATA = ("unknown-metric", "unknown-label", "histogram-name", "no-buckets", "label-mismatch", "label-replace")

@@ -8,11 +8,11 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from conch.backends import child as child_folder
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.python.file import API_MODULE, MODEL_CLASS, Function, PythonFile
 from conch.check.rules import python as rules
+from conch.server.backends import child as child_folder
 
 _PROVIDED = {API_MODULE, "c_python_backend_utils"}
 _LIFECYCLE_METHODS = ("initialize", "finalize", "auto_complete_config")  # no request waits for them

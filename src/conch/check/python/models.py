@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from conch.base.errors import ModelLoadError
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.python.clients import CLIENT_MODULE, check_timing
@@ -14,8 +15,7 @@ from conch.check.python.tensors import check_tensors
 from conch.check.rules import python as rules
 from conch.check.rules.repository import FILE_UNCHECKED
 from conch.check.source import NotTextError, SourceFile, UncheckedFileError
-from conch.errors import ModelLoadError
-from conch.repository.versions import chosen_versions
+from conch.domain.config.versions import chosen_versions
 
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
 

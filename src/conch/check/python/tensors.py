@@ -8,7 +8,7 @@ from conch.check.model import CheckedModel
 from conch.check.python.arrays import datatype, rank
 from conch.check.python.file import PythonFile, argument, text_of
 from conch.check.rules import python as rules
-from conch.model_config import ModelConfig, TensorSpec
+from conch.domain.model_config import ModelConfig, TensorSpec
 
 
 def check_tensors(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:

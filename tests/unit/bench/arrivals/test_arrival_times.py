@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from conch.bench.arrivals.arrival_times import ArrivalProcess, Arrivals, arrival_times
-from conch.bench.arrivals.rate_curve import RateCurve, RateSegment, bursts, ramp, steady, steps
+from conch.domain.arrivals.arrival_times import ArrivalProcess, Arrivals, arrival_times
+from conch.domain.arrivals.rate_curve import RateCurve, RateSegment, bursts, ramp, steady, steps
 
 
 def draw(arrivals: Arrivals, duration_s: float, seed: int = 0) -> np.ndarray:

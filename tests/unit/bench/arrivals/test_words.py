@@ -2,10 +2,10 @@ from collections.abc import Callable
 
 import pytest
 
-from conch.bench.arrivals.arrival_times import ArrivalProcess
-from conch.bench.arrivals.rate_curve import bursts, ramp
-from conch.bench.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates
-from conch.bench.durations import duration_text, parse_duration
+from conch.base.durations import duration_text, parse_duration
+from conch.domain.arrivals.arrival_times import ArrivalProcess
+from conch.domain.arrivals.rate_curve import bursts, ramp
+from conch.domain.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates
 
 
 def test_words_of_the_command_line() -> None:

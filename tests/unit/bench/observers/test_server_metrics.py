@@ -1,9 +1,9 @@
 from time import monotonic_ns
 
-from conch.bench.observers.exposition import parse_exposition
-from conch.bench.observers.gpu_metrics import gpu_figures, gpu_samples
-from conch.bench.observers.scrape import ScrapeSettings
-from conch.bench.observers.server_metrics import (
+from conch.base.scrape import ScrapeSettings
+from conch.measure.bench.observers.exposition import parse_exposition
+from conch.measure.bench.observers.gpu_metrics import gpu_figures, gpu_samples
+from conch.measure.bench.observers.server_metrics import (
     ServerMetrics,
     figures_between,
     has_restarted,

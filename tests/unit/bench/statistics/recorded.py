@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conch.bench.measurement import Level
-from conch.bench.records import CHUNK, RECORD, Chunks, Records, RequestOutcome
-from conch.bench.statistics.selection import RunWindow
-from conch.bench.statistics.summary import SummarySettings
+from conch.measure.bench.measurement import Level
+from conch.measure.bench.records import CHUNK, RECORD, Chunks, Records, RequestOutcome
+from conch.measure.bench.statistics.selection import RunWindow
+from conch.measure.bench.statistics.summary import SummarySettings
 
 START_NS = 5_000_000_000_000
 NO_CHUNKS = np.zeros(0, CHUNK)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.bench.measurement import ClientHealth
-from conch.bench.records import Records, RequestOutcome
+from conch.measure.bench.measurement import ClientHealth
+from conch.measure.bench.records import Records, RequestOutcome
 from tests.unit.bench.statistics.recorded import records_of
 
 Floats = NDArray[np.float64]

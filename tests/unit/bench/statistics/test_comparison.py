@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conch.bench.measurement import Effect, Level, Measurement
-from conch.bench.statistics.comparison import compare_rounds, describe, effect, verdict_text
-from conch.bench.statistics.summary import summarize
+from conch.measure.bench.measurement import Effect, Level, Measurement
+from conch.measure.bench.statistics.comparison import compare_rounds, describe, effect, verdict_text
+from conch.measure.bench.statistics.summary import summarize
 from tests.unit.bench.statistics.recorded import NO_CHUNKS, records_of, settings_of
 
 

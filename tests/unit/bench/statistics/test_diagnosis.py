@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conch.bench.measurement import ClientHealth, Note
-from conch.bench.records import Records, RequestOutcome
-from conch.bench.statistics.summary import summarize
+from conch.measure.bench.measurement import ClientHealth, Note
+from conch.measure.bench.records import Records, RequestOutcome
+from conch.measure.bench.statistics.summary import summarize
 from tests.unit.bench.statistics.recorded import NO_CHUNKS, records_of, settings_of, stream
 
 HEALTHY = ClientHealth(1, 0.3, 0.3, 10e-6, 50e-6, 1e-3, 0, 0.0, 0.0, 0.0)

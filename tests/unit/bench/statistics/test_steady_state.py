@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from conch.bench.records import RequestOutcome
-from conch.bench.statistics.change_point import CRITICAL_CHANGE, find_change, head_statistic, trend_statistic
-from conch.bench.statistics.steady_state import steadiness, steady_since
-from conch.bench.statistics.stopping_rule import StoppingRule
+from conch.measure.bench.records import RequestOutcome
+from conch.measure.bench.statistics.change_point import CRITICAL_CHANGE, find_change, head_statistic, trend_statistic
+from conch.measure.bench.statistics.steady_state import steadiness, steady_since
+from conch.measure.bench.statistics.stopping_rule import StoppingRule
 from tests.unit.bench.statistics.recorded import START_NS, records_of
 
 

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from conch.bench.records import RequestOutcome, join_records
-from conch.bench.statistics.summary import summarize
+from conch.measure.bench.records import RequestOutcome, join_records
+from conch.measure.bench.statistics.summary import summarize
 from tests.unit.bench.statistics.recorded import NO_CHUNKS, records_of, settings_of, stream
 
 

@@ -10,15 +10,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from conch.bench.measurement import Effect, Level, Measurement
-from conch.bench.records import Records
-from conch.bench.report.comparison import effect_of
-from conch.bench.report.gate import ConditionOutcome, decide, parse_condition
-from conch.bench.statistics.compared_quantities import QUANTITIES
-from conch.bench.statistics.comparison import effect
-from conch.bench.statistics.steady_state import steadiness
-from conch.bench.statistics.stopping_rule import StoppingRule
-from conch.bench.statistics.summary import summarize
+from conch.measure.bench.measurement import Effect, Level, Measurement
+from conch.measure.bench.records import Records
+from conch.measure.bench.report.comparison import effect_of
+from conch.measure.bench.report.gate import ConditionOutcome, decide, parse_condition
+from conch.measure.bench.statistics.compared_quantities import QUANTITIES
+from conch.measure.bench.statistics.comparison import effect
+from conch.measure.bench.statistics.steady_state import steadiness
+from conch.measure.bench.statistics.stopping_rule import StoppingRule
+from conch.measure.bench.statistics.summary import summarize
 from tests.unit.bench.statistics import synthetic_servers as servers
 from tests.unit.bench.statistics.recorded import NO_CHUNKS, settings_of
 

@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.bench.traces import columns
-from conch.bench.traces.columns import TraceError
-from conch.bench.traces.load_trace import LoadTrace
-from conch.bench.traces.read_trace import read_trace
-from conch.observability.logs import JsonFormatter, LineFormatter
+from conch.base.logs import JsonFormatter, LineFormatter
+from conch.domain.load_traces import columns
+from conch.domain.load_traces.columns import TraceError
+from conch.domain.load_traces.load_trace import LoadTrace
+from conch.domain.load_traces.read_trace import read_trace
 
 MOONCAKE = """{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}
 {"timestamp": 30535, "input_length": 6472, "output_length": 26, "hash_ids": [46, 2366]}

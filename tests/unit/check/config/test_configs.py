@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.check import check
+from conch.check.command import check
 from tests.unit.check.repository import TENSORS, found, one, write, write_python
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from conch import cli as main
 from conch.check.deployment import schema
 from conch.check.deployment.conch_commands import COMMANDS
 from conch.check.rules.deployment import COMMAND_MISSING
-from conch.cli import main
 from tests.docs.blocks import ROOT, blocks_of
 from tests.unit.check.repository import found, ids, write
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from openvino import opset13
 
-from conch.backends.pytorch.archive import open_archive
 from conch.check.files import language_models
 from conch.check.files.safetensors_file import safetensors_problems
 from conch.check.files.torch_script_file import DamagedScript, read_script
-from conch.model_files.gguf_file import NotGguf, read_gguf
-from conch.model_files.ir_file import NotIr, read_ir
+from conch.domain.files.gguf_file import NotGguf, read_gguf
+from conch.domain.files.ir_file import NotIr, read_ir
+from conch.server.backends.pytorch.archive import open_archive
 from tests.backends.engines.gguf_model import CONTEXT, LAYERS, write_gguf
 from tests.backends.pytorch.torch_models import write_script
 from tests.unit.check.repository import found, ids, one, write

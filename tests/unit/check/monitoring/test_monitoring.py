@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.monitoring.dashboards import dashboards
-from conch.cli.rules.command import rules
+from conch.operate.monitoring.commands.command import rules
+from conch.operate.monitoring.commands.dashboards import dashboards
 from tests.unit.check.repository import found, ids, one, write
 from tests.unit.monitoring.rules.test_analysis import QPS_ARTICLE
 
@@ -221,7 +221,7 @@ def test_without_the_libraries_a_notice_names_the_extra(tmp_path: Path) -> None:
     write(tmp_path / "rules.yaml", QPS_ARTICLE)
     program = (
         "import sys; sys.modules['yaml'] = None\n"
-        "from conch.cli.check import check\n"
+        "from conch.check.command import check\n"
         f"sys.exit(check([{str(tmp_path)!r}, '--ignore', 'repository-empty']))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

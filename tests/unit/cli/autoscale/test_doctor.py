@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from conch.cli.autoscale.command import autoscale
-from conch.cli.k8s.command import k8s
-from conch.monitoring.yaml_documents import load_documents
+from conch.base.yaml_documents import load_documents
+from conch.operate.deployment.commands.command import k8s
+from conch.operate.scaling.commands.command import autoscale
 from tests.api_server import ApiServer
 from tests.kubernetes_programs import kubernetes_program
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from conch.bench.report.certificate_file import write_json
-from conch.cli.autoscale.command import autoscale
-from conch.scaling.hpa.read import read_hpa
+from conch.measure.bench.report.certificate_file import write_json
+from conch.operate.scaling.commands.command import autoscale
+from conch.operate.scaling.hpa.read import read_hpa
 from tests.bench.report.samples import certificate
 from tests.unit.scaling.test_keda import SCALED_OBJECT
 from tests.unit.scaling.test_read_hpa import RATIO_HPA

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.bench.flags import parser
-from conch.cli.bench.perf_analyzer import FLAGS, Treatment, help_text, table, translate
-from conch.errors import InvalidRequest
+from conch.base.errors import InvalidRequest
+from conch.measure.bench.commands.flags import parser
+from conch.measure.bench.commands.perf_analyzer import FLAGS, Treatment, help_text, table, translate
 
 
 def test_a_command_line_of_perf_analyzer_means_the_same() -> None:

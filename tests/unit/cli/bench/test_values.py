@@ -3,9 +3,9 @@ from collections.abc import Callable
 
 import pytest
 
-from conch.bench.measuring_window import Precision
-from conch.cli.bench.flags import precision
-from conch.cli.bench.values import amount, concurrencies, duration, fraction, rate_list, slo, warm_up
+from conch.base.command_line.values import amount, concurrencies, duration, fraction, rate_list, slo, warm_up
+from conch.measure.bench.commands.flags import precision
+from conch.measure.bench.measuring_window import Precision
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conch.cli.clients.openai_client import TokenRate
+from conch.clients.openai_client import TokenRate
 
 
 @pytest.mark.parametrize(

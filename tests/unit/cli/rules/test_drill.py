@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from conch.cli.rules.drill import _missing, drill
-from conch.cli.rules.drill_causes import CommandCause
+from conch.operate.monitoring.commands.drill import _missing, drill
+from conch.operate.monitoring.commands.drill_causes import CommandCause
 
 RULE = {"name": "Mine", "duration": 60}
 

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from conch.alerts.configuration import DEFAULT_DEDUPLICATE_S
-from conch.cli.rules.command import rules
-from conch.cli.rules.prove_progress import proof_progress
-from conch.monitoring.promql import rule_duration
-from conch.monitoring.rules.documents import rule_file
-from conch.monitoring.rules.groups import rule_groups
-from conch.monitoring.rules.thresholds import Thresholds
-from conch.monitoring.rules.user_rules import group_faults, read_rules
-from conch.monitoring.yaml_documents import dump_documents, load_documents
+from conch.base.yaml_documents import dump_documents, load_documents
+from conch.operate.alerts.configuration import DEFAULT_DEDUPLICATE_S
+from conch.operate.monitoring.commands.command import rules
+from conch.operate.monitoring.commands.prove_progress import proof_progress
+from conch.operate.monitoring.promql import rule_duration
+from conch.operate.monitoring.rules.documents import rule_file
+from conch.operate.monitoring.rules.groups import rule_groups
+from conch.operate.monitoring.rules.thresholds import Thresholds
+from conch.operate.monitoring.rules.user_rules import group_faults, read_rules
 from tests.alert_proofs import rules_of
 from tests.debian import debian_tool
 from tests.unit.monitoring.rules.test_analysis import QPS_ARTICLE
@@ -131,7 +131,9 @@ def test_progress_is_a_line_every_few_seconds_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter((0.0, 1.0, 6.0, 6.0, 7.0, 20.0))
-    monkeypatch.setattr("conch.cli.rules.prove_progress.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(
+        "conch.operate.monitoring.commands.prove_progress.time", SimpleNamespace(monotonic=lambda: next(seconds))
+    )
     with proof_progress(4) as advance:
         for name in "abcd":
             advance(name)

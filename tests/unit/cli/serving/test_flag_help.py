@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from conch.cli.serving.flag_help import print_help, reference
-from conch.options.flags import Standing
-from conch.options.server_options import FLAGS
+from conch.base.flags import Standing
+from conch.server.commands.flag_help import print_help, reference
+from conch.server.options.server_options import FLAGS
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "flags.md"
 

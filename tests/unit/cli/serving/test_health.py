@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from conch.cli.serving.health import health
+from conch.clients.health import health
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 def as_init(code: str) -> list[str]:
     """Return the command that runs code in the child of process 1."""
     head = "import os, signal, subprocess, sys, time\n"
-    head += "from conch.cli.serving.init_process import become_init\nbecome_init()\n"
+    head += "from conch.server.commands.init_process import become_init\nbecome_init()\n"
     return [*UNSHARE, sys.executable, "-c", head + dedent(code)]
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.serving.serve import serve
-from conch.options.server_options import ServerOptions
+from conch.server.commands.serve import serve
+from conch.server.options.server_options import ServerOptions
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerOptions]:
         collected.append(options)
         return 7
 
-    monkeypatch.setattr("conch.server.run", run)
+    monkeypatch.setattr("conch.server.server.run", run)
     return collected
 
 

@@ -6,8 +6,8 @@ import pytest_asyncio
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 
-from conch.frontends.grpc.server import GrpcFrontend
-from conch.options.server_options import ServerOptions
+from conch.server.frontends.grpc.server import GrpcFrontend
+from conch.server.options.server_options import ServerOptions
 from tests.unit.frontends.grpc.fakes import FakeControl, FakeInference, echo, hold
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from conch.core.loading.repository_index import IndexEntry
-from conch.errors import Cancelled, ConchError, InvalidRequest, NotFound
-from conch.model_config import ModelConfig, TensorSpec
-from conch.observability.metrics.statistics import ModelStatistics
-from conch.request import InferRequest, InferResponse, Respond
-from conch.tensor import Tensor
+from conch.base.errors import Cancelled, ConchError, InvalidRequest, NotFound
+from conch.domain.model_config import ModelConfig, TensorSpec
+from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.domain.statistics.model_statistics import ModelStatistics
+from conch.domain.tensor import Tensor
+from conch.server.core.loading.repository_index import IndexEntry
 
 
 class FakePending:

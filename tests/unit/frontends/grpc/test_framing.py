@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.errors import InvalidRequest
-from conch.frontends.grpc import framing
-from conch.frontends.grpc.framing import MessageReader, compressed
-from conch.frontends.grpc.status import GrpcError
+from conch.base.errors import InvalidRequest
+from conch.server.frontends.grpc import framing
+from conch.server.frontends.grpc.framing import MessageReader, compressed
+from conch.server.frontends.grpc.status import GrpcError
 
 CODINGS = {b"identity": lambda data: data, b"gzip": gzip.compress, b"deflate": zlib.compress}
 

@@ -13,9 +13,9 @@ import tritonclient.grpc as triton
 from hpack import Decoder, Encoder
 from tritonclient.grpc import service_pb2
 
-from conch.errors import BackendError
-from conch.protocol.http2.frames import PREFACE
-from conch.tensor import Tensor
+from conch.base.errors import BackendError
+from conch.domain.tensor import Tensor
+from conch.protocols.http2.frames import PREFACE
 from tests.unit.frontends.grpc.test_v2_grpc_stream import request
 from tests.unit.frontends.http2.peers import (
     DATA,

@@ -14,10 +14,10 @@ import trustme
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from conch.errors import ConfigError
-from conch.frontends.grpc.options import http2_limits
-from conch.options.server_options import ServerOptions
-from conch.tensor import Tensor
+from conch.base.errors import ConfigError
+from conch.domain.tensor import Tensor
+from conch.server.frontends.grpc.options import http2_limits
+from conch.server.options.server_options import ServerOptions
 from tests.unit.frontends.grpc.test_v2_grpc import refusal
 from tests.unit.frontends.grpc.test_v2_grpc_stream import request
 

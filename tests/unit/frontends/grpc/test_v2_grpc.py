@@ -7,8 +7,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 import conch
-from conch.errors import InvalidRequest, ModelLoadError, Unavailable
-from conch.options.server_options import ServerOptions
+from conch.base.errors import InvalidRequest, ModelLoadError, Unavailable
+from conch.server.options.server_options import ServerOptions
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from conch.errors import BackendError, Code, QueueFull
-from conch.request import SEQUENCE_END, SEQUENCE_START
-from conch.tensor import Tensor
+from conch.base.errors import BackendError, Code, QueueFull
+from conch.domain.request import SEQUENCE_END, SEQUENCE_START
+from conch.domain.tensor import Tensor
 from tests.unit.frontends.grpc.test_v2_grpc import refusal
 
 ARRAYS = {

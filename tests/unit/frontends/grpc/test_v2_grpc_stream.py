@@ -9,8 +9,8 @@ import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from conch.errors import BackendError, Code
-from conch.tensor import Tensor
+from conch.base.errors import BackendError, Code
+from conch.domain.tensor import Tensor
 from tests.unit.frontends.grpc.fakes import FakePending, hold
 
 OUTPUT = Tensor("OUT", "INT32", (1,), b"\x01\0\0\0")
@@ -302,7 +302,7 @@ async def test_a_stopping_server_lets_the_client_end_a_stream_that_it_has_answer
     open_stream, inference, frontend, monkeypatch, answered
 ):
     """A proxy resets a call that the server ends first, and gRPC's client discards what it has not read then."""
-    monkeypatch.setattr("conch.frontends.v2_grpc.stream._LINGER_S", 3600.0)
+    monkeypatch.setattr("conch.server.frontends.v2_grpc.stream._LINGER_S", 3600.0)
     stream = open_stream()
     await stream.send(request("held", "last"))
     (held,) = await inference.wait_for(1)
@@ -322,7 +322,7 @@ async def test_a_stopping_server_lets_the_client_end_a_stream_that_it_has_answer
 
 
 async def test_a_client_that_has_ended_its_stream_waits_for_answers_only(open_stream, inference, frontend, monkeypatch):
-    monkeypatch.setattr("conch.frontends.v2_grpc.stream._LINGER_S", 3600.0)
+    monkeypatch.setattr("conch.server.frontends.v2_grpc.stream._LINGER_S", 3600.0)
     stream = open_stream()
     await stream.send(request("held", "last"))
     (held,) = await inference.wait_for(1)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from conch.frontends.http.message import HttpLimits
-from conch.frontends.http.server import HttpServer
-from conch.frontends.v2_http.routes import V2Http
+from conch.protocols.http.message import HttpLimits
+from conch.protocols.http.server import HttpServer
+from conch.server.frontends.v2_http.routes import V2Http
 from tests.unit.frontends.http.scripted_core import ScriptedControl, ScriptedInference, model
 
 TIMEOUT_S = 20

@@ -4,8 +4,8 @@ import queue
 import time
 from collections.abc import Callable
 
-from conch.frontends.http.message import NO_HEADERS, HttpRequest
-from conch.frontends.http.reply import HttpReply
+from conch.protocols.http.message import NO_HEADERS, HttpRequest
+from conch.protocols.http.reply import HttpReply
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

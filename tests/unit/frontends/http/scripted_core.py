@@ -4,12 +4,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from conch.core.loading.repository_index import IndexEntry
-from conch.errors import ConchError, InvalidRequest, NotFound
-from conch.model_config import ModelConfig, TensorSpec
-from conch.observability.metrics.statistics import ModelStatistics
-from conch.request import InferRequest, InferResponse, Respond, Timeline
-from conch.tensor import Tensor
+from conch.base.errors import ConchError, InvalidRequest, NotFound
+from conch.domain.model_config import ModelConfig, TensorSpec
+from conch.domain.request import InferRequest, InferResponse, Respond, Timeline
+from conch.domain.statistics.model_statistics import ModelStatistics
+from conch.domain.tensor import Tensor
+from conch.server.core.loading.repository_index import IndexEntry
 
 LABELS = ("zero", "one", "two")
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from conch.frontends.http.message import NO_HEADERS, HttpRequest
-from conch.frontends.http.reply import HttpReply
+from conch.protocols.http.message import NO_HEADERS, HttpRequest
+from conch.protocols.http.reply import HttpReply
 from tests.unit.frontends.http.peers import GET, Holding, echo, post
 
 

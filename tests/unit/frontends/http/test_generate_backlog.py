@@ -3,11 +3,11 @@
 import asyncio
 from types import SimpleNamespace
 
-from conch.frontends.http.message import HttpRequest
-from conch.frontends.tenants import Tenants
-from conch.frontends.v2_http import generate
-from conch.request import InferResponse
-from conch.tensor import Tensor, pack_bytes
+from conch.domain.request import InferResponse
+from conch.domain.tensor import Tensor, pack_bytes
+from conch.protocols.http.message import HttpRequest
+from conch.server.frontends.tenants import Tenants
+from conch.server.frontends.v2_http import generate
 
 LARGE = pack_bytes([b"x" * (2**20)])
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from conch.frontends.http.head_cache import HeadCache
-from conch.frontends.http.message import HttpRequest
+from conch.protocols.http.head_cache import HeadCache
+from conch.protocols.http.message import HttpRequest
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n"
 

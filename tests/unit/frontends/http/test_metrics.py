@@ -1,6 +1,6 @@
 import pytest
 
-from conch.frontends.metrics import MetricsHttp
+from conch.protocols.http.metrics_page import MetricsHttp
 from tests.unit.frontends.http.conftest import client_of
 
 

@@ -5,9 +5,9 @@ import time
 import psutil
 import pytest
 
-from conch.frontends.body_budget import BodyBudget
-from conch.frontends.http.message import NO_HEADERS, HttpRefusal, HttpRequest
-from conch.frontends.http.reply import HttpReply
+from conch.protocols.connections.body_budget import BodyBudget
+from conch.protocols.http.message import NO_HEADERS, HttpRefusal, HttpRequest
+from conch.protocols.http.reply import HttpReply
 from tests.unit.frontends.http.peers import CHUNKED, GET, echo, post, until
 
 
@@ -264,7 +264,7 @@ def test_bodies_of_all_connections_share_one_memory(listen, connect, loop_thread
 
 
 def test_an_upload_without_progress_makes_room_for_others(listen, connect, loop_thread, monkeypatch):
-    monkeypatch.setattr("conch.frontends.body_budget._WINDOW_S", 0.01)
+    monkeypatch.setattr("conch.protocols.connections.body_budget._WINDOW_S", 0.01)
     budget = BodyBudget(100_000)
     server = listen(echo, budget=budget)
     slow = connect(server)

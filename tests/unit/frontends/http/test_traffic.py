@@ -2,10 +2,10 @@
 
 import pytest
 
-from conch.errors import BackendError, ConchError, Exhausted, InvalidRequest, LimitExceeded, QueueFull, Unavailable
-from conch.frontends.grpc.status import GrpcError, Status, no_memory, refusal_reason
-from conch.frontends.listener_metrics import listener_families
-from conch.frontends.traffic import REASONS
+from conch.base.errors import BackendError, ConchError, Exhausted, InvalidRequest, LimitExceeded, QueueFull, Unavailable
+from conch.protocols.connections.traffic import REASONS
+from conch.server.frontends.grpc.status import GrpcError, Status, no_memory, refusal_reason
+from conch.server.frontends.listener_metrics import listener_families
 from tests.unit.frontends.http.conftest import client_of
 
 

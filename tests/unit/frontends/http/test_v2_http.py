@@ -6,11 +6,20 @@ from urllib.parse import quote
 
 import pytest
 
-from conch.cli.serving.health import health
-from conch.errors import BackendError, Cancelled, Code, ConchError, ConfigError, ModelLoadError, QueueFull, Unavailable
-from conch.frontends.authorization import Access
-from conch.frontends.restrictions import Restrictions
-from conch.tensor import Tensor, pack_bytes
+from conch.base.errors import (
+    BackendError,
+    Cancelled,
+    Code,
+    ConchError,
+    ConfigError,
+    ModelLoadError,
+    QueueFull,
+    Unavailable,
+)
+from conch.clients.health import health
+from conch.domain.tensor import Tensor, pack_bytes
+from conch.protocols.access.authorization import Access
+from conch.protocols.access.restrictions import Restrictions
 from tests.unit.frontends.http.conftest import client_of
 
 INFER = "/v2/models/identity/infer"

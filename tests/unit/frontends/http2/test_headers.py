@@ -5,9 +5,9 @@ from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.frontends.http2.headers import RequestBlocks
-from conch.protocol.http2.frames import ConnectionFault, StreamFault
-from conch.protocol.http2.header_blocks import response_block, trailers_block
+from conch.protocols.http2.frames import ConnectionFault, StreamFault
+from conch.protocols.http2.header_blocks import response_block, trailers_block
+from conch.protocols.http2.headers import RequestBlocks
 
 PSEUDO = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x")]
 NAMES = st.sampled_from([b"a", b"te-x", b"user-agent", b"cookie", b"x-long-name-of-a-field"])

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from conch.protocol.http2.frames import ErrorCode
+from conch.protocols.http2.frames import ErrorCode
 from tests.unit.frontends.http2.peers import (
     CONTINUATION,
     DATA,

@@ -6,9 +6,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.frontends.http2.limits import Http2Limits
-from conch.frontends.http2.reader import FrameReader
-from conch.protocol.http2.frames import PREFACE, ConnectionFault
+from conch.protocols.http2.frames import PREFACE, ConnectionFault
+from conch.protocols.http2.limits import Http2Limits
+from conch.protocols.http2.reader import FrameReader
 from tests.unit.frontends.http2.peers import CONTINUATION, DATA, HEADERS, NO_SETTINGS, frame
 
 LIMITS = Http2Limits(frame_bytes=20_000)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.protocol.http2.frames import PREFACE, ErrorCode
+from conch.protocols.http2.frames import PREFACE, ErrorCode
 from tests.unit.frontends.http2.peers import (
     CONTINUATION,
     DATA,

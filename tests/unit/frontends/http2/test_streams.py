@@ -5,7 +5,7 @@ import h2.connection
 import h2.events
 import pytest
 
-from conch.protocol.http2.frames import PREFACE, ErrorCode
+from conch.protocols.http2.frames import PREFACE, ErrorCode
 from tests.unit.frontends.http2.peers import (
     CONTINUATION,
     DATA,

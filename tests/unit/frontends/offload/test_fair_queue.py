@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from conch.frontends.offload.fair_queue import LARGE_JOB_BYTES, FairQueue
+from conch.server.frontends.offload.fair_queue import LARGE_JOB_BYTES, FairQueue
 
 
 @dataclass

@@ -9,12 +9,12 @@ from typing import Any
 import psutil
 import pytest
 
-from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, TooLarge, Unavailable
-from conch.frontends.offload import jobs
-from conch.frontends.offload.pool import OffloadPool
-from conch.generation import InvalidParameter
-from conch.protocol.compression import UnknownCoding
-from conch.protocol.openai.fields import InvalidField
+from conch.base.errors import Code, ConchError, InvalidRequest, ModelLoadError, TooLarge, Unavailable
+from conch.domain.generation import InvalidParameter
+from conch.protocols.compression import UnknownCoding
+from conch.protocols.openai.fields import InvalidField
+from conch.server.frontends.offload import jobs
+from conch.server.frontends.offload.pool import OffloadPool
 
 
 def describe(template: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ async def pool() -> AsyncIterator[OffloadPool]:
 
 
 def workers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "conch.frontends.offload.worker" in command(child)]
+    return [child for child in psutil.Process().children() if "conch.server.frontends.offload.worker" in command(child)]
 
 
 def command(process: psutil.Process) -> list[str]:
@@ -204,7 +204,7 @@ async def test_a_job_over_its_processor_time_ends_its_process_and_no_other_job()
 
 
 async def test_a_full_queue_makes_room_for_other_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conch.frontends.offload.pool.MAX_WAITING_JOBS", 8)
+    monkeypatch.setattr("conch.server.frontends.offload.pool.MAX_WAITING_JOBS", 8)
     pool = OffloadPool("test", workers=1)
     try:
         outcomes: list[object] = []

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from conch.frontends.offload.wire import MAX_HEAD_BYTES, FrameTooLarge, WorkerConnection
+from conch.server.frontends.offload.wire import MAX_HEAD_BYTES, FrameTooLarge, WorkerConnection
 
 MIB = 2**20
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.errors import BackendError, ConchError
-from conch.frontends.http.message import HttpRequest
-from conch.frontends.http.reply import HttpReply
-from conch.frontends.openai import exchange as openai_exchange
-from conch.frontends.openai.exchange import Exchange
-from conch.frontends.openai.forms import CompletionForm, Form
-from conch.generation import Delta, DeltaCallback, FinishReason, Usage
-from conch.llm.output import PlainOutput
-from conch.protocol.openai.replies import CompletionReplies, ReplyOptions
+from conch.base.errors import BackendError, ConchError
+from conch.domain.generation import Delta, DeltaCallback, FinishReason, Usage
+from conch.domain.llm.output import PlainOutput
+from conch.protocols.http.message import HttpRequest
+from conch.protocols.http.reply import HttpReply
+from conch.protocols.openai.replies import CompletionReplies, ReplyOptions
+from conch.server.frontends.openai import exchange as openai_exchange
+from conch.server.frontends.openai.exchange import Exchange
+from conch.server.frontends.openai.forms import CompletionForm, Form
 
 N = 2
 

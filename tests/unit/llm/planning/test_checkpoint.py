@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from conch.errors import InvalidRequest
-from conch.llm.planning.checkpoint import read_checkpoint
+from conch.base.errors import InvalidRequest
+from conch.measure.advise.planning.checkpoint import read_checkpoint
 from tests.unit.llm.planning.configs import LLAMA_3_8B, QWEN_05B
 
 _PARAMETERS = 494_032_768

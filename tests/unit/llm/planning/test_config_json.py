@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.errors import InvalidRequest
-from conch.llm.planning.checkpoint import Checkpoint
-from conch.llm.planning.config_json import read_shape
-from conch.llm.planning.gpus import GIB, Gpus
-from conch.llm.planning.plan import Workload, plan
+from conch.base.errors import InvalidRequest
+from conch.measure.advise.planning.checkpoint import Checkpoint
+from conch.measure.advise.planning.config_json import read_shape
+from conch.measure.advise.planning.gpus import GIB, Gpus
+from conch.measure.advise.planning.plan import Workload, plan
 from tests.unit.llm.planning.configs import KNOWN, LLAMA_3_8B, MIXTRAL_8X7B
 
 

@@ -10,18 +10,18 @@ import pytest
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from conch.base.yaml_documents import load_documents
 from conch.check.run import check_paths
-from conch.cli.monitoring.dashboards import dashboards
-from conch.metric_catalog.catalog import all_metrics
-from conch.monitoring import promql
-from conch.monitoring.dashboards import configmap
-from conch.monitoring.dashboards.catalog import all_dashboards
-from conch.monitoring.dashboards.grafana import dashboard_json, dashboard_object
-from conch.monitoring.dashboards.panel import GrafanaDashboard
-from conch.monitoring.translate.document import Translator
-from conch.monitoring.translate.variables import parse_template
-from conch.monitoring.units import UNITS
-from conch.monitoring.yaml_documents import load_documents
+from conch.domain.metrics.catalog import all_metrics
+from conch.operate.monitoring import promql
+from conch.operate.monitoring.commands.dashboards import dashboards
+from conch.operate.monitoring.dashboards import configmap
+from conch.operate.monitoring.dashboards.catalog import all_dashboards
+from conch.operate.monitoring.dashboards.grafana import dashboard_json, dashboard_object
+from conch.operate.monitoring.dashboards.panel import GrafanaDashboard
+from conch.operate.monitoring.translate.document import Translator
+from conch.operate.monitoring.translate.variables import parse_template
+from conch.operate.monitoring.units import UNITS
 
 ALL = [*all_dashboards(), all_dashboards("4.7")[4]]
 _VARIABLE = re.compile(r"\$(\w+)")

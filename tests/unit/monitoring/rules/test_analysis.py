@@ -2,14 +2,14 @@
 
 import pytest
 
-from conch.metric_catalog.catalog import all_metrics
-from conch.monitoring.rules.analysis import AnalysedRule, analyse_rules
-from conch.monitoring.rules.documents import rule_file
-from conch.monitoring.rules.groups import rule_groups
-from conch.monitoring.rules.known_metrics import MetricTable
-from conch.monitoring.rules.thresholds import Thresholds
-from conch.monitoring.rules.user_rules import read_rules
-from conch.monitoring.yaml_documents import dump_documents, load_documents
+from conch.base.yaml_documents import dump_documents, load_documents
+from conch.domain.metrics.catalog import all_metrics
+from conch.operate.monitoring.rules.analysis import AnalysedRule, analyse_rules
+from conch.operate.monitoring.rules.documents import rule_file
+from conch.operate.monitoring.rules.groups import rule_groups
+from conch.operate.monitoring.rules.known_metrics import MetricTable
+from conch.operate.monitoring.rules.thresholds import Thresholds
+from conch.operate.monitoring.rules.user_rules import read_rules
 
 # An alert from an article about QPS limits: the annotation's number becomes the model's name.
 QPS_ARTICLE = """

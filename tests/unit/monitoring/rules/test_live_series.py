@@ -4,12 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from conch.metric_catalog.catalog import all_metrics
-from conch.monitoring.rules.groups import rule_groups
-from conch.monitoring.rules.known_metrics import MetricTable
-from conch.monitoring.rules.live_series import DRILL_NAME, can_be_scraped, live_exposition, live_name, sample_values
-from conch.monitoring.rules.rule import AlertingRule, InputSeries, Proof, counter, gauge
-from conch.monitoring.rules.thresholds import Thresholds
+from conch.domain.metrics.catalog import all_metrics
+from conch.operate.monitoring.rules.groups import rule_groups
+from conch.operate.monitoring.rules.known_metrics import MetricTable
+from conch.operate.monitoring.rules.live_series import (
+    DRILL_NAME,
+    can_be_scraped,
+    live_exposition,
+    live_name,
+    sample_values,
+)
+from conch.operate.monitoring.rules.rule import AlertingRule, InputSeries, Proof, counter, gauge
+from conch.operate.monitoring.rules.thresholds import Thresholds
 from tests.unit.monitoring.rules.test_proofs import run_proofs
 
 TABLE = MetricTable(all_metrics())

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.monitoring.rules.documents import alertmanager_file, prometheus_rule, rule_file
-from conch.monitoring.rules.groups import rule_groups
-from conch.monitoring.rules.rule import AlertingRule
-from conch.monitoring.rules.thresholds import Thresholds
-from conch.monitoring.yaml_documents import dump_documents
+from conch.base.yaml_documents import dump_documents
+from conch.operate.monitoring.rules.documents import alertmanager_file, prometheus_rule, rule_file
+from conch.operate.monitoring.rules.groups import rule_groups
+from conch.operate.monitoring.rules.rule import AlertingRule
+from conch.operate.monitoring.rules.thresholds import Thresholds
 from tests.alert_proofs import proof_file, rules_of
 from tests.debian import debian_tool
 

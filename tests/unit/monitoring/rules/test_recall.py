@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.metric_catalog.catalog import all_metrics
-from conch.monitoring.rules.analysis import analyse_rules
-from conch.monitoring.rules.known_metrics import MetricTable
-from conch.monitoring.rules.user_rules import read_rules
-from conch.monitoring.yaml_documents import YamlDocument
+from conch.base.yaml_documents import YamlDocument
+from conch.domain.metrics.catalog import all_metrics
+from conch.operate.monitoring.rules.analysis import analyse_rules
+from conch.operate.monitoring.rules.known_metrics import MetricTable
+from conch.operate.monitoring.rules.user_rules import read_rules
 from tests.debian import debian_tool
 from tests.unit.monitoring.rules.labelled_rules import HEALTHY, MISFIRING, MISFIRING_MISSED, NEVER, NEVER_MISSED
 

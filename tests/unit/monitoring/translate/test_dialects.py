@@ -2,9 +2,9 @@
 
 import pytest
 
-from conch.metric_catalog.catalog import all_metrics
-from conch.metric_catalog.dcgm import DCGM_FIELDS
-from conch.monitoring.translate.dialects import SERIES, counterparts
+from conch.domain.metrics.catalog import all_metrics
+from conch.domain.metrics.dcgm import DCGM_FIELDS
+from conch.operate.monitoring.translate.dialects import SERIES, counterparts
 
 
 def test_factors_of_dcgm_are_those_of_the_exporter() -> None:

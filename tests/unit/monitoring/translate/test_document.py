@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from conch.cli.monitoring.translate import translate
-from conch.monitoring.translate.dialects import Dialect
-from conch.monitoring.translate.document import QueryTranslation, Translator
-from conch.monitoring.yaml_documents import load_documents
+from conch.base.yaml_documents import load_documents
+from conch.operate.monitoring.commands.translate import translate
+from conch.operate.monitoring.translate.dialects import Dialect
+from conch.operate.monitoring.translate.document import QueryTranslation, Translator
 
 
 def panel(expr: str, unit: str, **more: Any) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from conch.monitoring import promql
-from conch.monitoring.translate.dialects import Dialect, Untranslatable
-from conch.monitoring.translate.expression import Rewriter, original_unit
-from conch.monitoring.translate.variables import parse_template
+from conch.operate.monitoring import promql
+from conch.operate.monitoring.translate.dialects import Dialect, Untranslatable
+from conch.operate.monitoring.translate.expression import Rewriter, original_unit
+from conch.operate.monitoring.translate.variables import parse_template
 
 LEGACY_TO_NEW: list[tuple[str, str]] = [
     ("DCGM_FI_DEV_FB_USED > 1000", "DCGM_FI_DEV_FB_USED_BYTES > 1048576000"),

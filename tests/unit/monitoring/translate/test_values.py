@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conch.monitoring import promql
-from conch.monitoring.translate.dialects import DIALECTS, SERIES, Correspondence, Dialect
-from conch.monitoring.translate.expression import Rewriter, original_unit
+from conch.operate.monitoring import promql
+from conch.operate.monitoring.translate.dialects import DIALECTS, SERIES, Correspondence, Dialect
+from conch.operate.monitoring.translate.expression import Rewriter, original_unit
 from tests.prometheus import Prometheus, Value
 from tests.unit.monitoring.translate.samples import AT, exposition, in_job, renamed
 

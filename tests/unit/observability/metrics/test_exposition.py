@@ -5,7 +5,7 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conch.observability.metrics.exposition import Buckets, Family, Point, Quantiles, render
+from conch.domain.exposition import Buckets, Family, Point, Quantiles, render
 
 
 def test_a_counter_keeps_its_name_and_counts_are_integral() -> None:

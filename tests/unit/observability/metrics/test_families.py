@@ -9,16 +9,16 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from conch.errors import ConfigError, FailureReason
-from conch.observability.metrics.custom import MAX_SERIES, MetricSample
-from conch.observability.metrics.exposition import Family, Point
-from conch.observability.metrics.families import Metrics, otlp_exporter
-from conch.observability.metrics.statistics import (
+from conch.base.errors import ConfigError, FailureReason
+from conch.domain.exposition import Family, Point
+from conch.domain.statistics.model_statistics import (
     CacheStatistics,
     ModelState,
     ModelStatistics,
 )
-from conch.options.server_options import ServerOptions
+from conch.server.observability.metrics.custom import MAX_SERIES, MetricSample
+from conch.server.observability.metrics.families import Metrics, otlp_exporter
+from conch.server.options.server_options import ServerOptions
 
 MS = 1_000_000
 
@@ -325,7 +325,7 @@ def test_histograms_of_durations_and_batch_sizes() -> None:
 
 
 def test_export_without_the_packages_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "conch.observability.metrics.otlp", None)
+    monkeypatch.setitem(sys.modules, "conch.server.observability.metrics.otlp", None)
     options = ServerOptions(metrics_config=(("otlp_endpoint", "http://collector:4318/v1/metrics"),))
     metrics = Metrics(statistics=list, samples=list, options=options)
     with pytest.raises(ConfigError, match=r"pip install 'conch-server\[opentelemetry\]'"):

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from conch.core.scheduling.batching_model import BatchingModel
-from conch.model_config import ModelConfig
-from conch.observability.metrics.statistics import Histogram
-from conch.request import InferResponse
+from conch.domain.model_config import ModelConfig
+from conch.domain.request import InferResponse
+from conch.domain.statistics.model_statistics import Histogram
+from conch.server.core.scheduling.batching_model import BatchingModel
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 
 

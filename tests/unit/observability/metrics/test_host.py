@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.observability.metrics.host import CpuTimes, HostMeter, HostUsage, parse_meminfo, parse_stat
+from conch.server.observability.metrics.host import CpuTimes, HostMeter, HostUsage, parse_meminfo, parse_stat
 
 STAT = "cpu  100 10 50 800 40 0 0 0 7 0\ncpu0 1 2 3 4\n"
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    400 kB\nHugePages_Total:       0\n"

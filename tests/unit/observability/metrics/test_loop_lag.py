@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from conch.observability.metrics.exposition import Buckets
-from conch.observability.metrics.loop_lag import BUCKETS_S, MAX_BLOCKED_S, LoopLag, lag_families
+from conch.domain.exposition import Buckets
+from conch.server.observability.metrics.loop_lag import BUCKETS_S, MAX_BLOCKED_S, LoopLag, lag_families
 
 
 def work(seconds: float) -> None:
@@ -53,7 +53,7 @@ async def test_time_without_a_processor_does_not_count() -> None:
 
 
 async def test_the_alarm_finds_the_running_code_and_is_removed(caplog: pytest.LogCaptureFixture) -> None:
-    from conch.protocol.v2_json.data import pack
+    from conch.protocols.v2_json.data import pack
 
     lag = LoopLag(alarm=True)
     lag.start()

@@ -1,6 +1,6 @@
 """The table of models in the start-up log."""
 
-from conch.observability.metrics.model_table import ModelRow, model_table
+from conch.server.observability.metrics.model_table import ModelRow, model_table
 
 
 def test_one_line_a_model_with_its_state() -> None:

@@ -5,8 +5,8 @@ import math
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from conch.observability.metrics.exposition import Buckets, Exemplar, Family, Point, Quantiles
-from conch.observability.metrics.openmetrics import is_preferred, openmetrics_pieces
+from conch.domain.exposition import Buckets, Exemplar, Family, Point, Quantiles
+from conch.domain.openmetrics import is_preferred, openmetrics_pieces
 
 
 def read(*families: Family) -> dict[str, object]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 
-from conch.observability.metrics.processes import ProcessMeter, server_families
+from conch.server.observability.metrics.processes import ProcessMeter, server_families
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")

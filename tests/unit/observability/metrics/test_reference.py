@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from conch.metric_catalog.catalog import all_metrics
-from conch.metric_catalog.reference import reference
+from conch.domain.metrics.catalog import all_metrics
+from conch.domain.metrics.reference import reference
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "metrics.md"
 

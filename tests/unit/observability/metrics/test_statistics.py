@@ -1,7 +1,7 @@
 """Counting rules of the statistics."""
 
-from conch.errors import FailureReason
-from conch.observability.metrics.statistics import Duration, Histogram, ModelStatistics
+from conch.base.errors import FailureReason
+from conch.domain.statistics.model_statistics import Duration, Histogram, ModelStatistics
 
 
 def test_a_duration_never_falls() -> None:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conch.observability.metrics import summaries
-from conch.observability.metrics.families import Metrics
-from conch.observability.metrics.statistics import ModelStatistics
-from conch.observability.metrics.summaries import LatencySummaries, Summary
-from conch.options.server_options import ServerOptions
+from conch.domain.statistics import summaries
+from conch.domain.statistics.model_statistics import ModelStatistics
+from conch.domain.statistics.summaries import LatencySummaries, Summary
+from conch.server.observability.metrics.families import Metrics
+from conch.server.options.server_options import ServerOptions
 
 SHARES = (0.5, 0.9, 0.99)
 SECOND = 1_000_000_000

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.observability.tracing import observer as module
-from conch.observability.tracing.observer import Observer
-from conch.observability.tracing.trace_file import TraceFile
-from conch.options.trace import TraceOptions
-from conch.request import InferRequest, Timeline
+from conch.domain.request import InferRequest, Timeline
+from conch.server.observability.tracing import observer as module
+from conch.server.observability.tracing.observer import Observer
+from conch.server.observability.tracing.trace_file import TraceFile
+from conch.server.options.trace import TraceOptions
 
 TRACED = {"levels": ("TIMESTAMPS",), "rate": 1}
 

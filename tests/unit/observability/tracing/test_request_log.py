@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from conch.errors import NotFound
-from conch.observability.logs import JsonFormatter, LineFormatter
-from conch.observability.tracing import request_log
-from conch.observability.tracing.request_log import RequestLog, fields_of
-from conch.observability.tracing.request_trace import Trace, read_context
-from conch.request import InferRequest, InferResponse, Timeline
-from conch.tensor import Tensor
+from conch.base.errors import NotFound
+from conch.base.logs import JsonFormatter, LineFormatter
+from conch.domain.request import InferRequest, InferResponse, Timeline
+from conch.domain.tensor import Tensor
+from conch.server.observability.tracing import request_log
+from conch.server.observability.tracing.request_log import RequestLog, fields_of
+from conch.server.observability.tracing.request_trace import Trace, read_context
 
 HOSTILE = 'x"\nI0101 00:00:00 fake] "line"\x1b[31m\x9b1m\u2028\udcff\u202e'
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.observability.tracing.request_trace import Trace
-from conch.observability.tracing.trace_file import JsonArrayFile, TraceFile, lines_of
-from conch.observability.tracing.trace_settings import TraceRules
-from conch.request import InferRequest, InferResponse, Timeline
-from conch.tensor import Tensor, pack_bytes
+from conch.domain.request import InferRequest, InferResponse, Timeline
+from conch.domain.tensor import Tensor, pack_bytes
+from conch.server.observability.tracing.request_trace import Trace
+from conch.server.observability.tracing.trace_file import JsonArrayFile, TraceFile, lines_of
+from conch.server.observability.tracing.trace_settings import TraceRules
 
 NUMBERS = count(1)
 
@@ -94,7 +94,7 @@ def test_a_full_disk_gets_no_file_for_each_trace(tmp_path: Path, full_disk: Call
 def test_changes_of_settings_leave_a_bounded_number_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("conch.observability.tracing.trace_file.MAX_NUMBERED_FILES", 3)
+    monkeypatch.setattr("conch.server.observability.tracing.trace_file.MAX_NUMBERED_FILES", 3)
     file = TraceFile(str(tmp_path / "t.json"))
     for _ in range(6):
         file.write([answered(rules(trace_count=5))])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conch.errors import InvalidRequest, Unsupported
-from conch.observability.tracing.trace_settings import TraceSettings
-from conch.options.trace import OPENTELEMETRY, TraceOptions
+from conch.base.errors import InvalidRequest, Unsupported
+from conch.server.observability.tracing.trace_settings import TraceSettings
+from conch.server.options.trace import OPENTELEMETRY, TraceOptions
 
 START = TraceOptions(levels=("TIMESTAMPS",), rate=2, count=-1, file="t.json")
 

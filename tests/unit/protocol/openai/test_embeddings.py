@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.protocol.openai.embeddings import MAX_INPUTS, embeddings, read_embedding
-from conch.protocol.openai.fields import InvalidField
+from conch.protocols.openai.embeddings import MAX_INPUTS, embeddings, read_embedding
+from conch.protocols.openai.fields import InvalidField
 
 
 def read(**fields: Any) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from conch.protocol.openai.embeddings import read_embedding
-from conch.protocol.openai.fields import Fields
-from conch.protocol.openai.requests import read_chat, read_completion
-from conch.tensor import Buffer
+from conch.domain.tensor import Buffer
+from conch.protocols.openai.embeddings import read_embedding
+from conch.protocols.openai.fields import Fields
+from conch.protocols.openai.requests import read_chat, read_completion
 
 PAGE = Path(__file__).parents[4] / "docs" / "language-models.md"
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.errors import ConchError
-from conch.generation import MAX_BIASES, MAX_N, MAX_STOP_CHARACTERS, MAX_STRUCTURE_CHARACTERS
-from conch.llm.tensor_form import sampling_params
-from conch.protocol.openai.fields import InvalidField
-from conch.protocol.openai.requests import read_chat, read_completion
-from conch.tensor import Buffer
+from conch.base.errors import ConchError
+from conch.domain.generation import MAX_BIASES, MAX_N, MAX_STOP_CHARACTERS, MAX_STRUCTURE_CHARACTERS
+from conch.domain.llm.tensor_form import sampling_params
+from conch.domain.tensor import Buffer
+from conch.protocols.openai.fields import InvalidField
+from conch.protocols.openai.requests import read_chat, read_completion
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=8)

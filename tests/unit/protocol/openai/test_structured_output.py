@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from conch.generation import StructuredOutput
-from conch.protocol.openai.fields import InvalidField
-from conch.protocol.openai.requests import read_chat
+from conch.domain.generation import StructuredOutput
+from conch.protocols.openai.fields import InvalidField
+from conch.protocols.openai.requests import read_chat
 
 SCHEMA = {"type": "object"}
 

@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from conch.protocol.v2_json.data import write_exactly
-from conch.tensor import BYTES, Tensor, pack_bytes
+from conch.domain.tensor import BYTES, Tensor, pack_bytes
+from conch.protocols.v2_json.data import write_exactly
 
 EVERY = [bytes([octet]) for octet in range(256)]
 

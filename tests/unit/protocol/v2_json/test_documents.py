@@ -1,9 +1,9 @@
 import json
 
-from conch.core.loading.repository_index import IndexEntry
-from conch.model_config import ModelConfig, TensorSpec
-from conch.observability.metrics.statistics import ModelStatistics, ResponseStatistics
-from conch.protocol.v2_json import documents
+from conch.domain.model_config import ModelConfig, TensorSpec
+from conch.domain.statistics.model_statistics import ModelStatistics, ResponseStatistics
+from conch.protocols.v2_json import documents
+from conch.server.core.loading.repository_index import IndexEntry
 
 
 def config(max_batch_size: int, platform: str = "") -> ModelConfig:

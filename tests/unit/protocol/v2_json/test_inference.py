@@ -3,17 +3,17 @@ import struct
 
 import pytest
 
-from conch.errors import BackendError, InvalidRequest, Unsupported
-from conch.model_config import ModelConfig, TensorSpec
-from conch.protocol.v2_json.inference import (
+from conch.base.errors import BackendError, InvalidRequest, Unsupported
+from conch.domain.model_config import ModelConfig, TensorSpec
+from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferResponse
+from conch.domain.tensor import Tensor, pack_bytes
+from conch.protocols.v2_json.inference import (
     OutputOptions,
     decode_request,
     encode_response,
     read_header_length,
 )
-from conch.protocol.v2_json.raw_request import decode_raw_request
-from conch.request import SEQUENCE_END, SEQUENCE_START, InferResponse
-from conch.tensor import Tensor, pack_bytes
+from conch.protocols.v2_json.raw_request import decode_raw_request
 
 
 def decode(document, tail: bytes | None = None):

@@ -7,10 +7,10 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.errors import ConchError
-from conch.protocol.v2_json.inference import OutputOptions, decode_request, encode_response, read_header_length
-from conch.request import InferResponse
-from conch.tensor import DATATYPES, Tensor
+from conch.base.errors import ConchError
+from conch.domain.request import InferResponse
+from conch.domain.tensor import DATATYPES, Tensor
+from conch.protocols.v2_json.inference import OutputOptions, decode_request, encode_response, read_header_length
 
 numbers = st.integers() | st.floats() | st.sampled_from([2**31, 2**63, 2**64, 10**400])
 scalars = st.none() | st.booleans() | numbers | st.text()

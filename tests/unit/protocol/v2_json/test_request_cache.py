@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.errors import InvalidRequest
-from conch.protocol.v2_json import request_cache
-from conch.protocol.v2_json.inference import decode_request
-from conch.protocol.v2_json.request_cache import JsonRequestCache
-from conch.request import InferRequest, Timeline
+from conch.base.errors import InvalidRequest
+from conch.domain.request import InferRequest, Timeline
+from conch.protocols.v2_json import request_cache
+from conch.protocols.v2_json.inference import decode_request
+from conch.protocols.v2_json.request_cache import JsonRequestCache
 
 
 def header(*sizes: int, **more: object) -> bytes:

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from conch.errors import ConchError, InvalidRequest, Unsupported
-from conch.protocol.v2_proto.inference import (
+from conch.base.errors import ConchError, InvalidRequest, Unsupported
+from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Timeline
+from conch.domain.tensor import Tensor
+from conch.protocols.v2_proto.inference import (
     ResponseOptions,
     encode_infer_response,
     encode_stream_error,
@@ -15,8 +17,6 @@ from conch.protocol.v2_proto.inference import (
     read_infer_request,
     streamed,
 )
-from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Timeline
-from conch.tensor import Tensor
 
 
 def message(*inputs: tuple[str, str, list[int]], **fields) -> service_pb2.ModelInferRequest:

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from conch.errors import InvalidRequest
-from conch.protocol.v2_proto import request_cache
-from conch.protocol.v2_proto.inference import encode_infer_response, read_infer_request, streamed
-from conch.protocol.v2_proto.request_cache import ProtoRequestCache, ProtoResponseCache
-from conch.request import InferResponse, Timeline
-from conch.tensor import Tensor
+from conch.base.errors import InvalidRequest
+from conch.domain.request import InferResponse, Timeline
+from conch.domain.tensor import Tensor
+from conch.protocols.v2_proto import request_cache
+from conch.protocols.v2_proto.inference import encode_infer_response, read_infer_request, streamed
+from conch.protocols.v2_proto.request_cache import ProtoRequestCache, ProtoResponseCache
 
 
 @st.composite

@@ -2,9 +2,9 @@
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.repository.config.backend_fields import fill_backend_fields
-from conch.repository.config.pbtxt import parse_pbtxt
+from conch.base.errors import ConfigError
+from conch.domain.config.backend_fields import fill_backend_fields
+from conch.domain.config.pbtxt import parse_pbtxt
 
 
 def filled(text: str, files: dict[str, bool] | None = None, name: str = "m") -> tuple[str, str, str]:

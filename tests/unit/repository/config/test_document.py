@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
 
-from conch.errors import ConfigError
-from conch.repository.config.document import from_document, parse_json, to_document
-from conch.repository.config.pbtxt import parse_pbtxt
+from conch.base.errors import ConfigError
+from conch.domain.config.document import from_document, parse_json, to_document
+from conch.domain.config.pbtxt import parse_pbtxt
 
 
 def test_all_scalar_defaults_are_shown_and_unset_messages_are_not() -> None:

@@ -6,12 +6,12 @@ from time import monotonic
 
 import pytest
 
-from conch.backends.identity.backend import IdentityBackend
-from conch.errors import ConfigError
-from conch.repository.config.limits import MAX_CONFIG_BYTES
-from conch.repository.config.resolve import resolve
-from conch.repository.override import Override
-from conch.repository.store import Repository
+from conch.base.errors import ConfigError
+from conch.domain.config.limits import MAX_CONFIG_BYTES
+from conch.domain.config.resolve import resolve
+from conch.server.backends.identity.backend import IdentityBackend
+from conch.server.repository.override import Override
+from conch.server.repository.store import Repository
 
 BIG = 2**31 - 1
 WARMUP = 'model_warmup {{ name: "w" batch_size: {} count: {} inputs {{ key: "IN" value {{ {} }} }} }}'

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.errors import ConfigError
-from conch.repository.config.pbtxt import parse_pbtxt
+from conch.base.errors import ConfigError
+from conch.domain.config.pbtxt import parse_pbtxt
 
 
 def explanation(text: str) -> str:

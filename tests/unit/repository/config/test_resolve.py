@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
-from conch.errors import ConfigError
-from conch.model_config import (
+from conch.base.errors import ConfigError
+from conch.domain.config.document import from_document, to_document
+from conch.domain.config.pbtxt import parse_pbtxt
+from conch.domain.config.resolve import ResolvedConfig, resolve
+from conch.domain.model_config import (
     DynamicBatching,
     EnsembleStep,
     InstanceGroup,
@@ -20,9 +22,7 @@ from conch.model_config import (
     Warmup,
     WarmupTensor,
 )
-from conch.repository.config.document import from_document, to_document
-from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.resolve import ResolvedConfig, resolve
+from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 
 
 class PairsBackend(Backend):

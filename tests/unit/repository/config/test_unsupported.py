@@ -2,10 +2,10 @@
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.metric_catalog.triton import FIRST_RESPONSE
-from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.unsupported import refuse_namespaces, refuse_unsupported, unsupported_notices
+from conch.base.errors import ConfigError
+from conch.domain.config.pbtxt import parse_pbtxt
+from conch.domain.config.unsupported import refuse_namespaces, refuse_unsupported, unsupported_notices
+from conch.domain.metrics.triton import FIRST_RESPONSE
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.validate import validate_configuration, validate_tensors
+from conch.base.errors import ConfigError
+from conch.domain.config.pbtxt import parse_pbtxt
+from conch.domain.config.validate import validate_configuration, validate_tensors
 
 TENSORS = 'input { name: "a" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "b" data_type: TYPE_FP32 dims: [ 4 ] }'
 

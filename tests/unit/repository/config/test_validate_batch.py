@@ -2,12 +2,12 @@
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.model_config import BatchInput, BatchInputKind, BatchOutput
-from conch.repository.config.from_proto import to_model_config
-from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.validate import validate_tensors
-from conch.triton_messages import ModelConfig as ConfigMessage
+from conch.base.errors import ConfigError
+from conch.domain.config.from_proto import to_model_config
+from conch.domain.config.pbtxt import parse_pbtxt
+from conch.domain.config.validate import validate_tensors
+from conch.domain.model_config import BatchInput, BatchInputKind, BatchOutput
+from conch.domain.triton_messages import ModelConfig as ConfigMessage
 
 MODEL = """
 name: "m" backend: "onnxruntime" max_batch_size: 4

@@ -2,9 +2,9 @@
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.validate_ensemble import validate_ensemble
+from conch.base.errors import ConfigError
+from conch.domain.config.pbtxt import parse_pbtxt
+from conch.domain.config.validate_ensemble import validate_ensemble
 
 
 def ensemble(*steps: str, inputs: str = "IN", outputs: str = "OUT", more: str = "") -> str:

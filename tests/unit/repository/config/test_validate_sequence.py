@@ -2,12 +2,12 @@
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.model_config import ControlKind, SequenceControl, SequenceState
-from conch.repository.config.from_proto import to_model_config
-from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.unsupported import unsupported_notices
-from conch.repository.config.validate import validate_configuration
+from conch.base.errors import ConfigError
+from conch.domain.config.from_proto import to_model_config
+from conch.domain.config.pbtxt import parse_pbtxt
+from conch.domain.config.unsupported import unsupported_notices
+from conch.domain.config.validate import validate_configuration
+from conch.domain.model_config import ControlKind, SequenceControl, SequenceState
 
 CONTROL = 'control_input {{ name: "S" control {{ {} }} }}'
 START = CONTROL.format("kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ]")

@@ -1,1 +1,1 @@
-"""Tests of conch.repository.remote without a peer."""
+"""Tests of conch.server.repository.remote without a peer."""

@@ -12,13 +12,13 @@ from time import monotonic
 
 import pytest
 
-from conch.archives import bounded_tar
-from conch.archives.limits import ArchiveLimits
-from conch.errors import ConfigError
-from conch.repository.remote.archive import Unpacker
-from conch.repository.remote.cache import Cache
-from conch.repository.remote.listing import RemoteFile
-from conch.repository.remote.tree import merged
+from conch.base.archives import bounded_tar
+from conch.base.archives.limits import ArchiveLimits
+from conch.base.errors import ConfigError
+from conch.server.repository.remote.archive import Unpacker
+from conch.server.repository.remote.cache import Cache
+from conch.server.repository.remote.listing import RemoteFile
+from conch.server.repository.remote.tree import merged
 
 FEW = ArchiveLimits(entries=100)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from conch.errors import ConfigError
-from conch.repository.remote.location import (
+from conch.base.errors import ConfigError
+from conch.server.repository.remote.location import (
     ArchiveLocation,
     ImageLocation,
     Location,

@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
-from conch.repository.remote.cache import Cache
-from conch.repository.remote.listing import RemoteFile
-from conch.repository.remote.offline_index import OfflineIndex
+from conch.server.repository.remote.cache import Cache
+from conch.server.repository.remote.listing import RemoteFile
+from conch.server.repository.remote.offline_index import OfflineIndex
 
 
 def test_concurrent_updates_are_all_kept(tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ from io import StringIO
 
 from rich.console import Console
 
-from conch.tuning.effects import best_compromises, knob_effects, pareto_front
-from conch.tuning.outcome import Finalist, TuneOutcome
-from conch.tuning.report.document import to_json
-from conch.tuning.report.page import page
-from conch.tuning.report.terminal import print_outcome
-from conch.tuning.report.wording import gain_text, verdict
-from conch.tuning.space import Dimension, Space
-from conch.tuning.state.trial_log import Trial
-from conch.tuning.trials.comparison import Gain
-from conch.tuning.trials.stages import StageLoad
+from conch.measure.tune.effects import best_compromises, knob_effects, pareto_front
+from conch.measure.tune.outcome import Finalist, TuneOutcome
+from conch.measure.tune.report.document import to_json
+from conch.measure.tune.report.page import page
+from conch.measure.tune.report.terminal import print_outcome
+from conch.measure.tune.report.wording import gain_text, verdict
+from conch.measure.tune.space import Dimension, Space
+from conch.measure.tune.state.trial_log import Trial
+from conch.measure.tune.trials.comparison import Gain
+from conch.measure.tune.trials.stages import StageLoad
 
 SPACE = Space((Dimension("load", (1, 8)), Dimension("instances", (1, 2))))
 

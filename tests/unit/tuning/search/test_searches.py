@@ -3,9 +3,9 @@ from random import Random
 
 import pytest
 
-from conch.tuning.search.base import Search
-from conch.tuning.search.strategies import STRATEGIES
-from conch.tuning.space import Dimension, Point, Space
+from conch.measure.tune.search.base import Search
+from conch.measure.tune.search.strategies import STRATEGIES
+from conch.measure.tune.space import Dimension, Point, Space
 
 SPACE = Space(
     (

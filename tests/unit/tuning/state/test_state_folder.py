@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.tune.command import tune
-from conch.tuning.repository_client import ServerAccess
-from conch.tuning.state.applied import read_applied
-from conch.tuning.state.folder import StateFolder
-from conch.tuning.state.saved_state import SavedModel, SavedState, saved_state
-from conch.tuning.state.trial_log import Trial, TrialLog
-from conch.tuning.trials.runner import TrialRunner
+from conch.measure.tune.commands.command import tune
+from conch.measure.tune.repository_client import ServerAccess
+from conch.measure.tune.state.applied import read_applied
+from conch.measure.tune.state.folder import StateFolder
+from conch.measure.tune.state.saved_state import SavedModel, SavedState, saved_state
+from conch.measure.tune.state.trial_log import Trial, TrialLog
+from conch.measure.tune.trials.runner import TrialRunner
 
 STATE = SavedState("r", 1, "now", ServerAccess("http://localhost:1"), "m", (SavedModel("m", None),))
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.tuning.state.folder import StateFolder
-from conch.tuning.state.trial_log import Trial, TrialLog
+from conch.measure.tune.state.folder import StateFolder
+from conch.measure.tune.state.trial_log import Trial, TrialLog
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_lock_excludes_other_processes(folder: StateFolder) -> None:
 
     assert folder.lock()
     code = (
-        "import sys; from pathlib import Path; from conch.tuning.state.folder import StateFolder; "
+        "import sys; from pathlib import Path; from conch.measure.tune.state.folder import StateFolder; "
         "sys.exit(StateFolder(Path(sys.argv[1])).lock())"
     )
     assert subprocess.run([sys.executable, "-c", code, str(folder.path)], check=False).returncode == 0

@@ -5,8 +5,8 @@ from textwrap import dedent
 
 import pytest
 
-from conch.errors import ConchError
-from conch.observability.metrics.declared.declaration import read_declarations
+from conch.base.errors import ConchError
+from conch.domain.declared_metrics.declaration import read_declarations
 
 VALID = """\
 metrics:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.errors import ConchError, QueueFull
-from conch.generation import GenerationRequest, SamplingParams, Usage
-from conch.observability.metrics.declared.expression import ExpressionError, compile_expression
-from conch.observability.metrics.declared.facts import AT_BEGIN, AT_END, ModelIdentity, PromptFacts, RequestFacts
-from conch.request import InferRequest, ParameterValue, Timeline
-from conch.tensor import Tensor
+from conch.base.errors import ConchError, QueueFull
+from conch.domain.declared_metrics.expression import ExpressionError, compile_expression
+from conch.domain.declared_metrics.facts import AT_BEGIN, AT_END, ModelIdentity, PromptFacts, RequestFacts
+from conch.domain.generation import GenerationRequest, SamplingParams, Usage
+from conch.domain.request import InferRequest, ParameterValue, Timeline
+from conch.domain.tensor import Tensor
 
 MODEL = ModelIdentity("detector", "", 3)
 

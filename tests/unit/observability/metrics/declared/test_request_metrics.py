@@ -7,13 +7,13 @@ from textwrap import dedent
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conch.errors import ConchError
-from conch.observability.metrics.declared.declaration import read_declarations
-from conch.observability.metrics.declared.facts import ModelIdentity
-from conch.observability.metrics.declared.request_metrics import DeclaredMetrics, RequestMetrics
-from conch.observability.metrics.exposition import render
-from conch.request import InferRequest, InferResponse
-from conch.tensor import Tensor
+from conch.base.errors import ConchError
+from conch.domain.declared_metrics.declaration import read_declarations
+from conch.domain.declared_metrics.facts import ModelIdentity
+from conch.domain.declared_metrics.request_metrics import DeclaredMetrics, RequestMetrics
+from conch.domain.exposition import render
+from conch.domain.request import InferRequest, InferResponse
+from conch.domain.tensor import Tensor
 
 
 def declared(folder: Path, text: str) -> DeclaredMetrics:

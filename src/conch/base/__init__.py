@@ -1,0 +1,1 @@
+"""What every room uses, without knowledge of the domain: errors, files, clients of other servers, command lines."""

@@ -1,0 +1,1 @@
+"""Command lines of all commands: parser, values of flags, files, waiting."""

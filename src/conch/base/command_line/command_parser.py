@@ -1,0 +1,51 @@
+"""An ArgumentParser whose errors suggest similar commands, choices and options."""
+
+import re
+from argparse import ArgumentParser, _SubParsersAction
+from collections.abc import Iterator
+from typing import NoReturn
+
+from conch.base.suggestion import did_you_mean
+
+_MIN_SIMILARITY = 0.5  # of a suggestion
+_MAX_USAGE_LINES = 8
+_USAGE_ERROR = 2
+_CHOICE = re.compile(
+    r"argument (?P<argument>\S+): invalid choice: '(?P<word>[^']*)'.*\(choose from (?P<known>.*)\)", re.DOTALL
+)
+_UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<words>.*)", re.DOTALL)
+
+
+class CommandParser(ArgumentParser):
+    """An ArgumentParser with suggestions in its errors. argparse uses the same class for its sub-parsers."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message with a suggestion, and the usage unless it hides the message; exit with status 2."""
+        text = f"{self.prog}: error: {self._with_suggestion(message)}\n"
+        usage = self.format_usage()
+        if usage.count("\n") > _MAX_USAGE_LINES:
+            self.exit(_USAGE_ERROR, f"{text}{self.prog} --help lists all flags.\n")
+        self.exit(_USAGE_ERROR, usage + text)
+
+    def _with_suggestion(self, message: str) -> str:
+        if found := _CHOICE.match(message):
+            known = [each.strip("' ") for each in found["known"].split(",")]
+            subject = "unknown command" if found["argument"] == "command" else f"{found['argument']}: unknown value"
+            hint = did_you_mean(found["word"].lower(), known, ".", _MIN_SIMILARITY)
+            return f"{subject} '{found['word']}'{hint} Known: {', '.join(known)}"
+        if found := _UNRECOGNIZED.match(message):
+            options = sorted(_options(self))
+            for word in found["words"].split():
+                name = word.partition("=")[0]
+                if name.startswith("-") and (suggestion := did_you_mean(name.lower(), options, cutoff=_MIN_SIMILARITY)):
+                    return message + suggestion
+        return message
+
+
+def _options(parser: ArgumentParser) -> Iterator[str]:
+    """Yield the long options of a parser and of its sub-parsers."""
+    for action in parser._actions:
+        yield from (option for option in action.option_strings if option.startswith("--"))
+        if isinstance(action, _SubParsersAction):
+            for each in set(action.choices.values()):
+                yield from _options(each)

@@ -1,1 +1,0 @@
-"""Rules and alerts: `conch rules` and `conch drill`."""

@@ -1,0 +1,139 @@
+"""`conch chat`: chat with a language model in the terminal over the OpenAI API."""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from conch.base.api_key import KEY_HELP, VARIABLES, client_key
+from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.wait_for_model import add_wait_flag, wait_for_model
+from conch.base.errors import ConchError, InvalidRequest
+from conch.clients.openai_client import Completion, OpenAIClient
+
+_FAILURE, _INTERRUPTED = 1, 130
+
+
+def chat(arguments: Sequence[str]) -> int:
+    """Run a conversation, or answer one prompt from the arguments or a pipe; return the exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        client = OpenAIClient(given.url, client_key(given.api_key_file))
+        model = wait_for_model(partial(_model, client, given.model), "conch chat", given.wait)
+        conversation = _Conversation(client, model, given)
+        if given.prompt:
+            return conversation.answer(" ".join(given.prompt))
+        return _converse(conversation) if sys.stdin.isatty() else conversation.answer(sys.stdin.read().strip())
+    except ConchError as error:
+        print(f"conch chat: {error}", file=sys.stderr)
+        return _FAILURE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+class _Conversation:
+    """A model and the messages so far."""
+
+    def __init__(self, client: OpenAIClient, model: str, given: Namespace) -> None:
+        self.model = model
+        self._client = client
+        self._as_json = given.json
+        self._messages = [{"role": "system", "content": given.system}] if given.system else []
+        options = {"temperature": given.temperature, "max_tokens": given.max_tokens, "seed": given.seed}
+        self._settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+
+    def answer(self, text: str) -> int:
+        """Send a user message, print the streamed answer, then its speed; return the exit status.
+
+        Ctrl-C ends the answer; its beginning stays in the conversation. Raises ConchError.
+        """
+        if not text:
+            raise InvalidRequest("the prompt is empty")
+        self._messages.append({"role": "user", "content": text})
+        answer = Completion()
+        status = 0
+        try:
+            with closing(self._client.chat(self.model, self._messages, self._settings, answer)) as pieces:
+                for piece in pieces:
+                    if not self._as_json:
+                        print(piece, end="", flush=True)
+        except KeyboardInterrupt:
+            answer.finish_reason, status = "interrupted", _INTERRUPTED
+        except ConchError:
+            self._messages.pop()
+            raise
+        self._messages.append({"role": "assistant", "content": answer.text})
+        if self._as_json:
+            print(json.dumps({"model": self.model, **asdict(answer)}), flush=True)
+        else:
+            print(flush=True)
+            print(_speed(answer), file=sys.stderr, flush=True)
+        return status
+
+
+def _converse(conversation: _Conversation) -> int:
+    """Answer line by line until Ctrl-D, or Ctrl-C at the prompt."""
+    import readline  # noqa: F401 - adds history and editing to input()
+
+    print(f"Chat with {conversation.model}. Ctrl-C ends the answer, Ctrl-D the conversation.", file=sys.stderr)
+    while True:
+        try:
+            text = input("> ").strip()
+        except EOFError:
+            print(file=sys.stderr)
+            return 0
+        if text:
+            try:
+                conversation.answer(text)
+            except ConchError as error:
+                print(f"conch chat: {error}", file=sys.stderr)
+
+
+def _speed(answer: Completion) -> str:
+    if answer.finish_reason == "interrupted":
+        return "[interrupted]"
+    parts = [f"{answer.completion_tokens} token{'s' if answer.completion_tokens != 1 else ''}"]
+    if answer.first_s is not None:
+        parts.append(f"first token after {answer.first_s * 1000:.0f} ms")
+    if answer.tokens_per_second is not None:
+        parts.append(f"{answer.tokens_per_second:.0f} tokens/s")
+    if answer.finish_reason == "length":
+        parts.append("token limit reached")
+    return f"[{', '.join(parts)}]"
+
+
+def _model(client: OpenAIClient, name: str) -> str:
+    """Return the model of this name, or the only one. Raises ConchError, ModelLoading while it is loading."""
+    if name:
+        client.check_loaded(name)
+        return name
+    models = client.models()
+    if len(models) == 1:
+        return models[0]
+    if not models:
+        raise InvalidRequest("the server has no language model")
+    raise InvalidRequest(f"--model is required: the server has {', '.join(models)}")
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "conch chat",
+        description="Chat with a language model over the OpenAI API. A prompt from the arguments or a pipe gets a "
+        "single answer.",
+        epilog=f"The API key is read from {' or '.join(VARIABLES)}.",
+    )
+    parser.add_argument("prompt", nargs="*", help="prompt; without it, a conversation starts")
+    parser.add_argument("--url", default="http://localhost:8000/v1", help="URL of the API (default: %(default)s)")
+    parser.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
+    parser.add_argument("--model", default="", help="name of the model (default: the only language model)")
+    add_wait_flag(parser)
+    parser.add_argument("--system", default="", metavar="TEXT", help="system prompt")
+    parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature; 0 is greedy")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of tokens in an answer")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of the sampling")
+    parser.add_argument("--json", action="store_true", help="print each answer as one line of JSON")
+    return parser

@@ -1,0 +1,118 @@
+"""Download models from the Hugging Face Hub: `hf://org/name`, `hf://org/name@revision`, `hf://org/name/file.gguf`."""
+
+import re
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from urllib.parse import unquote
+
+from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+from conch.base.errors import ConchError, ConfigError, InvalidRequest, NotFound, Unavailable
+from conch.server.repository.disk_space import require_space
+from conch.server.repository.entries.model_kinds import Found, Kind, find_file, find_model
+from conch.server.repository.remote.listing import inside
+
+_LOCATION = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^/]+))?(?:/(?P<file>.+))?", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_TIMEOUT_S = 30.0  # for the list of files
+_OTHER_FILES_BYTES = 16 << 20  # such as the library's list of the files
+
+
+@dataclass(frozen=True, slots=True)
+class HubLocation:
+    """A model on the Hub, or one file of it."""
+
+    repo: str
+    revision: str  # "" for the default one
+    file: str  # "" for all files of the model
+
+    @property
+    def name(self) -> str:
+        """The default name of the model."""
+        return Path(self.file).stem if self.file else self.repo.rpartition("/")[2]
+
+
+def parse_location(text: str) -> HubLocation:
+    """Parse an `hf://` URL. A slash in a revision is written %2F. Raises InvalidRequest for an invalid URL."""
+    match = _LOCATION.fullmatch(text)
+    file = match["file"] or "" if match else ""
+    if match is None or (file and any(part in ("", ".", "..") for part in file.split("/"))):
+        raise InvalidRequest(
+            f"'{text}' is not a valid model URL: expected hf://org/name, hf://org/name@revision or "
+            "hf://org/name/file.gguf"
+        )
+    return HubLocation(match["repo"], unquote(match["revision"] or ""), file)
+
+
+def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
+    """Download the files of a model into the Hub's cache and return the path of the file or folder.
+
+    The Hub's library shows the progress and resumes interrupted downloads. Raises ConchError if the model does not
+    exist, access is denied, the Hub cannot be reached, a name is unsafe, or a file is larger than the Hub announces.
+    """
+    try:
+        info = HfApi().model_info(
+            location.repo, revision=location.revision or None, timeout=_TIMEOUT_S, files_metadata=True
+        )
+        commit = info.sha or location.revision
+        if info.sha and not _COMMIT.fullmatch(info.sha):  # a folder's name in the Hub's cache
+            raise ConfigError(f"{constants.ENDPOINT}: {commit[:80]!a} is not a commit")
+        announced = {each.rfilename: each.size for each in info.siblings or ()}
+        found = _selected(location, list(announced))
+        for name in found.names:
+            inside(name, f"{constants.ENDPOINT}/{location.repo}")
+        sizes = [announced[name] for name in found.names]
+        cache = constants.HF_HUB_CACHE
+        require_space(Path(cache), sum(size or 0 for size in sizes), location.repo, "set HF_HOME to another disk")
+        files = found.names[0] if len(found.names) == 1 else f"{len(found.names)} files"
+        report(f"fetching {files} of {location.repo} at {commit[:12]} from {constants.ENDPOINT}")
+        patterns = [escape(name) for name in found.names]
+        with _limited_files(max((size for size in sizes if size is not None), default=0)):
+            folder = Path(snapshot_download(location.repo, revision=commit, allow_patterns=patterns))
+    except ConchError:
+        raise
+    except Exception as error:  # of the library, its HTTP client or the system; their types depend on the version
+        raise _explained(location, error) from error
+    return folder / found.names[0] if found.kind is Kind.FILE else folder
+
+
+@contextmanager
+def _limited_files(size: int) -> Iterator[None]:
+    """Limit files that this process writes to `size` bytes and the library's own small files; 0 for no limit.
+
+    The library compares sizes only at the end of a transfer.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limits = [limit for limit in before if limit != resource.RLIM_INFINITY]
+    if size:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (min([size + _OTHER_FILES_BYTES, *limits]), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def _selected(location: HubLocation, names: Sequence[str]) -> Found:
+    if location.file:
+        return find_file(names, location.file, location.repo)
+    return find_model(names, location.repo)
+
+
+def _explained(location: HubLocation, error: Exception) -> ConchError:
+    where = f"{constants.ENDPOINT}/{location.repo}"
+    if isinstance(error, GatedRepoError):
+        return Unavailable(f"{where} is gated: accept its terms there, and set HF_TOKEN to a token of your account")
+    if isinstance(error, RevisionNotFoundError):
+        return NotFound(f"{where} has no revision '{location.revision}'")
+    if isinstance(error, RepositoryNotFoundError):
+        return NotFound(f"{where} does not exist, or it is private and HF_TOKEN has no token with access to it")
+    reason = (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")
+    return Unavailable(
+        f"{where} cannot be fetched: {reason}. Set HF_ENDPOINT to a mirror or HTTPS_PROXY to a proxy, or download the "
+        "files on another machine and add their path"
+    )

@@ -1,0 +1,102 @@
+"""Determine the backend of a model from its platform, model file name or files, if the configuration names none.
+
+The order of the formats is Triton's; the first match counts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conch.base.errors import ConfigError
+from conch.domain.config.version_hints import unknown_format
+from conch.domain.model_config import ENSEMBLE_PLATFORM
+from conch.domain.triton_messages import ModelConfig as ConfigMessage
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    backend: str
+    platform: str  # "" if Triton has no platform name for the backend
+    filename: str
+    is_directory: bool | None  # None: a file or a directory
+    is_served: bool = True  # by this server; formats that are not served are listed for error messages
+
+
+_FORMATS = (
+    _Format("tensorflow", "tensorflow_savedmodel", "model.savedmodel", is_directory=True, is_served=False),
+    _Format("tensorflow", "tensorflow_graphdef", "model.graphdef", is_directory=False, is_served=False),
+    _Format("tensorrt", "tensorrt_plan", "model.plan", is_directory=False),
+    _Format("onnxruntime", "onnxruntime_onnx", "model.onnx", is_directory=None),
+    _Format("openvino", "", "model.xml", is_directory=None),
+    _Format("pytorch", "pytorch_libtorch", "model.pt", is_directory=False),
+    _Format("pytorch", "torch_aoti", "model.pt2", is_directory=False),
+    _Format("python", "", "model.py", is_directory=None),
+)
+
+
+_MAX_NAMES = 20
+
+
+def fill_backend_fields(message: ConfigMessage, name: str, version_files: Mapping[str, bool]) -> None:
+    """Fill `backend`, `platform` and `default_model_filename` of model `name` from each other.
+
+    `version_files` are the entries of the lowest version directory: name → whether it is a directory. They are used
+    only if the configuration has none of the three fields. Raises ConfigError if the backend cannot be determined, or
+    if backend and platform do not match.
+    """
+    if message.platform == ENSEMBLE_PLATFORM or message.HasField("ensemble_scheduling"):
+        return
+    found = _format_of(message, version_files)
+    if found is None and not message.backend:
+        _fill_from_model_name(message, name, version_files)
+        return
+    if found is not None:
+        _check_pair(message, found)
+        message.backend = found.backend
+        message.platform = message.platform or found.platform
+        message.default_model_filename = message.default_model_filename or found.filename
+
+
+def _format_of(message: ConfigMessage, version_files: Mapping[str, bool]) -> _Format | None:
+    if message.backend:
+        candidates = [each for each in _FORMATS if each.backend == message.backend]
+        by_platform = [each for each in candidates if each.platform == message.platform]
+        return next(iter(by_platform or candidates), None)
+    if message.platform:
+        return next((each for each in _FORMATS if each.platform == message.platform), None)
+    if message.default_model_filename:
+        return next((each for each in _FORMATS if each.filename == message.default_model_filename), None)
+    return next((each for each in _FORMATS if _is_there(each, version_files)), None)
+
+
+def _is_there(each: _Format, version_files: Mapping[str, bool]) -> bool:
+    is_directory = version_files.get(each.filename)
+    return is_directory is not None and each.is_directory in (None, is_directory)
+
+
+def _check_pair(message: ConfigMessage, found: _Format) -> None:
+    # A backend without a platform name accepts any platform, as in Triton.
+    if found.platform and message.platform and message.platform != found.platform:
+        raise ConfigError(
+            f"unexpected 'platform' and 'backend' pair, got:{message.platform}, {message.backend}; "
+            f"backend '{found.backend}' needs platform '{found.platform}'"
+        )
+
+
+def _fill_from_model_name(message: ConfigMessage, name: str, version_files: Mapping[str, bool]) -> None:
+    if message.platform:
+        known = ", ".join(each.platform for each in _FORMATS if each.platform and each.is_served)
+        raise ConfigError(
+            f"unexpected platform type '{message.platform}' for {name}; known: {known}, {ENSEMBLE_PLATFORM}"
+        )
+    backend = name.partition(".")[2]
+    if not backend or message.default_model_filename:
+        expected = ", ".join(each.filename for each in _FORMATS if each.is_served)
+        hint = unknown_format(version_files) if not message.default_model_filename else ""
+        present = ", ".join(sorted(version_files)[:_MAX_NAMES]) or "nothing"
+        raise ConfigError(
+            f"Invalid model name: Could not determine backend for model '{name}' with no backend in model "
+            "configuration. Expected model name of the form 'model.<backend_name>', a 'backend' in config.pbtxt, or "
+            f"one of {expected} in the version directory, which contains {present}.{hint and ' ' + hint}"
+        )
+    message.backend = backend
+    message.default_model_filename = f"model.{backend}"

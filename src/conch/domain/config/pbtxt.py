@@ -1,0 +1,180 @@
+"""Parse config.pbtxt, the text form of Triton's `ModelConfig` message.
+
+protobuf's parser reads it. Its error messages are rewritten to file, line, column, what was expected and what would be
+right.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from google.protobuf import text_format
+
+from conch.base.errors import ConfigError
+from conch.domain.config.hints import unknown_field, unknown_value
+from conch.domain.config.limits import shortened
+from conch.domain.triton_messages import ModelConfig as ConfigMessage
+
+# Of the text before and after a mistake that is used to explain it: a line may have millions of characters.
+_MAX_CONTEXT_CHARS = 1000
+_TOKEN = re.compile(r"\"[^\"\n]*\"?|[\w.+-]+|.")
+
+
+def parse_pbtxt(text: str, where: str) -> ConfigMessage:
+    """Return the message of a configuration text.
+
+    Raises ConfigError for invalid text; its message begins with `where` (the file), the line and the column.
+    """
+    message = ConfigMessage()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        line, column = error.GetLine() or 1, error.GetColumn() or 1
+        mistake = _Mistake(text.split("\n"), line, column, str(error))
+        raise ConfigError(f"{where}:{line}:{column}: {_explain(mistake)}") from error
+    except ValueError as error:  # of a number for an enum
+        raise ConfigError(f"{where}: {shortened(str(error))}") from error
+    return message
+
+
+@dataclass(frozen=True, slots=True)
+class _Mistake:
+    """A place in a text, 1-based, and the parser's message about it."""
+
+    lines: list[str]
+    line: int
+    column: int
+    detail: str
+
+    @property
+    def before(self) -> str:
+        """The text before the place."""
+        line = self.lines[self.line - 1][: self.column - 1][-_MAX_CONTEXT_CHARS:]
+        before = self.lines[max(self.line - 1 - _MAX_CONTEXT_CHARS, 0) : self.line - 1]
+        return "\n".join([*before, line])[-_MAX_CONTEXT_CHARS:]
+
+    @property
+    def rest(self) -> str:
+        """The text from the place to the end."""
+        line = self.lines[self.line - 1][self.column - 1 :][:_MAX_CONTEXT_CHARS]
+        following = self.lines[self.line : self.line + _MAX_CONTEXT_CHARS]
+        return "\n".join([line, *following]).lstrip()[:_MAX_CONTEXT_CHARS]
+
+    @property
+    def found(self) -> str:
+        """The token at the place, "" at the end of the text."""
+        match = _TOKEN.match(self.rest)
+        return shortened(match[0]) if match else ""
+
+    @property
+    def after(self) -> str:
+        """The text after the token at the place."""
+        match = _TOKEN.match(self.rest)
+        return self.rest[match.end() :] if match else ""
+
+    @property
+    def field(self) -> str:
+        """The name of the field whose value begins at the place."""
+        match = re.search(r"(\w+)\s*:?\s*$", self.before)
+        return shortened(match[1]) if match else ""
+
+
+def _explain(mistake: _Mistake) -> str:
+    # The parser puts the place, and often the line, before its message.
+    detail = mistake.detail.removeprefix(f"{mistake.line}:{mistake.column} : ")
+    detail = detail.removeprefix(f"'{mistake.lines[mistake.line - 1]}': ")
+    if len(detail) > 2 * _MAX_CONTEXT_CHARS:
+        detail = f"{detail[:_MAX_CONTEXT_CHARS]}…{detail[-_MAX_CONTEXT_CHARS:]}"
+    for pattern, explain in _EXPLANATIONS:
+        if match := pattern.search(detail):
+            return explain(mistake, match)
+    return shortened(detail)
+
+
+def _no_brace(mistake: _Mistake, _: re.Match[str]) -> str:
+    field, found = mistake.field, mistake.found
+    if found == "[" and field:
+        return (
+            f"'{field}' is one message, not a list: write `{field} {{ … }}`; "
+            "the form `[ { … } ]` is for repeated fields such as input and instance_group"
+        )
+    if mistake.before.rstrip().endswith(","):
+        return f"expected another element after ',', found '{found}'; remove the comma after the last element of a list"
+    if not field:
+        return f"expected '{{', found '{found}'"
+    if field == "value":
+        return f"expected '{{', found {found}; write `value: {{ string_value: \"…\" }}`"
+    return f"expected '{{' after '{field}', found '{found}'; it is a message: write `{field} {{ … }}`"
+
+
+def _no_close(mistake: _Mistake, match: re.Match[str]) -> str:
+    if not mistake.after.strip():
+        return f"expected '{match['token']}', found the end of the text; a bracket is not closed"
+    return f"expected '{match['token']}', found '{mistake.found}'"
+
+
+def _no_colon(mistake: _Mistake, _: re.Match[str]) -> str:
+    return f"expected ':' and a value after '{mistake.field}', found '{mistake.found}'"
+
+
+def _no_comma(mistake: _Mistake, _: re.Match[str]) -> str:
+    return f"expected ',' or ']', found '{mistake.found}'; the elements of a list are separated by commas"
+
+
+def _no_string(mistake: _Mistake, _: re.Match[str]) -> str:
+    return f"'{mistake.field}' is a string: write it in quotes, \"{mistake.found}\""
+
+
+def _no_integer(mistake: _Mistake, _: re.Match[str]) -> str:
+    return f"expected an integer for '{mistake.field or 'a list element'}', found {shortened(mistake.found)}"
+
+
+def _out_of_range(mistake: _Mistake, _: re.Match[str]) -> str:
+    return f"{shortened(mistake.found)} is out of range for '{mistake.field or 'a list element'}'"
+
+
+def _no_unicode(_: _Mistake, __: re.Match[str]) -> str:
+    return "the string before this place is not valid UTF-8"
+
+
+def _no_bool(mistake: _Mistake, _: re.Match[str]) -> str:
+    return f"expected true or false for '{mistake.field}', found '{mistake.found}'"
+
+
+def _one_of(_: _Mistake, match: re.Match[str]) -> str:
+    return f"'{match['second']}' and '{match['first']}' are mutually exclusive; remove one of them"
+
+
+def _twice(_: _Mistake, match: re.Match[str]) -> str:
+    return f"'{match['field']}' is given twice in {match['type']}"
+
+
+def _no_field_name(mistake: _Mistake, _: re.Match[str]) -> str:
+    return f"expected the name of a field, found '{mistake.found}'"
+
+
+_EXPLANATIONS: tuple[tuple[re.Pattern[str], Callable[[_Mistake, re.Match[str]], str]], ...] = (
+    (
+        re.compile(r'Message type "(?P<type>[^"]+)" has no field named "(?P<field>[^"]*)"'),
+        lambda _, match: unknown_field(match["type"], shortened(match["field"])),
+    ),
+    (
+        re.compile(r'Enum type "(?P<type>[^"]+)" has no value (?:named|with number) (?P<value>.+?)\.?$'),
+        lambda _, match: unknown_value(match["type"], shortened(match["value"])),
+    ),
+    (re.compile(r'Field "(?P<second>\w+)" is specified along with field "(?P<first>\w+)"'), _one_of),
+    (
+        re.compile(r'Message type "(?:\w+\.)?(?P<type>[\w.]+)" should not have multiple "(?P<field>\w+)" fields'),
+        _twice,
+    ),
+    (re.compile(r'Expected "\{"\.$'), _no_brace),
+    (re.compile(r'Expected "(?P<token>[}\]>])"\.$'), _no_close),
+    (re.compile(r'Expected ":"\.$'), _no_colon),
+    (re.compile(r'Expected ","\.$'), _no_comma),
+    (re.compile(r'Expected "true" or "false"\.$'), _no_bool),
+    (re.compile(r"Expected string but found"), _no_string),
+    (re.compile(r"Couldn't parse integer"), _no_integer),
+    (re.compile(r"Value out of range"), _out_of_range),
+    (re.compile(r" codec can't "), _no_unicode),
+    (re.compile(r"Expected identifier or number"), _no_field_name),
+)

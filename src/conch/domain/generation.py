@@ -1,0 +1,283 @@
+"""Requests to engines of language models, sampling parameters, and the deltas and usage that engines return.
+
+Names of parameters are vLLM's (`SamplingParams`), which the OpenAI API and Triton's vLLM backend use as well.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Literal, Protocol, TypeAlias
+
+from conch.base.errors import ConchError, InvalidRequest
+from conch.domain.request import Span, Timeline, TokenMeter
+
+# Bounds of parameters that cost memory per request.
+MAX_N = 128
+MAX_STOPS = 64
+MAX_LOGPROBS = 20
+MAX_STOP_CHARACTERS = 1000
+MAX_BIASES = 65_536  # of logit_bias, of stop_token_ids and of allowed_token_ids
+MAX_BAD_WORDS = 1024
+MAX_CACHE_SALT_CHARACTERS = 1024
+MAX_STRUCTURE_CHARACTERS = 2**20
+MAX_COPIED_PARAMS = 2**22  # `SamplingParams.size` of all requests of one call
+
+
+class FinishReason(Enum):
+    """Why a sequence has ended, by the names of the OpenAI API and vLLM."""
+
+    STOP = "stop"  # end-of-sequence token, stop string or stop token
+    LENGTH = "length"  # max_tokens, or the end of the context
+    ABORT = "abort"  # cancelled by the caller
+
+
+class InvalidParameter(InvalidRequest):
+    """The sampling parameter `param` is invalid."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutput:
+    """A constraint on the generated text: a JSON schema, any JSON object, an expression, a grammar or a choice."""
+
+    kind: Literal["json", "json_object", "regex", "grammar", "choice"]
+    value: str = ""  # the schema, expression or grammar; the texts of a choice as a JSON list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Sampling and stop conditions. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 exclude no token.
+
+    `logprobs`: None for none, 0 for the sampled token only, k for the k most likely tokens too.
+    """
+
+    n: int = 1
+    max_tokens: int | None = None  # None: until the context is full
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None  # as `logprobs`, of the prompt's tokens
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    bad_words: tuple[str, ...] = ()
+    truncate_prompt_tokens: int | None = None  # tokens of the prompt to keep; -1: as many as fit into the context
+    truncation_side: str = "left"  # "left" keeps the prompt's last tokens, "right" its first
+    cache_salt: str = ""  # only requests with the same salt share cached prefixes
+    structured: StructuredOutput | None = None
+
+    def check(self) -> None:
+        """Raise InvalidParameter for the first parameter that is invalid."""
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:  # also for NaN
+                raise InvalidParameter(name, f"{name} must be {_between(low, high, value)}, got {value}")
+        if not 0 < self.top_p <= 1:
+            raise InvalidParameter("top_p", f"top_p must be above 0 and at most 1, got {self.top_p}")
+        if not 0 < self.repetition_penalty <= 10:
+            text = f"repetition_penalty must be above 0 and at most 10, got {self.repetition_penalty}"
+            raise InvalidParameter("repetition_penalty", text)
+        if self.truncate_prompt_tokens == 0:
+            text = "truncate_prompt_tokens must be -1 or at least 1, got 0"
+            raise InvalidParameter("truncate_prompt_tokens", text)
+        if self.truncation_side not in ("left", "right"):
+            text = f"truncation_side must be left or right, got '{self.truncation_side}'"
+            raise InvalidParameter("truncation_side", text)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            text = f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})"
+            raise InvalidParameter("min_tokens", text)
+        if len(self.stop) > MAX_STOPS:
+            raise InvalidParameter("stop", f"stop may hold {MAX_STOPS} strings at most, got {len(self.stop)}")
+        if "" in self.stop:
+            raise InvalidParameter("stop", "stop must not hold an empty string")
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Bound the work per step, and the size of the message to the engine."""
+        longest = max(map(len, self.stop), default=0)
+        if longest > MAX_STOP_CHARACTERS:
+            text = f"a stop string may have {MAX_STOP_CHARACTERS} characters at most, got {longest}"
+            raise InvalidParameter("stop", text)
+        longest = max(map(len, (self.cache_salt, *self.bad_words)))
+        if longest > MAX_CACHE_SALT_CHARACTERS:
+            name = "cache_salt" if len(self.cache_salt) == longest else "bad_words"
+            text = f"{name} may have {MAX_CACHE_SALT_CHARACTERS} characters at most, got {longest}"
+            raise InvalidParameter(name, text)
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            text = f"bad_words may hold {MAX_BAD_WORDS} texts at most, got {len(self.bad_words)}"
+            raise InvalidParameter("bad_words", text)
+        for name in ("logit_bias", "stop_token_ids", "allowed_token_ids"):
+            count = len(getattr(self, name))
+            if count > MAX_BIASES:
+                raise InvalidParameter(name, f"{name} may hold {MAX_BIASES} tokens at most, got {count}")
+        if self.structured is not None and len(self.structured.value) > MAX_STRUCTURE_CHARACTERS:
+            size = len(self.structured.value)
+            text = f"the format of the output may have {MAX_STRUCTURE_CHARACTERS} characters at most, got {size}"
+            raise InvalidParameter("response_format", text)
+
+    @property
+    def size(self) -> int:
+        """About the bytes of the parameters in a message to an engine."""
+        tokens = len(self.logit_bias) + len(self.stop_token_ids) + len(self.allowed_token_ids)
+        structure = len(self.structured.value) if self.structured is not None else 0
+        return 4 * tokens + sum(map(len, (*self.stop, *self.bad_words))) + structure
+
+    def non_defaults(self) -> list[str]:
+        """Return the names of parameters that differ from their defaults: an engine must support or refuse them."""
+        return [name for name, default in _DEFAULTS.items() if getattr(self, name) != default]
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("n", 1, MAX_N),
+    ("max_tokens", 1, 2**31 - 1),
+    ("min_tokens", 0, 2**31 - 1),
+    ("temperature", 0, 100),
+    ("top_k", -1, 2**31 - 1),
+    ("min_p", 0, 1),
+    ("seed", -(2**63), 2**64 - 1),
+    ("presence_penalty", -2, 2),
+    ("frequency_penalty", -2, 2),
+    ("logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs", 0, MAX_LOGPROBS),
+    ("truncate_prompt_tokens", -1, 2**31 - 1),
+)
+_DEFAULTS = {each.name: getattr(SamplingParams(), each.name) for each in fields(SamplingParams)}
+
+
+def _between(low: float, high: float, value: float) -> str:
+    """Describe a range; omit an upper bound of 2**31 - 1 and above unless the value exceeds it."""
+    return f"at least {low:g}" if high >= 2**31 - 1 and value < low else f"between {low:g} and {high:.20g}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token and the natural logarithm of its probability."""
+
+    token_id: int
+    text: str
+    logprob: float
+    rank: int = 0  # among all tokens, 1 for the most likely; 0 if the engine does not report it
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """The prompt of a request as the engine has tokenized and truncated it.
+
+    With `return_prompt` "text" it has `text` and `pieces`, the text of each token; with `prompt_logprobs` it has
+    `logprobs`, an entry for each token, the first of which is empty.
+    """
+
+    token_ids: Sequence[int]
+    text: str = ""
+    pieces: Sequence[str] = ()
+    logprobs: Sequence[Sequence[TokenLogprob]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The tokens that one step added to one sequence of a request.
+
+    `text` may be empty: part of a character, or held back as the possible start of a stop string. `logprobs` has an
+    entry for each token: the sampled one first, then the most likely. `prompt` is in the first delta if requested.
+    """
+
+    index: int  # of the sequence, 0 to `n` - 1
+    text: str
+    token_ids: Sequence[int] = ()
+    finish_reason: FinishReason | None = None  # in the last delta of the sequence
+    stop_reason: str | int | None = None  # the stop string or token that ended it
+    logprobs: Sequence[Sequence[TokenLogprob]] = ()
+    prompt: PromptTokens | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request, of all its sequences."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0  # of the prompt, from the prefix cache
+    # When the engine scheduled the request first, monotonic ns; 0 if it does not report it.
+    scheduled: int = field(default=0, compare=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class GenerationRequest:
+    """One prompt for one model, as token ids or as a text for the engine's tokenizer."""
+
+    id: str
+    model_name: str
+    prompt: str | Sequence[int]
+    params: SamplingParams
+    version: int | None = None
+    adapter: str = ""  # name of a LoRA adapter
+    priority: int = 0  # lower values first; engines without priorities refuse other values than 0
+    add_special_tokens: bool = True  # False for the output of a chat template, which contains them
+    return_prompt: Literal["", "ids", "text"] = ""  # whether the first delta has the prompt, and which parts
+    prompt_only: bool = False  # return the prompt without generating
+    timeline: Timeline = field(default_factory=Timeline)
+    span: Span | None = None  # of the trace
+    meter: TokenMeter | None = None  # counts its tokens
+    client: str = ""  # in whose turn work before the generation is done, such as compiling a grammar
+
+
+# Callback for the deltas of a request, on the event loop: called with (deltas, None) zero or more times, then exactly
+# once with the last deltas and either the usage or an error. It must not raise, nor block.
+DeltaCallback: TypeAlias = Callable[[Sequence[Delta], Usage | ConchError | None], None]
+
+
+class Generation(Protocol):
+    """A request that an engine has accepted."""
+
+    def abort(self) -> None:
+        """End the request with Cancelled, if it has not ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """Properties of a loaded engine and its model."""
+
+    engine: str  # "vllm", "openvino_genai" …
+    context_length: int  # tokens of prompt and completion together
+    max_running: int  # sequences that run concurrently
+    kv_cache_bytes: int = 0  # maximum; 0 if the engine does not report it
+    kv_cache_taken: bool = False  # whether it is allocated at load, not on demand
+    kv_cache_tokens: int = 0
+    kv_block_size: int = 0  # tokens
+    prefix_caching: bool = False
+    gpu_memory_share: float = 0.0  # configured share of a GPU's memory, if any
+    chat_template: str = ""  # Jinja, "" for none
+    special_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token … for the template
+    adapters: tuple[str, ...] = ()
+    # Names of `SamplingParams`; others are refused unless they have their defaults.
+    supported_params: frozenset[str] = frozenset()
+    max_logprobs: int = 0
+    priorities: bool = False
+
+
+@dataclass(slots=True)
+class EngineLoad:
+    """Load of an engine as of its last step. Counters only grow."""
+
+    stopped: bool = False  # stopped until the next request
+    running: int = 0
+    waiting: int = 0
+    kv_cache_usage: float = 0.0  # 0 to 1
+    prefix_cache_queries: int = 0  # tokens looked up
+    prefix_cache_hits: int = 0
+    preemptions: int = 0

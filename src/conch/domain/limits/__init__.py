@@ -1,0 +1,1 @@
+"""One limit, and its forms in files and annotations."""

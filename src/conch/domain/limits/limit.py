@@ -1,0 +1,174 @@
+"""Limits as values, and how they are read from documents and annotations."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final
+
+from conch.base.errors import ConfigError
+
+EACH = "*"  # each model, version or tenant separately
+UNLIMITED: Final = 1_000_000_000_000_000
+MAX_PER_SECOND = 1_000_000_000
+MAX_LIMITS = 10_000
+MAX_NAME_LENGTH = 256
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,24}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,6})?")
+_LEADING_NUMBER = re.compile(r"\s*([0-9]+)")
+_PARTS = ("model", "version", "tenant")
+_FIELDS = ("model", "version", "tenant", "requests_per_second", "tokens_per_second", "enforced")
+
+
+class Quantity(Enum):
+    """What a limit counts."""
+
+    REQUESTS = "requests_per_second"
+    TOKENS = "tokens_per_second"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subject:
+    """Whose requests a limit counts. Of each part, "" is all together, `EACH` each one separately, or a name."""
+
+    model: str = ""
+    version: str = ""
+    tenant: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{name} {value}" for name, value in zip(_PARTS, self.parts, strict=True) if value]
+        return ", ".join(parts) or "the server"
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """Model, version and tenant."""
+        return self.model, self.version, self.tenant
+
+
+@dataclass(frozen=True, slots=True)
+class LimitKey:
+    """What a source sets: of two sources that set the same key, the one with precedence counts."""
+
+    subject: Subject
+    quantity: Quantity
+    enforced: bool
+
+
+# Limits of one source: per second, `UNLIMITED` to lift a limit of a source with lower precedence.
+Limits = Mapping[LimitKey, int]
+
+
+def read_limits(document: object, where: str, line_of: Callable[[int], int] | None = None) -> dict[LimitKey, int]:
+    """Read `{"limits": [{"model": …, "requests_per_second": …}, …]}`. Raises ConfigError with place and remedy.
+
+    `line_of` returns the line of a limit by its index, where the text is known.
+    """
+    if document is None:
+        return {}
+    if not isinstance(document, Mapping) or set(document) - {"limits"}:
+        raise ConfigError(f"{where}: expected one key 'limits' with a list of limits")
+    entries = document.get("limits")
+    if entries is None:
+        return {}
+    if not isinstance(entries, list):
+        raise ConfigError(f"{where}: 'limits' must be a list, got {_shown(entries)}")
+    if len(entries) > MAX_LIMITS:
+        raise ConfigError(f"{where}: {len(entries)} limits exceed the maximum of {MAX_LIMITS}")
+    found: dict[LimitKey, int] = {}
+    for number, entry in enumerate(entries, 1):
+        place = (
+            f"{where}: limit {number}" if line_of is None else f"line {line_of(number - 1)} of {where}: limit {number}"
+        )
+        for key, value in _read_entry(entry, place):
+            if key in found:
+                kind = "an enforced" if key.enforced else "a soft"
+                raise ConfigError(f"{place} repeats {kind} {key.quantity.value} of {key.subject}")
+            found[key] = value
+    return found
+
+
+def _read_entry(entry: object, where: str) -> Iterable[tuple[LimitKey, int]]:
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{where} must be a mapping with {', '.join(_FIELDS)}, got {_shown(entry)}")
+    for name in entry:
+        if name not in _FIELDS:
+            raise ConfigError(f"{where}: unknown key {_shown(name)}, expected one of {', '.join(_FIELDS)}")
+    enforced = entry.get("enforced", False)
+    if not isinstance(enforced, bool):
+        raise ConfigError(f"{where}: 'enforced' must be true or false, got {_shown(enforced)}")
+    subject = Subject(
+        _name(entry, "model", where), _version(entry.get("version"), where), _name(entry, "tenant", where)
+    )
+    if subject.version and not subject.model:
+        raise ConfigError(f"{where}: 'version' needs 'model'; \"*\" stands for each model")
+    keys = [quantity for quantity in Quantity if entry.get(quantity.value) is not None]
+    if not keys:
+        raise ConfigError(f"{where} has neither requests_per_second nor tokens_per_second")
+    for quantity in keys:
+        value = read_per_second(entry[quantity.value], f"{where}: '{quantity.value}'")
+        yield LimitKey(subject, quantity, enforced), value
+
+
+def read_per_second(value: object, where: str) -> int:
+    """Return a number per second from a number or a text such as "80" or "1e3". Raises ConfigError."""
+    if isinstance(value, str) and value.strip().lower() == "unlimited":
+        return UNLIMITED
+    text = value.strip() if isinstance(value, str) else repr(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not _NUMBER.fullmatch(text):
+        remedy = _LEADING_NUMBER.match(text)
+        example = remedy[1] if remedy and isinstance(value, str) else "80"
+        raise ConfigError(f"{where}: {_shown(value)} is not a number per second; write {example}")
+    number = Decimal(text)
+    if number < 0:
+        raise ConfigError(
+            f"{where}: {_shown(value)} is negative; expected 0, which refuses everything, or more; "
+            '"unlimited" lifts a limit of another source'
+        )
+    if number > MAX_PER_SECOND:
+        raise ConfigError(f"{where}: {_shown(value)} exceeds the maximum of {MAX_PER_SECOND} per second")
+    if number != int(number):
+        raise ConfigError(f"{where}: {_shown(value)} is not a whole number per second")
+    return int(number)
+
+
+def describe(limits: Limits) -> list[dict[str, Any]]:
+    """Return limits as documents that `read_limits` reads, sorted by subject."""
+    return [describe_limit(key, limits[key]) for key in sorted(limits, key=_order)]
+
+
+def describe_limit(key: LimitKey, value: int) -> dict[str, Any]:
+    """Return one limit as a document."""
+    subject = {name: part for name, part in zip(_PARTS, key.subject.parts, strict=True) if part}
+    return {**subject, key.quantity.value: "unlimited" if value == UNLIMITED else value, "enforced": key.enforced}
+
+
+def _order(key: LimitKey) -> tuple[Subject, str, bool]:
+    return key.subject, key.quantity.value, key.enforced
+
+
+def _name(entry: Mapping[Any, Any], field: str, where: str) -> str:
+    value = entry.get(field)
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not value or len(value) > MAX_NAME_LENGTH or not value.isprintable():
+        raise ConfigError(
+            f"{where}: '{field}' must be a name, or \"*\" for each; omit it for all together; got {_shown(value)}"
+        )
+    return value
+
+
+def _version(value: object, where: str) -> str:
+    if value is None:
+        return ""
+    text = str(value)
+    if value == EACH or (not isinstance(value, bool) and text.isascii() and text.isdecimal() and len(text) <= 19):
+        return text if value == EACH else str(int(text))
+    raise ConfigError(
+        f"{where}: 'version' must be a number, or \"*\" for each; omit it for all together; got {_shown(value)}"
+    )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,1 @@
+"""Counters of models, which the request path only adds to."""

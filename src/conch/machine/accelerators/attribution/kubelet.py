@@ -1,0 +1,127 @@
+"""Ask the kubelet which devices its containers have: the PodResources service, v1. The only module here with grpc.
+
+The messages are built from the fields that are needed; protobuf skips the others.
+"""
+
+import errno
+import socket
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+from conch.machine.accelerators.attribution.pods import Allocation
+from conch.machine.accelerators.base import CollectorError
+from conch.machine.accelerators.families import PodContainer
+
+DEFAULT_TIMEOUT_S = 5.0
+MAX_MESSAGE_BYTES = 16 << 20
+
+_SERVICE = "v1.PodResourcesLister"
+# Message → its fields: name, number, type of message ("" is text), repeated.
+_MESSAGES: Mapping[str, tuple[tuple[str, int, str, bool], ...]] = {
+    "ListPodResourcesRequest": (),
+    "ListPodResourcesResponse": (("pod_resources", 1, "PodResources", True),),
+    "AllocatableResourcesRequest": (),
+    "AllocatableResourcesResponse": (("devices", 1, "ContainerDevices", True),),
+    "PodResources": (
+        ("name", 1, "", False),
+        ("namespace", 2, "", False),
+        ("containers", 3, "ContainerResources", True),
+    ),
+    "ContainerResources": (("name", 1, "", False), ("devices", 2, "ContainerDevices", True)),
+    "ContainerDevices": (("resource_name", 1, "", False), ("device_ids", 2, "", True)),
+}
+
+
+class PodResources:
+    """A client of the kubelet. Each call connects again: the socket is another one after the kubelet restarted."""
+
+    def __init__(self, path: Path, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self.path = path
+        self._timeout_s = timeout_s
+
+    def allocations(self) -> list[Allocation]:
+        """Return the devices of all containers of the node. Blocks; raises CollectorError with the cause."""
+        response = self._call("List", "ListPodResourcesRequest", "ListPodResourcesResponse")
+        return [
+            Allocation(devices.resource_name, device, PodContainer(pod.namespace, pod.name, container.name))
+            for pod in response.pod_resources
+            for container in pod.containers
+            for devices in container.devices
+            for device in devices.device_ids
+        ]
+
+    def allocatable(self) -> list[tuple[str, str]]:
+        """Return resource and id of all devices that the node's device plugins offer. Blocks; raises CollectorError."""
+        response = self._call("GetAllocatableResources", "AllocatableResourcesRequest", "AllocatableResourcesResponse")
+        return [(devices.resource_name, device) for devices in response.devices for device in devices.device_ids]
+
+    def _call(self, method: str, request: str, response: str) -> Any:
+        self._probe()
+        options = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
+        with grpc.insecure_channel(f"unix://{self.path.absolute()}", options) as channel:
+            call = channel.unary_unary(
+                f"/{_SERVICE}/{method}",
+                request_serializer=message_class(request).SerializeToString,
+                response_deserializer=message_class(response).FromString,
+            )
+            try:
+                return call(message_class(request)(), timeout=self._timeout_s)
+            except grpc.RpcError as error:
+                raise CollectorError(f"the kubelet at {self.path} {self._cause(error)}") from error
+
+    def _probe(self) -> None:
+        """Connect once, for a plain error: gRPC retries and hides the cause. Raises CollectorError."""
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(self._timeout_s)
+                probe.connect(str(self.path))
+        except FileNotFoundError as error:
+            raise CollectorError(
+                f"{self.path} does not exist: mount /var/lib/kubelet/pod-resources of the node into the container"
+            ) from error
+        except PermissionError as error:
+            raise CollectorError(f"permission to connect to {self.path} denied: run as root") from error
+        except OSError as error:
+            cause = errno.errorcode.get(error.errno or 0, "") or str(error)
+            raise CollectorError(f"cannot connect to the kubelet at {self.path}: {cause}") from error
+
+    def _cause(self, error: grpc.RpcError) -> str:
+        call = cast("grpc.Call", error)  # what a unary call raises is its state too
+        if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return f"did not answer within {self._timeout_s:g} s"
+        return f"refused with {call.code().name}: {call.details()}"
+
+
+@cache
+def message_class(name: str) -> Any:
+    """Return the class of a message of the service."""
+    return GetMessageClass(_pool().FindMessageTypeByName(f"v1.{name}"))
+
+
+@cache
+def _pool() -> DescriptorPool:
+    """Return a separate pool, so that definitions elsewhere in the process do not collide."""
+    pool = DescriptorPool()
+    file = FileDescriptorProto(name="conch/podresources.proto", package="v1", syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        file.message_type.add(name=name).field.extend(_fields(fields))
+    pool.Add(file)
+    return pool
+
+
+def _fields(fields: tuple[tuple[str, int, str, bool], ...]) -> Iterator[FieldDescriptorProto]:
+    for name, number, kind, repeated in fields:
+        yield FieldDescriptorProto(
+            name=name,
+            number=number,
+            label=FieldDescriptorProto.LABEL_REPEATED if repeated else FieldDescriptorProto.LABEL_OPTIONAL,
+            type=FieldDescriptorProto.TYPE_MESSAGE if kind else FieldDescriptorProto.TYPE_STRING,
+            type_name=f".v1.{kind}" if kind else None,
+        )

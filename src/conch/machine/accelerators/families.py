@@ -1,0 +1,151 @@
+"""Metric families of samples: normal form, native values, usage by model, and the state of collectors."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from conch.domain.exposition import Family, Point
+from conch.domain.metrics.accelerators import (
+    COLLECTOR_UP,
+    ERRORS,
+    MODEL_MEMORY,
+    MODEL_UTILIZATION,
+    READINGS,
+    SAMPLE_AGE,
+    SAMPLE_DURATION,
+    UNSUPPORTED_FIELDS,
+)
+from conch.domain.metrics.metric import MetricDefinition
+from conch.machine.accelerators.base import CollectorStatus, DeviceIdentity, DeviceSample, NativeValue, VendorSample
+
+
+@dataclass(frozen=True, slots=True)
+class PodContainer:
+    """A container that a device is allocated to."""
+
+    namespace: str
+    pod: str
+    container: str
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels of its series."""
+        return {"namespace": self.namespace, "pod": self.pod, "container": self.container}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """Usage of a device by an instance or engine of a model; None is not known."""
+
+    model: str
+    version: str
+    instance: str
+    uuid: str
+    memory_bytes: float | None
+    utilization_ratio: float | None
+
+
+# The containers of each device, by UUID. A device that is shared (time-slicing, MPS) has several.
+Containers = Mapping[str, Sequence[PodContainer]]
+
+
+def device_labels(device: DeviceIdentity) -> dict[str, str]:
+    """Return the labels of every normal-form series of a device."""
+    return {"vendor": device.vendor, "device": device.index, "uuid": device.uuid, "name": device.name}
+
+
+def container_labels(device: DeviceIdentity, containers: Containers) -> Sequence[dict[str, str]]:
+    """Return the labels for the containers of a device: one empty set if it is not allocated to any."""
+    found = containers.get(device.uuid) or ()
+    return [container.labels() for container in found] or [{}]
+
+
+def sample_families(samples: Sequence[VendorSample], containers: Containers) -> Iterator[Family]:
+    """Yield the normal form of all devices.
+
+    A device that several containers share has a series for each of them, with the value of the whole device.
+    """
+    devices = [device for sample in samples for device in sample.devices]
+    for name, definition in READINGS.items():
+        yield _family(
+            definition,
+            (
+                Point(each.readings[name], {**device_labels(each.device), **labels})
+                for each in devices
+                if name in each.readings
+                for labels in container_labels(each.device, containers)
+            ),
+        )
+    yield _family(ERRORS, (point for each in devices for point in _errors(each, containers)))
+
+
+def native_families(
+    samples: Iterable[VendorSample], containers: Containers, catalog: Mapping[str, MetricDefinition]
+) -> Iterator[Family]:
+    """Yield the values under the vendors' names. Names that are not in `catalog` have a general help text."""
+    points: dict[str, list[Point]] = {}
+    kinds: dict[str, NativeValue] = {}
+    for sample in samples:
+        for value in sample.native:
+            kinds.setdefault(value.name, value)
+            points.setdefault(value.name, []).append(Point(value.value, value.labels))
+        for device in sample.devices:
+            for labels in container_labels(device.device, containers):
+                for value in device.native:
+                    kinds.setdefault(value.name, value)
+                    points.setdefault(value.name, []).append(Point(value.value, {**value.labels, **labels}))
+    for name, of_name in points.items():
+        definition = catalog.get(name) or MetricDefinition(
+            name, kinds[name].kind, "A value of an accelerator under its vendor's name and unit."
+        )
+        yield _family(definition, of_name)
+
+
+def model_families(usages: Iterable[ModelUsage]) -> Iterator[Family]:
+    """Yield memory and GPU time of model instances and engines."""
+    known = list(usages)
+    for definition, values in (
+        (MODEL_MEMORY, [each.memory_bytes for each in known]),
+        (MODEL_UTILIZATION, [each.utilization_ratio for each in known]),
+    ):
+        yield _family(
+            definition,
+            (
+                Point(value, {name: getattr(each, name) for name in definition.labels})
+                for each, value in zip(known, values, strict=True)
+                if value is not None
+            ),
+        )
+
+
+def status_families(statuses: Sequence[CollectorStatus]) -> Iterator[Family]:
+    """Yield the state of the collectors."""
+    yield _family(COLLECTOR_UP, (Point(int(each.up), {"vendor": each.vendor}) for each in statuses))
+    yield _family(
+        SAMPLE_DURATION,
+        (
+            Point(each.sample_duration_s, {"vendor": each.vendor})
+            for each in statuses
+            if each.sample_duration_s is not None
+        ),
+    )
+    yield _family(
+        SAMPLE_AGE,
+        (Point(each.sample_age_s, {"vendor": each.vendor}) for each in statuses if each.sample_age_s is not None),
+    )
+    yield _family(
+        UNSUPPORTED_FIELDS,
+        (
+            Point(count, {"vendor": each.vendor, "field": name})
+            for each in statuses
+            for name, count in sorted(each.unsupported.items())
+        ),
+    )
+
+
+def _errors(sample: DeviceSample, containers: Containers) -> Iterator[Point]:
+    for code, count in sample.errors.items():
+        for labels in container_labels(sample.device, containers):
+            yield Point(count, {**device_labels(sample.device), "code": code, **labels})
+
+
+def _family(definition: MetricDefinition, points: Iterable[Point]) -> Family:
+    return Family(definition.name, definition.kind, definition.help, list(points))

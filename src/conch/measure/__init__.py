@@ -1,0 +1,1 @@
+"""Clients that measure any server: benchmarks, tuning, advice."""

@@ -1,0 +1,110 @@
+"""Conversations of several turns, which grow with the server's answers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from conch.measure.bench.inputs.cancellations import CancellationPattern
+from conch.measure.bench.inputs.settings import OpenAiRoute
+from conch.measure.bench.inputs.text.openai_request import Message, OpenAiEncoder, user_message
+from conch.measure.bench.inputs.text.unique_prompts import UniqueWords
+from conch.measure.bench.prepared_request import Answer, PreparedRequest, Script, ScriptSource
+
+_OK = 200
+
+
+class Conversation:
+    """What one user says, turn by turn, and the maximum number of tokens of each answer."""
+
+    __slots__ = ("output_tokens", "prompts")
+
+    def __init__(self, prompts: Sequence[str], output_tokens: Sequence[int | None]) -> None:
+        self.prompts = prompts
+        self.output_tokens = output_tokens
+
+
+class ConversationScript(Script):
+    """Sends the turns of one conversation; it ends early when an answer fails."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        encoder: OpenAiEncoder,
+        think_s: float,
+        cancellations: CancellationPattern,
+        number: int,
+        unique: UniqueWords | None = None,
+    ) -> None:
+        self._conversation = conversation
+        self._unique = unique
+        self._encoder = encoder
+        self._think_s = think_s
+        self._cancellations = cancellations
+        self._number = number
+        self._messages: list[Message] = []
+        self._turn = 0
+
+    def next(self, previous: Answer | None) -> PreparedRequest | None:
+        turn = self._turn
+        if turn == len(self._conversation.prompts):
+            return None
+        if turn:
+            if previous is None or previous.status != _OK:
+                return None
+            self._messages.append({"role": "assistant", "content": answer_text(previous)})
+        prompt = self._conversation.prompts[turn]
+        self._messages.append(user_message(prompt if self._unique is None else self._unique.filled(prompt)))
+        self._turn += 1
+        request = PreparedRequest(turn, *self._encode(turn), self._encoder.response)
+        self._cancellations.mark(request, self._number * len(self._conversation.prompts) + turn)
+        return request
+
+    def _encode(self, turn: int) -> tuple[bytes, bytes]:
+        output_tokens = self._conversation.output_tokens[turn]
+        if self._encoder.form.route is OpenAiRoute.CHAT:
+            return self._encoder.encode(self._messages, output_tokens)
+        return self._encoder.encode("\n".join(str(message["content"]) for message in self._messages), output_tokens)
+
+    @property
+    def needs_answers(self) -> bool:
+        return True
+
+    @property
+    def think_s(self) -> float:
+        return self._think_s
+
+
+class ConversationSource(ScriptSource):
+    """Gives each session one of the conversations, in turn; with `unique`, marked prompts never repeat."""
+
+    def __init__(
+        self,
+        conversations: Sequence[Conversation],
+        encoder: OpenAiEncoder,
+        think_s: float,
+        cancellations: CancellationPattern,
+        unique: UniqueWords | None = None,
+    ) -> None:
+        self._unique = unique
+        self._conversations = conversations
+        self._encoder = encoder
+        self._think_s = think_s
+        self._cancellations = cancellations
+
+    def script(self, session: int) -> Script:
+        conversation = self._conversations[session % len(self._conversations)]
+        return ConversationScript(
+            conversation, self._encoder, self._think_s, self._cancellations, session, self._unique
+        )
+
+
+def answer_text(answer: Answer) -> str:
+    """Return the text of a streamed or unary answer of chat or completions, "" if it has none."""
+    if answer.text or not answer.body:
+        return answer.text
+    try:
+        choice: Any = orjson.loads(answer.body)["choices"][0]
+        return str(choice["message"]["content"] if "message" in choice else choice["text"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return ""

@@ -1,0 +1,382 @@
+"""Requests and connections of the load generator: what its loop calls, and what connections call back.
+
+The loop calls `open` once, then `ready` for each event of epoll, `start` and `cancel` for requests; if the connection
+asked for it, `send_deferred` after an event and `deferred` at the end of a batch of events. A subclass for a protocol
+implements the abstract methods and calls back the methods of LoadOwner. All of it runs in one thread; no method blocks.
+"""
+
+import errno
+import os
+import select
+import socket
+from abc import ABC, abstractmethod
+from time import monotonic_ns
+from typing import Final
+
+from conch.measure.bench.load.wire import Wire
+from conch.measure.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, ResponseKind, Script
+from conch.measure.bench.records import RequestOutcome
+
+CONNECTING: Final = 0
+HANDSHAKE: Final = 1
+OPEN: Final = 2
+CLOSED: Final = 3
+
+_OUT: Final = select.EPOLLOUT
+
+
+class EncodedRequest:
+    """A PreparedRequest as the loop uses it. `wire` is the whole request of HTTP/1.1; gRPC leaves it empty."""
+
+    __slots__ = (
+        "cancel",
+        "cancel_after",
+        "changes",
+        "expected",
+        "index",
+        "keep_body",
+        "kind",
+        "prepared",
+        "streams",
+        "wire",
+    )
+
+    def __init__(self, prepared: PreparedRequest, wire: bytes, keep_body: bool) -> None:
+        """Assign. `keep_body`: whether something reads the body of a unary answer."""
+        self.prepared = prepared
+        self.wire = wire
+        self.index: int = prepared.index
+        self.kind: int = int(prepared.response)
+        self.streams = self.kind not in (int(ResponseKind.UNARY), int(ResponseKind.OPENAI_UNARY))
+        self.changes = prepared.changing is not None
+        self.cancel: int = int(prepared.cancel)
+        self.cancel_after: int = prepared.cancel_after
+        self.expected: ExpectedAnswer | None = prepared.expected
+        self.keep_body = keep_body or self.expected is not None or self.kind == int(ResponseKind.OPENAI_UNARY)
+
+
+class LoadUser:
+    """A virtual user: one script after the other."""
+
+    __slots__ = ("answer", "failures", "free_ns", "script", "session")
+
+    def __init__(self, session: int, script: Script | None) -> None:
+        self.session = session
+        self.script = script  # None: the fixed requests
+        self.failures = 0  # connection errors in succession
+        self.answer: Answer | None = None  # of an open loop: to the last request
+        self.free_ns = 0  # of an open loop: when it has thought
+
+
+class LoadRequest:
+    """One request, from the time when it is intended until it is settled. Protocols fill in what they measure."""
+
+    __slots__ = (
+        "body",
+        "cached_tokens",
+        "chunks",
+        "deadline_ns",
+        "encoded",
+        "first_ns",
+        "input_tokens",
+        "intended_ns",
+        "message",
+        "output_tokens",
+        "reasoning_tokens",
+        "received_bytes",
+        "responses",
+        "retries",
+        "sent_bytes",
+        "sent_ns",
+        "settled",
+        "status",
+        "text",
+        "user",
+        "via",
+        "waited",
+    )
+
+    def __init__(self, encoded: EncodedRequest, user: LoadUser, intended_ns: int, deadline_ns: int) -> None:
+        self.encoded = encoded
+        self.user = user
+        self.intended_ns = intended_ns
+        self.deadline_ns = deadline_ns
+        self.sent_ns = 0
+        self.first_ns = 0
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.responses = 0
+        self.retries = 0
+        self.status = 0
+        self.input_tokens = -1
+        self.output_tokens = -1
+        self.reasoning_tokens = -1
+        self.cached_tokens = -1
+        self.settled = False
+        self.body = b""  # of a unary answer, or all messages of a gRPC stream, if `encoded.keep_body`
+        self.text = ""  # of a streamed answer, if `encoded.keep_body`
+        self.message = ""  # what the server gave as the reason of an error
+        self.waited = False  # for a free connection
+        self.via: LoadConnection | None = None  # where it was sent
+        self.chunks: bytearray | None = None  # rows of CHUNK
+
+
+class LoadOwner(ABC):
+    """The loop, as connections see it."""
+
+    @abstractmethod
+    def settle(self, request: "LoadRequest", outcome: int, now_ns: int, message: str = "") -> None:
+        """Record the end of a request; `outcome` is a RequestOutcome.
+
+        Set what was measured (`status`, `responses`, tokens, `body` or `text`) in the request before. The loop checks
+        expected answers itself if the outcome is OK. Later calls for the same request are no-ops. It starts nothing at
+        once, so that a connection may call it in any state.
+        """
+
+    @abstractmethod
+    def responded(self, request: LoadRequest, now_ns: int, tokens: int, characters: int) -> bool:
+        """Record a content chunk or response of a stream; False if the request is cancelled by this (AFTER_RESPONSES).
+
+        After False the request is settled: cancel it on the wire, as `cancel` would, and forget it.
+        """
+
+    @abstractmethod
+    def retry(self, request: LoadRequest, now_ns: int, message: str) -> None:
+        """Send a request that the server has not processed over another connection; `message` says why.
+
+        A request that was sent too often is settled as REJECTED.
+        """
+
+    @abstractmethod
+    def retire(self, connection: "LoadConnection") -> None:
+        """Replace a connection that takes no more requests. It stays open for those in flight."""
+
+    @abstractmethod
+    def available(self, connection: "LoadConnection") -> None:
+        """Offer a connection for the next request. Call it when open, and again when `capacity` is not used up.
+
+        The loop takes it from its list when `in_flight` has reached `capacity`.
+        """
+
+    @abstractmethod
+    def lost(self, connection: "LoadConnection", message: str) -> None:
+        """Forget a connection that is closed; "" if it was closed in good order."""
+
+    @abstractmethod
+    def watch(self, connection: "LoadConnection", writable: bool) -> None:
+        """Call `ready` also when the connection is writable, or no longer."""
+
+    @abstractmethod
+    def sent(self, request: LoadRequest, now_ns: int) -> None:
+        """Record that a request is handed to the socket now: its `sent_ns`, and how late it is."""
+
+    @abstractmethod
+    def defer(self, connection: "LoadConnection") -> None:
+        """Call `deferred` once after the present batch of events, before the loop waits."""
+
+    @abstractmethod
+    def defer_send(self, connection: "LoadConnection") -> None:
+        """Call `send_deferred` once after the present event and what it made due."""
+
+
+class LoadConnection(ABC):
+    """One connection to the endpoint, over TLS or not."""
+
+    __slots__ = (
+        "_unsent",
+        "answered",
+        "capacity",
+        "fd",
+        "in_flight",
+        "listed",
+        "opened_ns",
+        "owner",
+        "retired",
+        "state",
+        "wire",
+        "writing",
+    )
+
+    def __init__(self, owner: LoadOwner, wire: Wire, capacity: int) -> None:
+        """Assign. `capacity` is the number of requests that may be in flight at once; a subclass may change it."""
+        self.owner = owner
+        self.wire = wire
+        self.capacity = capacity
+        self.in_flight = 0
+        self.state = CONNECTING
+        self.fd = wire.fileno()
+        self.answered = False  # whether any request was answered completely
+        self.retired = False  # whether the loop no longer counts it among those it may open
+        self.listed = False  # whether the loop has it among the available ones
+        self.opened_ns = monotonic_ns()
+        self.writing = False
+        self._unsent = bytearray()
+
+    # What a protocol implements.
+
+    @abstractmethod
+    def opened(self) -> None:
+        """Begin: TCP and TLS are up. Calls `owner.available`, at once or later."""
+
+    @abstractmethod
+    def start(self, request: LoadRequest) -> None:
+        """Send a request: set its `sent_ns` and `sent_bytes`, call `owner.sent` and `send`, or later. Must not raise.
+
+        `in_flight` is counted by the loop: up before `start`, down in `settle`.
+        """
+
+    @abstractmethod
+    def received(self, data: bytes, now_ns: int) -> None:
+        """Take bytes from the server, which arrived at `now_ns`. Must not raise on any bytes."""
+
+    @abstractmethod
+    def cancel(self, request: LoadRequest) -> None:
+        """Give up a request that is settled already: tell the server, or close the connection."""
+
+    @abstractmethod
+    def requests(self) -> list[LoadRequest]:
+        """Return the requests in flight."""
+
+    def peer_closed(self) -> None:
+        """Take the end of what the server sends. A protocol where this may end an answer overrides it."""
+        self.fail("the server closed the connection before the answer was complete")
+
+    def deferred(self) -> None:  # noqa: B027
+        """Do what was put off by `owner.defer`."""
+
+    def send_deferred(self) -> None:  # noqa: B027
+        """Send what was put off by `owner.defer_send`."""
+
+    # For protocols.
+
+    def send(self, data: bytes) -> None:
+        """Send `data`, now or as soon as the socket takes it. Errors end the connection."""
+        if self._unsent:
+            self._unsent += data
+            return
+        try:
+            sent = self.wire.send(data)
+        except OSError as error:
+            self.fail(f"sending failed: {describe(error)}")
+            return
+        if sent < len(data):
+            self._unsent += memoryview(data)[sent:]
+            self._watch(True)
+
+    def unsent_bytes(self) -> int:
+        """Return how much `send` holds because the socket is full."""
+        return len(self._unsent)
+
+    def fail(self, message: str, outcome: int = RequestOutcome.CONNECTION_ERROR) -> None:
+        """Close, and settle the requests in flight with this outcome and message."""
+        if self.state == CLOSED:
+            return
+        self._shut()
+        now = monotonic_ns()
+        for request in self.requests():
+            self.owner.settle(request, outcome, now, message)
+        self.owner.lost(self, message)
+
+    def close(self) -> None:
+        """Close in good order; there are no requests in flight."""
+        if self.state != CLOSED:
+            self._shut()
+            self.owner.lost(self, "")
+
+    # For the loop.
+
+    def ready(self, events: int) -> None:
+        """React to events of epoll."""
+        if self.state == OPEN:
+            if events & _OUT and self.writing:
+                self._flush()
+            if events & ~_OUT and self.state == OPEN:
+                self._receive()
+        elif self.state == CONNECTING:
+            self._connected()
+        elif self.state == HANDSHAKE:
+            self._handshake()
+
+    def _receive(self) -> None:
+        wire = self.wire
+        while True:
+            try:
+                data = wire.receive()
+            except OSError as error:
+                self.fail(f"receiving failed: {describe(error)}")
+                return
+            if data is None:
+                return
+            now = monotonic_ns()
+            if not data:
+                self.peer_closed()
+                return
+            self.received(data, now)
+            if not wire.layered or self.state != OPEN:
+                return
+
+    def _connected(self) -> None:
+        code = self.wire.connect_error()
+        if code:
+            self.fail(f"connecting failed: {os.strerror(code)}")
+            return
+        if self.wire.layered:
+            self.state = HANDSHAKE
+            try:
+                self.wire.begin_handshake()
+            except OSError as error:
+                self.fail(f"connecting failed: {describe(error)}")
+                return
+            self._handshake()
+        else:
+            self._open()
+
+    def _handshake(self) -> None:
+        try:
+            wants = self.wire.handshake()
+        except OSError as error:
+            self.fail(f"TLS handshake failed: {describe(error)}")
+            return
+        if wants == 0:
+            self._open()
+        else:
+            self.owner.watch(self, wants == _OUT)
+
+    def _open(self) -> None:
+        self.state = OPEN
+        self.writing = False
+        self.owner.watch(self, False)
+        self.opened()
+
+    def _flush(self) -> None:
+        try:
+            sent = self.wire.send(bytes(self._unsent[:262_144]))
+        except OSError as error:
+            self.fail(f"sending failed: {describe(error)}")
+            return
+        del self._unsent[:sent]
+        if not self._unsent:
+            self._watch(False)
+            self.drained()
+
+    def drained(self) -> None:  # noqa: B027
+        """Continue to send: all that `send` held has been sent."""
+
+    def _watch(self, writable: bool) -> None:
+        if self.writing != writable:
+            self.writing = writable
+            self.owner.watch(self, writable)
+
+    def _shut(self) -> None:
+        self.state = CLOSED
+        self._unsent.clear()
+        self.wire.close()
+
+
+def describe(error: OSError) -> str:
+    """Return the cause of an error of a socket in words."""
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "no free local port; use fewer connections, or more addresses"
+    if isinstance(error, socket.gaierror) or not error.errno or not error.strerror:
+        return str(error) or type(error).__name__
+    return error.strerror

@@ -1,0 +1,74 @@
+"""TLS on a connection of the load generator."""
+
+import select
+import socket
+import ssl
+
+from conch.measure.bench.load.wire import Wire
+from conch.measure.bench.load_plan import Tls
+
+_RECEIVE_BYTES = 65_536
+_SEND_BYTES = 16_384
+
+
+def tls_context(tls: Tls, protocols: list[str]) -> ssl.SSLContext:
+    """Return a context that verifies as asked and offers `protocols` by ALPN. Raises OSError on unreadable files."""
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.certificate_file is not None:
+        context.load_cert_chain(tls.certificate_file, tls.key_file)
+    context.set_alpn_protocols(protocols)
+    return context
+
+
+class TlsWire(Wire):
+    """A socket below TLS."""
+
+    __slots__ = ("_context", "_name", "_secure")
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, name: str) -> None:
+        """Assign. `name` is the server's, which the certificate must have."""
+        super().__init__(sock)
+        self.layered = True
+        self._context = context
+        self._name = name
+        self._secure: ssl.SSLSocket | None = None
+
+    def begin_handshake(self) -> None:
+        self._secure = self._context.wrap_socket(
+            self.sock, server_hostname=self._name, do_handshake_on_connect=False, suppress_ragged_eofs=True
+        )
+
+    def handshake(self) -> int:
+        assert self._secure is not None
+        try:
+            self._secure.do_handshake()
+        except ssl.SSLWantReadError:
+            return select.EPOLLIN
+        except ssl.SSLWantWriteError:
+            return select.EPOLLOUT
+        return 0
+
+    def receive(self) -> bytes | None:
+        assert self._secure is not None
+        try:
+            return self._secure.recv(_RECEIVE_BYTES)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+
+    def send(self, data: bytes) -> int:
+        assert self._secure is not None
+        sent = 0
+        try:  # one record at a time: OpenSSL wants an attempt that did not succeed again with no fewer bytes
+            while sent < len(data):
+                sent += self._secure.send(memoryview(data)[sent : sent + _SEND_BYTES])
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        return sent
+
+    def close(self) -> None:
+        if self._secure is not None:
+            self._secure.close()
+        self.sock.close()

@@ -1,0 +1,103 @@
+"""GPUs, from `conch gpu-exporter` or dcgm-exporter, under DCGM's names of before 4.7 and since."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic_ns
+
+from conch.base.scrape import ScrapeSettings, scrape
+from conch.domain.metrics import dcgm
+from conch.measure.bench.measurement import GpuFigures, Note
+from conch.measure.bench.observers.exposition import MetricSeries, parse_exposition
+from conch.measure.bench.observers.observer import Gauges, Observed, ServerObserver
+
+_FIELDS = {
+    "utilization": dcgm.GPU_UTILIZATION,
+    "power": dcgm.POWER,
+    "energy": dcgm.ENERGY,
+    "memory": dcgm.MEMORY_USED,
+}
+# Name of a metric → field and the factor from its unit to the base unit.
+_METRICS = {each.legacy.name: (field, 1 / each.legacy_factor) for field, each in _FIELDS.items()} | {
+    each.current.name: (field, 1.0) for field, each in _FIELDS.items() if each.current.name != each.legacy.name
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """The values of one GPU in base units, by field."""
+
+    time_ns: int
+    name: str
+    values: dict[str, float]
+
+
+def gpu_samples(series: Sequence[MetricSeries], time_ns: int) -> dict[str, GpuSample]:
+    """Return a sample for each GPU, by UUID. Parts of a GPU (MIG) do not count."""
+    samples: dict[str, GpuSample] = {}
+    for each in series:
+        if each.name in _METRICS and not each.labels.get("GPU_I_ID"):
+            field, factor = _METRICS[each.name]
+            uuid = each.labels.get("UUID", each.labels.get("gpu", ""))
+            name = f"GPU {each.labels.get('gpu', '?')} {each.labels.get('modelName', '')}".strip()
+            sample = samples.setdefault(uuid, GpuSample(time_ns, name, {}))
+            sample.values[field] = each.value * factor
+    return samples
+
+
+def gpu_figures(uuid: str, samples: Sequence[GpuSample]) -> GpuFigures:
+    """Return the figures of one GPU over a window. There must be a sample."""
+
+    def values(field: str) -> list[float]:
+        return [sample.values[field] for sample in samples if field in sample.values]
+
+    utilization, power, energy, memory = (values(field) for field in ("utilization", "power", "energy", "memory"))
+    return GpuFigures(
+        samples[0].name,
+        uuid,
+        sum(utilization) / len(utilization) if utilization else None,
+        sum(power) / len(power) if power else None,
+        energy[-1] - energy[0] if len(energy) > 1 else None,
+        int(max(memory)) if memory else None,
+    )
+
+
+class GpuMetrics(ServerObserver):
+    """Scrapes an exporter of GPUs."""
+
+    def __init__(self, settings: ScrapeSettings) -> None:
+        """Assign."""
+        self._settings = settings
+        self._samples: list[dict[str, GpuSample]] = []
+        self._failure = ""
+
+    def sample(self) -> None:
+        """Scrape. A failure is kept for the notes."""
+        try:
+            samples = gpu_samples(list(parse_exposition(scrape(self._settings))), monotonic_ns())
+        except OSError as error:
+            self._failure = f"{self._settings.url}: {error.strerror or error}"
+            return
+        if samples:
+            self._samples.append(samples)
+        else:
+            self._failure = f"{self._settings.url} has no metrics under DCGM's names"
+
+    def observed(self, start_ns: int, end_ns: int) -> Observed:
+        """Return the figures of each GPU."""
+        by_gpu: dict[str, list[GpuSample]] = {}
+        for samples in self._samples:
+            for uuid, sample in samples.items():
+                if start_ns <= sample.time_ns <= end_ns:
+                    by_gpu.setdefault(uuid, []).append(sample)
+        notes = () if by_gpu else (Note("no-gpu-metrics", "warning", f"no metrics of GPUs: {self._failure}"),)
+        return Observed(gpus=tuple(gpu_figures(uuid, each) for uuid, each in sorted(by_gpu.items())), notes=notes)
+
+    def gauges(self) -> Gauges:
+        """Return utilisation and power over all GPUs."""
+        if not self._samples:
+            return Gauges()
+        latest = self._samples[-1].values()
+        utilization = [each.values["utilization"] for each in latest if "utilization" in each.values]
+        power = [each.values["power"] for each in latest if "power" in each.values]
+        values = {"GPU": sum(utilization) / len(utilization)} if utilization else {}
+        return Gauges(values | ({"GPU power": sum(power)} if power else {}))

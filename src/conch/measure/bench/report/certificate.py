@@ -1,0 +1,101 @@
+"""The document of a benchmark run. Its JSON is these classes, field by field; see `certificate_file`."""
+
+from dataclasses import dataclass, field
+
+from conch.measure.bench.environment import Environment
+from conch.measure.bench.measurement import Effect, Level, Measurement, Note
+
+_MAX_NOTES = 3  # beside the verdict
+SCHEMA_VERSION = 2
+"""Raised with every change of a class of the document. Older documents stay readable, newer ones are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertifiedTarget:
+    """What was measured. Unknown is ""."""
+
+    url: str  # without credentials and query
+    protocol: str  # as of --protocol
+    model: str = ""
+    model_version: str = ""
+    server_name: str = ""
+    server_version: str = ""
+    config_digest: str = ""  # of the model's configuration as the server reports it
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """Where more load stops to give more throughput."""
+
+    reached: bool
+    level: str  # label of the lowest level with nearly the highest throughput
+    throughput: float  # at that level, in `unit`
+    unit: str  # "req/s" or "output tok/s"
+    knee: float | None = None
+    """Estimated concurrency from which requests wait for each other: highest throughput × latency without load."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AbComparison:
+    """The result of measuring two targets in turn."""
+
+    baseline: CertifiedTarget  # A; B is the certificate's own target
+    measurements: tuple[Measurement, ...]  # of A
+    effects: tuple[Effect, ...]
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """One run of `conch bench`."""
+
+    created_at: str  # UTC, ISO 8601
+    tool_version: str
+    command: tuple[str, ...]  # without secrets, see `public_command`
+    target: CertifiedTarget
+    environment: Environment
+    measurements: tuple[Measurement, ...]
+    settings: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    saturation: Saturation | None = None
+    ab: AbComparison | None = None
+    notes: tuple[Note, ...] = ()  # on the run as a whole; those on a level are with its measurement
+    verdict: str = ""  # in words
+    schema_version: int = SCHEMA_VERSION
+
+
+def all_notes(certificate: Certificate) -> tuple[Note, ...]:
+    """Return the notes of the run and of its levels, each kind once, the most severe first."""
+    notes = list(dict.fromkeys(certificate.notes))
+    of_levels: dict[tuple[str, str], list[tuple[str, Note]]] = {}
+    for measurement in certificate.measurements:
+        for note in measurement.notes:
+            of_levels.setdefault((note.code, note.severity), []).append((_name_of(measurement.level), note))
+    several = len(certificate.measurements) > 1
+    for found in of_levels.values():
+        (label, first), others = found[0], [label for label, _ in found[1:]]
+        also = f" (also at {', '.join(dict.fromkeys(others))})" if others else ""
+        notes.append(Note(first.code, first.severity, f"{label}: {first.message}{also}" if several else first.message))
+    severities = ("invalid", "warning", "info")
+    return tuple(sorted(notes, key=lambda note: severities.index(note.severity) if note.severity in severities else 3))
+
+
+def _name_of(level: Level) -> str:
+    return f"concurrency {level.label}" if level.kind == "concurrency" else level.label
+
+
+def verdict_lines(certificate: Certificate) -> list[str]:
+    """Return the verdict in words: of the run, of the comparison, of its worst notes, of the load."""
+    notes = all_notes(certificate)
+    invalid = [note.message for note in notes if note.severity == "invalid"]
+    warnings = [note.message for note in notes if note.severity == "warning"]
+    verdict = certificate.verdict or _verdict(len(invalid), len(warnings))
+    lines = [verdict, certificate.ab.verdict if certificate.ab else "", *[*invalid, *warnings][:_MAX_NOTES]]
+    lines.append(certificate.saturation.message if certificate.saturation else "")
+    return [line[0].upper() + line[1:] for line in dict.fromkeys(filter(None, lines))]
+
+
+def _verdict(invalid: int, warnings: int) -> str:
+    if invalid:
+        return "Not comparable: do not use these figures."
+    return "Usable with care: see the notes." if warnings else "Comparable: no note questions these figures."

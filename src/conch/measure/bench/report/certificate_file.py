@@ -1,0 +1,175 @@
+"""Certificates as JSON: written atomically, read strictly."""
+
+import base64
+import math
+import os
+import re
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, cast, get_args, get_origin, get_type_hints
+
+import orjson
+
+from conch.base.errors import InvalidRequest
+from conch.measure.bench.report.certificate import SCHEMA_VERSION, Certificate
+
+FORMAT = "conch-benchmark"
+# Where an HTML certificate has its JSON.
+_EMBEDDED = re.compile(
+    rb'<script type="application/json" id="certificate"( data-encoding="gzip")?>([^<]*)</script>', re.DOTALL
+)
+_MAX_BYTES = 256 << 20
+
+
+def write_json(certificate: Certificate, path: Path) -> None:
+    """Write a certificate atomically. Raises OSError; what was at the path stays then."""
+    write_atomically(path, to_json(certificate))
+
+
+def to_json(certificate: Certificate, *, indent: bool = True) -> bytes:
+    """Return a certificate as JSON. Numbers that are not finite become null."""
+    document = {"format": FORMAT, **{each.name: getattr(certificate, each.name) for each in fields(certificate)}}
+    form = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if indent else 0
+    return orjson.dumps(document, option=form | orjson.OPT_SERIALIZE_NUMPY)
+
+
+def read_certificate(path: Path) -> Certificate:
+    """Read a certificate from a JSON file, or from an HTML file that holds it. Raises InvalidRequest."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise InvalidRequest(f"'{path}' is larger than {_MAX_BYTES >> 20} MiB: not a certificate of conch bench")
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"cannot read '{path}': {error.strerror or error}") from None
+    try:
+        return from_json(embedded_json(content) if content.lstrip()[:1] == b"<" else content)
+    except ValueError as error:
+        raise InvalidRequest(f"'{path}' is not a certificate of conch bench: {error}") from None
+
+
+def embedded_json(page: bytes) -> bytes:
+    """Return the JSON within an HTML certificate. Raises ValueError without one."""
+    found = _EMBEDDED.search(page)
+    if not found:
+        raise ValueError("the page has no embedded certificate")
+    if not found[1]:
+        return found[2]
+    try:
+        content = zlib.decompressobj(wbits=31).decompress(base64.b64decode(found[2]), _MAX_BYTES)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"its embedded certificate is damaged: {error}") from None
+    return content
+
+
+def from_json(content: bytes) -> Certificate:
+    """Decode a certificate. Raises ValueError with the place of the first problem."""
+    try:
+        document = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"invalid JSON: {error}") from None
+    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
+        raise ValueError(f'it must be an object with "format": "{FORMAT}"')
+    version = document.get("schema_version")
+    if type(version) is not int or version < 1:
+        raise ValueError(f"schema_version must be an integer from 1 to {SCHEMA_VERSION}, not {version!r}")
+    if version > SCHEMA_VERSION:
+        raise ValueError(
+            f"schema_version {version} is newer than {SCHEMA_VERSION}, the newest that this version of Conch reads;"
+            " update Conch"
+        )
+    return cast("Certificate", _decode(Certificate, document, ""))
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file as a whole. Raises OSError; the file is unchanged then, and nothing remains beside it."""
+    if path.exists() and not path.is_file():  # /dev/stdout, a FIFO
+        path.write_bytes(content)
+        return
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    found = re.search(r"^Umask:\s*(\d+)", status, re.MULTILINE)
+    return int(found[1], 8) if found else 0o022
+
+
+def _decode(kind: Any, value: object, place: str) -> Any:
+    """Return a JSON value as an instance of a type annotation. Raises ValueError."""
+    origin = get_origin(kind)
+    if is_dataclass(kind):
+        return _decode_object(kind, value, place)
+    if origin is tuple:
+        return _decode_tuple(get_args(kind), value, place)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise _mismatch(place, "an object", value)
+        return {key: _decode(get_args(kind)[1], each, f"{place}.{key}") for key, each in value.items()}
+    if origin is UnionType:
+        return _decode_union(get_args(kind), value, place)
+    if kind is float:
+        if value is None:
+            return math.nan
+        if type(value) in (int, float):
+            return float(cast("float", value))
+        raise _mismatch(place, "a number", value)
+    if type(value) is not kind:
+        raise _mismatch(place, {int: "an integer", str: "a string", bool: "true or false"}[kind], value)
+    return value
+
+
+def _decode_object(kind: Any, value: object, place: str) -> Any:
+    if not isinstance(value, dict):
+        raise _mismatch(place, "an object", value)
+    types, required = _fields(kind)
+    if unknown := sorted(value.keys() - types.keys()):
+        raise ValueError(f"{_named(place)} has the unknown field '{unknown[0]}'")
+    if missing := sorted(required - value.keys()):
+        raise ValueError(f"{_named(place)} lacks the field '{missing[0]}'")
+    return kind(**{name: _decode(types[name], each, f"{place}.{name}") for name, each in value.items()})
+
+
+def _decode_tuple(kinds: tuple[Any, ...], value: object, place: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise _mismatch(place, "an array", value)
+    if kinds[-1] is not Ellipsis and len(kinds) != len(value):
+        raise ValueError(f"{_named(place)} must have {len(kinds)} elements, not {len(value)}")
+    each_kind: Callable[[int], Any] = lambda n: kinds[0] if kinds[-1] is Ellipsis else kinds[n]  # noqa: E731
+    return tuple(_decode(each_kind(n), each, f"{place}[{n}]") for n, each in enumerate(value))
+
+
+def _decode_union(kinds: tuple[Any, ...], value: object, place: str) -> Any:
+    if value is None and NoneType in kinds:
+        return None
+    exact = [kind for kind in kinds if type(value) is kind]
+    others = [kind for kind in kinds if kind is not NoneType]
+    return _decode(exact[0] if exact else others[0], value, place)
+
+
+@cache
+def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return types by name, and the names of the fields without a default."""
+    required = (each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING)
+    return get_type_hints(kind), frozenset(required)
+
+
+def _named(place: str) -> str:
+    return place.lstrip(".") or "the document"
+
+
+def _mismatch(place: str, expected: str, value: object) -> ValueError:
+    shown = orjson.dumps(value).decode()
+    return ValueError(f"{_named(place)} must be {expected}, not {shown[:40]}{'…' if len(shown) > 40 else ''}")

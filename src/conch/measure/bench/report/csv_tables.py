@@ -1,0 +1,100 @@
+"""CSV of two kinds: the columns of perf_analyzer's `-f`, and one line for each value."""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from conch.measure.bench.measurement import BATCH_SIZE, Estimate, Measurement
+from conch.measure.bench.report.certificate import Certificate
+from conch.measure.bench.report.certificate_file import write_atomically
+from conch.measure.bench.statistics.compared_quantities import QUANTITIES
+
+_SERVER_COLUMNS = {
+    "Server Queue": "queue_s",
+    "Server Compute Input": "compute_input_s",
+    "Server Compute Infer": "compute_infer_s",
+    "Server Compute Output": "compute_output_s",
+}
+_PERCENTILES = ("50", "90", "95", "99")
+_LONG_COLUMNS = ("load", "level", "quantity", "value", "low", "high")
+
+
+def write_csv(certificate: Certificate, path: Path) -> None:
+    """Write the columns of perf_analyzer, atomically. Raises OSError."""
+    write_atomically(path, perf_analyzer_csv(certificate).encode())
+
+
+def write_long_csv(certificate: Certificate, path: Path) -> None:
+    """Write one line for each value, atomically. Raises OSError."""
+    write_atomically(path, long_csv(certificate).encode())
+
+
+def perf_analyzer_csv(certificate: Certificate) -> str:
+    """Return the table that perf_analyzer 2.47 writes with `-f`: times are mean microseconds, percentiles of latency.
+
+    Inferences are requests times `--batch-size`. Rows are in the order of the levels; perf_analyzer sorts them by
+    throughput. Response Throughput is of models that answer with several responses.
+
+    The load generator does not time the writing and reading of sockets: Client Send and Client Recv are 0, and their
+    time is in Network+Server Send/Recv. Without the server's metrics the server's columns are left out, as there.
+    """
+    usable = [each for each in certificate.measurements if each.latency is not None]
+    has_server = bool(usable) and all(each.server and each.server.queue_s is not None for each in usable)
+    first = "Request Rate" if any(each.level.kind in ("rate", "curve") for each in usable) else "Concurrency"
+    has_responses = any(each.responses for each in usable)
+    percentiles = sorted({name for each in usable if each.latency for name in each.latency.percentiles}, key=float)
+    percentiles = [name for name in percentiles if name != "99.9"] or list(_PERCENTILES)
+    batch = int(certificate.settings.get(BATCH_SIZE) or 1)
+    server = ["Network+Server Send/Recv", *_SERVER_COLUMNS] if has_server else []
+    responses = ["Response Throughput"] if has_responses else []
+    head = [first, "Inferences/Second", *responses, "Client Send", *server, "Client Recv"]
+    rows = [
+        [
+            f"{each.level.value:g}",
+            f"{each.throughput.value * batch:g}",
+            *([f"{each.responses.rate.value:g}" if each.responses else "0"] if has_responses else []),
+            *_perf_analyzer_times(each, percentiles, has_server=has_server),
+        ]
+        for each in usable
+    ]
+    return _text([[*head, *(f"p{name} latency" for name in percentiles)], *rows])
+
+
+def long_csv(certificate: Certificate) -> str:
+    """Return level, quantity, value and interval in base units (seconds, per second), one line for each value."""
+    return _text([list(_LONG_COLUMNS), *(row for each in certificate.measurements for row in _long_rows(each))])
+
+
+def _perf_analyzer_times(measurement: Measurement, percentiles: list[str], *, has_server: bool) -> list[str]:
+    latency = measurement.latency
+    assert latency is not None
+    cells = ["0"]
+    if has_server:
+        times = [getattr(measurement.server, field) or 0.0 for field in _SERVER_COLUMNS.values()]
+        cells += [_us(max(latency.mean.value - sum(times), 0.0)), *map(_us, times)]
+    return [*cells, "0", *(_us(latency.percentiles[name].value) for name in percentiles)]
+
+
+def _long_rows(measurement: Measurement) -> Iterator[list[str]]:
+    level = [measurement.level.kind, measurement.level.label]
+    plain = {
+        "requests": measurement.requests,
+        "wall": measurement.window_s,
+        "max": measurement.latency.max if measurement.latency else None,
+        **{f"outcome_{name}": count for name, count in measurement.outcomes.items()},
+    }
+    values = {name: Estimate(value) for name, value in plain.items() if value is not None}
+    values |= {name: found for name, each in QUANTITIES.items() if (found := each.read(measurement)) is not None}
+    for name, each in values.items():
+        yield [*level, name, *("" if number is None else repr(number) for number in (each.value, each.low, each.high))]
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f}"
+
+
+def _text(rows: list[list[str]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()

@@ -1,0 +1,66 @@
+"""A certificate in GitHub's Markdown, for pull requests and summaries of jobs."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from conch.measure.bench.report.certificate import Certificate, all_notes
+from conch.measure.bench.report.certificate_file import write_atomically
+from conch.measure.bench.report.facts import effect_table, error_table, settings_table
+from conch.measure.bench.report.level_columns import asked_percentiles, level_table, remarks
+from conch.measure.bench.report.public_command import shell_line
+from conch.measure.bench.report.target_line import target_line
+
+_SPECIAL = re.compile(r"[\\`*_\[\]<>|&#~$@]")
+_BADGES = {"invalid": "❌", "warning": "⚠️"}
+
+
+def write_markdown(certificate: Certificate, path: Path) -> None:
+    """Write a certificate as Markdown, atomically. Raises OSError."""
+    write_atomically(path, to_markdown(certificate).encode())
+
+
+def to_markdown(certificate: Certificate) -> str:
+    """Return a certificate as Markdown."""
+    titles, rows = level_table(certificate.measurements, asked_percentiles(certificate.settings))
+    parts = [
+        f"### Benchmark of {markdown_text(certificate.target.model or certificate.target.url)}",
+        markdown_text(target_line(certificate.target)),
+        f"**{markdown_text(certificate.verdict)}**" if certificate.verdict else "",
+        markdown_table(titles, rows),
+        *(markdown_text(each) for each in remarks(certificate.measurements)),
+        markdown_text(certificate.saturation.message) if certificate.saturation else "",
+    ]
+    tables = [effect_table(certificate.ab.effects)] if certificate.ab else []
+    tables.append(error_table(certificate.measurements))
+    parts += [markdown_table(each.head, each.rows) for each in tables if each.rows]
+    notes = all_notes(certificate)
+    parts.append("\n".join(f"- {_BADGES.get(each.severity, 'ℹ️')} {markdown_text(each.message)}" for each in notes))
+    machine = certificate.environment
+    parts += [
+        f"<details><summary>How to reproduce</summary>\n\n{_code(shell_line(certificate.command))}\n",
+        markdown_table(("Setting", "Value"), settings_table(certificate).rows),
+        markdown_text(f"Client: {machine.cpu_model}, {machine.usable_cpus} CPUs, {machine.os}, Conch {machine.conch}"),
+        "</details>",
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose columns but the first are aligned to the right."""
+    lines = [titles, [":--", *["--:"] * (len(titles) - 1)]]
+    cells = [[markdown_text(cell) for cell in row] for row in rows]
+    return "\n".join(
+        f"| {' | '.join(row)} |" for row in (*([markdown_text(each) for each in lines[0]], lines[1]), *cells)
+    )
+
+
+def markdown_text(text: str) -> str:
+    """Return a text in one line in which nothing is markup, a mention or a reference."""
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)
+
+
+def _code(line: str) -> str:
+    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", line)), default=0))
+    return f"{fence}bash\n{line}\n{fence}"

@@ -1,0 +1,271 @@
+"""Find out what answers at a URL: its APIs, its models, its metrics. No state of the server is changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from conch.measure.bench.load_plan import Endpoint, Tls, Transport
+from conch.measure.bench.targets.address import LOCAL_GRPC, LOCAL_HTTP, Address, parse_address
+from conch.measure.bench.targets.choose_model import only_model, unknown_model
+from conch.measure.bench.targets.diagnosis import expects_tls, not_an_inference_server, not_http
+from conch.measure.bench.targets.find_metrics import find_metrics
+from conch.measure.bench.targets.http_probe import HttpProbe, NotHttp, speaks_tls
+from conch.measure.bench.targets.kserve_http import KServeHttp
+from conch.measure.bench.targets.openai_api import OpenAiApi
+from conch.measure.bench.targets.server_api import KeyNeeded, ListedModel, ServerApi, ServerIdentity, server_name
+from conch.measure.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetError, TargetModel
+
+_GRPC = (Protocol.GRPC, Protocol.GRPC_STREAM)
+_API_PATHS = ("/v1", "/v2", "/v3")
+
+
+def discover(
+    url: str | None = None,
+    *,
+    protocol: Protocol | None = None,
+    model: str | None = None,
+    version: str = "",
+    headers: Sequence[tuple[str, str]] = (),
+    tls: Tls | None = None,
+    metrics: bool = True,
+) -> BenchTarget:
+    """Return what answers at `url`, and the model to measure: the only one, or `model`.
+
+    Without a URL, Triton's default ports of this machine are tried. Without a protocol, a language model is measured
+    with the OpenAI API where the server has it, other models with KServe v2. With `metrics`, the server's metrics are
+    looked for. Raises TargetError, whose message says what answered instead.
+    """
+    named = tuple((name.lower(), value) for name, value in headers)
+    if url is not None:
+        return _Discovery(parse_address(url), protocol, named, tls, metrics=metrics).run(model, version)
+    places = [LOCAL_GRPC] if protocol in _GRPC else [LOCAL_HTTP, LOCAL_GRPC] if protocol is None else [LOCAL_HTTP]
+    for place in places:
+        found = _Discovery(parse_address(place), protocol, named, tls, metrics=metrics)
+        try:
+            return found.run(model, version)
+        except TargetError as error:
+            if "nothing listens" not in error.message:
+                raise
+    raise TargetError(f"no server listens at {' or '.join(places)}; start one, or give a URL before the model")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An API that the server has."""
+
+    api: ServerApi
+    identity: ServerIdentity
+    base_path: str
+
+
+def _named(v2: _Found | None, openai: _Found | None) -> _Found | None:
+    """Return who answers v2. Conch says that it is Triton, which has no OpenAI API on the same port."""
+    if v2 is None or openai is None or v2.identity.name != "triton":
+        return v2
+    return replace(v2, identity=replace(v2.identity, name="conch"))
+
+
+class _Discovery:
+    """The conversation with one server."""
+
+    def __init__(
+        self,
+        address: Address,
+        protocol: Protocol | None,
+        headers: tuple[tuple[str, str], ...],
+        tls: Tls | None,
+        *,
+        metrics: bool,
+    ) -> None:
+        self._address = address
+        self._protocol = protocol
+        self._headers = headers
+        self._tls = tls
+        self._metrics = metrics
+        self._root = address.path.removesuffix(next((p for p in _API_PATHS if address.path.endswith(p)), ""))
+        self._key_needed: KeyNeeded | None = None
+        self._notes: list[str] = []
+
+    def run(self, model: str | None, version: str) -> BenchTarget:
+        """Return the target. Raises TargetError."""
+        if self._address.wire == "grpc" or (self._address.wire is None and self._protocol in _GRPC):
+            return self._grpc(model, version)
+        endpoint = self._endpoint(Transport.HTTP1)
+        probe = HttpProbe(endpoint)
+        try:
+            return self._http(endpoint, probe, model, version)
+        except NotHttp as failure:
+            if self._grpc_answers():
+                if self._protocol is not None and self._protocol not in _GRPC:
+                    raise self._wrong_port("speaks gRPC", "8000", self._protocol) from None
+                return self._grpc(model, version)
+            raise not_http(probe, failure) from None
+        finally:
+            probe.close()
+
+    def _endpoint(self, transport: Transport) -> Endpoint:
+        return self._address.endpoint(transport, self._tls, self._headers)
+
+    def _wrong_port(self, speaks: str, usual: str, protocol: Protocol) -> TargetError:
+        return TargetError(
+            f"{self._address.place} {speaks}, which --protocol {protocol} does not use; its port is usually {usual}"
+        )
+
+    def _grpc_answers(self) -> bool:
+        from conch.measure.bench.targets.grpc_probe import speaks_http2  # HPACK is imported where it is needed: 30 ms
+
+        return speaks_http2(self._endpoint(Transport.GRPC))
+
+    # --- HTTP ---
+
+    def _http(self, endpoint: Endpoint, probe: HttpProbe, model: str | None, version: str) -> BenchTarget:
+        kserve = KServeHttp(probe, self._root)
+        openai = OpenAiApi(probe, self._address.path)
+        found_v2 = self._identify(kserve, self._root)
+        found_openai = self._identify(openai, "")
+        if found_openai is not None:
+            found_openai = replace(found_openai, base_path=openai.base_path)
+        if found_v2 is None and found_openai is None:
+            if self._key_needed is not None:
+                raise self._key_needed
+            raise not_an_inference_server(probe, probe.get(f"{self._root}/v2"))
+        if self._protocol in _GRPC:
+            raise self._wrong_port("speaks HTTP", "8001", self._protocol)
+        if model is None:
+            model = only_model(self._address.place, self._rows(found_v2, found_openai))
+        return self._http_target(endpoint, found_v2, found_openai, model, version)
+
+    def _identify(self, api: ServerApi, base_path: str) -> _Found | None:
+        try:
+            identity = api.identity()
+        except KeyNeeded as locked:
+            self._key_needed = locked
+            return None
+        return None if identity is None else _Found(api, identity, base_path)
+
+    def _rows(self, *apis: _Found | None) -> list[ListedModel] | None:
+        """Return the models of all APIs, or None if no API lists them."""
+        wanted = (Protocol.OPENAI,) if self._protocol is Protocol.OPENAI else ()
+        lists = [
+            found.api.models()
+            for found in apis
+            if found is not None and (not wanted or isinstance(found.api, OpenAiApi))
+        ]
+        known = [rows for rows in lists if rows is not None]
+        return [row for rows in known for row in rows] if known else None
+
+    def _http_target(
+        self, endpoint: Endpoint, v2: _Found | None, openai: _Found | None, name: str, version: str
+    ) -> BenchTarget:
+        by_openai = None if openai is None else openai.api.model(name, "")
+        by_v2 = None if v2 is None else v2.api.model(name, version)
+        if by_v2 is None and by_openai is None:
+            if self._key_needed is not None and self._protocol in (None, Protocol.OPENAI):
+                raise self._key_needed
+            raise unknown_model(self._address.place, name, version, self._rows(v2, openai))
+        protocols = self._protocols(by_v2, by_openai)
+        protocol = self._protocol or protocols[0]
+        if protocol not in protocols:
+            raise self._unavailable(protocol, protocols, name)
+        uses_openai = protocol is Protocol.OPENAI
+        found = openai if uses_openai else v2
+        chosen = by_openai if uses_openai else by_v2
+        assert found is not None
+        assert chosen is not None
+        if uses_openai and by_v2 is not None:
+            chosen = replace(by_v2, kind=chosen.kind, context_length=chosen.context_length)
+        return self._target(endpoint, found, chosen, protocol, protocols, _named(v2, openai) or found)
+
+    def _protocols(self, by_v2: TargetModel | None, by_openai: TargetModel | None) -> tuple[Protocol, ...]:
+        """Return the protocols over HTTP by which the model can be used, the best first."""
+        found: list[Protocol] = []
+        if by_openai is not None:
+            found.append(Protocol.OPENAI)
+        if by_v2 is not None:
+            generate = [Protocol.GENERATE] if by_v2.kind is ModelKind.LANGUAGE else []
+            tensors = [] if by_v2.decoupled else [Protocol.HTTP]
+            by_tensors = generate + tensors or [Protocol.GENERATE]
+            language = by_openai is not None and by_openai.kind is ModelKind.LANGUAGE
+            found = found + by_tensors if language or by_openai is None else by_tensors + found
+        return tuple(found)
+
+    def _unavailable(self, protocol: Protocol, protocols: Sequence[Protocol], name: str) -> TargetError:
+        if protocol is Protocol.OPENAI and self._key_needed is not None:
+            return self._key_needed
+        if protocol is Protocol.HTTP:
+            reason = "is decoupled: it may send several responses; use generate, or grpc-stream on the gRPC port"
+            return TargetError(f"model '{name}' {reason}" if Protocol.GENERATE in protocols else self._lacks(protocol))
+        if protocol is Protocol.GENERATE and Protocol.HTTP in protocols:
+            return TargetError(
+                f"model '{name}' has no input text_input, which --protocol generate sends; use {protocols[0]}"
+            )
+        return TargetError(f"{self._lacks(protocol)} for model '{name}'; it has {', '.join(protocols)}")
+
+    def _lacks(self, protocol: Protocol) -> str:
+        return f"{self._address.place} does not have --protocol {protocol}"
+
+    def _target(
+        self,
+        endpoint: Endpoint,
+        found: _Found,
+        model: TargetModel,
+        protocol: Protocol,
+        protocols: tuple[Protocol, ...],
+        named: _Found,
+    ) -> BenchTarget:
+        return BenchTarget(
+            url=self._address.url,
+            endpoint=endpoint,
+            protocol=protocol,
+            base_path=found.base_path,
+            server_name=named.identity.name or found.identity.name,
+            server_version=named.identity.version or found.identity.version,
+            model=model,
+            protocols=protocols,
+            metrics_url=find_metrics(endpoint, self._root) if self._metrics else None,
+            repository_index=isinstance(named.api, KServeHttp) and named.api.repository_index,
+            notes=tuple(self._notes),
+        )
+
+    # --- gRPC ---
+
+    def _grpc(self, model: str | None, version: str) -> BenchTarget:
+        from conch.measure.bench.targets.grpc_probe import GrpcProbe, NotHttp2
+        from conch.measure.bench.targets.kserve_grpc import KServeGrpc
+
+        endpoint = self._endpoint(Transport.GRPC)
+        api = KServeGrpc(GrpcProbe(endpoint))
+        try:
+            identity = api.identity()
+        except NotHttp2 as failure:
+            raise self._not_grpc(failure) from None
+        if identity is None:
+            raise TargetError(f"{self._address.place} is a gRPC server without KServe's inference service")
+        identity = replace(identity, name=server_name(identity.name, identity.version))
+        rows = api.models()
+        name = model or only_model(self._address.place, rows)
+        found = api.model(name, version)
+        if found is None:
+            raise unknown_model(self._address.place, name, version, rows)
+        protocol = self._protocol or (Protocol.GRPC_STREAM if found.decoupled else Protocol.GRPC)
+        if protocol is Protocol.GRPC and found.decoupled:
+            raise TargetError(f"model '{name}' is decoupled: it may send several responses; use grpc-stream")
+        if protocol not in _GRPC:
+            raise self._wrong_port("speaks gRPC", "8000", protocol)
+        protocols = (Protocol.GRPC_STREAM,) if found.decoupled else _GRPC
+        return self._target(endpoint, _Found(api, identity, ""), found, protocol, protocols, _Found(api, identity, ""))
+
+    def _not_grpc(self, failure: TargetError) -> TargetError:
+        """Return the error for a port without gRPC: it expects TLS, or speaks HTTP/1.1, or something else."""
+        endpoint = self._endpoint(Transport.HTTP1)
+        if endpoint.tls is None and speaks_tls(endpoint):
+            return expects_tls(self._address.place)
+        probe = HttpProbe(endpoint)
+        try:
+            answer = probe.get(f"{self._root}/v2")
+        except TargetError:
+            return failure
+        finally:
+            probe.close()
+        if isinstance(answer.json, dict):
+            return TargetError(f"{self._address.place} speaks HTTP/1.1; use http://, or the gRPC port, usually 8001")
+        return not_an_inference_server(probe, answer)

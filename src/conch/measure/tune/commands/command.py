@@ -1,0 +1,86 @@
+"""`conch tune`: find the configuration of a model on a running server that serves best, by measuring."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from conch.base.errors import ConchError
+from conch.measure.tune.commands.access import say, server_access, state_directory
+from conch.measure.tune.commands.flags import tune_parser
+from conch.measure.tune.commands.run_settings import run_settings
+from conch.measure.tune.knobs import KnobError
+from conch.measure.tune.repository_client import RepositoryClient, ServerRefusal, ServerUnreachable
+from conch.measure.tune.session import TuningInProgress
+from conch.measure.tune.state.folder import StateFolder
+from conch.measure.tune.time_budget import BudgetTooShort
+
+_FAILURE, _INTERRUPTED = 1, 130
+
+
+def tune(arguments: Sequence[str]) -> int:
+    """Tune a model, or restore, or roll back. Returns the exit status."""
+    parser = tune_parser()
+    given = parser.parse_args(arguments)
+    from conch.measure.tune.commands.run import run
+
+    try:
+        if given.restore:
+            return _restore(given)
+        if given.repository is not None and not given.repository.is_dir():
+            parser.error(f"--repository: '{given.repository}' is not a folder; expected the server's model repository")
+        runs = run_settings(parser, given)
+        if given.rollback:
+            return _roll_back(given, runs[0].model)
+        statuses = [run(given, settings) for settings in runs]
+        return max(statuses)
+    except (BudgetTooShort, KnobError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except (ConchError, ServerRefusal, ServerUnreachable, TuningInProgress, RuntimeError, ValueError, OSError) as error:
+        print(f"conch tune: {error}", file=sys.stderr)
+        return _FAILURE
+
+
+def _restore(given: Namespace) -> int:
+    """Restore all models that killed runs have left, or those of one model and URL."""
+    from conch.measure.tune.state.saved_state import restore, saved_state
+
+    directory = state_directory(given)
+    failures: list[str] = []
+    found = 0
+    for path in sorted(directory.glob("*/restore.json")):
+        folder = StateFolder(path.parent)
+        saved = saved_state(folder)
+        if saved is None or (given.model is not None and saved.model != given.model):
+            continue
+        found += 1
+        if not folder.lock():
+            failures.append(f"model '{saved.model}': process {saved.pid} works on it")
+            continue
+        access = saved.access if given.url is None else server_access(given)
+        try:
+            failures += restore(RepositoryClient(access), folder, saved, say)
+        except (ServerUnreachable, OSError) as error:
+            failures.append(f"model '{saved.model}': {error}")
+        finally:
+            folder.unlock()
+    for failure in failures:
+        say(failure)
+    if not found:
+        say(f"nothing to restore in {directory}")
+    return _FAILURE if failures else 0
+
+
+def _roll_back(given: Namespace, model: str) -> int:
+    from conch.measure.tune.state.applied import read_applied, roll_back
+
+    access = server_access(given)
+    folder = StateFolder.of(state_directory(given), access.url, model)
+    change = read_applied(folder)
+    if change is None:
+        say(f"nothing was applied to model '{model}' of {access.url}")
+        return _FAILURE
+    for line in roll_back(RepositoryClient(access), folder, change):
+        say(line)
+    return 0

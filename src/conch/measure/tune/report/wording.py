@@ -1,0 +1,84 @@
+"""Sentences and cells that terminal and page share."""
+
+from collections.abc import Mapping
+
+from conch.measure.tune.knobs import LOAD
+from conch.measure.tune.objective import METRICS, shown
+from conch.measure.tune.outcome import KnobEffect, TuneOutcome
+from conch.measure.tune.space import Value
+from conch.measure.tune.trials.comparison import Gain
+
+CURRENT = "current"
+_MAX_SPREAD = 4  # of the bounds of an interval that is printed: beyond it, two rounds differ more than configurations
+COLUMNS = ("throughput", "p50", "p99", "goodput", "output_tokens", "ttft_p99", "cpu_memory", "gpu_memory")
+
+
+def settings_text(settings: Mapping[str, Value], current: Mapping[str, Value] | None = None) -> str:
+    """Return what differs from the current configuration in one line, without the load."""
+    known = current or {}
+    own = {
+        name: value
+        for name, value in settings.items()
+        if name not in (LOAD, "round") and (name not in known or known[name] != value)
+    }
+    return " ".join(f"{name}={value_text(value)}" for name, value in own.items()) or "as configured"
+
+
+def value_text(value: Value) -> str:
+    """Return a value as --knob takes it."""
+    if isinstance(value, tuple):
+        return "+".join(map(str, value)) or "off"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def gain_text(gain: Gain) -> str:
+    """Return a gain with its interval, if the rounds suffice for one: +23.1 % (+19.2 … +27.3)."""
+    if not gain.ratio:
+        return "not comparable"
+    if _is_vague(gain):
+        return f"{(gain.ratio - 1) * 100:+.1f} % (too few rounds)"
+    assert gain.low is not None
+    assert gain.high is not None
+    return f"{(gain.ratio - 1) * 100:+.1f} % ({(gain.low - 1) * 100:+.1f} … {(gain.high - 1) * 100:+.1f})"
+
+
+def _is_vague(gain: Gain) -> bool:
+    """Return whether the rounds say nothing of a gain: without an interval, or with bounds that are far apart."""
+    return gain.low is None or gain.high is None or gain.high > _MAX_SPREAD * gain.low
+
+
+def verdict(outcome: TuneOutcome) -> str:
+    """Return the result in one sentence."""
+    if outcome.winner is not None:
+        gain = next(each for each in outcome.gains if each.name == outcome.winner)
+        finalist = outcome.finalist(outcome.winner)
+        assert finalist is not None
+        changes = settings_text(finalist.settings, outcome.current)
+        if changes == "as configured":
+            return f"the current configuration serves best at another load: {gain_text(gain)}"
+        return f"{changes} is better than the current configuration by {gain_text(gain)}"
+    if outcome.ended == "interrupted" or not outcome.finalists:
+        return f"no verdict: the run ended early ({outcome.ended or 'too few trials'})"
+    current = outcome.finalist(CURRENT)
+    if current is not None and not current.feasible and not any(gain.feasible for gain in outcome.gains):
+        return "no configuration that was measured meets the constraints"
+    if any(gain.feasible and gain.ratio > 1 and _is_vague(gain) for gain in outcome.gains):
+        return "no configuration is shown to be better than the current one: too few rounds, --rounds sets more"
+    return "no configuration is shown to be better than the current one"
+
+
+def metric_columns(outcome: TuneOutcome) -> list[str]:
+    """Return the figures to print: those that the finalists have."""
+    return [name for name in COLUMNS if any(name in each.figures for each in outcome.finalists)]
+
+
+def effect_texts(effect: KnobEffect) -> dict[str, str]:
+    """Return the changes of an effect by figure: +20 %."""
+    return {name: f"{(ratio - 1) * 100:+.0f} %" for name, ratio in effect.ratios.items()}
+
+
+def figure_text(name: str, value: float | None) -> str:
+    """Return a figure with its unit, "" if it is unknown."""
+    return "" if value is None else shown(name, value) if name in METRICS else f"{value:g}"

@@ -1,0 +1,1 @@
+"""What runs beside servers: monitoring, alerts, deployment, scaling, exporters, tunnels."""

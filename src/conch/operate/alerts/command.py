@@ -1,0 +1,114 @@
+"""`conch alerts`: receive webhooks of Alertmanager and deliver them to chat services."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conch.base.command_line.command_parser import CommandParser
+
+if TYPE_CHECKING:
+    from conch.operate.alerts.configuration import ReceiverConfig
+
+_FAILURE, _USAGE_ERROR = 1, 2
+_DEFAULT_PORT = 9096
+_MISSING = "conch alerts needs PyYAML and urllib3; install them with: pip install 'conch-server[monitoring]'"
+
+
+def alerts(arguments: Sequence[str]) -> int:
+    """Run a sub-command; return the exit status: 0, 1 after a failure, 2 for an invalid configuration."""
+    given = _parser().parse_args(arguments)
+    from conch.base.errors import ConfigError
+
+    try:
+        from conch.operate.alerts.read_configuration import read_configuration
+    except ModuleNotFoundError:
+        print(_MISSING, file=sys.stderr)
+        return _FAILURE
+    try:
+        config = read_configuration(given.config)
+        if given.command == "receive":
+            return _receive(config, given)
+        if given.command == "test":
+            return _test(config, given)
+        return _config(config, given)
+    except ConfigError as error:
+        for line in str(error).splitlines():
+            print(f"conch alerts {given.command}: {line}", file=sys.stderr)
+    return _USAGE_ERROR
+
+
+def _receive(config: "ReceiverConfig", given: Namespace) -> int:
+    from conch.operate.alerts.run import ReceiverOptions, run_receiver
+
+    try:
+        run_receiver(config, ReceiverOptions(given.queue, given.address, given.port, given.log_format))
+    except OSError as error:
+        place, reason = f"{given.address}:{given.port}", error.strerror or str(error)
+        print(f"conch alerts receive: cannot listen on {place}: {reason}; --port chooses another", file=sys.stderr)
+        return _FAILURE
+    return 0
+
+
+def _test(config: "ReceiverConfig", given: Namespace) -> int:
+    from conch.operate.alerts.attempt import attempt
+    from conch.operate.alerts.http_post import HttpPoster
+    from conch.operate.alerts.notification import sample_alert
+    from conch.operate.alerts.services.service import Verdict
+
+    names = given.target or list(config.targets)
+    failed = False
+    for name in names:
+        target = config.targets.get(name)
+        if target is None:
+            print(f"conch alerts test: unknown target '{name}'; known are {', '.join(config.targets)}", file=sys.stderr)
+            return _USAGE_ERROR
+        outcome = attempt(target, [sample_alert()], HttpPoster(target.ca_file))
+        if outcome.verdict is Verdict.DELIVERED:
+            print(f"{name}: {target.service.name} accepted the test message")
+        else:
+            failed = True
+            print(f"{name}: {outcome.verdict.value}: {outcome.reason}", file=sys.stderr)
+    return _FAILURE if failed else 0
+
+
+def _config(config: "ReceiverConfig", given: Namespace) -> int:
+    from conch.operate.alerts.alertmanager_snippet import alertmanager_snippet
+
+    print(alertmanager_snippet(config, given.url), end="")
+    return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "conch alerts", description="Deliver alerts of Alertmanager to DingTalk, Feishu, WeCom, Slack and other URLs."
+    )
+    commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
+    receiving = commands.add_parser("receive", help="receive webhooks and deliver them", description=_RECEIVE)
+    testing = commands.add_parser("test", help="send a test message to targets", description=_TEST)
+    showing = commands.add_parser(
+        "config", help="print the receiver for alertmanager.yml", description="Print the receiver for alertmanager.yml."
+    )
+    for command in (receiving, testing, showing):
+        command.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration in YAML")
+    receiving.add_argument(
+        "--queue", type=Path, default=Path("alerts-queue"), metavar="DIR", help="folder of the queue (%(default)s)"
+    )
+    receiving.add_argument("--address", default="127.0.0.1", help="address to listen on (%(default)s)")
+    receiving.add_argument("--port", type=int, default=_DEFAULT_PORT, help="port; 0 for any (%(default)s)")
+    receiving.add_argument(
+        "--log-format", choices=("default", "ISO8601", "json"), default="default", help="form of log lines"
+    )
+    testing.add_argument("--target", action="append", metavar="NAME", help="only this target; repeatable")
+    showing.add_argument(
+        "--url", default=f"http://127.0.0.1:{_DEFAULT_PORT}/", help="where Alertmanager reaches the receiver"
+    )
+    return parser
+
+
+_RECEIVE = (
+    "Accept webhooks of Alertmanager (POST /), store their alerts in a queue on disk, and deliver them to the targets "
+    "of the configuration, with retries. Serves /metrics and /-/healthy."
+)
+_TEST = "Send a test message to each target, without the queue, and print whether it was accepted."

@@ -1,0 +1,1 @@
+"""`conch gpu-exporter`: metrics of accelerators over HTTP."""

@@ -1,0 +1,296 @@
+"""`conch fleet`: replicas as local processes behind a real proxy and a real Prometheus, scaled by a shipped HPA."""
+
+import asyncio
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import TYPE_CHECKING
+
+from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.numbers import count, port_or_any
+from conch.base.command_line.text_files import read_text
+from conch.base.errors import ConchError, ConfigError, Unavailable
+
+if TYPE_CHECKING:
+    from conch.operate.deployment.kubernetes.release import Release
+    from conch.operate.fleet.commands.view import FleetView
+    from conch.operate.fleet.fleet import Fleet, FleetSettings
+    from conch.operate.fleet.load.profile import LoadProfile
+    from conch.operate.fleet.policies.read_policy import FleetPolicy
+
+_FAILURE = 1
+_INTERRUPTED = 130
+_POLL_S = 0.2
+_DEMO_SPEED = 6.0
+_DEMO_LOAD = "15s:1,60s:10,15s:1"
+_NOTE = (
+    "conch fleet shows and tests scaling policies on one machine. It is not a deployment: replicas share the machine's "
+    "processors, and its autoscaler replaces Kubernetes' for the demonstration only."
+)
+
+
+def fleet(arguments: Sequence[str]) -> int:
+    """Run a fleet, or the demonstration. Returns the exit status."""
+    own, serve_flags = _split(arguments)
+    parser = _parser()
+    given = parser.parse_args(own)
+    try:
+        if find_spec("yaml") is None or find_spec("promql_parser") is None or find_spec("msgspec") is None:
+            raise ConfigError("packages are missing: pip install 'conch-server[deploy]'")
+        if given.load and find_spec("grpc" if given.client == "grpc" else "geventhttpclient") is None:
+            raise ConfigError(f"the official client is missing: pip install 'tritonclient[{given.client}]'")
+        with TemporaryDirectory(prefix="conch-fleet-") as folder:
+            return asyncio.run(_run(given, serve_flags, Path(folder)))
+    except ConchError as error:
+        print(f"conch fleet: {error}", file=sys.stderr)
+        return _FAILURE
+    except KeyboardInterrupt:  # before stop_signals handles it: nothing runs yet
+        return _INTERRUPTED
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after `--`."""
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+async def _run(given: Namespace, serve_flags: Sequence[str], folder: Path) -> int:
+    from conch.base.stop_signals import stop_signals
+    from conch.operate.fleet.commands.view import fleet_view
+    from conch.operate.fleet.fleet import Fleet
+    from conch.operate.fleet.load.profile import parse_profile
+
+    stopping = stop_signals()
+    profile = parse_profile(given.load) if given.load else None
+    settings, policy_text = _settings(given, serve_flags, folder)
+    model = _model(given, settings) if profile is not None else ""
+    view = fleet_view()
+    running = Fleet(settings, view.event)
+    print(_NOTE)
+    print(_timing_line(given.speed), flush=True)
+    working = asyncio.ensure_future(_work(given, running, profile, model))
+    refreshing = asyncio.ensure_future(_refresh(running, view))
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    except (OSError, Unavailable) as error:
+        raise Unavailable(f"{error}; logs: {_kept_logs(given, folder)}") from None
+    finally:
+        for task in (working, refreshing, stopped):
+            task.cancel()
+        await asyncio.gather(working, refreshing, stopped, return_exceptions=True)
+        view.close()
+        await running.stop()
+    return _report(given, running, policy_text, complete=not stopping.is_set())
+
+
+async def _work(given: Namespace, running: "Fleet", profile: "LoadProfile | None", model: str) -> None:
+    await running.start()
+    print(
+        f"proxy: HTTP {running.address['http']}, gRPC {running.address['grpc']}; Prometheus: {running.prometheus.url}"
+    )
+    print(f"custom metrics and state: {running.api.url}; logs: {running.settings.folder}", flush=True)
+    if profile is not None:
+        await running.run_load(profile, given.client, model)
+    if given.command == "demo":
+        await running.settle()
+        await asyncio.sleep(1.0)  # a last sample
+        await running.stop_load()
+        return
+    await running.run()
+
+
+async def _refresh(running: "Fleet", view: "FleetView") -> None:
+    while True:
+        view.refresh(running)
+        await asyncio.sleep(_POLL_S)
+
+
+def _timing_line(speed: float) -> str:
+    if speed == 1:
+        return "time: all intervals are those of a cluster"
+    return (
+        f"time: compressed {speed:g}×: scrapes, rule windows, syncs and stabilization windows are {speed:g} times "
+        "shorter than in a cluster; replicas start and answer in real time"
+    )
+
+
+def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tuple[FleetSettings, str]":
+    """Return the settings and the text of the HorizontalPodAutoscaler. Raises ConchError."""
+    from conch.operate.deployment.kubernetes.release import Release
+    from conch.operate.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
+    from conch.operate.fleet.demo_model import write_demo_repository
+    from conch.operate.fleet.fleet import FleetPorts, FleetSettings
+    from conch.operate.fleet.metrics.custom_metrics import read_rules
+    from conch.operate.fleet.programs import find_programs
+    from conch.operate.fleet.replica import ReplicaSettings
+    from conch.operate.fleet.timing import Timing
+
+    policy_text = read_text(given.hpa) if given.hpa else _shipped_hpa(Release("conch"))
+    policy = _read_policy(policy_text, given.hpa)
+    release = Release(policy.release or "conch", policy.namespace)
+    repositories = given.model_repository or [write_demo_repository(folder / "models")]
+    if missing := [each for each in repositories if not each.is_dir()]:
+        raise ConfigError(f"--model-repository: '{missing[0]}' is not a folder")
+    settings = FleetSettings(
+        name=release.name,
+        namespace=release.namespace,
+        labels=release.selector,
+        folder=folder,
+        programs=find_programs(("prometheus", given.proxy)),
+        policy=policy,
+        adapter_rules=read_rules(adapter_rules()),
+        replica=ReplicaSettings([each.resolve() for each in repositories], serve_flags, given.exit_timeout_secs),
+        replicas=given.replicas,
+        proxy=given.proxy,
+        ports=FleetPorts(given.http_port, given.grpc_port, given.prometheus_port, given.api_port),
+        timing=Timing(given.speed),
+    )
+    return settings, policy_text
+
+
+def _shipped_hpa(release: "Release") -> str:
+    """Return the chart's object on the ratio alone: by utilization, one busy client would keep two replicas."""
+    from conch.base.yaml_documents import dump_documents
+    from conch.operate.deployment.kubernetes.scaling.horizontal_pod_autoscaler import horizontal_pod_autoscaler_object
+    from conch.operate.deployment.values.deployment import DeploymentValues
+    from conch.operate.deployment.values.scaling.autoscaling import AutoscalingValues, PodMetricValues
+
+    values = DeploymentValues(autoscaling=AutoscalingValues(metrics=(PodMetricValues(),)))
+    return dump_documents([horizontal_pod_autoscaler_object(values, release)])
+
+
+def _read_policy(text: str, path: Path | None) -> "FleetPolicy":
+    from conch.base.command_line.yaml_files import parse_yaml
+    from conch.operate.fleet.policies.read_policy import read_policy
+
+    documents = parse_yaml(text, path)
+    try:
+        return read_policy(documents)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _model(given: Namespace, settings: "FleetSettings") -> str:
+    """Return the model that the load is for. Raises ConfigError."""
+    from conch.operate.fleet.fleet import model_names
+
+    names = model_names(settings.replica.repositories)
+    if given.model:
+        if given.model not in names:
+            raise ConfigError(f"--model: no model '{given.model}' in the repository; it has {', '.join(names)}")
+        return str(given.model)
+    if len(names) != 1:
+        raise ConfigError(f"--model is missing: the repository has {', '.join(names) or 'no models'}")
+    return names[0]
+
+
+def _kept_logs(given: Namespace, folder: Path) -> Path:
+    """Copy the logs to the output folder, else to a temporary one, and return it."""
+    logs = Path(given.output or mkdtemp(prefix="conch-fleet-")) / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    for each in folder.glob("*.log"):
+        (logs / each.name).write_bytes(each.read_bytes())
+    return logs
+
+
+def _report(given: Namespace, running: "Fleet", policy_text: str, *, complete: bool) -> int:
+    """Write the report; print the verdict of a complete demonstration. Returns the exit status."""
+    from conch.operate.fleet.report.files import document, to_json, to_page
+    from conch.operate.fleet.report.plot import fleet_panels, to_svg
+    from conch.operate.fleet.report.verdict import judge
+
+    load, journal, policy = running.load, running.journal, running.settings.policy
+    verdict = None
+    if load is not None and complete:
+        limits = (policy.min_replicas, policy.hpa.max_replicas)
+        verdict = judge(journal.samples, limits, sent=load.sent, lost=load.lost, errors=load.errors)
+    if given.output is None or not journal.samples:
+        return 0
+    given.output.mkdir(parents=True, exist_ok=True)
+    metric = policy.hpa.metrics[0]
+    svg = to_svg([each.at_s for each in journal.samples], fleet_panels(journal.samples, metric.name, metric.target))
+    settings = {"speed": given.speed, "proxy": given.proxy, "client": given.client, "load": given.load}
+    report = document(settings, journal, verdict)
+    lines = verdict.lines() if verdict else []
+    title = f"Fleet of {running.settings.name}"
+    page = to_page(title, f"{_NOTE} {_timing_line(given.speed)}.", report, journal, lines, svg)
+    files = {"fleet.svg": svg, "fleet.json": to_json(report), "fleet.html": page, "policy.yaml": policy_text}
+    for name, text in files.items():
+        (given.output / name).write_text(text)
+    _kept_logs(given, running.settings.folder)
+    for line in lines:
+        print(line)
+    print(f"plot: {given.output / 'fleet.svg'}, report: {given.output / 'fleet.html'}")
+    if verdict is not None:
+        print("passed: the replicas followed the load, and no request was lost" if verdict.passed else "failed")
+    return 0 if verdict is None or verdict.passed or given.command != "demo" else _FAILURE
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("conch fleet", description=_NOTE, epilog="Flags after -- are those of conch serve.")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="command", required=True)
+    up = commands.add_parser("up", help="run a fleet until Ctrl-C", description=_NOTE)
+    up.add_argument("--model-repository", type=Path, action="append", required=True, metavar="DIR", help="repeatable")
+    up.add_argument(
+        "--hpa", type=Path, required=True, metavar="FILE", help="a HorizontalPodAutoscaler or ScaledObject in YAML"
+    )
+    _add_common(up, speed=1.0, http_port=8000, grpc_port=8001, load="", output=None)
+    demo = commands.add_parser(
+        "demo", help="show the loop in three minutes: load rises, 1 → 4 replicas, load falls", description=_NOTE
+    )
+    demo.add_argument(
+        "--model-repository", type=Path, action="append", metavar="DIR", help="default: a model that takes 0.1 s"
+    )
+    demo.add_argument("--hpa", type=Path, metavar="FILE", help="default: the one of the chart, on the ratio alone")
+    _add_common(demo, speed=_DEMO_SPEED, http_port=0, grpc_port=0, load=_DEMO_LOAD, output=Path("fleet-output"))
+    return parser
+
+
+def _add_common(
+    parser: CommandParser, *, speed: float, http_port: int, grpc_port: int, load: str, output: Path | None
+) -> None:
+    parser.add_argument("--replicas", type=count, default=1, metavar="N", help="at the start (default: 1)")
+    parser.add_argument("--proxy", choices=("haproxy", "nginx"), default="haproxy", help="default: haproxy")
+    for name, default in (("http", http_port), ("grpc", grpc_port), ("prometheus", 0), ("api", 0)):
+        shown = default or "any free port"
+        parser.add_argument(
+            f"--{name}-port", type=port_or_any, default=default, metavar="PORT", help=f"default: {shown}"
+        )
+    parser.add_argument(
+        "--speed",
+        type=_speed,
+        default=speed,
+        metavar="X",
+        help=f"how much shorter than in a cluster all intervals and windows are (default: {speed:g})",
+    )
+    parser.add_argument(
+        "--load",
+        default=load,
+        metavar="PROFILE",
+        help=f"clients over time, such as {_DEMO_LOAD} (default: {load or 'none'})",
+    )
+    parser.add_argument("--model", metavar="NAME", help="for --load (default: the only one)")
+    parser.add_argument("--client", choices=("grpc", "http"), default="grpc", help="for --load (default: grpc)")
+    parser.add_argument(
+        "--exit-timeout-secs", type=count, default=30, metavar="S", help="for requests in flight (default: 30)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=output, metavar="DIR", help=f"for plot and report (default: {output or 'none'})"
+    )
+
+
+def _speed(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= 60:
+        raise ArgumentTypeError(f"'{text}' is not a number from 1 to 60")
+    return value

@@ -1,0 +1,107 @@
+"""HAProxy, changed through its runtime API: it is never reloaded, so that no connection is closed.
+
+Servers cannot be added to backends that track each other at runtime. So there are as many slots as replicas can exist
+at a time: servers in maintenance, which get the address of a replica when it is ready.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from conch.base.errors import Unavailable
+from conch.operate.deployment.load_balancers.description import BalancedReplica, LoadBalancer
+from conch.operate.deployment.load_balancers.haproxy import haproxy_configuration
+from conch.operate.fleet.child import Child
+from conch.operate.fleet.proxies.proxy import until_listening
+from conch.operate.fleet.replica import Replica, ReplicaState
+
+_STOP_TIMEOUT_S = 5.0
+_COMMAND_TIMEOUT_S = 5.0
+_UNUSED_PORT = 1
+
+
+class HaproxyProxy:
+    """HAProxy with `slots` servers per backend."""
+
+    def __init__(self, program: str, folder: Path, ports: tuple[int, int], slots: int) -> None:
+        """Assign. `ports` are those for HTTP and gRPC."""
+        self._ports = ports
+        self._socket = folder / "haproxy.sock"
+        names = [f"slot{number}" for number in range(slots)]
+        balancer = LoadBalancer(
+            replicas=tuple(
+                BalancedReplica(each, "127.0.0.1", _UNUSED_PORT, _UNUSED_PORT, state="down") for each in names
+            ),
+            address="127.0.0.1",
+            http_port=ports[0],
+            grpc_port=ports[1],
+            admin_socket=str(self._socket),
+            access_log=False,
+        )
+        self._text = haproxy_configuration(balancer)
+        self._configuration = folder / "haproxy.cfg"
+        self.child = Child([program, "-db", "-f", str(self._configuration)], folder / "haproxy.log")
+        self._slots: dict[str, Replica | None] = dict.fromkeys(names)
+        self._draining: set[str] = set()
+        self._backends: list[str] = []
+
+    async def start(self) -> None:
+        """Start with all slots in maintenance. Raises Unavailable."""
+        self._configuration.write_text(self._text)
+        await self.child.start()
+        await until_listening(self.child, self._ports, self.child.log)
+        answer = await self._command("show servers state")
+        rows = [line.split() for line in answer.splitlines() if line and line[0].isdecimal() and " " in line]
+        self._backends = list(dict.fromkeys(row[1] for row in rows if len(row) > 1))
+
+    async def update(self, ready: Sequence[Replica]) -> None:
+        """Fill slots with new replicas, drain those of others, and free those of replicas that have ended."""
+        for slot, replica in self._slots.items():
+            if replica is not None and replica.state is ReplicaState.ENDED:
+                await self._set_state(slot, "maint")
+                self._slots[slot] = None
+        placed = {replica: slot for slot, replica in self._slots.items() if replica is not None}
+        for each in ready:
+            if each not in placed:
+                await self._set_state(await self._place(each), "ready")
+            elif placed[each] in self._draining:
+                await self._set_state(placed[each], "ready")
+        for replica, slot in placed.items():
+            if replica not in ready and slot not in self._draining:
+                await self._set_state(slot, "drain")
+
+    async def stop(self) -> None:
+        """End."""
+        await self.child.stop(_STOP_TIMEOUT_S)
+
+    async def _set_state(self, slot: str, state: Literal["ready", "drain", "maint"]) -> None:
+        # Followers inherit the state, but they have their own maintenance, in which they were configured.
+        await self._command(*(f"set server {each}/{slot} state {state}" for each in reversed(self._backends)))
+        (self._draining.add if state == "drain" else self._draining.discard)(slot)
+
+    async def _place(self, replica: Replica) -> str:
+        """Give a free slot the addresses of a replica. Raises Unavailable if there is none."""
+        slot = next((slot for slot, taken in self._slots.items() if taken is None), None)
+        if slot is None:
+            raise Unavailable(f"all {len(self._slots)} slots of haproxy are in use")
+        ports = {each: replica.ports["grpc" if each.startswith("grpc") else "http"] for each in self._backends}
+        await self._command(*(f"set server {each}/{slot} addr 127.0.0.1 port {port}" for each, port in ports.items()))
+        self._slots[slot] = replica
+        return slot
+
+    async def _command(self, *commands: str) -> str:
+        """Run commands of the runtime API. Raises Unavailable."""
+        line = "; ".join(commands)
+        try:
+            async with asyncio.timeout(_COMMAND_TIMEOUT_S):
+                reader, writer = await asyncio.open_unix_connection(self._socket)
+                writer.write(f"{line}\n".encode())
+                answer = (await reader.read()).decode().strip()
+                writer.close()
+        except (OSError, TimeoutError) as error:
+            raise Unavailable(f'haproxy does not answer "{line}": {error}; {self.child.tail.strip()}') from None
+        said = [each for each in answer.splitlines() if each] if line.startswith("set ") else []
+        if rejected := [each for each in said if "changed" not in each and "no need" not in each]:
+            raise Unavailable(f'haproxy rejects "{line}": {rejected[0]}')
+        return answer

@@ -1,0 +1,181 @@
+"""`conch rules`: write rules for Prometheus and Alertmanager, list them, and prove those of users."""
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
+from math import isnan, nan
+from pathlib import Path
+
+from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.numbers import count
+from conch.base.command_line.text_files import write_text
+from conch.base.errors import ConfigError, InvalidRequest
+from conch.base.kubernetes_names import label, namespace, object_name
+from conch.operate.monitoring.rules.thresholds import Thresholds
+
+_FAILURE, _USAGE_ERROR = 1, 2
+_DEFAULT_JOBS = "conch|triton|gpu-exporter"
+_DEFAULT_WEBHOOK = "http://127.0.0.1:9096/"
+_PROMETHEUS = "Write the recording rules and alerts as a rule file, which rule_files of prometheus.yml names."
+_OPERATOR = (
+    "Write the recording rules and alerts as a PrometheusRule object. The operator loads it only if it has the labels "
+    "of its ruleSelector (--label)."
+)
+_ROUTES = (
+    "Write a whole alertmanager.yml: urgent alerts sooner, informative ones rarely, and alerts that others explain "
+    "suppressed. conch alerts config writes a minimal route to a receiver, with its credentials."
+)
+_LIST = "List the alerts with their conditions and near misses, for the thresholds that are given."
+_PROVE = """\
+Find alerts that can never fire, and say why: unknown metrics, labels that no series has, rates of gauges, raw
+counters, thresholds out of reach. For the others, find series that make them fire; this needs promtool.
+The exit status is 1 if an alert can never fire or a rule is wrong.
+"""
+
+
+def rules(arguments: Sequence[str]) -> int:
+    """Run a sub-command; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
+    given = _parser().parse_args(arguments)
+    try:
+        if given.command == "prove":
+            from conch.operate.monitoring.commands.prove import prove
+
+            return prove(given)
+        text = _document(given)
+    except ModuleNotFoundError as error:
+        print(f"conch rules: {error.name} is not installed; pip install 'conch-server[monitoring]'", file=sys.stderr)
+        return _FAILURE
+    except (ConfigError, InvalidRequest) as error:
+        print(f"conch rules {given.command}: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+    return write_text(f"conch rules {given.command}", given.output, text)
+
+
+def _document(given: Namespace) -> str:
+    from conch.base.yaml_documents import dump_documents
+    from conch.operate.alerts.alertmanager_snippet import check_webhook_url
+    from conch.operate.monitoring.promql import is_regular_expression
+    from conch.operate.monitoring.rules.documents import alertmanager_file, prometheus_rule, rule_file
+    from conch.operate.monitoring.rules.groups import rule_groups
+
+    if given.command == "alertmanager":
+        check_webhook_url("--webhook", given.webhook)
+        return dump_documents([alertmanager_file(given.webhook)])
+    if not is_regular_expression(given.jobs):
+        raise ConfigError(f"--jobs '{given.jobs}' is not a valid regular expression of RE2, such as {_DEFAULT_JOBS}")
+    thresholds = Thresholds(**{name: getattr(given, name) for name, *_ in Thresholds.options()})
+    groups = rule_groups(thresholds, given.jobs)
+    if given.command == "list":
+        from conch.operate.monitoring.commands.listing import rule_table
+
+        return rule_table(groups, as_json=given.json)
+    if given.command == "operator":
+        return dump_documents([prometheus_rule(groups, given.name, given.namespace, dict(given.label or _RELEASE))])
+    return dump_documents([rule_file(groups)])
+
+
+# The label by which the Prometheus of the chart kube-prometheus-stack selects rules, for a release of that name.
+_RELEASE = [("release", "kube-prometheus-stack")]
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "conch rules",
+        description="Write recording rules, alerts and Alertmanager routes; find alerts that can never fire.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
+    prometheus = commands.add_parser("prometheus", help="write a rule file for Prometheus", description=_PROMETHEUS)
+    operator = commands.add_parser(
+        "operator", help="write a PrometheusRule object for the Prometheus operator", description=_OPERATOR
+    )
+    operator.add_argument("--name", type=object_name, default="conch", help="name of the object (default: %(default)s)")
+    operator.add_argument("--namespace", type=namespace, help="namespace of the object")
+    operator.add_argument(
+        "--label",
+        metavar="NAME=VALUE",
+        type=label,
+        action="append",
+        help="label that the operator's ruleSelector matches; repeatable (default: release=kube-prometheus-stack)",
+    )
+    routes = commands.add_parser(
+        "alertmanager", help="write a configuration of Alertmanager with routes to a webhook", description=_ROUTES
+    )
+    routes.add_argument(
+        "--webhook",
+        metavar="URL",
+        default=_DEFAULT_WEBHOOK,
+        help="address of conch alerts receive (default: %(default)s)",
+    )
+    listing = commands.add_parser("list", help="list the rules with their thresholds and proofs", description=_LIST)
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    _add_prove(commands.add_parser("prove", help="find alerts that can never fire", description=_PROVE))
+    for command in (prometheus, operator, listing):
+        _add_thresholds(command)
+    for command in (prometheus, operator, routes, listing):
+        command.add_argument("--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
+    return parser
+
+
+def _add_prove(proving: ArgumentParser) -> None:
+    proving.add_argument("files", metavar="FILE", nargs="+", type=Path, help="rule file or PrometheusRule, in YAML")
+    proving.add_argument("--json", action="store_true", help="print JSON")
+    proving.add_argument(
+        "--scrape-interval", metavar="SECONDS", type=_threshold("seconds"), default=15.0, help="default: 15"
+    )
+    proving.add_argument(
+        "--target-label",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="label that your scrape configuration adds, besides the usual ones such as namespace and pod; repeatable",
+    )
+    proving.add_argument(
+        "--metric",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="metric that your exporters have though Conch does not know it; repeatable",
+    )
+    proving.add_argument(
+        "--time-limit",
+        metavar="SECONDS",
+        type=_threshold("seconds"),
+        default=30.0,
+        help="for the search for series of one rule (default: 30)",
+    )
+    proving.add_argument("--jobs", metavar="N", type=count, help="searches at a time (default: the number of CPUs)")
+    proving.add_argument("--no-search", action="store_true", help="do not search for series that fire the alerts")
+
+
+def _add_thresholds(command: ArgumentParser) -> None:
+    command.add_argument(
+        "--jobs", metavar="REGEX", default=_DEFAULT_JOBS, help="scrape jobs of Conch (default: %(default)s)"
+    )
+    thresholds = command.add_argument_group("thresholds")
+    for name, default, unit, text in Thresholds.options():
+        thresholds.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=name,
+            metavar=unit.upper(),
+            type=_threshold(unit),
+            default=default,
+            help=f"{text} (default: {default:g})",
+        )
+
+
+def _threshold(unit: str) -> Callable[[str], float]:
+    """Return the type of an option whose value has a unit of the thresholds."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = nan
+        try:
+            Thresholds.check(unit, value)
+        except ValueError as error:
+            reason = str(error).replace("nan", f"'{text}'", 1) if isnan(value) else str(error)
+            raise ArgumentTypeError(reason) from None
+        return value
+
+    return read

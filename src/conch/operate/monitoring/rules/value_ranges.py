@@ -1,0 +1,219 @@
+"""Between which values the results of a query lie."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf, isnan
+from typing import TypeAlias
+
+from conch.operate.monitoring.promql import (
+    COMPARISONS,
+    SET_OPERATORS,
+    Aggregation,
+    Binary,
+    Call,
+    Negation,
+    Node,
+    Number,
+    Parentheses,
+    Selector,
+    Subquery,
+    render,
+    strip,
+)
+from conch.operate.monitoring.rules.label_sets import is_scalar
+
+Range: TypeAlias = tuple[float, float]
+
+_ANY: Range = (-inf, inf)
+_NOT_NEGATIVE: Range = (0, inf)
+_RATES = ("rate", "irate", "increase", "resets", "changes", "count_over_time", "time", "timestamp", "abs", "sqrt")
+_SPREADS = ("stddev", "stdvar", "stddev_over_time", "stdvar_over_time")
+_UNBOUNDED = ("delta", "idelta", "deriv", "predict_linear", "ln", "log2", "log10", "exp", "holt_winters")
+_OF_TIME: dict[str, Range] = {
+    "minute": (0, 59),
+    "hour": (0, 23),
+    "day_of_week": (0, 6),
+    "day_of_month": (1, 31),
+    "day_of_year": (1, 366),
+    "days_in_month": (28, 31),
+    "month": (1, 12),
+    "sgn": (-1, 1),
+    "sin": (-1, 1),
+    "cos": (-1, 1),
+}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+# What is used or free of something, and all of it: names that are equal but for these words.
+_PART = re.compile(r"used|free|avail(?:able)?", re.IGNORECASE)
+_WHOLE = re.compile(r"total|size|capacity", re.IGNORECASE)
+_ADDS_UP = ("rate", "irate", "increase", "count_over_time", "sum_over_time")
+_KEEPS = ("avg", "min", "max", "quantile", "topk", "bottomk", "limitk", "any")
+
+
+def value_range(node: Node, of_selector: Callable[[Selector], Range]) -> Range:
+    """Return the smallest and the largest possible value of an expression."""
+    match node:
+        case Number():
+            return _ANY if isnan(node.value) else (node.value, node.value)
+        case Selector():
+            return of_selector(node)
+        case Parentheses() | Subquery():
+            return value_range(node.expr, of_selector)
+        case Negation():
+            low, high = value_range(node.expr, of_selector)
+            return -high, -low
+        case Call():
+            return _of_call(node, of_selector)
+        case Aggregation():
+            return _of_aggregation(node, value_range(node.expr, of_selector))
+        case Binary():
+            return _of_binary(node, of_selector)
+        case _:
+            return _ANY
+
+
+def never(operator: str, left: Range, right: Range) -> bool:
+    """Return whether a comparison is false for all values."""
+    match operator:
+        case ">":
+            return left[1] <= right[0]
+        case ">=":
+            return left[1] < right[0]
+        case "<":
+            return left[0] >= right[1]
+        case "<=":
+            return left[0] > right[1]
+        case "==":
+            return left[1] < right[0] or left[0] > right[1]
+        case _:
+            return left[0] == left[1] == right[0] == right[1]
+
+
+def _of_call(node: Call, of_selector: Callable[[Selector], Range]) -> Range:
+    name = node.function
+    if name in _OF_TIME:
+        return _OF_TIME[name]
+    if name in _RATES or name in _SPREADS or not node.arguments:
+        return _NOT_NEGATIVE
+    if name in ("absent", "absent_over_time", "present_over_time"):
+        return 1, 1
+    if name in _UNBOUNDED:
+        return _ANY
+    ranges = [value_range(each, of_selector) for each in node.arguments]
+    if name in ("histogram_quantile", "quantile_over_time"):
+        return ranges[-1]
+    if name == "clamp_min":
+        return max(ranges[0][0], ranges[1][0]), max(ranges[0][1], ranges[1][1])
+    if name == "clamp_max":
+        return min(ranges[0][0], ranges[1][0]), min(ranges[0][1], ranges[1][1])
+    if name == "clamp":
+        return max(ranges[0][0], ranges[1][0]), min(ranges[0][1], ranges[2][1])
+    if name == "sum_over_time":
+        return _NOT_NEGATIVE if ranges[0][0] >= 0 else _ANY
+    if name in ("ceil", "floor", "round"):
+        return ranges[0][0] - 1 if ranges[0][0] else 0, ranges[0][1] + 1
+    if name.endswith("_over_time") or name in ("vector", "scalar", "sort", "sort_desc", "label_replace", "label_join"):
+        return ranges[0]
+    return _ANY
+
+
+def _of_aggregation(node: Aggregation, inner: Range) -> Range:
+    if node.operator in _KEEPS:
+        return inner
+    if node.operator in ("count", "count_values"):
+        return 1, inf
+    if node.operator == "group":
+        return 1, 1
+    return _NOT_NEGATIVE if inner[0] >= 0 or node.operator in _SPREADS else _ANY
+
+
+def _of_binary(node: Binary, of_selector: Callable[[Selector], Range]) -> Range:
+    left, right = value_range(node.left, of_selector), value_range(node.right, of_selector)
+    operator = node.operator
+    if operator == "or":
+        return min(left[0], right[0]), max(left[1], right[1])
+    if operator in COMPARISONS:
+        if node.returns_bool:
+            return 0, 1
+        if is_scalar(node.left):
+            return _narrowed(_MIRRORED[operator], right, left)
+        return _narrowed(operator, left, right)
+    if operator in SET_OPERATORS:
+        return left
+    product = strip(node.left)
+    if operator == "/" and isinstance(product, Binary) and product.operator == "*":
+        # 100 * a / b is (100 * a) / b.
+        for number, other in ((product.left, product.right), (product.right, product.left)):
+            if is_scalar(number) and not is_scalar(other):
+                ratio = _of_binary(replace(node, left=other), of_selector)
+                products = [_product(a, b) for a in ratio for b in value_range(number, of_selector)]
+                return min(products), max(products)
+    if operator in ("-", "/") and _same(node.left, node.right):
+        return (0, 0) if operator == "-" else (1, 1)
+    if operator == "/" and left[0] >= 0 and right[0] >= 0 and is_part(node.left, node.right):
+        return 0, 1
+    if operator == "+":
+        return left[0] + right[0], left[1] + right[1]
+    if operator == "-":
+        return left[0] - right[1], left[1] - right[0]
+    if operator == "*" or (operator == "/" and right[0] == right[1] and right[0] not in (0, inf)):
+        factors = [1 / right[0]] if operator == "/" else list(right)
+        products = [_product(a, b) for a in left for b in factors]
+        return min(products), max(products)
+    if operator in ("/", "%", "^") and left[0] >= 0 and right[0] >= 0:
+        return _NOT_NEGATIVE
+    return _ANY
+
+
+def is_part(part: Node, whole: Node) -> bool:
+    """Return whether the values of an expression are among those that another one adds up or contains."""
+    part, whole = strip(part), strip(whole)
+    if isinstance(whole, Binary) and whole.operator == "+" and not whole.matching:
+        return _same(part, whole.left) or _same(part, whole.right)
+    if isinstance(part, Binary) and not part.matching:
+        chosen = part.operator in ("and", "unless") or (part.operator in COMPARISONS and not part.returns_bool)
+        return chosen and (_same(part.left, whole) or is_part(part.left, whole))
+    if isinstance(part, Aggregation) and isinstance(whole, Aggregation):
+        alike = (part.operator, part.grouping, part.labels) == (whole.operator, whole.grouping, whole.labels)
+        if not alike or part.operator not in ("sum", "count"):
+            return False
+        return is_part(part.expr, whole.expr) or (part.operator == "count" and _same(part.expr, whole.expr))
+    if isinstance(part, Call) and isinstance(whole, Call):
+        alike = part.function == whole.function in _ADDS_UP and len(part.arguments) == len(whole.arguments) == 1
+        return alike and is_part(part.arguments[0], whole.arguments[0])
+    return isinstance(part, Selector) and isinstance(whole, Selector) and _is_part(part, whole)
+
+
+def _is_part(part: Selector, whole: Selector) -> bool:
+    if (part.range_s, part.offset_s, part.at) != (whole.range_s, whole.offset_s, whole.at):
+        return False
+    if part.alternatives or whole.alternatives or part.metric is None or whole.metric is None:
+        return False
+    matchers = set(part.matchers)
+    if part.metric.endswith("_bucket") and whole.metric == part.metric.removesuffix("_bucket") + "_count":
+        bound = {matcher for matcher in matchers if matcher.label == "le" and matcher.operator == "="}
+        return bool(bound) and set(whole.matchers) <= matchers - bound
+    if not set(whole.matchers) <= matchers:
+        return False
+    if part.metric == whole.metric:
+        return True
+    shorter = _PART.sub("", part.metric), _WHOLE.sub("", whole.metric)
+    return shorter[0] == shorter[1] and part.metric != shorter[0] and whole.metric != shorter[1]
+
+
+def _same(left: Node, right: Node) -> bool:
+    return not is_scalar(left) and render(strip(left)) == render(strip(right))
+
+
+def _narrowed(operator: str, values: Range, limit: Range) -> Range:
+    """Return the values that a comparison keeps."""
+    low, high = values
+    if operator in (">", ">=", "=="):
+        low = max(low, limit[0])
+    if operator in ("<", "<=", "=="):
+        high = min(high, limit[1])
+    return (low, high) if low <= high else values
+
+
+def _product(a: float, b: float) -> float:
+    return 0 if 0 in (a, b) else a * b

@@ -1,0 +1,125 @@
+"""Runs as a table for terminals, and as JSON."""
+
+import json
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from conch.base.durations import duration_text
+from conch.operate.scaling.simulation.engine import SimulationRun
+from conch.operate.scaling.simulation.judgement import flapping, remarks
+
+_WIDTH = 120
+_BARS = "▁▂▃▄▅▆▇█"
+_COLUMNS = 80  # beside the name and the bars
+_SERIES_STEP_S = 60
+
+
+def report(runs: Sequence[SimulationRun], winner: SimulationRun) -> str:
+    """Return the comparison as text."""
+    scenario = runs[0].scenario
+    stream = StringIO()
+    console = Console(file=stream, width=_WIDTH, highlight=False)
+    rates = scenario.traffic.rates
+    target = "first token" if scenario.slo_is_first_token else "answer"
+    hours = scenario.traffic.duration_s / 3600
+    console.print(
+        f"{scenario.traffic.name}: {_count(scenario.traffic.requests)} requests in {hours:g} h, {rates.min():,.0f} to "
+        f"{rates.max():,.0f}/s. A replica serves {scenario.service.capacity:,.1f}/s and is ready after "
+        f"{scenario.cold_start.total_s} s. Objective: {100 * scenario.objective:g} % with the {target} within "
+        f"{duration_text(scenario.slo_s)}.\n"
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("policy", no_wrap=True)
+    for title in ("missed", "replica-hours", "% × hours", "replicas", "max. in flight", "changes"):
+        table.add_column(title, justify="right")
+    table.add_column("ready replicas")
+    highest = max(int(each.ready.max()) for each in runs)
+    cells = max(_WIDTH - _COLUMNS - max(len(each.name) for each in runs), 10)
+    for run in runs:
+        style = "bold green" if run is winner and run.meets_objective else "bold" if run is winner else ""
+        table.add_row(
+            run.name,
+            f"{100 * run.miss_share:.2f} %",
+            f"{run.replica_hours:,.1f}",
+            f"{run.cost:,.1f}",
+            f"{run.ready.min()}–{run.ready.max()}",
+            _count(run.max_inside),
+            str(len(run.events)),
+            sparkline(run.ready, highest, cells),
+            style=style,
+        )
+    table.add_row("load", "", "", "", "", "", "", sparkline(rates, float(rates.max()), cells), style="dim")
+    console.print(table)
+    for run in runs:
+        for each in remarks(run):
+            console.print(f"{run.name}: {each}", soft_wrap=True)
+    verdict = (
+        "meets the objective with the fewest replica-hours" if winner.meets_objective else "misses the fewest requests"
+    )
+    console.print(f"\n{winner.name} {verdict}.", soft_wrap=True)
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+
+
+def sparkline(values: NDArray[Any], highest: float, cells: int) -> str:
+    """Return the largest values of equal parts of the time as bars."""
+    parts = np.array_split(values, min(cells, len(values)))
+    scale = (len(_BARS) - 1) / max(highest, 1e-9)
+    return "".join(_BARS[min(round(float(each.max()) * scale), len(_BARS) - 1)] for each in parts)
+
+
+def document(runs: Sequence[SimulationRun], winner: str) -> str:
+    """Return all results as JSON, with a value for each minute."""
+    scenario = runs[0].scenario
+    shown = {
+        "traffic": scenario.traffic.name,
+        "requests": round(scenario.traffic.requests),
+        "duration_s": scenario.traffic.duration_s,
+        "replica_capacity": scenario.service.capacity,
+        "slo_s": scenario.slo_s,
+        "objective": scenario.objective,
+        "series_step_s": _SERIES_STEP_S,
+        "rates": [round(each, 3) for each in by_minute(scenario.traffic.rates)],
+        "winner": winner,
+        "policies": [_run(each) for each in runs],
+    }
+    return json.dumps(shown, indent=1) + "\n"
+
+
+def _run(run: SimulationRun) -> dict[str, Any]:
+    worst = flapping(run.events)
+    return {
+        "name": run.name,
+        "miss_share": run.miss_share,
+        "replica_hours": run.replica_hours,
+        "cost": run.cost,
+        "max_in_flight": run.max_inside,
+        "meets_objective": run.meets_objective,
+        "flapping": None if worst is None else {"turns": worst.turns, "at_s": worst.at_s},
+        "remarks": remarks(run),
+        "reasons": dict(run.reasons),
+        "events": [[each.at_s, each.before, each.after] for each in run.events],
+        "ready": [round(each, 2) for each in by_minute(run.ready)],
+        "wanted": [round(each, 2) for each in by_minute(run.wanted)],
+        "misses": [round(each, 3) for each in by_minute(run.misses)],
+    }
+
+
+def by_minute(values: NDArray[Any]) -> list[float]:
+    """Return the mean of each minute."""
+    whole = len(values) // _SERIES_STEP_S * _SERIES_STEP_S
+    if not whole:
+        return [float(values.mean())]
+    return [float(each) for each in values[:whole].reshape(-1, _SERIES_STEP_S).mean(axis=1)]
+
+
+def _count(number: float) -> str:
+    for bound, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= bound:
+            return f"{number / (1e3 if unit == 'k' else bound):,.1f} {unit}"
+    return f"{number:,.0f}"

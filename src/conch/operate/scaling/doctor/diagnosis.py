@@ -1,0 +1,353 @@
+"""Follow each metric of a HorizontalPodAutoscaler from the pods to its status."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from conch.base.kubernetes_parts import items, mapping, part, selects
+from conch.domain.metrics.catalog import all_metrics
+from conch.operate.monitoring.rules.known_metrics import MetricTable
+from conch.operate.monitoring.rules.recording import QUEUE_COMPUTE
+from conch.operate.scaling.doctor.facts import (
+    HPA,
+    AutoscalerFacts,
+    KubernetesObject,
+    Link,
+    LinkState,
+    hpa_of,
+    in_one_namespace,
+    name_of,
+    owner_of,
+)
+from conch.operate.scaling.hpa.read import read_hpa
+from conch.operate.scaling.hpa.spec import HpaSpec, MetricSpec, MetricType
+
+_OK, _BROKEN, _UNKNOWN = LinkState.OK, LinkState.BROKEN, LinkState.UNKNOWN
+_MAX_NAMES = 3
+_KEDA_LOG = "see kubectl logs --namespace keda deployment/keda-operator"
+# Reason of a condition → what it means, and what to do; those without are described by their message.
+_REASONS = {
+    "FailedGetScale": ("the target does not exist", "correct spec.scaleTargetRef"),
+    "FailedGetResourceMetric": ("metrics.k8s.io has no values of the pods", "install metrics-server; see its log"),
+    "FailedGetPodsMetric": (
+        "custom.metrics.k8s.io has no values of the pods",
+        "follow the metric from the pods: monitor, rule, adapter",
+    ),
+    "FailedGetExternalMetric": ("external.metrics.k8s.io has no value", _KEDA_LOG),
+    "InvalidSelector": ("the target has no selector", "scale a Deployment or a StatefulSet"),
+    "AmbiguousSelector": ("several autoscalers select the same pods", "delete all but one"),
+    "ScalingDisabled": ("the target has 0 replicas, so the autoscaler rests", "scale the target to 1 or more"),
+    "TooManyReplicas": ("the metric asks for more than maxReplicas", "raise maxReplicas if there are nodes for it"),
+}
+
+
+def diagnose(facts: AutoscalerFacts) -> list[Link]:
+    """Return the links of each metric, in the order of the way. Raises ConfigError for an invalid autoscaler."""
+    spec = read_hpa({key: value for key, value in facts.autoscaler.items() if key != "status"})
+    owner = owner_of(facts.autoscaler, facts.objects)
+    found = [*_target(facts, spec, owner), *_scaled_object(owner)]
+    for metric in spec.metrics:
+        if metric.type in {MetricType.RESOURCE, MetricType.CONTAINER_RESOURCE}:
+            found += _resource(facts, spec, metric)
+        elif metric.type is MetricType.PODS:
+            found += _pods_metric(facts, spec, metric)
+        else:
+            remedy = _KEDA_LOG if metric.type is MetricType.EXTERNAL and owner is not None else ""
+            found += _series(facts, spec, metric) if metric.name in facts.series else ()
+            found += _from_api(facts, metric, f"{metric.type.value.lower()} metric", remedy)
+    return [*found, *_status(facts, owner)]
+
+
+def _target(facts: AutoscalerFacts, spec: HpaSpec, owner: KubernetesObject | None) -> Iterator[Link]:
+    kind, name = spec.target
+    workloads = [
+        each for each in facts.objects if each.get("kind") == kind and in_one_namespace(each, facts.autoscaler)
+    ]
+    if _workload(facts, spec) is not None:
+        yield Link("", "target", _OK, f"{kind} '{name}' exists")
+    elif workloads:
+        names = ", ".join(sorted(f"'{name_of(each)}'" for each in workloads))
+        remedy = f"correct scaleTargetRef; there is {names}"
+        yield Link("", "target", _BROKEN, f"there is no {kind} '{name}'", remedy)
+    else:
+        yield Link("", "target", _UNKNOWN, f"{kind} '{name}' is not among the files")
+    for other in facts.objects:
+        if _scales(other, spec, facts) and not _is_same(other, owner) and not _is_of_scaled_object(other, facts):
+            what = f"{other.get('kind')} '{name_of(other)}' scales the same {kind}"
+            remedy = f"delete it, or this autoscaler: {_command_to_delete(facts.autoscaler, owner)}"
+            yield Link("", "target", _BROKEN, f"{what}; each undoes what the other does", remedy)
+
+
+def _scales(other: KubernetesObject, spec: HpaSpec, facts: AutoscalerFacts) -> bool:
+    """Whether another object is an autoscaler of the target."""
+    target = mapping(other, "spec", "scaleTargetRef")
+    return (
+        (other.get("kind") == "ScaledObject" or (other.get("kind") == HPA and name_of(other) != spec.name))
+        and (target.get("kind") or "Deployment", target.get("name")) == spec.target
+        and in_one_namespace(other, facts.autoscaler)
+    )
+
+
+def _is_same(other: KubernetesObject, owner: KubernetesObject | None) -> bool:
+    return owner is not None and (other.get("kind"), name_of(other)) == ("ScaledObject", name_of(owner))
+
+
+def _is_of_scaled_object(other: KubernetesObject, facts: AutoscalerFacts) -> bool:
+    """Whether KEDA created an autoscaler for one of the objects, which is named instead."""
+    owner = owner_of(other, facts.objects) if other.get("kind") == HPA else None
+    return any(found.get("kind") == "ScaledObject" and _is_same(found, owner) for found in facts.objects)
+
+
+def _command_to_delete(autoscaler: KubernetesObject, owner: KubernetesObject | None) -> str:
+    return f"kubectl delete {f'scaledobject {name_of(owner)}' if owner is not None else f'hpa {name_of(autoscaler)}'}"
+
+
+def _scaled_object(owner: KubernetesObject | None) -> Iterator[Link]:
+    """Yield whether KEDA could make an autoscaler of the ScaledObject, and whether its triggers answer."""
+    if owner is None:
+        return
+    title = f"ScaledObject '{name_of(owner)}'"
+    conditions = {str(each.get("type")): each for each in items(owner, "status", "conditions")}
+    bad = False
+    for name, wrong in (("Ready", "False"), ("Fallback", "True"), ("Paused", "True")):
+        condition = conditions.get(name, {})
+        if condition.get("status") == wrong:
+            bad = True
+            text = f"{title} is {'not ready' if name == 'Ready' else name.lower()}: {condition.get('message')}"
+            yield Link("", "KEDA", _BROKEN, text, _KEDA_LOG if name != "Paused" else "remove its annotation")
+    if not bad:
+        state = _OK if "Ready" in conditions else _UNKNOWN
+        text = "is ready" if "Ready" in conditions else "has no status among the files"
+        yield Link("", "KEDA", state, f"{title} {text}; KEDA created this autoscaler for it, {hpa_of(owner)}")
+
+
+def _workload(facts: AutoscalerFacts, spec: HpaSpec) -> KubernetesObject | None:
+    return next(
+        (
+            found
+            for found in facts.objects
+            if (found.get("kind"), name_of(found)) == spec.target and in_one_namespace(found, facts.autoscaler)
+        ),
+        None,
+    )
+
+
+def _resource(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
+    workload = _workload(facts, spec)
+    if workload is not None:
+        lacking = [
+            str(each.get("name"))
+            for each in items(workload, "spec", "template", "spec", "containers")
+            if part(each, "resources", "requests", metric.name) is None
+            and part(each, "resources", "limits", metric.name) is None
+            and metric.container in {"", each.get("name")}
+        ]
+        if lacking:
+            text = f"{', '.join(lacking)}: no request for {metric.name}, so a share of it is not defined"
+            yield Link(metric.name, "request", _BROKEN, text, f"set resources.requests.{metric.name}")
+        else:
+            yield Link(metric.name, "request", _OK, f"each container requests {metric.name}")
+    yield from _from_api(facts, metric, "metrics.k8s.io", "install metrics-server, which clusters may lack")
+
+
+def _pods_metric(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
+    table = MetricTable(all_metrics())
+    known = table.find(metric.name)
+    if known is not None and known.is_counter:
+        yield Link(metric.name, "metric", _BROKEN, _counter(spec, metric), f"scale on {QUEUE_COMPUTE} or on a rate")
+    elif known is None and ":" not in metric.name and table.is_own(metric.name):
+        text = f"no server exports '{metric.name}'{table.suggestion(metric.name)}"
+        yield Link(metric.name, "metric", _BROKEN, text, "correct the name; docs/reference/metrics.md lists them")
+    elif known is not None:
+        yield Link(metric.name, "metric", _OK, "a gauge of the server")
+    yield from _rule(facts, metric)
+    yield from _monitor(facts, spec, metric)
+    yield from _series(facts, spec, metric)
+    yield from _adapter(facts, metric)
+    yield from _from_api(facts, metric, "custom.metrics.k8s.io", "install prometheus-adapter with a rule for it")
+
+
+def _counter(spec: HpaSpec, metric: MetricSpec) -> str:
+    """Explain what an autoscaler does with a counter, with its own numbers."""
+    enough = metric.target * spec.max_replicas
+    return (
+        f"'{metric.name}' is a counter, which never falls: desired = sum / {metric.target:g}. When the pods together "
+        f"have counted {enough:,.0f}, after {enough / 100:,.0f} s at 100/s, it is at maxReplicas "
+        f"({spec.max_replicas}) and stays there without any load, until pods restart"
+    )
+
+
+def _rule(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
+    if ":" not in metric.name:
+        return
+    rules = [each for each in facts.objects if each.get("kind") == "PrometheusRule" or "groups" in each]
+    recorded = {
+        str(rule.get("record"))
+        for each in rules
+        for group in items(each.get("spec") or each, "groups")
+        for rule in items(group, "rules")
+    }
+    if metric.name in recorded:
+        yield Link(metric.name, "recording rule", _OK, "a rule records it")
+    elif rules:
+        remedy = "conch rules operator writes a PrometheusRule that has it"
+        yield Link(metric.name, "recording rule", _BROKEN, f"no rule of the files records '{metric.name}'", remedy)
+    else:
+        yield Link(metric.name, "recording rule", _UNKNOWN, "there are no rules among the files")
+
+
+def _monitor(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
+    monitors = [each for each in facts.objects if each.get("kind") in {"PodMonitor", "ServiceMonitor"}]
+    workload = _workload(facts, spec)
+    if not monitors or workload is None:
+        yield Link(metric.name, "scrape", _UNKNOWN, "the monitor or its workload is missing from the files")
+        return
+    template = mapping(workload, "spec", "template", "metadata", "labels")
+    ports = {
+        str(port.get("name"))
+        for container in items(workload, "spec", "template", "spec", "containers")
+        for port in items(container, "ports")
+    }
+    services = [
+        each
+        for each in facts.objects
+        if each.get("kind") == "Service" and selects(mapping(each, "spec", "selector"), template)
+    ]
+    faults = []
+    for monitor in monitors:
+        of_pods = monitor["kind"] == "PodMonitor"
+        wanted = mapping(monitor, "spec", "selector", "matchLabels")
+        named = f"{monitor['kind']} '{name_of(monitor)}'"
+        chosen = [each for each in services if selects(wanted, mapping(each, "metadata", "labels"))]
+        if not (selects(wanted, template) if of_pods else chosen):
+            what = "the pods do" if of_pods else "no Service of the pods has"
+            faults.append(f"{named} selects {_written(wanted)}, which {what}{' not have' if of_pods else ''}")
+            continue
+        names = (
+            ports if of_pods else {str(port.get("name")) for each in chosen for port in items(each, "spec", "ports")}
+        )
+        endpoints = items(monitor, "spec", "podMetricsEndpoints" if of_pods else "endpoints")
+        lacking = [str(each["port"]) for each in endpoints if each.get("port") and str(each["port"]) not in names]
+        if lacking:
+            faults.append(f"{named} scrapes port '{lacking[0]}'; there is {', '.join(sorted(names)) or 'none'}")
+            continue
+        yield Link(metric.name, "scrape", _OK, f"{named} selects the pods")
+        return
+    yield Link(metric.name, "scrape", _BROKEN, "; ".join(faults), "make labels and ports agree")
+
+
+def _written(labels: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items()) or "nothing"
+
+
+def _series(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
+    found = facts.series.get(metric.name)
+    if found is None:
+        yield Link(metric.name, "Prometheus", _UNKNOWN, "was not asked; --prometheus URL does")
+    elif found.error:
+        remedy = "is kubectl port-forward running? Otherwise see its pod and its log"
+        yield Link(metric.name, "Prometheus", _BROKEN, f"does not answer: {found.error}", remedy)
+    elif not found.labels and part(_workload(facts, spec), "spec", "replicas") == 0:
+        yield Link(metric.name, "Prometheus", _UNKNOWN, "has no series of it, as the target has 0 replicas")
+    elif not found.labels:
+        what = "has no series of it now" if metric.type is MetricType.PODS else "has no result for the trigger's query"
+        remedy = "see Status, Targets: are the pods scraped? A ratio of rates needs requests and two scrapes"
+        yield Link(metric.name, "Prometheus", _BROKEN, what, remedy)
+    elif metric.type is not MetricType.PODS:
+        yield Link(metric.name, "Prometheus", _OK, "answers the trigger's query")
+    elif lacking := [label for label in ("namespace", "pod") if not all(label in each for each in found.labels)]:
+        text = f"{len(found.labels)} series, but without the label {' and '.join(lacking)}"
+        remedy = "keep these labels in the rule (sum by (namespace, pod)) and in the scrape configuration"
+        yield Link(metric.name, "Prometheus", _BROKEN, text, remedy)
+    else:
+        yield _of_pods(facts, spec, metric, [each["pod"] for each in found.labels])
+
+
+def _of_pods(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec, pods: list[str]) -> Link:
+    """Return whether the series are those of the target's pods: of all that are ready, where these are known."""
+    kind, name = spec.target
+    suffix = r"-\d+" if kind == "StatefulSet" else r"-[a-z0-9]+-[a-z0-9]{5}"
+    ready = facts.ready_pods
+    own = [pod for pod in pods if pod in ready] if ready else [pod for pod in pods if _is_pod_of(pod, name, suffix)]
+    if not own:
+        text = f"{len(pods)} series, none of them of a pod of {kind} '{name}', but of {_shortened(set(pods))}"
+        return Link(metric.name, "Prometheus", _BROKEN, text, "see Status, Targets: are these pods scraped?")
+    if lacking := (ready or frozenset()) - set(own):
+        text = f"{len(own)} series of {len(set(own))} of {len(ready or ())} ready pods; none of {_shortened(lacking)}"
+        remedy = "see Status, Targets: is this pod scraped? A new pod has series after two scrapes"
+        return Link(metric.name, "Prometheus", _BROKEN, text, remedy)
+    return Link(metric.name, "Prometheus", _OK, f"{len(own)} series of {len(set(own))} pods")
+
+
+def _is_pod_of(pod: str, name: str, suffix: str) -> bool:
+    return re.fullmatch(re.escape(name) + suffix, pod) is not None
+
+
+def _shortened(names: set[str] | frozenset[str]) -> str:
+    shown = sorted(names)[:_MAX_NAMES]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
+
+
+def _adapter(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
+    if facts.adapter_rules is None:
+        yield Link(metric.name, "adapter", _UNKNOWN, "its rules are not among the files")
+        return
+    for rule in facts.adapter_rules:
+        query = str(rule.get("seriesQuery", ""))
+        name = re.match(r"[\w:]+", query)
+        if metric.name not in {part(rule, "name", "as"), name[0] if name and not part(rule, "name", "as") else None}:
+            continue
+        overrides = mapping(rule, "resources", "overrides")
+        resources = {str(part(each, "resource")) for each in overrides.values()}
+        template = part(rule, "resources", "template")
+        if template is None and not {"namespace", "pod"} <= resources:
+            text = "its rule does not map labels to namespace and pod"
+            remedy = "add resources.overrides for namespace and pod"
+            yield Link(metric.name, "adapter", _BROKEN, text, remedy)
+        else:
+            yield Link(metric.name, "adapter", _OK, "a rule serves it")
+        return
+    remedy = "add the rule that conch k8s render writes with autoscaling.adapter, and restart the adapter"
+    yield Link(metric.name, "adapter", _BROKEN, "no rule serves it", remedy)
+
+
+def _from_api(facts: AutoscalerFacts, metric: MetricSpec, api: str, remedy: str = "") -> Iterator[Link]:
+    found = facts.api.get(metric.name)
+    if found is None:
+        yield Link(metric.name, api, _UNKNOWN, "was not asked; --api URL does, with kubectl proxy")
+    elif found.error:
+        yield Link(metric.name, api, _BROKEN, found.error, remedy)
+    elif metric.type in {MetricType.EXTERNAL, MetricType.OBJECT}:
+        if found.values:
+            yield Link(metric.name, api, _OK, f"has the value {found.shown}" if found.shown else "has a value")
+        else:
+            yield Link(metric.name, api, _BROKEN, "knows it, but has no value", remedy or "see the links before")
+    elif not found.values:
+        yield Link(metric.name, api, _BROKEN, "knows it, but has no value of a pod", "see the links before")
+    elif found.pods is not None and (lacking := (facts.ready_pods or frozenset()) - found.pods):
+        text = (
+            f"has values of {found.values} of {len(facts.ready_pods or ())} ready pods; none of {_shortened(lacking)}"
+        )
+        yield Link(metric.name, api, _BROKEN, text, "see the links before; a new pod has values after two scrapes")
+    else:
+        yield Link(metric.name, api, _OK, f"has values of {found.values} pods")
+
+
+def _status(facts: AutoscalerFacts, owner: KubernetesObject | None) -> Iterator[Link]:
+    to_zero = owner is not None and not part(owner, "spec", "minReplicaCount")
+    status: Any = facts.autoscaler.get("status")
+    if not status:
+        return
+    for condition in items(status, "conditions"):
+        reason = str(condition.get("reason", ""))
+        bad = condition.get("status") != ("False" if condition.get("type") == "ScalingLimited" else "True")
+        if reason == "ScalingDisabled" and to_zero:
+            yield Link("", "status", _OK, "the target has 0 replicas, from which KEDA scales it up")
+        elif bad and reason != "TooFewReplicas":  # fewer than minReplicas are wanted: as it should be
+            message = str(condition.get("message") or "")
+            text, remedy = _REASONS.get(reason, (message, ""))
+            text = f"{text}: {message}" if message and text != message else text
+            yield Link("", f"status {condition.get('type')}", _BROKEN, f"{reason}: {text}", remedy)
+    if not items(status, "conditions"):
+        text = "the controller has not looked at it yet; kubectl shows <unknown> for its first 15 s"
+        yield Link("", "status", _UNKNOWN, text)

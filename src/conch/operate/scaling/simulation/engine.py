@@ -1,0 +1,213 @@
+"""The simulation: one step is one second."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conch.operate.scaling.autoscaler import ScalingEvent
+from conch.operate.scaling.simulation.cluster import Cluster
+from conch.operate.scaling.simulation.history import History
+from conch.operate.scaling.simulation.latency import LateShares
+from conch.operate.scaling.simulation.policy import AppliedPolicy, PolicySpec
+from conch.operate.scaling.simulation.queries import QueryCompiler
+from conch.operate.scaling.simulation.queue_model import QueueModel
+from conch.operate.scaling.simulation.scenario import Fault, FaultKind, Scenario
+
+_FIRST_RATES_S = 120  # before, no rate has two samples
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRun:
+    """What happened in each second, and each change of the wanted replicas with its reason."""
+
+    name: str
+    scenario: Scenario
+    ready: NDArray[np.int64]
+    wanted: NDArray[np.int64]
+    inside: NDArray[np.float64]  # requests in all replicas
+    lost: NDArray[np.float64]  # rejected, without a replica, or in one that was killed
+    misses: NDArray[np.float64]  # answered later than the objective, or lost
+    usage: NDArray[np.float64]  # of the first metric, as the autoscaler saw it; NaN where it saw none
+    events: tuple[ScalingEvent, ...]
+    reasons: Mapping[str, int]  # how often each reason was given
+
+    @property
+    def miss_share(self) -> float:
+        """The share of requests that missed the objective."""
+        return float(self.misses.sum() / max(self.scenario.traffic.requests, 1e-9))
+
+    @property
+    def replica_hours(self) -> float:
+        """Hours of all replicas, starting ones included."""
+        return float(self.wanted.sum() / 3600)
+
+    @property
+    def max_inside(self) -> float:
+        """The most requests that were in all replicas together."""
+        return float(self.inside.max())
+
+    @property
+    def cost(self) -> float:
+        """Missed requests in percent times replica-hours: what a policy is judged by."""
+        return 100 * self.miss_share * self.replica_hours
+
+    @property
+    def meets_objective(self) -> bool:
+        """Whether enough requests were answered in time."""
+        return self.miss_share <= 1 - self.scenario.objective + 1e-12
+
+
+def simulate(name: str, policy: PolicySpec, scenario: Scenario) -> SimulationRun:
+    """Run a scenario under a policy. Raises ConfigError for metrics that the simulation does not have."""
+    return _Engine(policy, scenario).run(name)
+
+
+class _Engine:
+    """State of one run."""
+
+    def __init__(self, policy: PolicySpec, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._queue = QueueModel(scenario.service)
+        self._mean_s = scenario.service.mean_s  # of an execution, which takes long to compute
+        self._history = History()
+        compiler = QueryCompiler(self._history, scenario.service, scenario.timing)
+        self._policy = AppliedPolicy(policy, scenario, compiler, self._availability)
+        initial = policy if isinstance(policy, int) else scenario.initial_replicas
+        self._cluster = Cluster(scenario.cold_start, scenario.timing.scrape_interval_s, initial)
+        self._faults: dict[int, list[Fault]] = {}
+        for fault in scenario.faults:
+            self._faults.setdefault(fault.at_s, []).append(fault)
+        self._outages = [
+            (each.at_s, each.at_s + each.duration_s, "down" if each.kind is FaultKind.PROMETHEUS_DOWN else "missing")
+            for each in scenario.faults
+            if each.kind in {FaultKind.PROMETHEUS_DOWN, FaultKind.METRIC_MISSING}
+        ]
+        self._inside = 0.0  # requests in all replicas
+        self._alive_served = self._served = 0.0  # per pod: by those alive, and since the start
+        self._events: list[ScalingEvent] = []
+        self._reasons: dict[str, int] = {}
+
+    def run(self, name: str) -> SimulationRun:
+        rates = self._scenario.traffic.rates.tolist()
+        columns: Sequence[list[float]] = ([], [], [], [], [])
+        for now_s, rate in enumerate(rates):
+            lost = self._apply_faults(now_s)
+            became = self._cluster.advance(now_s)
+            self._share_age(became)
+            lost += self._serve(rate)
+            usage = self._decide(now_s)
+            for column, value in zip(
+                columns, (self._cluster.ready, self._cluster.wanted, self._inside, lost, usage), strict=True
+            ):
+                column.append(value)
+        ready, wanted, inside, lost_column, usage_column = (np.array(each) for each in columns)
+        misses = self._misses(ready, inside, lost_column)
+        return SimulationRun(
+            name,
+            self._scenario,
+            ready.astype(np.int64),
+            wanted.astype(np.int64),
+            inside,
+            lost_column,
+            misses,
+            usage_column,
+            tuple(self._events),
+            self._reasons,
+        )
+
+    def _serve(self, rate: float) -> float:
+        """Advance the queues by a second; return the requests lost."""
+        service, ready = self._scenario.service, self._cluster.ready
+        if ready == 0:
+            lost = rate + self._inside
+            self._inside = 0.0
+            self._history.append(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
+            return lost
+        inside, served, utilization = self._queue.step(self._inside / ready, rate / ready)
+        running = min(utilization * service.servers, inside)
+        waiting = inside - running
+        excess = max(waiting - self._scenario.max_queue, 0.0)
+        if excess:
+            inside, waiting = inside - excess, waiting - excess
+        self._inside = inside * ready
+        batch = min(max(inside / service.servers, 1.0), service.max_batch) if service.max_batch > 1 else 1.0
+        # By Little's law the waits of a second add up to the requests that wait in it.
+        self._served += served
+        self._alive_served += served
+        self._history.append(
+            served,
+            waiting,
+            waiting + served * service.first_token_s,
+            served * self._mean_s * service.length(batch),
+            served / batch,
+            utilization,
+            waiting,
+            running,
+            ready,
+            self._alive_served / self._served if self._served else 1.0,
+        )
+        return excess * ready
+
+    def _share_age(self, became: int) -> None:
+        """Lower the counters of the average pod: those of new pods begin at zero."""
+        if became:
+            self._alive_served *= (self._cluster.ready - became) / self._cluster.ready
+
+    def _decide(self, now_s: int) -> float:
+        cluster = self._cluster
+        due = now_s % self._policy.sync_s == 0 or (self._policy.poll_s and now_s % self._policy.poll_s == 0)
+        decision = self._policy.decide(now_s, cluster.wanted, cluster.pods(now_s)) if due else None
+        if decision is None:
+            return float("nan")
+        if now_s >= _FIRST_RATES_S:
+            self._reasons[decision.reason] = self._reasons.get(decision.reason, 0) + 1
+        if decision.desired != cluster.wanted:
+            self._events.append(ScalingEvent(now_s, cluster.wanted, decision.desired))
+            before = cluster.ready
+            ended = cluster.scale(now_s, decision.desired)
+            if ended and before:
+                # They drain: what they hold is answered, outside of the queues that remain.
+                self._inside *= (before - ended) / before
+        usage = decision.usage[0] if decision.usage else None
+        return float("nan") if usage is None else usage
+
+    def _apply_faults(self, now_s: int) -> float:
+        """Return the requests lost."""
+        lost = 0.0
+        for fault in self._faults.get(now_s, ()):
+            before, start = self._cluster.ready, self._scenario.cold_start
+            if fault.kind is FaultKind.NEVER_READY:
+                self._cluster.stick(fault.count)
+            elif fault.kind in {FaultKind.KILL, FaultKind.DRAIN} and before:
+                is_kill = fault.kind is FaultKind.KILL
+                # A container that died is restarted where its image is.
+                ended = self._cluster.lose(now_s, fault.count, start.total_s - (start.pull_s if is_kill else 0))
+                held = self._inside * ended / before
+                self._inside -= held
+                lost += held if is_kill else 0.0
+        return lost
+
+    def _availability(self, now_s: int) -> str:
+        for start_s, end_s, state in self._outages:
+            if start_s <= now_s < end_s:
+                return state
+            # After an outage a rate needs two scrapes.
+            if state == "down" and end_s <= now_s < end_s + 2 * self._scenario.timing.scrape_interval_s:
+                return "missing"
+        return ""
+
+    def _misses(
+        self, ready: NDArray[np.float64], inside: NDArray[np.float64], lost: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the requests of each second that are answered too late, and those lost."""
+        scenario, rates = self._scenario, self._scenario.traffic.rates
+        replicas = np.maximum(ready, 1)
+        service = scenario.service
+        batch = np.clip(inside / replicas / service.servers, 1.0, service.max_batch)
+        backlog_s, utilization = self._queue.backlog(inside / replicas, rates / replicas)
+        late_shares = LateShares(service, scenario.slo_s, first_token=scenario.slo_is_first_token)
+        late = late_shares.at(utilization, backlog_s, 1 + (batch - 1) * service.batch_cost)
+        served = np.where(ready > 0, np.maximum(rates - lost, 0.0), 0.0)
+        return np.asarray(served * late + lost, dtype=np.float64)

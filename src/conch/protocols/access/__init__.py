@@ -1,0 +1,1 @@
+"""Who may call what: API keys, restricted groups of endpoints, the check that uses both."""

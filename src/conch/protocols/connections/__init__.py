@@ -1,0 +1,1 @@
+"""What all listeners share: budgets of memory and time, traffic, descriptors."""

@@ -1,0 +1,160 @@
+"""The answer to one request, as a handler writes it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from conch.domain.tensor import Buffer
+from conch.protocols.http.message import HttpRequest, error_in_json, sized_head, streamed_head
+
+# Up to this size, copying parts together is cheaper than handing several to the kernel.
+_JOIN_BYTES = 32_768
+
+
+class ReplyChannel(ABC):
+    """The connection as a reply sees it."""
+
+    # A Protocol would do, but its attributes and methods are looked up by name in compiled code.
+
+    def __init__(self) -> None:
+        self.ending = False  # whether the connection closes after this answer, whatever the client wants
+        self.writable = True  # whether the client keeps up with what is written
+
+    @property
+    @abstractmethod
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+
+    @abstractmethod
+    def write(self, data: Buffer) -> None:
+        """Send one buffer."""
+
+    @abstractmethod
+    def write_parts(self, parts: list[Buffer]) -> None:
+        """Send several buffers without joining them; they must not change until they have been sent."""
+
+    @abstractmethod
+    def finished(self, keep_alive: bool) -> None:
+        """Go to the next request, or close: the answer is complete."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Close immediately."""
+
+    @abstractmethod
+    def count_status(self, status: int) -> None:
+        """Count an error that may be a refusal."""
+
+    @abstractmethod
+    async def drained(self) -> None:
+        """Wait until the client has taken enough of what was written, or has disconnected."""
+
+
+class HttpReply:
+    """The answer to one request: whole by `send`, or in pieces by `begin`, `write`… and `end`; now or later.
+
+    After the client has disconnected, what is written is dropped. `on_disconnect`, if set, is called once if the client
+    disconnects before the answer is complete.
+    """
+
+    __slots__ = ("_channel", "_request", "_streaming", "on_disconnect")
+
+    def __init__(self, channel: ReplyChannel, request: HttpRequest) -> None:
+        self._channel: ReplyChannel | None = channel
+        self._request = request
+        self._streaming = False
+        self.on_disconnect: Callable[[], object] | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether an answer can be sent: none was completed, and the client is connected."""
+        return self._channel is not None
+
+    @property
+    def peer(self) -> str:
+        """The address of the client's end of the connection; "" for a Unix socket or after a disconnect."""
+        return "" if self._channel is None else self._channel.peer
+
+    @property
+    def begun(self) -> bool:
+        """Whether `begin` was called: status and headers have been sent."""
+        return self._streaming
+
+    @property
+    def last(self) -> bool:
+        """Whether the client has announced that this is the last request of the connection."""
+        return not self._request.keep_alive
+
+    def send(self, status: int, headers: bytes, *parts: Buffer) -> None:
+        """Answer with a whole body, in one write. `headers` are lines; parts are bytes or views of single bytes."""
+        channel = self._channel
+        if channel is None:
+            return
+        self._channel = None
+        self.on_disconnect = None  # breaks a reference cycle: the garbage collector is not needed
+        request = self._request
+        keep_alive = request.keep_alive and not channel.ending
+        length = 0
+        for part in parts:
+            length += len(part)
+        if status >= 400 and status != 500:
+            channel.count_status(status)
+        head = sized_head(status, headers, length, keep_alive)
+        if request.method == b"HEAD":
+            channel.write(head)
+        elif length <= _JOIN_BYTES:
+            channel.write(b"".join((head, *parts)))
+        else:
+            channel.write_parts([head, *parts])
+        channel.finished(keep_alive)
+
+    def fail(self) -> None:
+        """Answer 500, or abort the connection if an answer has begun: the server failed."""
+        if self._streaming and self._channel is not None:
+            self._channel.abort()
+        else:
+            self.send(500, *error_in_json("internal error"))
+
+    def begin(self, status: int, headers: bytes) -> None:
+        """Start an answer of unknown size."""
+        if self._channel is None:
+            return
+        self._streaming = True
+        # Without chunks the end of the connection is the only mark of the body's end.
+        chunked = not self._request.old_version
+        keep_alive = chunked and self._request.keep_alive and not self._channel.ending
+        self._request.keep_alive = keep_alive
+        self._channel.write(streamed_head(status, headers, chunked, keep_alive))
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the answer; an empty one does nothing."""
+        if self._channel is None or not data or self._request.method == b"HEAD":
+            return
+        self._channel.write(data if self._request.old_version else b"%x\r\n%s\r\n" % (len(data), data))
+
+    def end(self) -> None:
+        """Complete an answer that `begin` started."""
+        channel = self._channel
+        if channel is None:
+            return
+        self._channel = None
+        self.on_disconnect = None
+        if not self._request.old_version and self._request.method != b"HEAD":
+            channel.write(b"0\r\n\r\n")
+        channel.finished(self._request.keep_alive)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client keeps up; otherwise what is written waits in memory. True if it has disconnected."""
+        return self._channel is None or self._channel.writable
+
+    async def drained(self) -> None:
+        """Wait until the client has taken enough that more may be written; at once if it has disconnected."""
+        if self._channel is not None:
+            await self._channel.drained()
+
+    def disconnect(self) -> None:
+        """Drop the answer: the client has disconnected."""
+        if self._channel is not None:
+            self._channel = None
+            if self.on_disconnect is not None:
+                self.on_disconnect()

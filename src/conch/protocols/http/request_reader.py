@@ -1,0 +1,302 @@
+"""Parses the requests of one HTTP/1.1 connection, enforces limits, and charges the memory of bodies."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import httptools
+
+from conch.domain.tensor import Buffer
+from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyUpload
+from conch.protocols.http.body_receiver import BodyReceiver
+from conch.protocols.http.message import HttpRefusal, HttpRequest, no_memory, request_path
+from conch.protocols.http.server_context import ServerContext
+
+# Above this size the rest of a body is received in place instead of passing through the parser.
+_IN_PLACE_BYTES = 65_536
+# Chunks of one body that hold anything, as in Triton.
+_MAX_CHUNKS = 65_536
+# Fields that must not be repeated: proxies and servers may use different ones of the values.
+_SINGLE_FIELDS = (b"host", b"authorization")
+# Methods whose requests have no content (RFC 9110, section 9.3): it would occupy memory for nothing.
+_WITHOUT_BODY = (b"GET", b"HEAD", b"DELETE")
+# Method, version and line ends do not count for the limit of a head; at most this many bytes of an incomplete one.
+_UNCOUNTED_BYTES = 32
+
+
+class RequestSink(Protocol):
+    """Receives the requests of a reader."""
+
+    def complete(self, request: HttpRequest) -> None:
+        """Take a complete request."""
+
+    def take_back(self) -> HttpRequest:
+        """Return the last complete request, whose body is still to come."""
+
+    def refuse(self, refusal: HttpRefusal) -> None:
+        """Stop receiving; the refusal follows the answers that are due."""
+
+    def evict(self) -> None:
+        """Refuse the request that is coming in, outside of `RequestReader.feed`: other requests need the memory."""
+
+    def send_continue(self) -> None:
+        """Ask the client for the body that it announced by `Expect: 100-continue`."""
+
+
+class RequestReader:
+    """Parses requests. Belongs to the event loop's thread."""
+
+    def __init__(self, context: ServerContext, sink: RequestSink) -> None:
+        self._context = context
+        self._limits = context.limits
+        self._sink = sink
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        # The request that is coming in.
+        self._url = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._request: HttpRequest | None = None  # known from the end of its head to the end of its body
+        self._body: Buffer = b""
+        self._body_size = 0  # as announced
+        self._body_limit = 0
+        self.received = 0  # bytes of the whole request, but for those read along with the one before
+        self._read_bytes = 0  # bytes of the last read
+        self._overhead_bytes = 0  # bytes after the head's limit that held nothing of its body
+        self._chunks = 0
+        self._upload: BodyUpload | None = None  # what its body is charged, once it has come in part
+        self.in_place = False  # whether the rest of its body is to be received in place
+
+    @property
+    def missing(self) -> int:
+        """Missing bytes of an announced body; 0 if none was announced."""
+        return max(self._body_size - len(self._body), 0)
+
+    def close(self) -> None:
+        """Release all resources."""
+        self.drop()
+        self._parser = None  # breaks a reference cycle, which the garbage collector would find late
+
+    def feed(self, data: bytes) -> None:
+        """Parse data. Errors go to the sink as refusals."""
+        self._read_bytes = len(data)
+        self.received += self._read_bytes
+        parser = self._parser
+        if parser is None:
+            return
+        try:
+            size = len(self._body)
+            parser.feed_data(data)
+            if self._body:
+                self._charge(len(self._body))
+            if self.received > self._limits.head_bytes and len(self._body) == size:
+                self._overhead_bytes += len(data)
+                self._check_size(self._overhead_bytes - _UNCOUNTED_BYTES)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            self._sink.refuse(cause if isinstance(cause, HttpRefusal) else HttpRefusal.malformed(cause or error))
+        except httptools.HttpParserError as error:
+            self._sink.refuse(HttpRefusal.malformed(error))
+        except HttpRefusal as refusal:
+            self._sink.refuse(refusal)
+        if self._body_size > _IN_PLACE_BYTES:
+            self.in_place = True
+
+    def receiver(self, connection: asyncio.Protocol, received: Callable[[int], None]) -> BodyReceiver:
+        """Return the protocol that receives the rest of the body. Raises HttpRefusal."""
+        self.in_place = False
+        try:
+            receiver = BodyReceiver(connection, self._body, self._body_size, received, self._context.traffic)
+        except MemoryError:
+            raise HttpRefusal(503, f"no memory for a request body of {self._body_size} bytes") from None
+        self._body = receiver.body
+        return receiver
+
+    def received_in_place(self, position: int) -> bool:
+        """Count the received bytes of a body in place. Returns whether it is complete. Raises HttpRefusal."""
+        self._charge(position)
+        if position < self._body_size:
+            return False
+        # The old parser still waits for the body.
+        self._parser = httptools.HttpRequestParser(self)
+        self.on_message_complete()
+        return True
+
+    def drop(self) -> None:
+        """Free an incomplete request."""
+        self._body_size = 0
+        self.in_place = False
+        self._request = None
+        self._body = b""
+        self._fields = []
+        self._url = b""
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.release()
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        """Note that a request has begun, even if its first bytes were read with the previous one."""
+        self.received = self.received or 1
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header field. Trailers are dropped."""
+        if self._request is None:
+            self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Decide, before the body is received, whether and how to receive it."""
+        fields = self._fields
+        if len(fields) > self._limits.head_fields:
+            raise HttpRefusal(431, f"more than {self._limits.head_fields} header fields")
+        if self.received > self._limits.head_bytes or self._read_bytes > self._limits.head_bytes:
+            # What was read may hold more than the head. Each field has a colon, a space and an end of line beside it.
+            self._check_size(len(self._url) + sum(len(name) + len(value) + 4 for name, value in fields))
+        parser = self._parser
+        assert parser is not None
+        request = self._request = HttpRequest(parser.get_method(), request_path(self._url), fields)
+        self._fields = []
+        self._url = b""
+        headers = request.headers
+        if b"host" not in headers and parser.get_http_version() == "1.1":
+            raise HttpRefusal(400, "an HTTP/1.1 request must have a Host header")
+        if len(headers) != len(fields):
+            _check_repetition(fields)
+        if not parser.should_keep_alive() or b"connection" in headers:
+            request.old_version = parser.get_http_version() == "1.0"
+            request.keep_alive = parser.should_keep_alive() and not request.old_version
+        self._body_limit = self._limits.body_bytes
+        size = headers.get(b"content-length")
+        expects = b"expect" in headers
+        announced = 0 if size is None else int(size)
+        if announced > self._read_bytes or expects or b"transfer-encoding" in headers:
+            # More of the body is to come: refuse it now if the head alone is a reason.
+            refusal = self._context.refusal(request) if self._context.refusal is not None else None
+            if refusal is not None:
+                raise refusal
+            if self._context.body_limit is not None:
+                self._body_limit = self._context.body_limit(request)
+            if request.method in _WITHOUT_BODY:
+                self._body_limit = 0
+            self._expect_body(request, announced)
+            self._check_memory(announced)
+        elif announced:
+            if request.method in _WITHOUT_BODY:
+                self._body_limit = 0
+            self._expect_body(request, announced)
+        if expects and headers[b"expect"].lower() == b"100-continue":
+            self._sink.send_continue()
+
+    def on_body(self, data: bytes) -> None:
+        """Take a piece of the body."""
+        body = self._body
+        if not body:
+            self._body = data
+        elif isinstance(body, bytearray):
+            body += data
+        else:
+            self._body = bytearray(body) + data
+        if len(self._body) > self._body_limit and not self._body_size:
+            assert self._request is not None
+            self._allow_body(self._request, len(self._body))
+
+    def on_chunk_header(self) -> None:
+        """Count chunks: each costs the server more than its bytes."""
+        self._chunks += 1
+        if self._chunks > _MAX_CHUNKS + 1:  # the last one is empty
+            raise HttpRefusal(400, f"request body in more than {_MAX_CHUNKS} chunks")
+
+    def on_message_complete(self) -> None:
+        """Pass the complete request to the sink."""
+        request = self._request
+        assert request is not None
+        body = self._body
+        if self._upload is not None:
+            self._charge(len(body))
+            body = self._upload.finish(body)
+            self._upload = None
+        request.body = body
+        self._request = None
+        self._body = b""
+        self._body_size = 0
+        self.received = self._overhead_bytes = self._chunks = 0
+        self._sink.complete(request)
+
+    # Limits.
+
+    def _check_size(self, size: int) -> None:
+        """Refuse a head, or overhead of a chunked body, that is too large."""
+        if size > self._limits.head_bytes:
+            raise HttpRefusal(431, f"request line and header fields exceed {self._limits.head_bytes} bytes")
+
+    def _expect_body(self, request: HttpRequest, size: int) -> None:
+        if size > self._body_limit:
+            self._allow_body(request, size)
+        self._body_size = size
+
+    def _allow_body(self, request: HttpRequest, size: int) -> None:
+        """Ask the handler whether this request may have a larger body."""
+        if request.method in _WITHOUT_BODY:
+            self._context.traffic.count_refusal("too_large")
+            raise HttpRefusal(
+                413, f"a {request.method.decode()} request must not have a body, got {size} bytes or more"
+            )
+        default = self._limits.body_bytes
+        limit = default if self._context.body_limit is None else self._context.body_limit(request)
+        if size > limit:
+            self._context.traffic.count_refusal("too_large")  # 400, as in Triton
+            setting = " set by --http-max-input-size" if limit == default else ""
+            raise HttpRefusal(400, f"request body of {size} bytes exceeds the maximum of {limit} bytes{setting}")
+        self._body_limit = limit
+
+    def _check_memory(self, size: int) -> None:
+        """Refuse a body of `size` bytes for which there is no memory. Raises HttpRefusal."""
+        budget = self._context.budget
+        if size > budget.limit_bytes:
+            self._context.traffic.count_refusal("too_large")  # 400, as in Triton
+            maximum = f"the maximum of {budget.limit_bytes} bytes set by --request-memory-limit"
+            raise HttpRefusal(400, f"request body of {size} bytes exceeds {maximum}")
+        if size > UNCHARGED_BYTES and not budget.has_room(size):
+            budget.refused += 1
+            raise no_memory()
+
+    def _charge(self, size: int) -> None:
+        """Charge the body that is coming in, of which `size` bytes are held. Raises HttpRefusal."""
+        upload = self._upload
+        if upload is None:
+            upload = self._upload = self._context.budget.upload(self._sink.evict)
+        if size > upload.size and not upload.grow(size - upload.size):
+            raise no_memory()
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Continue in HTTP/1.1. The parser has ended the request at its head; its body, if any, is in the rest."""
+        request = self._sink.take_back()
+        headers = request.headers
+        if request.method == b"CONNECT" or b"transfer-encoding" in headers:
+            self._sink.refuse(HttpRefusal(400, "this server does not switch protocols"))
+            return
+        self._parser = httptools.HttpRequestParser(self)
+        self._request = request
+        self._body_size = size = int(headers.get(b"content-length", b"0"))
+        self._body = rest[:size]
+        if len(self._body) < size:
+            self.received = len(rest) or 1
+            self.in_place = True
+            return
+        self.on_message_complete()
+        if rest[size:]:
+            # The client must wait for the answer, which decides the protocol.
+            self._sink.refuse(HttpRefusal(400, "data after a request to switch protocols"))
+
+
+def _check_repetition(fields: list[tuple[bytes, bytes]]) -> None:
+    """Refuse a head with more than one of a field that must be single. Raises HttpRefusal."""
+    names = [name.lower() for name, _ in fields]
+    for name in _SINGLE_FIELDS:
+        if names.count(name) > 1:
+            raise HttpRefusal(400, f"more than one {name.decode().title()} header")

@@ -1,0 +1,111 @@
+"""Header blocks: those of the peer are decoded by `hpack`, those of a server are not compressed.
+
+Once the peer's HPACK table has the fields of a call, the block of each further call is the same few bytes. So decoded
+blocks are cached until the dynamic table changes. Blocks that a server sends do not use the dynamic table, so one
+block serves all connections.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from hpack import Decoder, HPACKError, OversizedHeaderListError
+
+from conch.protocols.http2.frames import ConnectionFault, ErrorCode
+from conch.protocols.http2.header_table import ChangeTable
+
+Field = tuple[bytes, bytes]
+Head = TypeVar("Head")
+
+_MAX_CACHED_BLOCKS = 64
+# Blocks of repeated calls are short: nearly every field is a reference.
+_MAX_CACHED_BLOCK_BYTES = 1024
+_NEW_TABLE_SIZE = 0x20
+# Changes of the table's size at the beginning of one block (RFC 7541, section 4.2).
+_MAX_SIZE_CHANGES = 2
+_STATUS_FIELD = 8  # index of `:status: 200` in the static table; the name alone is its index as well
+
+
+class HeaderBlocks(ABC, Generic[Head]):
+    """Decodes the header blocks of one connection and caches what `interpret` makes of them."""
+
+    def __init__(self, limit: int) -> None:
+        """Assign. A list of fields above `limit` bytes ends the connection."""
+        self._decoder = Decoder(max_header_list_size=limit)
+        self._table = self._decoder.header_table = ChangeTable()
+        self._cache: dict[bytes, Head] = {}
+
+    @abstractmethod
+    def interpret(self, fields: Iterable[Field]) -> Head:
+        """Make a head of decoded fields. Raises StreamFault."""
+
+    def read(self, block: bytes) -> Head:
+        """Return what `interpret` makes of a block. Raises ConnectionFault, and StreamFault for a malformed head."""
+        head = self._cache.get(block)
+        if head is not None:
+            return head
+        head = self.interpret(self._fields(block))
+        if not self._table.changed and len(block) <= _MAX_CACHED_BLOCK_BYTES:
+            if len(self._cache) >= _MAX_CACHED_BLOCKS:
+                self._cache.clear()
+            self._cache[block] = head
+        return head
+
+    def skip(self, block: bytes) -> None:
+        """Decode a block only for its effect on the dynamic table. Raises ConnectionFault."""
+        self._fields(block)
+
+    def _fields(self, block: bytes) -> Iterable[Field]:
+        # A new size of the table can only stand at the beginning.
+        self._table.changed = block[:1] != b"" and block[0] & 0xE0 == _NEW_TABLE_SIZE
+        if self._table.changed:
+            _check_size_changes(block)
+        try:
+            return self._decoder.decode(block, raw=True)
+        except OversizedHeaderListError:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header list too large") from None
+        except (HPACKError, IndexError) as error:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"{type(error).__name__}") from None
+        finally:
+            if self._table.changed:
+                self._cache.clear()
+
+
+def _check_size_changes(block: bytes) -> None:
+    """Refuse a block that changes the size of the table more often than it may. Raises ConnectionFault."""
+    position = changes = 0
+    while position < len(block) and block[position] & 0xE0 == _NEW_TABLE_SIZE:
+        changes += 1
+        if changes > _MAX_SIZE_CHANGES:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "too many changes of the table's size")
+        if block[position] & 0x1F == 0x1F:  # the number continues in the next octets
+            position += 1
+            while position < len(block) and block[position] & 0x80:
+                position += 1
+        position += 1
+
+
+def response_block(status: int, fields: Iterable[Field]) -> bytes:
+    """Write the header block of an answer."""
+    text = b"%d" % status
+    head = bytes((0x80 | _STATUS_FIELD,)) if status == 200 else bytes((_STATUS_FIELD,)) + _string(text)
+    return head + trailers_block(fields)
+
+
+def trailers_block(fields: Iterable[Field]) -> bytes:
+    """Write fields, none of which enters the client's table. Names are in lower case."""
+    return b"".join(b"\0" + _string(name) + _string(value) for name, value in fields)
+
+
+def _string(text: bytes) -> bytes:
+    """Write a length with a prefix of seven bits (RFC 7541, section 5) and the text as it is."""
+    size = len(text)
+    if size < 0x7F:
+        return bytes((size,)) + text
+    octets = bytearray((0x7F,))
+    size -= 0x7F
+    while size >= 0x80:
+        octets.append(size & 0x7F | 0x80)
+        size >>= 7
+    octets.append(size)
+    return bytes(octets) + text

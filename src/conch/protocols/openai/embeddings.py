@@ -1,0 +1,101 @@
+"""Requests and responses of `POST /v1/embeddings` of the OpenAI API."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from conch.domain.tensor import Buffer
+from conch.protocols.openai.fields import Fields, read_object
+
+# As in OpenAI's API.
+MAX_INPUTS = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingCall:
+    """A request for embeddings. `inputs` are not empty; all are texts, or all are token ids.
+
+    `truncate` is the number of tokens to keep of each, the last ones if `keep_last`; -1 is the model's maximum.
+    """
+
+    model: str
+    inputs: Sequence[str | Sequence[int]]
+    encoding: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    truncate: int | None = None
+    keep_last: bool = False
+
+
+def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = None) -> EmbeddingCall:
+    """Decode the body of a request for embeddings. A worker may have split the `inputs` from it.
+
+    Raises InvalidField.
+    """
+    fields = Fields(read_object(body, checked=inputs is not None))
+    model = fields.required_text("model")
+    inputs = inputs or fields.prompts("input", MAX_INPUTS)
+    if not all(inputs):
+        raise fields.wrong("input", f"'input' must not hold an empty text, as number {_empty(inputs)} is")
+    if len({isinstance(each, str) for each in inputs}) > 1:
+        raise fields.wrong("input", "'input' must hold either texts or token ids, not both")
+    encoding = fields.text("encoding_format") or "float"
+    if encoding not in ("float", "base64"):
+        raise fields.wrong("encoding_format", f"'encoding_format' must be 'float' or 'base64', got '{encoding}'")
+    dimensions = fields.integer("dimensions")
+    if dimensions is not None and dimensions < 1:
+        raise fields.wrong("dimensions", f"'dimensions' must be at least 1, got {dimensions}")
+    truncate, side = fields.integer("truncate_prompt_tokens"), fields.text("truncation_side") or "right"
+    if truncate is not None and (truncate < -1 or truncate == 0):
+        text = f"'truncate_prompt_tokens' must be -1 or at least 1, got {truncate}"
+        raise fields.wrong("truncate_prompt_tokens", text)
+    if side not in ("left", "right"):
+        raise fields.wrong("truncation_side", f"'truncation_side' must be 'left' or 'right', got '{side}'")
+    _read_extensions(fields)
+    fields.done()
+    return EmbeddingCall(
+        model=model,
+        inputs=inputs,
+        encoding="float" if encoding == "float" else "base64",
+        dimensions=dimensions,
+        truncate=truncate,
+        keep_last=side == "left",
+    )
+
+
+def _read_extensions(fields: Fields) -> None:
+    """Check vLLM's extensions. Clients send their defaults; other values are refused."""
+    for name in ("user", "request_id", "mm_processor_kwargs"):
+        fields.take(name)
+    fields.refuse("add_special_tokens", lambda value: value is True, "special tokens are always added")
+    fields.refuse("priority", lambda value: value == 0, "priorities of embeddings are not implemented")
+    fields.refuse("cache_salt", lambda value: value == "", "embeddings have no prefix cache")
+    fields.refuse("padding", lambda value: value == "do_not_pad", "padding is chosen by the engine")
+    fields.refuse("embed_dtype", lambda value: value == "float32", "vectors are always float32")
+    fields.refuse("endianness", lambda value: value in ("native", "little"), "base64 is always little-endian")
+    for name in ("normalize", "use_activation"):
+        fields.refuse(name, lambda _: False, "normalization depends on the model only")
+
+
+def embeddings(name: str, vectors: Sequence[npt.NDArray[np.float32]], prompt_tokens: int, encoding: str) -> bytes:
+    """Encode one vector for each input, as numbers or as base64 of their little-endian FP32 bytes."""
+    data = [
+        {"object": "embedding", "index": index, "embedding": _embedding(vector, encoding)}
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
+    document = {"object": "list", "data": data, "model": name, "usage": usage}
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _embedding(vector: npt.NDArray[np.float32], encoding: str) -> Any:
+    contiguous = np.ascontiguousarray(vector, np.float32)
+    return contiguous if encoding == "float" else base64.b64encode(contiguous.tobytes()).decode("ascii")
+
+
+def _empty(inputs: Sequence[str | Sequence[int]]) -> int:
+    return next(index for index, each in enumerate(inputs) if not each)

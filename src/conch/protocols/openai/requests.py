@@ -1,0 +1,386 @@
+"""Decode requests for completions and chat completions of the OpenAI API. Unsupported fields are refused.
+
+Sampling parameters that the API does not have are vLLM's: top_k, min_p, repetition_penalty, min_tokens, ignore_eos and
+so on. vLLM's other extensions are in `extensions.py`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import orjson
+
+from conch.domain.generation import MAX_COPIED_PARAMS, MAX_LOGPROBS, SamplingParams, StructuredOutput
+from conch.domain.tensor import Buffer
+from conch.protocols.openai.extensions import read_extensions
+from conch.protocols.openai.fields import Fields, InvalidField, read_object
+
+# The API's default of max_tokens.
+_DEFAULT_COMPLETION_TOKENS = 16
+MAX_PROMPTS = 256
+# Characters or token ids of prompts in a response that repeats each of them for `n` choices.
+MAX_REPEATED_PROMPT = 2**22
+_TOKEN_ID = re.compile("[0-9]{1,10}")
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_INTEGERS = ("n", "min_tokens", "top_k", "seed", "truncate_prompt_tokens")
+_BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens")
+_TEXTS = ("truncation_side", "cache_salt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationCall:
+    """Base of the requests for completions."""
+
+    model: str
+    params: SamplingParams
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool = False  # the usage so far with each chunk
+    priority: int = 0
+    request_id: str = ""  # part of the response's id
+    token_ids: bool = False  # return the token ids of prompt and completion
+    tokens_as_ids: bool = False  # show the ids of tokens with log probabilities
+    prompt_only: bool = False  # return the prompt without generating
+
+    @property
+    def return_prompt(self) -> Literal["", "ids", "text"]:
+        """The parts of the tokenized prompt that the response needs."""
+        return _return_prompt(self)
+
+    @property
+    def repeats_tokens(self) -> bool:
+        """Whether the response has the prompt's tokens, or their log probabilities, for each choice."""
+        return self.token_ids or self.params.prompt_logprobs is not None
+
+
+def _return_prompt(call: GenerationCall) -> Literal["", "ids"]:
+    return "ids" if call.repeats_tokens or call.continuous_usage else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionCall(GenerationCall):
+    """`POST /v1/completions`: each prompt is a text or token ids."""
+
+    prompts: Sequence[str | Sequence[int]]
+    echo: bool = False
+    add_special_tokens: bool = True
+
+    @property
+    def return_prompt(self) -> Literal["", "ids", "text"]:
+        """Also the text for an echo: the prompt may be token ids, or truncated."""
+        return "text" if self.echo else _return_prompt(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatCall(GenerationCall):
+    """`POST /v1/chat/completions`. `tool_choice` names a function, or is "auto", "none" or "required".
+
+    With `echo` the response begins with the last message, if that is the assistant's; with `continue_final_message` the
+    model continues that message.
+    """
+
+    messages: Sequence[Mapping[str, Any]] | Buffer  # as JSON if a worker has split them off
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str | Mapping[str, Any] = "none"
+    parallel_tool_calls: bool = True
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    echo: bool = False
+    include_reasoning: bool = True
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_completion(body: Buffer, prompts: Sequence[str | Sequence[int]] | None = None) -> CompletionCall:
+    """Decode the body of a completion. A worker may have split the `prompts` from it. Raises InvalidField."""
+    fields = Fields(read_object(body, checked=prompts is not None))
+    model = fields.required_text("model")
+    prompts = prompts or fields.prompts("prompt", MAX_PROMPTS)
+    fields.refuse("suffix", lambda value: value == "", "insertions are not implemented")
+    max_tokens = fields.integer("max_tokens")
+    echo, logprobs = fields.boolean("echo"), _logprobs_of_completion(fields)
+    prompt_only = echo and max_tokens == 0
+    if prompt_only:
+        max_tokens = 1
+    params = _params(fields, _DEFAULT_COMPLETION_TOKENS if max_tokens is None else max_tokens, logprobs)
+    if echo and params.prompt_logprobs is None and logprobs is not None:
+        params = replace(params, prompt_logprobs=logprobs)
+    best_of = fields.integer("best_of")
+    if best_of is not None and best_of != params.n:
+        raise fields.wrong("best_of", f"'best_of' is not supported beyond n ({params.n}), got {best_of}")
+    call = CompletionCall(
+        model=model,
+        prompts=prompts,
+        params=params,
+        echo=echo,
+        prompt_only=prompt_only,
+        add_special_tokens=fields.boolean("add_special_tokens", True),
+        **_transport(fields),
+    )
+    fields.done()
+    _check_copies(call)
+    return call
+
+
+def _check_copies(call: CompletionCall) -> None:
+    """Bound what is copied for each prompt, and what the response repeats. Raises InvalidField."""
+    prompts, size = len(call.prompts), call.params.size
+    if size * prompts > MAX_COPIED_PARAMS:
+        text = (
+            f"parameters of about {size} bytes for each of {prompts} prompts exceed the maximum of {MAX_COPIED_PARAMS}"
+        )
+        raise InvalidField("prompt", text)
+    if call.echo or call.repeats_tokens:
+        check_repetition(call.params.n, sum(map(len, call.prompts)))
+
+
+def check_repetition(n: int, size: int) -> None:
+    """Bound a response that repeats prompts of `size` characters or tokens for `n` choices. Raises InvalidField."""
+    if n > 1 and n * size > MAX_REPEATED_PROMPT:
+        text = f"'n' is {n}: the response would repeat {size} characters or tokens of prompts as often; "
+        raise InvalidField("n", f"{text}the maximum is {MAX_REPEATED_PROMPT} in all")
+
+
+def read_chat(body: Buffer, messages: Buffer | None = None) -> ChatCall:
+    """Decode the body of a chat completion. A worker may have split the `messages` from it. Raises InvalidField."""
+    fields = Fields(read_object(body, checked=messages is not None))
+    model = fields.required_text("model")
+    conversation = read_messages(fields) if messages is None else messages
+    max_tokens = fields.integer("max_completion_tokens")
+    deprecated_max_tokens = fields.integer("max_tokens")
+    params = _params(fields, deprecated_max_tokens if max_tokens is None else max_tokens, _logprobs_of_chat(fields))
+    tools = fields.list("tools") or []
+    for tool in tools:
+        _check_tool(fields, tool)
+    # A template is a program, which clients cannot run on the server.
+    fields.refuse("chat_template", lambda _: False, "clients cannot replace the model's template")
+    fields.refuse("functions", lambda value: value == [], "use 'tools'")
+    fields.refuse("function_call", lambda value: value in ("none", "auto"), "use 'tool_choice'")
+    for name in ("audio", "modalities", "web_search_options", "verbosity"):
+        fields.refuse(name, lambda value: value in (["text"], "medium"), "only text is generated")
+    fields.take("prediction")  # an optimization without an effect on the response
+    continues, generates = fields.boolean("continue_final_message"), fields.take("add_generation_prompt")
+    if continues and generates:
+        text = "'continue_final_message' and 'add_generation_prompt' cannot both be true"
+        raise fields.wrong("continue_final_message", text)
+    documents = fields.list("documents")
+    arguments = dict(fields.object("chat_template_kwargs") or {})
+    if documents is not None:
+        arguments["documents"] = documents
+    effort = fields.text("reasoning_effort")
+    if effort is not None:
+        arguments.setdefault("reasoning_effort", effort)
+    call = ChatCall(
+        model=model,
+        messages=conversation,
+        params=params,
+        tools=tools,
+        tool_choice=_tool_choice(fields, tools),
+        parallel_tool_calls=fields.boolean("parallel_tool_calls", True),
+        add_generation_prompt=fields.boolean("add_generation_prompt", True) and not continues,
+        continue_final_message=continues,
+        add_special_tokens=fields.boolean("add_special_tokens"),
+        echo=fields.boolean("echo"),
+        include_reasoning=fields.boolean("include_reasoning", True),
+        template_arguments=arguments,
+        **_transport(fields),
+    )
+    fields.done()
+    return call
+
+
+def _transport(fields: Fields) -> dict[str, Any]:
+    stream = fields.boolean("stream")
+    options = fields.inner("stream_options")
+    include_usage = continuous = False
+    if options is not None:
+        include_usage = options.boolean("include_usage")
+        continuous = options.boolean("continuous_usage_stats")
+        options.refuse("include_obfuscation", lambda value: value is False, "chunks are not obfuscated")
+        options.done()
+        if not stream and (include_usage or continuous):
+            raise fields.wrong("stream_options", "'stream_options' is allowed only together with 'stream'")
+    return {
+        "stream": stream,
+        "include_usage": include_usage,
+        "continuous_usage": continuous,
+        "priority": fields.integer("priority") or 0,
+        **read_extensions(fields),
+    }
+
+
+def _params(fields: Fields, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+    arguments: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": logprobs, "stop": fields.texts("stop")}
+    for names, read in ((_FLOATS, fields.number), (_INTEGERS, fields.integer)):
+        for name in names:
+            value = read(name)
+            if value is not None:
+                arguments[name] = value
+    for name in _BOOLEANS:
+        if fields.take(name) is not None:
+            arguments[name] = fields.boolean(name)
+    for name in _TEXTS:
+        text = fields.text(name)
+        if text is not None:
+            arguments[name] = text
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        arguments[name] = tuple(fields.token_ids(name, fields.list(name) or []))
+    arguments["bad_words"] = fields.texts("bad_words")
+    prompt_logprobs = fields.integer("prompt_logprobs")
+    if prompt_logprobs is not None:
+        if fields.take("stream"):
+            raise fields.wrong("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.")
+        arguments["prompt_logprobs"] = prompt_logprobs
+    arguments["logit_bias"] = _logit_bias(fields)
+    arguments["structured"] = _structured(fields)
+    if arguments.get("top_k") == -1:  # all, as 0
+        arguments["top_k"] = 0
+    params = SamplingParams(**arguments)
+    params.check()  # before the template is rendered
+    return params
+
+
+def _logit_bias(fields: Fields) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for token, bias in (fields.object("logit_bias") or {}).items():
+        if not _TOKEN_ID.fullmatch(token) or isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise fields.wrong("logit_bias", f"'logit_bias' must map token ids to numbers, got '{token}'")
+        if not -100 <= bias <= 100:
+            raise fields.wrong("logit_bias", f"'logit_bias' of token {token} must be between -100 and 100, got {bias}")
+        biases[int(token)] = float(bias)
+    return biases
+
+
+def _logprobs_of_chat(fields: Fields) -> int | None:
+    enabled, top = fields.boolean("logprobs"), fields.integer("top_logprobs")
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise fields.wrong("top_logprobs", f"'top_logprobs' must be between 0 and {MAX_LOGPROBS}, got {top}")
+    if top and not enabled:
+        raise fields.wrong("top_logprobs", "'top_logprobs' needs 'logprobs': true")
+    return (top or 0) if enabled else None
+
+
+def _logprobs_of_completion(fields: Fields) -> int | None:
+    top = fields.integer("logprobs")
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise fields.wrong("logprobs", f"'logprobs' must be between 0 and {MAX_LOGPROBS}, got {top}")
+    return top
+
+
+def _structured(fields: Fields) -> StructuredOutput | None:
+    found: list[StructuredOutput] = []
+    form = fields.inner("response_format")
+    if form is not None:
+        kind = form.required_text("type")
+        if kind == "json_object":
+            found.append(StructuredOutput("json_object"))
+        elif kind == "json_schema":
+            schema = form.object("json_schema")
+            if schema is None or not isinstance(schema.get("schema"), dict):
+                raise form.wrong("json_schema", "'response_format.json_schema' must hold a 'schema'")
+            found.append(StructuredOutput("json", orjson.dumps(schema["schema"]).decode()))
+        elif kind != "text":
+            raise form.wrong("type", f"'response_format.type' must be text, json_object or json_schema, got '{kind}'")
+        form.done()
+    # vLLM's fields, in older and in newer releases.
+    found += _structures(fields, "guided_")
+    newer = fields.inner("structured_outputs")
+    if newer is not None:
+        found += _structures(newer, "")
+        for name in ("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"):
+            newer.refuse(name, lambda value: value is False, "structures have no options")
+        for name in ("backend", "disable_fallback"):
+            newer.take(name)
+        newer.done()
+    if len(found) > 1:
+        names = "response_format, structured_outputs and the guided_… fields"
+        raise InvalidField("response_format", f"only one of {names} can be given")
+    return found[0] if found else None
+
+
+def _structures(fields: Fields, prefix: str) -> Iterator[StructuredOutput]:
+    kinds: tuple[Literal["regex", "grammar", "json"], ...] = ("regex", "grammar", "json")
+    for kind in kinds:
+        value = fields.take(prefix + kind)
+        if value is not None:
+            yield StructuredOutput(kind, value if isinstance(value, str) else orjson.dumps(value).decode())
+    if fields.boolean(f"{prefix}json_object"):
+        yield StructuredOutput("json_object")
+    choices = fields.texts(f"{prefix}choice")
+    if choices:
+        yield StructuredOutput("choice", orjson.dumps(choices).decode())
+
+
+def read_messages(fields: Fields) -> list[dict[str, Any]]:
+    """Return the messages of a chat in the form for templates. Raises InvalidField."""
+    messages = fields.list("messages")
+    if not messages:
+        raise fields.wrong("messages", "'messages' must hold at least one message")
+    return [_message(message, index) for index, message in enumerate(messages)]
+
+
+def _message(message: Any, index: int) -> dict[str, Any]:
+    where = f"messages[{index}]"
+    if not isinstance(message, dict):
+        raise InvalidField(where, f"'{where}' must be an object")
+    if message.get("role") not in _ROLES:
+        roles = ", ".join(_ROLES)
+        raise InvalidField(f"{where}.role", f"'{where}.role' must be one of {roles}, got {message.get('role')!r}")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part(part, f"{where}.content[{number}]") for number, part in enumerate(content))
+    elif content is not None and not isinstance(content, str):
+        raise InvalidField(f"{where}.content", f"'{where}.content' must be a string or an array of parts")
+    if content is None and not message.get("tool_calls") and message["role"] != "assistant":
+        raise InvalidField(f"{where}.content", f"'{where}' has no content")
+    read = {**message, "content": content}
+    calls = message.get("tool_calls")
+    if calls:
+        if not isinstance(calls, list):
+            raise InvalidField(f"{where}.tool_calls", f"'{where}.tool_calls' must be an array")
+        read["tool_calls"] = [_tool_call(call, f"{where}.tool_calls") for call in calls]
+    return read
+
+
+def _part(part: Any, where: str) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, dict) else None
+    raise InvalidField(where, f"'{where}' must be of type text with a 'text', got {kind!r}: only text is supported")
+
+
+def _tool_call(call: Any, where: str) -> dict[str, Any]:
+    """Return a call of an earlier turn in the form for templates: with the arguments as an object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InvalidField(where, f"'{where}' must hold calls with a 'function' that has a 'name'")
+    arguments = function.get("arguments") or "{}"
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments)
+        except orjson.JSONDecodeError as error:
+            raise InvalidField(where, f"the arguments of a call in '{where}' are not valid JSON: {error}") from None
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _check_tool(fields: Fields, tool: Any) -> None:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or tool.get("type") != "function":
+        raise fields.wrong("tools", "each of 'tools' must have the type 'function' and a 'function' with a 'name'")
+
+
+def _tool_choice(fields: Fields, tools: list[Any]) -> str | Mapping[str, Any]:
+    choice = fields.take("tool_choice")
+    if choice is None:
+        return "auto" if tools else "none"
+    if choice in ("none", "auto", "required"):
+        if choice == "required" and not tools:
+            raise fields.wrong("tool_choice", "'tool_choice' is 'required', but there are no tools")
+        return str(choice)
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if name is None or name not in [tool["function"]["name"] for tool in tools]:
+        raise fields.wrong("tool_choice", "'tool_choice' must be none, auto, required or the name of one of the tools")
+    return {"name": name}

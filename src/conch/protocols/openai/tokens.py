@@ -1,0 +1,70 @@
+"""Requests and responses of vLLM's `/tokenize` and `/detokenize`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from conch.domain.generation import PromptTokens
+from conch.domain.tensor import Buffer
+from conch.protocols.openai.fields import Fields, read_object
+from conch.protocols.openai.requests import ChatCall, read_chat
+
+# Fields of a chat completion.
+_CHAT = (
+    *("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs"),
+    *("media_io_kwargs", "mm_processor_kwargs"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeCall:
+    """A text or a chat to tokenize. `model` is "" for the only model."""
+
+    model: str
+    prompt: str = ""
+    chat: ChatCall | None = None
+    add_special_tokens: bool = True
+    token_strings: bool = False
+
+
+def read_tokenize(body: Buffer) -> TokenizeCall:
+    """Decode the body of `/tokenize`. Raises InvalidField."""
+    document = read_object(body)
+    fields = Fields(document)
+    model, strings = fields.text("model") or "", fields.boolean("return_token_strs")
+    chat = None
+    if "messages" in document:
+        given = {name: fields.take(name) for name in _CHAT if name in document}
+        chat = read_chat(orjson.dumps({**given, "model": model}))
+    prompt = fields.text("prompt")
+    if chat is None and prompt is None:
+        raise fields.wrong("prompt", "you must provide a 'prompt' or 'messages' parameter")
+    special = fields.boolean("add_special_tokens", chat is None)
+    fields.done()
+    return TokenizeCall(model=model, prompt=prompt or "", chat=chat, add_special_tokens=special, token_strings=strings)
+
+
+def read_detokenize(body: Buffer) -> tuple[str, Sequence[int]]:
+    """Decode the body of `/detokenize`: the model and the token ids. Raises InvalidField."""
+    fields = Fields(read_object(body))
+    model, tokens = fields.text("model") or "", fields.token_ids("tokens", fields.list("tokens"))
+    fields.done()
+    return model, tokens
+
+
+def tokenized(prompt: PromptTokens, context_length: int, *, strings: bool) -> bytes:
+    """Encode the response of `/tokenize`."""
+    return orjson.dumps(
+        {
+            "count": len(prompt.token_ids),
+            "max_model_len": context_length,
+            "tokens": [*prompt.token_ids],
+            "token_strs": [*prompt.pieces] if strings else None,
+        }
+    )
+
+
+def detokenized(prompt: PromptTokens) -> bytes:
+    """Encode the response of `/detokenize`."""
+    return orjson.dumps({"prompt": prompt.text})

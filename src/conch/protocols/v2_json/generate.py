@@ -1,0 +1,238 @@
+"""Triton's generate extension: flat JSON objects instead of tensors with names, shapes and types.
+
+A key with the name of an input becomes a tensor, `id` is the request's id, and other keys become parameters of the
+request. The same applies to the keys in the object `parameters`. A response has the outputs, the model's name and
+version and the response's parameters in one object, with sorted keys.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import orjson
+
+from conch.base.errors import InvalidRequest
+from conch.domain.model_config import ModelConfig, TensorSpec
+from conch.domain.request import InferRequest, InferResponse, Timeline
+from conch.domain.tensor import BYTES, Buffer, Tensor
+from conch.protocols.json_document import parse, shown, text
+from conch.protocols.v2_json import data as json_data
+from conch.protocols.v2_json import large as large_json
+from conch.protocols.v2_json.inference import parameter, read_parameters
+
+_NO_PARAMETERS: dict[str, Any] = {}
+# All strings of a JSON text; keys have a second group.
+_STRINGS = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
+
+
+def decode_request(config: ModelConfig, version: int | None, body: Buffer, timeline: Timeline) -> InferRequest:
+    """Decode the body of a generate request. Raises InvalidRequest, also for duplicate keys."""
+    request, parameters = _read(config, version, body, timeline)
+    read_parameters(request, parameters)
+    return request
+
+
+def _read(
+    config: ModelConfig, version: int | None, body: Buffer, timeline: Timeline
+) -> tuple[InferRequest, dict[str, Any]]:
+    """Return the request without its parameters, and the parameters."""
+    document = parse(body)
+    if type(document) is not dict:
+        raise InvalidRequest(
+            f"attempt to get members for non-object; the body of a generate request is an object, not {shown(document)}"
+        )
+    request = InferRequest(config.name, [], version=version, timeline=timeline)
+    if "id" in document:
+        request.id = text(document["id"], "id")
+    nested = document.get("parameters", _NO_PARAMETERS)
+    if type(nested) is not dict:
+        raise InvalidRequest(
+            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object; "
+            f"it is {shown(nested)}"
+        )
+    inputs = {spec.name: spec for spec in config.inputs}
+    parameters: dict[str, Any] = {}
+    for key, value in document.items():
+        if key == "parameters":
+            try:
+                _convert(request, nested, inputs, parameters, batched=config.max_batch_size > 0)
+            except InvalidRequest as error:
+                raise InvalidRequest(f"Converting keyword: 'parameters': {error.message}", error.code) from None
+        elif key != "id":
+            _convert(request, {key: value}, inputs, parameters, batched=config.max_batch_size > 0)
+    # Other objects have been refused, so every key of the text belongs to one of these two.
+    duplicate = _duplicate_key(body, document, nested)
+    if duplicate in inputs:
+        raise _duplicate_input(request, duplicate)
+    if duplicate is not None:
+        raise InvalidRequest(f"key {shown(duplicate)} is given twice")
+    return request, parameters
+
+
+def _convert(
+    request: InferRequest,
+    members: Any,
+    inputs: Mapping[str, TensorSpec],
+    parameters: dict[str, Any],
+    *,
+    batched: bool,
+) -> None:
+    """Add members to the inputs of the request or to `parameters`."""
+    for key, value in members.items():
+        spec = inputs.get(key)
+        if spec is None:
+            parameters[key] = parameter(key, value)
+        elif any(tensor.name == key for tensor in request.inputs):
+            raise _duplicate_input(request, key)
+        else:
+            request.inputs.append(_tensor(spec, value, batched=batched))
+
+
+def _duplicate_input(request: InferRequest, name: str) -> InvalidRequest:
+    return InvalidRequest(f"[request id: {request.id or '<id_unknown>'}] input '{name}' already exists in request")
+
+
+def _duplicate_key(body: Buffer, document: dict[str, Any], nested: dict[str, Any]) -> str | None:
+    """Return a duplicate key of an object in the body, of which the parser keeps only the last."""
+    raw_keys = [match[1] for match in _STRINGS.finditer(body) if match[2]]
+    if len(raw_keys) == len(document) + len(nested):
+        return None
+    # Parsed, since equal keys may have different escapes.
+    remaining = Counter([*document, *nested])
+    for raw in raw_keys:
+        key = parse(b'"' + raw + b'"')
+        remaining[key] -= 1
+        if remaining[key] < 0:
+            return str(key)
+    return None
+
+
+def pack_request(spec: Mapping[str, Any], body: Buffer) -> tuple[dict[str, Any], list[Buffer]]:
+    """Decode a large body in a worker, with a model's `describe_model`, for `unpack_request` in the server.
+
+    Raises InvalidRequest, also for too many parameters.
+    """
+    config = ModelConfig(
+        name=spec["name"],
+        backend="",
+        platform="",
+        outputs=(),
+        max_batch_size=spec["max_batch_size"],
+        inputs=tuple(TensorSpec(name, datatype, tuple(dims)) for name, datatype, dims in spec["inputs"]),
+    )
+    request, parameters = _read(config, None, body, Timeline())
+    large_json.check_parameters(parameters)
+    large_json.check_count("inputs", len(request.inputs), large_json.MAX_TENSORS)
+    described = {
+        "id": request.id,
+        "parameters": json.dumps(parameters),
+        "inputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in request.inputs],
+    }
+    return described, [tensor.data for tensor in request.inputs]
+
+
+def describe_model(config: ModelConfig) -> dict[str, Any]:
+    """Return the properties of a model for `pack_request`."""
+    return {
+        "name": config.name,
+        "max_batch_size": config.max_batch_size,
+        "inputs": [(spec.name, spec.datatype, spec.dims) for spec in config.inputs],
+    }
+
+
+def unpack_request(
+    config: ModelConfig, version: int | None, described: Mapping[str, Any], parts: Sequence[Buffer], timeline: Timeline
+) -> InferRequest:
+    """Return the request that a worker has decoded. Raises InvalidRequest."""
+    tensors = [
+        Tensor(name, datatype, shape, data)
+        for (name, datatype, shape), data in zip(described["inputs"], parts, strict=True)
+    ]
+    request = InferRequest(config.name, tensors, version=version, id=described["id"], timeline=timeline)
+    read_parameters(request, json.loads(described["parameters"]))
+    return request
+
+
+def describe_response(response: InferResponse) -> tuple[dict[str, Any], list[Buffer]]:
+    """Return the arguments of `write_response` in a worker for a large response."""
+    described = {
+        "id": response.id,
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+        "parameters": response.parameters,
+        "outputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in response.outputs],
+    }
+    return described, [tensor.data for tensor in response.outputs]
+
+
+def write_response(described: Mapping[str, Any], parts: Sequence[Buffer]) -> bytes:
+    """Encode a described response. Raises ConchError as `encode_response` does."""
+    tensors = [
+        Tensor(name, datatype, shape, data)
+        for (name, datatype, shape), data in zip(described["outputs"], parts, strict=True)
+    ]
+    return encode_response(
+        InferResponse(
+            described["model_name"],
+            described["model_version"],
+            tensors,
+            id=described["id"],
+            parameters=described["parameters"],
+        )
+    )
+
+
+def encode_response(response: InferResponse) -> bytes:
+    """Encode one response. Raises InvalidRequest for FP16 and BF16 outputs, which have no JSON form."""
+    text = _encoded(response, json_data.encode)
+    # orjson writes null for NaN and infinities; a false positive, such as a string "null", is only slower.
+    return _encoded(response, _exactly) if b"null" in text else text
+
+
+def _exactly(tensor: Tensor) -> Any:
+    written = json_data.write_exactly(tensor)
+    return orjson.Fragment(written[1:-1] if prod(tensor.shape) == 1 else written)
+
+
+def _encoded(response: InferResponse, encode: Callable[[Tensor], Any]) -> bytes:
+    document: dict[str, Any] = dict(response.parameters)
+    for tensor in response.outputs:
+        values = encode(tensor)
+        is_list = not isinstance(values, orjson.Fragment)
+        document[tensor.name] = values[0] if is_list and len(values) == 1 else values
+    if response.id:
+        document["id"] = response.id
+    document["model_name"] = response.model_name
+    document["model_version"] = str(response.model_version)
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS)
+
+
+def _tensor(spec: TensorSpec, value: Any, *, batched: bool) -> Tensor:
+    data = value if type(value) is list else [value]
+    if spec.datatype == BYTES:
+        packed = json_data.pack(spec.name, BYTES, data, len(data))  # elements are checked before the shape
+        return Tensor(spec.name, BYTES, _shape(spec, len(data), batched=batched), packed)
+    shape = _shape(spec, len(data), batched=batched)
+    if spec.datatype in ("FP16", "BF16"):
+        raise json_data.not_in_json(spec.name, spec.datatype)
+    return Tensor(spec.name, spec.datatype, shape, json_data.pack(spec.name, spec.datatype, data, prod(shape)))
+
+
+def _shape(spec: TensorSpec, count: int, *, batched: bool) -> list[int]:
+    """Return the declared shape for `count` elements: the last variable dimension takes them, other ones are 1."""
+    shape = [-1, *spec.dims] if batched else list(spec.dims)
+    fixed = prod(size for size in shape if size > 0)
+    if not fixed or count % fixed or (-1 not in shape and count != fixed):
+        raise _no_shape(spec.name)
+    size = count // fixed
+    for index in reversed(range(len(shape))):
+        if shape[index] == -1:
+            shape[index], size = size, 1
+    return shape
+
+
+def _no_shape(name: str) -> InvalidRequest:
+    return InvalidRequest(f"The schema can not convert input '{name}' to tensor with proper shape")

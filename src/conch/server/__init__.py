@@ -1,0 +1,1 @@
+"""`conch serve`: frontends, core, backends, repositories, limits, observability, and what composes them."""

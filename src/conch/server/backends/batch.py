@@ -1,0 +1,86 @@
+"""Batches that the core sends to instances, and the requests in them as instances see them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from time import monotonic_ns
+
+from conch.base.errors import ConchError, Unavailable
+from conch.domain.request import InferRequest, InferResponse
+
+
+class Execution(ABC):
+    """One admitted request while an instance works on it. All methods belong to the event loop's thread.
+
+    A request ends exactly once: `finish` settles it, and later calls are no-ops. So an instance need not check whether
+    the caller has cancelled.
+    """
+
+    # A Protocol would do, but its attributes and methods are looked up by name in compiled code.
+    __slots__ = ("request",)
+
+    def __init__(self, request: InferRequest) -> None:
+        self.request = request
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has cancelled the request."""
+        return False
+
+    @abstractmethod
+    def on_cancel(self, notify: Callable[[], None]) -> None:
+        """Call `notify` once when the caller cancels; immediately if that has happened."""
+
+    @abstractmethod
+    def send(self, response: InferResponse | ConchError) -> None:
+        """Deliver one response or error of a decoupled model; more may follow."""
+
+    @abstractmethod
+    def finish(self, answer: InferResponse | ConchError | None) -> None:
+        """Deliver the last response or the error; None ends a decoupled request without a further response."""
+
+    @abstractmethod
+    def reschedule(self) -> None:
+        """Reschedule the request of an iterative model: it joins a later batch."""
+
+
+class Batch:
+    """Requests that are executed together.
+
+    The instance stamps `input_done` and `infer_done` (`time.monotonic_ns()`; `started` too, if it began later than it
+    received the batch), finishes every execution, and calls `release()` exactly once, when it can take another batch.
+    It may release before decoupled executions are finished. A batch that it will never begin, it returns by
+    `give_back()` instead; of several batches, the last one first.
+    """
+
+    __slots__ = ("_give_back", "_release", "begun", "executions", "infer_done", "input_done", "started")
+
+    def __init__(
+        self,
+        executions: Sequence[Execution],
+        release: Callable[["Batch"], None],
+        give_back: Callable[["Batch"], None] | None = None,
+    ) -> None:
+        self.executions = executions
+        self.started = monotonic_ns()
+        self.begun = True  # False while it waits behind another batch of its instance
+        self.input_done = 0
+        self.infer_done = 0
+        self._release = release
+        self._give_back = give_back
+
+    def release(self) -> None:
+        """Notify the owner that the instance can take another batch."""
+        self._release(self)
+
+    def give_back(self) -> None:
+        """Return an unbegun batch to the owner, which may execute it on another instance."""
+        if self._give_back is not None:
+            self._give_back(self)
+        else:
+            self.fail(Unavailable("the model instance ended before it came to this request"))
+            self._release(self)
+
+    def fail(self, error: ConchError) -> None:
+        """Finish every execution with one error; no-op for those already finished."""
+        for execution in self.executions:
+            execution.finish(error)

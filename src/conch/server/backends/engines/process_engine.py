@@ -1,0 +1,167 @@
+"""Engines that run in a process, which is restarted when it dies, and the base class of their backends."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from conch.base.errors import ModelLoadError, Unavailable
+from conch.domain.files.json_object import read_json_object
+from conch.domain.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest
+from conch.machine.accelerators.visible import CUDA_VARIABLE, narrowed
+from conch.server.backends import child
+from conch.server.backends.base import ModelSource
+from conch.server.backends.engines.base import Engine, EngineBackend
+from conch.server.backends.engines.engine_process import EngineProcess
+from conch.server.backends.engines.interpreter import interpreter
+from conch.server.backends.engines.memory import EngineMemory, folder_size
+from conch.server.backends.processes.environment import ChildEnvironment
+from conch.server.backends.processes.fork_server import ForkServer
+from conch.server.backends.processes.launch import Launcher, Program
+from conch.server.backends.processes.sandbox import confined
+from conch.server.backends.processes.supervisor import ProcessSupervisor
+from conch.server.backends.progress import reported
+from conch.server.backends.python.settings import stub_timeout_s
+
+MAIN = Path(child.__file__).with_name("engine_main.py")
+# Then the process is killed.
+_STOP_TIMEOUT_S = 10.0
+
+
+class ProcessEngine(Engine):
+    """Runs `driver`, a module of `conch_child.engine`, in a process. Ready while one runs that has loaded the model.
+
+    `python` is the interpreter, by default the server's; `memory` has the reservations of all engines, and
+    `cache_bytes` returns the size of the KV cache in that memory from the options of `model.json`, None for the
+    default size. `environment` has the variables of the process. The setting `stub-timeout-seconds` limits the time of
+    a load, by default unlimited. Raises ConfigError for an invalid value.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        driver: str,
+        *,
+        python: Path | None = None,
+        memory: EngineMemory | None = None,
+        cache_bytes: Callable[[Mapping[str, Any]], int | None] = lambda _: 0,
+        environment: ChildEnvironment | None = None,
+    ) -> None:
+        self.load = EngineLoad()
+        self.info: EngineInfo
+        self._source = source
+        self._driver = driver
+        self._python = python
+        self._memory = memory or EngineMemory()
+        self._cache_bytes = cache_bytes
+        self._environment = environment or ChildEnvironment()
+        self._load_timeout_s = stub_timeout_s(source.config.backend, source.settings)
+        self._name = source.config.name
+        self._processes = ProcessSupervisor("engine", self._name, self._bring_up, lambda: self.on_ready_change())
+
+    def __repr__(self) -> str:
+        return f"<ProcessEngine {self._name} {self._processes.current!r}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process runs and its model is loaded."""
+        return self._processes.ready
+
+    async def start(self) -> None:
+        """Start the process and load the model. Raises ModelLoadError with the engine's error."""
+        await self._processes.start()
+
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
+        """Send a request to the process. Raises Unavailable while there is none."""
+        process = self._processes.current
+        if process is None or not process.alive:
+            raise Unavailable(f"model '{self._name}' is not ready: its engine is being restarted", retry_after_s=1.0)
+        return process.generate(request, on_deltas)
+
+    @property
+    def pid(self) -> int:
+        return self._processes.pid
+
+    @property
+    def restarts(self) -> int:
+        return self._processes.restarts
+
+    async def stop(self) -> None:
+        """Stop the process, after a timeout by SIGKILL."""
+        process = await self._processes.withdraw()
+        if process is not None:
+            await process.stop(_STOP_TIMEOUT_S)
+
+    async def kill(self) -> None:
+        process = await self._processes.withdraw()
+        if process is not None:
+            await process.kill()
+
+    def _launcher(self) -> Launcher:
+        environment = self._environment.variables()
+        gpus = {gpu for group in self._source.config.instance_groups for gpu in group.gpus}
+        if gpus:
+            environment[CUDA_VARIABLE] = narrowed(environment, sorted(gpus))
+        return confined(Program([str(self._python or sys.executable), str(MAIN)], environment), self._source)
+
+    def _options(self) -> Mapping[str, Any]:
+        source = self._source
+        return {
+            "name": source.config.name,
+            "version": source.version,
+            "directory": str(source.version_directory),
+            "parameters": dict(source.config.parameters),
+            "settings": dict(source.settings),
+        }
+
+    async def _bring_up(self) -> EngineProcess:
+        what = f"the engine of model '{self._name}' is still loading"
+        return await reported(self._name, what, self._start_process())
+
+    async def _start_process(self) -> EngineProcess:
+        process = EngineProcess(self._name, self.load, self._processes.died)
+        directory = self._source.version_directory
+        cache = self._cache_bytes(await asyncio.to_thread(read_json_object, directory / "model.json"))
+        weights = await asyncio.to_thread(folder_size, directory)
+        claim, offer = self._memory.claim(self._name, process, weights, cache)
+        options = {**self._options(), "memory": offer}
+        try:
+            self.info = await process.start(self._launcher(), self._driver, options, self._load_timeout_s)
+            if not process.alive:
+                raise ModelLoadError(f"the process of engine '{self._name}' exited after loading")
+        except BaseException:
+            self._memory.release(claim)
+            await process.kill()
+            raise
+        self._memory.settle(claim, self.info)
+        self._memory.segments |= process.segments
+        return process
+
+
+class ProcessEngineBackend(EngineBackend):
+    """A backend whose engines run in processes, by the driver `conch_child.engine.<name>`."""
+
+    # The library's import name, "" for none, and the extra of Conch that installs it.
+    package = ""
+    extra = ""
+
+    def __init__(self, fork_server: ForkServer | None = None, memory: EngineMemory | None = None) -> None:
+        """Create the backend. `memory` has the reservations of all backends' engines."""
+        super().__init__(fork_server)
+        self._memory = memory or EngineMemory()
+
+    def engine(self, source: ModelSource) -> Engine:
+        """Create the engine of a model version. Raises ModelLoadError if its packages are not installed."""
+        return ProcessEngine(
+            source,
+            self.name,
+            python=interpreter(source, self.package, self.extra) if self.package else None,
+            memory=self._memory,
+            cache_bytes=self.cache_bytes,
+            environment=self.environment,
+        )
+
+    def cache_bytes(self, options: Mapping[str, Any]) -> int | None:  # noqa: ARG002 - for overrides
+        """Return the KV cache's size in the machine's memory from options in `model.json`, None for the default."""
+        return 0

@@ -1,0 +1,109 @@
+"""Supervision of the process of an instance or engine: restart with backoff when it dies."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+from conch.base.errors import ConchError
+from conch.base.logs import MODEL_LOGGER
+from conch.server.backends.processes.child_process import Backoff
+from conch.server.backends.processes.launch import Exit
+
+_log = logging.getLogger(MODEL_LOGGER)
+
+
+class Supervised(Protocol):
+    """A process that runs a model."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, 0 before it is started."""
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether it has executed anything."""
+
+
+P = TypeVar("P", bound=Supervised)
+
+
+class ProcessSupervisor(Generic[P]):
+    """Keeps one process of an instance or engine running: `current` is in service, None while there is none.
+
+    `bring_up` starts a process that is ready for work and calls `died` if it exits without having been stopped.
+    `on_change` is called when the process in service has died, and when another has replaced it. `kind` and `name`
+    appear in the log.
+    """
+
+    def __init__(
+        self, kind: str, name: str, bring_up: Callable[[], Awaitable[P]], on_change: Callable[[], None]
+    ) -> None:
+        self.current: P | None = None
+        self.restarts = 0  # attempts to replace a process that had exited
+        self._kind = kind
+        self._name = name
+        self._bring_up = bring_up
+        self._on_change = on_change
+        self._withdrawn: P | None = None
+        self._backoff = Backoff()
+        self._recovery: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<ProcessSupervisor {self._name} {self.current!r}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether a process is in service and runs."""
+        return self.current is not None and self.current.alive
+
+    @property
+    def pid(self) -> int:
+        """Id of the process in service, 0 without one."""
+        return self.current.pid if self.current is not None and self.current.alive else 0
+
+    async def start(self) -> None:
+        """Start the first process. Raises what `bring_up` raises."""
+        self.current = await self._bring_up()
+
+    async def withdraw(self) -> P | None:
+        """Take the process out of service without a replacement, and return it. Later calls return the same process."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._recovery
+        if self.current is not None:
+            self._withdrawn, self.current = self.current, None
+        return self._withdrawn
+
+    def died(self, exit_: Exit) -> None:
+        """Replace the process, which has died and has no requests in flight."""
+        if self.current is None or self.current.alive:
+            return  # not in service yet: `bring_up` raises
+        delay = self._backoff.delay(worked=self.current.has_worked)
+        self.current = None
+        self._log(f"{self._kind} {exit_}; restarting {f'in {delay:g} s' if delay else 'now'}")
+        self._recovery = asyncio.get_running_loop().create_task(self._recover(delay))
+        self._on_change()
+
+    async def _recover(self, delay: float) -> None:
+        while True:
+            await asyncio.sleep(delay)
+            self.restarts += 1
+            try:
+                self.current = await self._bring_up()
+            except (ConchError, OSError) as error:
+                delay = self._backoff.delay(worked=False)
+                self._log(f"{error}\nretrying in {delay:g} s")
+            else:
+                self._on_change()
+                return
+
+    def _log(self, text: str) -> None:
+        first, _, rest = text.partition("\n")
+        _log.error("%s", first, extra={"instance": self._name, "block": rest})

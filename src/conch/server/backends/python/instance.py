@@ -1,0 +1,123 @@
+"""One instance of a Python model: a process, restarted when it dies."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from conch.base.errors import ModelLoadError
+from conch.server.backends.base import Instance, InstancePlan
+from conch.server.backends.batch import Batch
+from conch.server.backends.bls import ModelCalls
+from conch.server.backends.processes.supervisor import ProcessSupervisor
+from conch.server.backends.progress import reported
+from conch.server.backends.python.custom_metrics import InstanceMetrics
+from conch.server.backends.python.environment import Environments
+from conch.server.backends.python.model_code import Adapter, code_path
+from conch.server.backends.python.model_process import ModelProcess
+from conch.server.backends.python.outgoing_bls import OutgoingCalls
+from conch.server.backends.python.settings import PythonSettings
+
+
+class PythonInstance(Instance):
+    """Executes batches in a process. Ready while a process runs whose model is initialized."""
+
+    takes_sources = True
+
+    def __init__(
+        self,
+        plan: InstancePlan,
+        settings: PythonSettings,
+        environments: Environments,
+        calls: ModelCalls | None = None,
+        adapter: Callable[[], Adapter] | None = None,
+    ) -> None:
+        """Assign. `calls` answers the model's BLS calls; without it, the model cannot call others.
+
+        `adapter` is called in a thread before each start, and returns what runs the model in place of a `model.py`.
+        """
+        self.plan = plan
+        self._adapter = adapter
+        self._calls = partial(OutgoingCalls, calls, self) if calls is not None else None
+        self.metrics = InstanceMetrics()
+        self._settings = settings
+        self._environments = environments
+        self._processes = ProcessSupervisor("process", plan.name, self._bring_up, lambda: self.on_ready_change())
+
+    def __repr__(self) -> str:
+        return f"<PythonInstance {self.plan.name} {self._processes.current!r}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process runs and its model is initialized."""
+        process = self._processes.current  # not through the supervisor: it is asked for every request
+        return process is not None and process.alive
+
+    async def start(self) -> None:
+        """Start the process and initialize the model. Raises ModelLoadError with the model's error."""
+        await self._processes.start()
+
+    def execute(self, batch: Batch) -> None:
+        process = self._processes.current
+        assert process is not None
+        process.execute(batch)
+
+    @property
+    def pid(self) -> int:
+        return self._processes.pid
+
+    @property
+    def restarts(self) -> int:
+        return self._processes.restarts
+
+    @property
+    def ahead(self) -> int:
+        """How many batches to send ahead, by how long executions take."""
+        process = self._processes.current
+        return process.requests.ahead(crowded=False) if process is not None else 0
+
+    @property
+    def ahead_when_crowded(self) -> int:
+        """How many batches to send ahead while a full one waits for every instance."""
+        process = self._processes.current
+        return process.requests.ahead(crowded=True) if process is not None else 0
+
+    async def stop(self) -> None:
+        """Drain, finalize and end the process; kill it if that takes longer than `stub-timeout-seconds`."""
+        process = await self._processes.withdraw()
+        if process is not None:
+            await process.stop()
+        self.metrics.clear()
+
+    async def kill(self) -> None:
+        process = await self._processes.withdraw()
+        if process is not None:
+            await process.kill()
+
+    async def check_ready(self) -> bool:
+        process = self._processes.current
+        return process is not None and process.alive and await process.check_ready()
+
+    async def _bring_up(self) -> ModelProcess:
+        what = f"model '{self.plan.source.config.name}' is still initializing"
+        return await reported(self.plan.name, what, self._start_process())
+
+    async def _start_process(self) -> ModelProcess:
+        source = self.plan.source
+        adapter = None
+        # Before a process is started: a missing file is the commonest mistake.
+        if self._adapter is None:
+            code_path(source)
+        else:
+            adapter = await asyncio.to_thread(self._adapter)
+        launcher = await self._environments.launcher(source)
+        name = self.plan.name
+        process = ModelProcess(name, source, self._settings, self.metrics, self._processes.died, self._calls, adapter)
+        try:
+            await process.start(launcher)
+            await process.initialize(self.plan)
+            if not process.alive:
+                raise ModelLoadError(f"the process of model instance '{self.plan.name}' ended after initialize")
+        except BaseException:
+            await process.kill()
+            raise
+        return process

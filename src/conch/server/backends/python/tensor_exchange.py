@@ -1,0 +1,134 @@
+"""Tensors of requests and responses in shared memory: the server's ends of the two arenas of one process."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from conch.base.errors import ConchError
+from conch.domain.request import InferRequest
+from conch.domain.sliced_copy import MIN_SLICED_BYTES, SlicedCopy
+from conch.domain.tensor import Destination, Tensor
+from conch.server.backends.child.conch_child.ipc.arena import ArenaReader, ArenaWriter, Parcel, create
+from conch.server.backends.child.conch_child.ipc.metric_area import AREA_BYTES
+from conch.server.backends.child.conch_child.ipc.wire import MAX_PAYLOAD_SIZE, WireError
+from conch.server.backends.processes import untrusted
+
+
+class TensorExchange:
+    """Two arenas of `size` bytes each. `on_release` is called, in any thread, when the process may reuse an output.
+
+    Raises OSError where the system gives no more memory or descriptors.
+    """
+
+    def __init__(self, name: str, size: int, on_release: Callable[[], None]) -> None:
+        # For the process to inherit; to be closed afterwards.
+        self.descriptors: list[int] = []
+        try:
+            self.descriptors.append(create(f"conch {name} inputs", size))
+            self.descriptors.append(create(f"conch {name} outputs", size, AREA_BYTES))
+            self.inputs = ArenaWriter(self.descriptors[0])
+            self.outputs = ArenaReader(self.descriptors[1], on_release, AREA_BYTES)
+        except OSError:
+            self.close_descriptors()
+            raise
+
+    def close_descriptors(self) -> None:
+        """Close the descriptors, which only the process needs; the memory stays while either side maps it."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+    def parcel(self) -> Parcel:
+        """Return an empty parcel for the tensors of one message."""
+        return Parcel(self.inputs)
+
+    def encode(self, key: int, request: InferRequest, parcel: Parcel) -> tuple[Any, ...]:
+        """Return a request's part of an EXECUTE message; its tensors go into the parcel.
+
+        Raises ConchError if a tensor cannot be read from its source; then the parcel has none of the request's tensors.
+        """
+        return (
+            key,
+            request.id,
+            request.correlation_id,
+            request.flags,
+            request.timeout_us,
+            request.parameters or None,
+            request.outputs,
+            None if request.span is None else request.span.context,
+            self.place(request.inputs, parcel, key),
+            None if request.destinations is None else _locations(request.destinations),
+        )
+
+    def place(self, tensors: list[Tensor], parcel: Parcel, key: int = 0) -> list[tuple[Any, ...]]:
+        """Put tensors into a parcel and return their descriptions for a message. Raises as `encode`.
+
+        Large tensors are added to `parcel.copies` with the key of their request, and copied later.
+        """
+        placed = []
+        blocks = len(parcel.blocks)
+        copies = 0 if parcel.copies is None else len(parcel.copies)
+        for tensor in tensors:
+            size = tensor.nbytes
+            if size >= MIN_SLICED_BYTES and (block := parcel.reserve(size)) is not None:
+                source = tensor.source if tensor.source is not None else tensor.data
+                if parcel.copies is None:
+                    parcel.copies = []
+                parcel.copies.append(SlicedCopy(block[1], source, key))
+                placed.append((tensor.name, tensor.datatype, tensor.shape, block[0], size))
+                continue
+            try:
+                place = parcel.fill(size, tensor.source.read_into) if tensor.source is not None else None
+                if place is None:
+                    place = parcel.put(tensor.data, size)
+            except ConchError:
+                if parcel.copies is not None:
+                    del parcel.copies[copies:]
+                parcel.discard(blocks)
+                raise
+            placed.append((tensor.name, tensor.datatype, tensor.shape, place, size))
+        return placed
+
+    def drop_failed(self, requests: list[tuple[Any, ...]], parcel: Parcel) -> dict[int, ConchError]:
+        """Remove the requests (as returned by `encode`) with a tensor that could not be copied; return the errors."""
+        errors = {copy.key: copy.error for copy in parcel.copies or () if copy.error is not None}
+        for encoded in [each for each in requests if each[0] in errors]:
+            requests.remove(encoded)
+            self.inputs.discard(place for *_, place, _ in encoded[8] if place >= 0)
+        return errors
+
+    def decode(
+        self,
+        outputs: Any,
+        payload: memoryview,
+        destinations: Mapping[str, Destination] | None = None,
+    ) -> list[Tensor]:
+        """Return the tensors of a response or a BLS call: views of the message, or of shared memory until they die.
+
+        Outputs that the process has written to the client's shared memory (`destinations`) refer to it. Raises
+        WireError for a description that is not valid, or a tensor outside of the message or the memory.
+        """
+        tensors = []
+        for output in untrusted.array(outputs, "tensors"):
+            name, datatype, shape, place, size = untrusted.items(output, 5, "a tensor")
+            untrusted.check_tensor(name, datatype, shape, size)
+            if place is not None:
+                tensors.append(Tensor(name, datatype, shape, self.data(name, place, size, payload)))
+            elif destinations is not None:
+                destination = destinations.get(name)
+                if destination is None or not 0 <= size <= destination.size:
+                    raise WireError(f"the client has no shared memory for '{name}' of {size} bytes")
+                tensors.append(Tensor(name, datatype, shape, source=destination.first(size)))
+        return tensors
+
+    def data(self, name: str, place: Any, size: int, payload: memoryview) -> memoryview:
+        """Return the data at a place in shared memory, or in the message. Raises WireError if it is outside of them."""
+        untrusted.integer(place, -MAX_PAYLOAD_SIZE, untrusted.MAX_COUNT, "the place of a tensor")
+        data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]
+        if len(data) != size:
+            raise WireError(f"'{name}' ends outside of its message")
+        return data
+
+
+def _locations(destinations: Mapping[str, Destination]) -> dict[str, tuple[object, ...]]:
+    found = [(name, destination.location) for name, destination in destinations.items()]
+    return {name: location for name, location in found if location is not None}

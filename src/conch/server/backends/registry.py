@@ -1,0 +1,189 @@
+"""Backend registry: `backend: "x"` is `backends/x/backend.py` or an installed package, imported on first use.
+
+A package provides a backend by an entry point of the group `conch.backends`: `x = "package.module:Backend"`.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from conch.base.errors import Code, ModelLoadError
+from conch.server.backends.base import Backend
+
+ENTRY_POINTS = "conch.backends"
+
+# Backend → the distribution that it needs and the extra that installs it.
+_REQUIREMENTS = {
+    "fil": ("treelite", "fil"),
+    "identity": ("numpy", "python"),
+    "onnxruntime": ("onnxruntime", "onnxruntime"),
+    "openvino": ("openvino", "openvino"),
+    # Its packages must be in the environment that its engines run in, which may not be the server's.
+    "openvino_genai": ("numpy", "python"),
+    "python": ("numpy", "python"),
+    "pytorch": ("torch", "pytorch"),
+    "scripted": ("numpy", "python"),
+    "tensorrt": ("tensorrt", "tensorrt"),
+    "tensorrtllm": ("numpy", "python"),
+    "vllm": ("numpy", "python"),
+}
+
+
+# Names of the backends in other tools and libraries.
+_ALIASES = {
+    "libtorch": "pytorch",
+    "onnx": "onnxruntime",
+    "onnxruntime_onnx": "onnxruntime",
+    "ort": "onnxruntime",
+    "openvino-genai": "openvino_genai",
+    "py": "python",
+    "pytorch_libtorch": "pytorch",
+    "tensorrt-llm": "tensorrtllm",
+    "tensorrt_llm": "tensorrtllm",
+    "tensorrt_plan": "tensorrt",
+    "torch": "pytorch",
+    "trt": "tensorrt",
+    "trtllm": "tensorrtllm",
+    "xgboost": "fil",
+    "lightgbm": "fil",
+}
+# Backends of Triton that Conch does not have, and the alternatives.
+_ALTERNATIVES = {
+    "tensorflow": "convert the model to ONNX (tf2onnx) for 'onnxruntime', or call TensorFlow in a 'python' model",
+    "dali": "decode and resize in a 'python' model",
+}
+
+
+class BackendRegistry:
+    """The backends of one server, started at first use and stopped together.
+
+    `arguments` are the constructor arguments by the backend's name.
+    """
+
+    def __init__(self, arguments: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self._arguments = arguments or {}
+        self._backends: dict[str, Backend] = {}
+        self._starting: dict[str, asyncio.Task[Backend]] = {}
+
+    def __iter__(self) -> Iterator[Backend]:
+        return iter(self._backends.values())
+
+    async def get(self, name: str) -> Backend:
+        """Return the started backend. Raises ModelLoadError if there is none of that name."""
+        backend = self._backends.get(name)
+        if backend is not None:
+            return backend
+        if name not in self._starting:
+            self._starting[name] = asyncio.create_task(self._start(name))
+            self._starting[name].add_done_callback(lambda _: self._starting.pop(name))
+        return await self._starting[name]
+
+    async def stop(self) -> None:
+        """Stop all started backends."""
+        for backend in self._backends.values():
+            await backend.stop()
+        self._backends.clear()
+
+    async def _start(self, name: str) -> Backend:
+        # In a thread: importing a framework may take seconds.
+        backend = await asyncio.to_thread(load_backend, name, self._arguments.get(name, {}))
+        await backend.start()
+        self._backends[name] = backend
+        return backend
+
+
+def load_backend(name: str, arguments: Mapping[str, Any]) -> Backend:
+    """Import and make a backend. Raises ModelLoadError with the remedy if it is unknown, not installed or ambiguous."""
+    found = [each for each in entry_points(group=ENTRY_POINTS) if each.name == name]
+    if name in _REQUIREMENTS:
+        if found:
+            raise ModelLoadError(
+                f"backend '{name}' is built in, and {_origins(found)} provides another; uninstall the package"
+            )
+        backend: Backend = _import_builtin(name).backend(**arguments)
+        return backend
+    if not found:
+        raise _unknown(name)
+    if len(found) > 1:
+        raise ModelLoadError(f"backend '{name}' is provided by {_origins(found)}; uninstall all but one")
+    return _make_installed(found[0])
+
+
+def requirement(name: str) -> tuple[str, str] | None:
+    """Return the package that a backend needs and the extra that installs it, None for a backend from a package.
+
+    Imports nothing. Raises ModelLoadError if there is no such backend.
+    """
+    if name in _REQUIREMENTS:
+        return _REQUIREMENTS[name]
+    if any(each.name == name for each in entry_points(group=ENTRY_POINTS)):
+        return None
+    raise _unknown(name)
+
+
+def ineffective_settings(names: Iterable[str]) -> list[str]:
+    """Return a notice for each backend that `--backend-config` names and that does not exist."""
+    missing = sorted(set(names).difference(_REQUIREMENTS, ("",)))
+    known = _known() if missing else []
+    return [
+        f"--backend-config={name},… has no effect: there is no backend '{name}'{_did_you_mean(name, known, '; did')}"
+        for name in missing
+        if name not in known
+    ]
+
+
+def _known() -> list[str]:
+    return sorted({*_REQUIREMENTS, *(each.name for each in entry_points(group=ENTRY_POINTS))})
+
+
+def _did_you_mean(name: str, known: Sequence[str], begin: str) -> str:
+    if name in _ALTERNATIVES:  # not misspelt
+        return ""
+    match = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), known, n=1)), "")
+    return f"{begin} you mean '{match}'?" if match else ""
+
+
+def _unknown(name: str) -> ModelLoadError:
+    known = _known()
+    text = f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
+    if advice := _ALTERNATIVES.get(name):
+        text += f" This server does not have it: {advice}."
+    else:
+        text += _did_you_mean(name, known, " Did")
+    return ModelLoadError(f"{text} This server has: {', '.join(known)}", Code.INVALID_ARG)
+
+
+def _import_builtin(name: str) -> Any:
+    package, extra = _REQUIREMENTS[name]
+    try:
+        return import_module(f"conch.server.backends.{name}.backend")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise ModelLoadError(f"backend '{name}' needs the package '{package}': {install_command(extra)}") from error
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra. PyTorch's package on the index brings CUDA, on any machine."""
+    command = f"pip install 'conch-server[{extra}]'"
+    without_gpu = f" (without a GPU: {command} --extra-index-url https://download.pytorch.org/whl/cpu)"
+    return command + (without_gpu if extra == "pytorch" else "")
+
+
+def _make_installed(entry_point: EntryPoint) -> Backend:
+    """Make the backend of an installed package; any exception of its code becomes a ModelLoadError."""
+    label = f"backend '{entry_point.name}' ({entry_point.value} of {_origins([entry_point])})"
+    try:
+        backend = entry_point.load()()
+    except Exception as error:
+        raise ModelLoadError(f"{label} cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(backend, Backend):
+        raise ModelLoadError(f"{label} is a {type(backend).__name__}, not a conch.server.backends.base.Backend")
+    return backend
+
+
+def _origins(found: Sequence[EntryPoint]) -> str:
+    return " and ".join(f"the package '{each.dist.name}'" if each.dist else "a package" for each in found)

@@ -1,0 +1,181 @@
+"""Base class of instances that compute in a dedicated thread, for frameworks that release the GIL.
+
+The event loop puts batches into the thread's queue; the thread returns the answers of a whole batch to the loop in one
+callback. Tensors are joined and split in the thread, too.
+
+A framework that several threads may call concurrently sets `concurrent_runs`; then a batch may run in parts.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from logging import getLogger
+from queue import SimpleQueue
+from threading import Thread
+from time import monotonic_ns
+from typing import Any
+
+import numpy.typing as npt
+
+from conch.base.errors import BackendError, ConchError, ModelLoadError
+from conch.domain.request import InferRequest, InferResponse
+from conch.server.backends.base import Instance, InstancePlan
+from conch.server.backends.batch import Batch
+from conch.server.backends.ragged import RaggedLayout
+from conch.server.backends.side_by_side import SideBySide
+from conch.server.backends.stacking import join, split
+
+_log = getLogger(__name__)
+
+Arrays = dict[str, npt.NDArray[Any]]
+_Answers = list[InferResponse | ConchError]
+
+
+class ThreadedInstance(Instance):
+    """One executor in one thread. A subclass implements `load`, `compute` and, if necessary, `unload`.
+
+    If a batch fails, each of its requests is retried alone, so that one request cannot fail the others.
+    """
+
+    def __init__(self, plan: InstancePlan) -> None:
+        self.plan = plan
+        self._ragged = RaggedLayout.of(plan.source.config)
+        self.concurrent_runs = 1  # how many threads may call `compute` concurrently; set by `load`
+        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._ended = asyncio.Event()
+        self._ready = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.plan.name} {'ready' if self._ready else 'not ready'}>"
+
+    @abstractmethod
+    def load(self) -> None:
+        """Load the model; called in the thread. Any exception fails `start`; a ConchError is raised unchanged."""
+
+    @abstractmethod
+    def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
+        """Run the model on arrays and return at least the named outputs; called in the thread.
+
+        Any exception fails the request; a ConchError is its error unchanged. Array conventions: `stacking.join`.
+        """
+
+    def unload(self) -> None:
+        """Release the model; called in the thread."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model is loaded and `stop` has not been called."""
+        return self._ready
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        loaded: asyncio.Future[None] = loop.create_future()
+        self._thread = Thread(target=self._run_thread, args=(loop, loaded), name=self.plan.name, daemon=True)
+        self._thread.start()
+        try:
+            await loaded
+        except ConchError:
+            raise
+        except Exception as error:
+            raise ModelLoadError(f"model instance '{self.plan.name}' failed to load: {error}") from error
+
+    def execute(self, batch: Batch) -> None:
+        self._batches.put(batch)
+
+    async def stop(self) -> None:
+        """Finish the batches in the queue, and end the thread."""
+        self._ready = False
+        if self._thread is None:
+            return
+        self._batches.put(None)
+        await self._ended.wait()
+        self._thread.join()
+
+    def _run_thread(self, loop: asyncio.AbstractEventLoop, loaded: "asyncio.Future[None]") -> None:
+        try:
+            self.load()
+        except BaseException as error:
+            loop.call_soon_threadsafe(self._load_ended, loaded, error)
+        else:
+            loop.call_soon_threadsafe(self._load_ended, loaded, None)
+            threads = SideBySide(self.concurrent_runs, self.plan.name)
+            while (batch := self._batches.get()) is not None:
+                loop.call_soon_threadsafe(_deliver, batch, self._answers(batch, threads))
+            threads.close()
+            self.unload()
+        finally:
+            loop.call_soon_threadsafe(self._ended.set)
+
+    def _load_ended(self, loaded: "asyncio.Future[None]", error: BaseException | None) -> None:
+        if loaded.done():  # `start` was cancelled
+            return
+        if error is not None:
+            loaded.set_exception(error)
+        else:
+            self._ready = True
+            loaded.set_result(None)
+
+    def _answers(self, batch: Batch, threads: SideBySide) -> _Answers:
+        """Run a batch and return one answer for each execution."""
+        requests = [execution.request for execution in batch.executions]
+        try:
+            return [*threads.run(partial(self._run, batch), requests)]
+        except Exception as error:
+            if len(requests) == 1:
+                return [self._as_error(error)]
+        return [self._run_alone(request, batch) for request in requests]
+
+    def _run_alone(self, request: InferRequest, batch: Batch) -> InferResponse | ConchError:
+        try:
+            return self._run(batch, [request])[0]
+        except Exception as error:
+            return self._as_error(error)
+
+    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
+        """Run requests of a batch together, and stamp the batch; of concurrent parts, the last one counts."""
+        source = self.plan.source
+        config = source.config
+        inputs = join(requests) if self._ragged is None else self._ragged.join(requests)
+        batch.input_done = monotonic_ns()
+        requested = _requested_outputs(requests, [output.name for output in config.outputs])
+        arrays = self.compute(inputs, requested)
+        batch.infer_done = monotonic_ns()
+        sizes = [request.batch_size for request in requests] if config.max_batch_size > 0 else None
+        responses = [InferResponse(config.name, source.version, [], id=request.id) for request in requests]
+        for spec in config.outputs:
+            if spec.name not in requested:
+                continue
+            array = arrays[spec.name]
+            if array.ndim == 0 and sizes is None:
+                array = array.reshape(spec.dims)  # a scalar: its configured dimensions are all 1
+            if self._ragged is None:
+                parts = split(spec.name, spec.datatype, array, sizes)
+            else:
+                parts = self._ragged.split(spec.name, spec.datatype, array, requests)
+            for request, response, part in zip(requests, responses, parts, strict=True):
+                if not request.outputs or spec.name in request.outputs:
+                    response.outputs.append(part)
+        return responses
+
+    def _as_error(self, error: Exception) -> ConchError:
+        if isinstance(error, ConchError):
+            return error
+        message = f"model instance '{self.plan.name}' failed to execute: {type(error).__name__}: {error}"
+        _log.error("%s", message, exc_info=error)
+        return BackendError(message)
+
+
+def _requested_outputs(requests: Sequence[InferRequest], declared: Sequence[str]) -> Sequence[str]:
+    """Return the declared outputs that any request asks for; a request without outputs asks for all."""
+    if all(request.outputs for request in requests):
+        names = {name for request in requests for name in request.outputs}
+        return [name for name in declared if name in names]
+    return declared
+
+
+def _deliver(batch: Batch, answers: _Answers) -> None:
+    for execution, answer in zip(batch.executions, answers, strict=True):
+        execution.finish(answer)
+    batch.release()

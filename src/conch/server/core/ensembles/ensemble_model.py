@@ -1,0 +1,155 @@
+"""A model version that is a graph of other models (Triton's ensemble scheduler).
+
+Each step starts as soon as all its input tensors exist, so independent steps run concurrently. Tensors pass from step
+to step without a copy, the network or a task. The models of the steps schedule their own requests.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+
+from conch.base.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavailable
+from conch.domain.model_config import EnsembleStep, ModelConfig
+from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.server.core.ensembles.flow import Flow, needed_steps
+from conch.server.core.ensembles.run import EnsembleRun, SingleRun
+from conch.server.core.ensembles.slots import StepSlots
+from conch.server.core.ensembles.step import StepTimes, located
+from conch.server.core.ensembles.stream import StreamRun
+from conch.server.core.pending import Pending
+from conch.server.core.served_model import ServedModel
+from conch.server.core.validation import RequestValidator
+
+# Returns the served model of a step, from the catalog. Raises NotFound.
+FindModel = Callable[[EnsembleStep], ServedModel]
+
+
+class EnsembleModel(ServedModel):
+    """A served ensemble."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        find: FindModel,
+        flow: Flow | None = None,
+    ) -> None:
+        """Assign. `flow` describes how responses of decoupled steps multiply; it may be omitted without such steps."""
+        super().__init__(config, version, labels)
+        self.misfit = ""  # why the steps no longer fit together, after a reload of one of their models
+        self._find = find
+        self.flow = flow or Flow((0,) * len(config.ensemble_steps), (False,) * len(config.ensemble_steps))
+        limit = config.max_inflight_requests
+        self._slots = [StepSlots(limit) for _ in config.ensemble_steps] if limit else []
+        self._is_stream = bool(limit or self.flow.depth)
+        self._needed = needed_steps(config)
+        self._all_steps = frozenset(range(len(config.ensemble_steps)))
+        # The steps that every request needs, whichever outputs it requests.
+        self._always_needed = self._all_steps.intersection(*self._needed.values())
+        self._validator = RequestValidator(config)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model of every step is ready and fits."""
+        try:
+            return not self.misfit and all(model.ready for model in self._models())
+        except (NotFound, Unavailable):
+            return False
+
+    @property
+    def lacks_step(self) -> bool:
+        """Whether the model of a step is not served."""
+        try:
+            self._models()
+        except (NotFound, Unavailable):
+            return True
+        return False
+
+    def refusal(self, now: int) -> QueueFull | None:
+        """Return the rejection of the first step without room, so that no work is done for a later one to reject."""
+        return self._refusal_by(self._always_needed, now)
+
+    def _refusal_by(self, needed: Set[int], now: int) -> QueueFull | None:
+        for number, model in enumerate(self._models()):
+            error = model.refusal(now) if number in needed else None
+            if error is not None:
+                step = self.config.ensemble_steps[number]
+                return QueueFull(located(self.config, step, error.message), retry_after_s=error.retry_after_s)
+        return None
+
+    def submit(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request and start its first steps.
+
+        The request holds the models that its steps have now until it ends, and is exempt from the bounds of their
+        queues. Raises InvalidRequest, NotFound, QueueFull, Unavailable.
+        """
+        if self.cache is not None:
+            found = self.cache.look_up(request, respond)
+            if isinstance(found, Pending):
+                return found
+            respond = found
+        self._validator.check(request)
+        if self.misfit:
+            raise Unavailable(self.misfit)
+        needed = self._all_steps
+        if request.outputs:
+            needed = frozenset[int]().union(*[self._needed[name] for name in request.outputs])
+        if not request.admitted:
+            self.refuse_for(self._refusal_by(needed, request.timeline.received), request.timeline)
+        models = self._models()
+        self.enter()
+        for model in models:
+            model.enter()
+        if self.statistics.declared is not None:
+            self.statistics.declared.begin(request)
+        run: EnsembleRun
+        if self._is_stream:
+            # Writing the first response may overwrite inputs that later steps still read.
+            request.fetch_inputs()
+            flow = self.flow if needed == self._all_steps else self.flow.only(needed)
+            run = StreamRun(self.config, self.version, request, respond, models, self._count, flow, self._slots)
+        else:
+            run = SingleRun(self.config, self.version, request, respond, models, self._count, needed)
+        run.advance()
+        return run.pending
+
+    def _models(self) -> list[ServedModel]:
+        """Return the served model of each step. Raises NotFound."""
+        models = []
+        for step in self.config.ensemble_steps:
+            try:
+                models.append(self._find(step))
+            except (NotFound, InvalidRequest) as error:
+                raise NotFound(located(self.config, step, error.message)) from error
+        return models
+
+    def _count(self, pending: Pending, times: StepTimes, answer: InferResponse | ConchError | None) -> None:
+        """Count a request that has ended: its compute times are the sums over its steps."""
+        self.leave()
+        if self.statistics.declared is not None:
+            self.statistics.declared.end(pending.request, answer, pending.failure, pending.first_response)
+        timeline = pending.request.timeline
+        total = timeline.done - timeline.received
+        if isinstance(answer, ConchError):
+            self.statistics.count_failure(total, answer.reason)
+            return
+        size = pending.request.batch_size
+        self.statistics.count_success(
+            size,
+            total=total,
+            queue=times.queue,
+            compute_input=times.input,
+            compute_infer=times.infer,
+            compute_output=times.output,
+            span=pending.request.span,
+        )
+        if self.statistics.first_response is not None:
+            self.statistics.first_response.add((pending.first_response or timeline.done) - timeline.received)
+        started = timeline.started
+        input_done, infer_done = started + times.input, started + times.input + times.infer
+        self.statistics.count_execution(size, started, input_done, infer_done, infer_done + times.output)
+
+    async def start(self) -> None:
+        """Do nothing: the models of the steps are loaded before their ensemble."""
+
+    async def stop(self) -> None:
+        """Do nothing: an ensemble holds no resources."""

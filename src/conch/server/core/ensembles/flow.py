@@ -1,0 +1,96 @@
+"""The data flow of an ensemble: the steps that an output needs, and how responses of decoupled steps multiply.
+
+A decoupled step gives any number of responses, and a step that reads its output runs once for each. So every step has
+a level: the number of decoupled steps before it. Tensors of lower levels are the same for all of its runs. Decoupled
+steps must follow each other: nothing would pair the responses of two that run in parallel.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from conch.base.errors import ConfigError
+from conch.domain.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The level of each step, which steps are decoupled, and the level of the ensemble's own responses."""
+
+    levels: tuple[int, ...]
+    decoupled: tuple[bool, ...]
+
+    @property
+    def depth(self) -> int:
+        """The number of decoupled steps; 0 if each step gives one response."""
+        return sum(self.decoupled)
+
+    def only(self, needed: Container[int]) -> "Flow":
+        """Return the flow through a subset of the steps, which needs no others."""
+        numbers = range(len(self.levels))
+        levels = tuple(self.levels[number] if number in needed else -1 for number in numbers)
+        return Flow(levels, tuple(self.decoupled[number] and number in needed for number in numbers))
+
+    def steps_at(self, level: int) -> list[int]:
+        """Return the numbers of the steps of a level."""
+        return [number for number, at in enumerate(self.levels) if at == level]
+
+
+def needed_steps(ensemble: ModelConfig) -> dict[str, frozenset[int]]:
+    """Return for each output of an ensemble the numbers of the steps that must run for it."""
+    steps = ensemble.ensemble_steps
+    makers = {tensor: number for number, step in enumerate(steps) for tensor in step.output_map.values()}
+    needed: dict[str, frozenset[int]] = {}
+    for spec in ensemble.outputs:
+        found: set[int] = set()
+        due = [spec.name]
+        while due:
+            number = makers.get(due.pop())
+            if number is not None and number not in found:
+                found.add(number)
+                due += steps[number].input_map.values()
+        needed[spec.name] = frozenset(found)
+    return needed
+
+
+def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
+    """Return the flow of an ensemble, whose graph is acyclic; `models` are the configurations of its steps.
+
+    Raises ConfigError if two decoupled steps do not follow each other.
+    """
+    steps = ensemble.ensemble_steps
+    decoupled = tuple(model.decoupled for model in models)
+    level_of = {spec.name: 0 for spec in ensemble.inputs}
+    levels: dict[int, int] = {}
+    for number in _topological_order(ensemble):
+        step = steps[number]
+        level = levels[number] = max(level_of[tensor] for tensor in step.input_map.values())
+        for tensor in step.output_map.values():
+            level_of[tensor] = level + decoupled[number]
+    opened: dict[int, int] = {}
+    for number in (number for number in range(len(steps)) if decoupled[number]):
+        other = opened.setdefault(levels[number], number)
+        if other != number:
+            raise ConfigError(
+                f"ensemble '{ensemble.name}': step {other} ('{steps[other].model_name}') and step {number} "
+                f"('{steps[number].model_name}') use decoupled models in parallel, so their responses cannot be "
+                "paired; make one of them read a tensor that comes from the other"
+            )
+    return Flow(tuple(levels[number] for number in range(len(steps))), decoupled)
+
+
+def _topological_order(ensemble: ModelConfig) -> list[int]:
+    """Return the numbers of the steps in topological order, in linear time."""
+    known = {spec.name for spec in ensemble.inputs}
+    missing = [set(step.input_map.values()) - known for step in ensemble.ensemble_steps]
+    readers: dict[str, list[int]] = {}
+    for number, tensors in enumerate(missing):
+        for tensor in tensors:
+            readers.setdefault(tensor, []).append(number)
+    order = [number for number, tensors in enumerate(missing) if not tensors]
+    for number in order:
+        for tensor in ensemble.ensemble_steps[number].output_map.values():
+            for reader in readers.get(tensor, ()):
+                missing[reader].discard(tensor)
+                if not missing[reader]:
+                    order.append(reader)
+    return order

@@ -1,0 +1,69 @@
+"""Nested ensembles: no cycles, and bounds on their depth and on the steps that one request runs."""
+
+from conch.base.errors import ConfigError, InvalidRequest, NotFound
+from conch.domain.model_config import ModelConfig
+from conch.server.core.catalog import Catalog
+from conch.server.repository.namespaces import ModelId
+
+# Each level adds frames to the stack of a request.
+MAX_ENSEMBLE_DEPTH = 16
+# Thirty nested ensembles of two steps each would run a billion steps.
+MAX_ENSEMBLE_RUNS = 1000
+
+
+def check_nesting(catalog: Catalog, ensemble: ModelConfig, namespace: str) -> None:
+    """Check the steps that an ensemble would run. Steps whose models are not served are skipped.
+
+    Raises ConfigError if it is among its own steps, nests too deep or runs too many steps for one request.
+    """
+    runs = 0
+    known: dict[ModelId, int] = {}
+    for number, step in enumerate(ensemble.ensemble_steps):
+        try:
+            served = catalog.of_step(namespace, step)
+        except (NotFound, InvalidRequest):
+            continue
+        cycle = (
+            f"circular dependency: step {number} of ensemble '{ensemble.name}', model '{step.model_name}', "
+            f"has '{ensemble.name}' among its own steps"
+        )
+        top = ModelId(namespace, ensemble.name)
+        if served.id == top:
+            raise ConfigError(cycle)
+        runs += _runs(catalog, served.config, served.id, top, cycle, known, 1)
+    if runs > MAX_ENSEMBLE_RUNS:
+        raise ConfigError(
+            f"ensemble '{ensemble.name}' runs {runs} steps for each request, those of the ensembles among its steps "
+            f"included; {MAX_ENSEMBLE_RUNS} are the most"
+        )
+
+
+def _runs(
+    catalog: Catalog,
+    config: ModelConfig,
+    model: ModelId,
+    top: ModelId,
+    cycle: str,
+    known: dict[ModelId, int],
+    depth: int,
+) -> int:
+    """Return how many steps a model runs for one request. `known` caches the result of each ensemble."""
+    if not config.is_ensemble:
+        return 1
+    if model in known:
+        return known[model]
+    if depth >= MAX_ENSEMBLE_DEPTH:
+        raise ConfigError(
+            f"ensemble '{top.name}' nests ensembles more than {MAX_ENSEMBLE_DEPTH} deep: '{model}' is the last of them"
+        )
+    total = 0
+    for step in config.ensemble_steps:
+        try:
+            served = catalog.of_step(model.namespace, step)
+        except (NotFound, InvalidRequest):
+            continue
+        if served.id == top:
+            raise ConfigError(cycle)
+        total += _runs(catalog, served.config, served.id, top, cycle, known, depth + 1)
+    known[model] = total
+    return total

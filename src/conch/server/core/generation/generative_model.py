@@ -1,0 +1,278 @@
+"""A generative model version: admission, statistics, and the engine that executes its requests.
+
+There is no queue here: an engine batches continuously and needs every request for that. The bound is on the requests
+that it holds beyond those that it computes concurrently.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from time import monotonic_ns
+
+from conch.base.errors import Cancelled, ConchError, InvalidRequest, QueueFull, Unavailable, Unsupported
+from conch.domain.generation import Delta, DeltaCallback, FinishReason, Generation, GenerationRequest, Usage
+from conch.domain.llm.tensor_form import TensorForm
+from conch.domain.model_config import ModelConfig, QueuePolicy
+from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.domain.statistics.generation_statistics import GenerationStatistics
+from conch.domain.statistics.model_statistics import ModelState
+from conch.server.backends.engines.base import Engine
+from conch.server.core.pending import Pending, State
+from conch.server.core.scheduling.service_rate import ServiceRate
+from conch.server.core.served_model import ServedModel
+
+# Characters of the longest token of common vocabularies: 128 spaces.
+_MAX_TOKEN_CHARS = 128
+# Characters or tokens of a prompt, whatever the context: messages to engines are bounded.
+_MAX_PROMPT_LENGTH = 12 * 2**20
+
+
+class GenerativeModel(ServedModel):
+    """A model version with an engine. Requests arrive as prompts, by `generate`, or as tensors, by `submit`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        engine: Engine,
+        *,
+        max_queue_size: int = 0,
+    ) -> None:
+        """Assign. `max_queue_size` bounds the queue where the configuration does not; 0 is unbounded."""
+        super().__init__(config, version, labels)
+        self.engine = engine
+        self.stats = GenerationStatistics(config.name, version, lambda: engine.load, lambda: engine.info)
+        self.statistics.generation = self.stats
+        policy = config.dynamic_batching.default_queue_policy if config.dynamic_batching else QueuePolicy()
+        self._max_queue_size = policy.max_queue_size or max_queue_size
+        self._held = 0  # sequences of the requests that the engine holds
+        self._service_rate = ServiceRate()
+        self._live: set[_LiveRequest] = set()
+        self._busy_ns = 0  # time in which requests were in the engine; while there are some, less the time of the first
+
+    def __repr__(self) -> str:
+        return f"<GenerativeModel {self.config.name}/{self.version} {len(self._live)} live>"
+
+    @property
+    def ready(self) -> bool:
+        return self.engine.ready
+
+    def state(self) -> ModelState:
+        waiting = [live.request.timeline.received for live in self._live if not live.request.timeline.started]
+        engine = self.engine
+        return ModelState(
+            engine.ready,
+            1,
+            len(waiting),
+            min(waiting, default=0),
+            self._busy_ns + (monotonic_ns() if self._live else 0),
+            engine.restarts,
+            (("engine", engine.pid),) if engine.pid else (),
+        )
+
+    async def start(self) -> None:
+        started = monotonic_ns()
+        self.engine.on_ready_change = lambda: None
+        await self.engine.start()
+        self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
+
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
+        """Admit a request. Raises InvalidRequest, Unsupported, QueueFull, Unavailable.
+
+        `on_deltas` is called exactly once with the end of an admitted request.
+        """
+        request.params.check()
+        self._check_supported(request)
+        self._check_length(request)
+        self.refuse_when_full(request.timeline)
+        if request.span is not None:
+            request.timeline.queued = request.timeline.queued or monotonic_ns()
+        live = _LiveRequest(self, request, on_deltas)
+        if not self._live:
+            self._busy_ns -= monotonic_ns()
+        self._live.add(live)
+        self._held += request.params.n
+        self.enter()
+        self.statistics.pending += 1
+        if self.statistics.declared is not None:
+            self.statistics.declared.begin_prompt(request)
+        try:
+            live.generation = self.engine.generate(request, live.on_deltas)
+        except BaseException:
+            self._discard(live)
+            self._held -= request.params.n
+            self.leave()
+            self.statistics.pending -= 1
+            if self.statistics.declared is not None:
+                self.statistics.declared.withdraw(request)
+            raise
+        return live
+
+    def submit(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request in tensor form, as Triton's vLLM backend takes it. Raises as `generate` does."""
+        form = TensorForm.of(request, self.version)
+        form.request.meter = request.meter
+        pending = Pending(request, respond, self)
+        request.timeline.queued = pending.queued = monotonic_ns()
+        pending.state = State.EXECUTING
+        generation = self.generate(form.request, partial(_respond, pending, form))
+        pending.on_cancel(generation.abort)
+        return pending
+
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:
+        """Do nothing: the generation is counted, not its tensor form."""
+
+    def refusal(self, now: int) -> QueueFull | None:
+        running = self.engine.info.max_running
+        if not self._max_queue_size or self._held < running + self._max_queue_size:
+            return None
+        return QueueFull(
+            f"Exceeds maximum queue size: model '{self.config.name}' computes {running} sequences concurrently; "
+            f"{self._held - running} wait, the maximum is {self._max_queue_size}",
+            retry_after_s=self._service_rate.seconds_for(self._held - running, now) or 1.0,
+        )
+
+    async def stop(self) -> None:
+        for live in list(self._live):
+            live.on_deltas((), Unavailable(f"model '{self.config.name}' is being unloaded"))
+        await self.engine.stop()
+
+    async def kill(self) -> None:
+        await self.engine.kill()
+
+    def ended(self, live: "_LiveRequest", end: Usage | ConchError) -> None:
+        """Count a request that has ended. Called once for each that was admitted."""
+        self._discard(live)
+        self._held -= live.request.params.n
+        self._service_rate.taken += live.request.params.n
+        self.leave()
+        timeline = live.request.timeline
+        if not timeline.started:
+            self.statistics.pending -= 1
+        timeline.done = now = monotonic_ns()
+        if isinstance(end, ConchError):
+            self.statistics.count_failure(now - timeline.received, end.reason)
+            if self.statistics.declared is not None:
+                self.statistics.declared.end_prompt(live.request, end)
+            return
+        first = timeline.started = timeline.input_done = timeline.started or now
+        timeline.infer_done = now
+        if self.statistics.declared is not None:
+            self.statistics.declared.end_prompt(live.request, end)
+        if live.request.span is not None:
+            live.request.span.generated(timeline, end.prompt_tokens, end.completion_tokens)
+        self.statistics.count_success(
+            1,
+            total=now - timeline.received,
+            queue=first - timeline.received,
+            compute_input=0,
+            compute_infer=now - first,
+            compute_output=0,
+            span=live.request.span,
+        )
+        self.statistics.count_execution(1, first, first, now, now)
+        if self.statistics.first_response is not None:
+            self.statistics.first_response.add(first - timeline.received)
+
+    def _discard(self, live: "_LiveRequest") -> None:
+        self._live.discard(live)
+        if not self._live:
+            self._busy_ns += monotonic_ns()
+
+    def _check_length(self, request: GenerationRequest) -> None:
+        """Raise InvalidRequest for a prompt that is far too long, before tokenizing it delays other requests."""
+        prompt, whole = request.prompt, request.prompt_only or request.params.truncate_prompt_tokens is not None
+        context = self.engine.info.context_length
+        if isinstance(prompt, str):
+            size, limit, unit = (
+                len(prompt),
+                _MAX_PROMPT_LENGTH if whole else min(context * _MAX_TOKEN_CHARS, _MAX_PROMPT_LENGTH),
+                "characters",
+            )
+        else:
+            size, limit, unit = len(prompt), _MAX_PROMPT_LENGTH if whole else context, "tokens"
+        if size > limit:
+            raise InvalidRequest(
+                f"This model's maximum context length is {context} tokens. However, your prompt has {size} {unit}. "
+                "Please reduce the length of the prompt."
+            )
+
+    def _check_supported(self, request: GenerationRequest) -> None:
+        info = self.engine.info
+        for name in request.params.non_defaults():
+            if name not in info.supported_params:
+                raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support '{name}'")
+        logprobs = max(request.params.logprobs or 0, request.params.prompt_logprobs or 0)
+        if logprobs > info.max_logprobs:
+            raise InvalidRequest(
+                f"engine '{info.engine}' of model '{self.config.name}' supports the log probabilities of "
+                f"at most {info.max_logprobs} alternatives to each token, got {logprobs}"
+            )
+        if request.priority and not info.priorities:
+            raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support 'priority'")
+
+
+class _LiveRequest:
+    """An admitted request: the `Generation` that its caller gets."""
+
+    __slots__ = ("_deliver", "_lengths", "_model", "finished", "generation", "last_token", "request")
+
+    def __init__(self, model: GenerativeModel, request: GenerationRequest, on_deltas: DeltaCallback) -> None:
+        self.request = request
+        self.generation: Generation | None = None
+        self.last_token = 0  # when the last token arrived, monotonic ns
+        self.finished: list[FinishReason] = []  # one for each sequence that has ended
+        self._model: GenerativeModel | None = model
+        self._deliver = on_deltas
+        self._lengths = [0] * request.params.n if request.params.n > 1 else []  # tokens of each sequence, of several
+
+    def on_deltas(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+        """Count what the engine generates, and deliver it to the caller."""
+        model = self._model
+        if model is None:
+            return
+        if deltas and not self.request.prompt_only:
+            timeline = self.request.timeline
+            now = monotonic_ns()
+            if not timeline.started:
+                timeline.started = now
+                model.statistics.pending -= 1
+                model.stats.first_token(now - timeline.received)
+            else:
+                model.stats.next_tokens(now - self.last_token)
+            self.last_token = now
+            tokens = 0
+            for delta in deltas:
+                tokens += len(delta.token_ids)
+                if self._lengths and 0 <= delta.index < len(self._lengths):
+                    self._lengths[delta.index] += len(delta.token_ids)
+                if delta.finish_reason is not None:
+                    self.finished.append(delta.finish_reason)
+            model.stats.generation_tokens += tokens
+            if self.request.meter is not None:
+                self.request.meter.add_tokens(tokens, now)
+        if end is not None:
+            self._model = None
+            model.ended(self, end)
+            if isinstance(end, Usage) and self.request.meter is not None:
+                self.request.meter.add_tokens(end.prompt_tokens, self.request.timeline.done)
+            if isinstance(end, Usage) and not self.request.prompt_only:
+                longest = max(self._lengths, default=end.completion_tokens)
+                model.stats.ended(self.request.timeline, end, self.finished, self.request.params, longest)
+            elif isinstance(end, Cancelled):
+                model.stats.aborted(self.finished, self.request.params.n)
+            self.generation = None
+        self._deliver(deltas, end)
+
+    def abort(self) -> None:
+        """Cancel the request."""
+        if self.generation is not None:
+            self.generation.abort()
+
+
+def _respond(pending: Pending, form: TensorForm, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+    """Pass on what is generated, in tensor form."""
+    for response in form.responses(deltas, end):
+        pending.send(response)
+    if end is not None:
+        pending.finish(form.last(end))

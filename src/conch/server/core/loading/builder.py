@@ -1,0 +1,358 @@
+"""Builds the versions of a model from its files: completes the configuration, makes instances, starts them."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from conch.base.errors import ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
+from conch.domain.config.labels import read_labels
+from conch.domain.config.resolve import resolve
+from conch.domain.config.versions import chosen_versions
+from conch.domain.declared_metrics.facts import ModelIdentity
+from conch.domain.declared_metrics.request_metrics import DeclaredMetrics, RequestMetrics
+from conch.domain.model_config import InstanceKind, ModelConfig
+from conch.machine.accelerators.gpu import Gpu
+from conch.server.backends.base import Instance, ModelSource
+from conch.server.backends.engines.base import EngineBackend
+from conch.server.backends.registry import BackendRegistry
+from conch.server.core.catalog import Catalog
+from conch.server.core.ensembles.contract import check_ensemble, misfit_notices
+from conch.server.core.ensembles.ensemble_model import EnsembleModel
+from conch.server.core.ensembles.flow import Flow, flow_of
+from conch.server.core.ensembles.nesting import check_nesting
+from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.core.generation.idle_engine import IdleEngine, idle_seconds
+from conch.server.core.load_errors import load_error
+from conch.server.core.model_cache import ModelCache
+from conch.server.core.response_cache import ResponseCache
+from conch.server.core.scheduling.batching_model import BatchingModel
+from conch.server.core.scheduling.instances import make_instances, rearranged, source_on
+from conch.server.core.scheduling.rate_limiter import ModelLimiter, RateLimiter
+from conch.server.core.scheduling.scheduled_model import ScheduledModel
+from conch.server.core.sequences.sequence_model import SequenceModel
+from conch.server.core.sequences.tensors import instance_config
+from conch.server.core.served_model import ServedModel
+from conch.server.repository.namespaces import ModelId
+from conch.server.repository.store import ModelFiles
+
+_log = getLogger(__name__)
+
+# Of the causes in the error for missing steps: how many, and the length of each.
+_MAX_CAUSES = 10
+_MAX_CAUSE_CHARS = 1000
+
+
+@dataclass(slots=True)
+class Built:
+    """The versions of a model after a load: the started ones, with those `kept` from before, and the failures."""
+
+    config: ModelConfig | None = None  # None if it could not be completed
+    served: dict[int, ServedModel] = field(default_factory=dict)
+    failures: dict[int, ConchError] = field(default_factory=dict)
+    kept: dict[int, ServedModel] = field(default_factory=dict)
+
+    async def discard(self) -> None:
+        """Stop the versions that were started; kept ones continue."""
+        await asyncio.gather(*(each.stop() for version, each in self.served.items() if version not in self.kept))
+
+
+class ModelBuilder:
+    """Builds models; holds none of them.
+
+    `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices that models may use,
+    known before the first load;
+    `max_queue_size` bounds the queues of models whose configuration does not, 0 is unbounded;
+    `idle_unload_secs` is the default idle time after which engines are stopped, 0 for never;
+    `cache` is for the models whose configuration enables it, None if the server has none;
+    `limiter` admits each execution, None without --rate-limit;
+    `allow_native_extensions`: whether configurations may name libraries for the server's process;
+    `summaries`: whether latency quantiles are kept;
+    `declared` are the metrics that a file declares, None without one.
+    """
+
+    def __init__(
+        self,
+        backends: BackendRegistry,
+        catalog: Catalog,
+        *,
+        settings: Callable[[str], Mapping[str, str]],
+        auto_complete: bool = True,
+        max_queue_size: int = 0,
+        idle_unload_secs: int = 0,
+        cache: ResponseCache | None = None,
+        limiter: RateLimiter | None = None,
+        allow_native_extensions: bool = False,
+        summaries: bool = False,
+        declared: DeclaredMetrics | None = None,
+        suggestion: Callable[[str], str] = lambda _name: "",
+    ) -> None:
+        self._backends = backends
+        self._catalog = catalog
+        self._settings = settings
+        self.gpus: Sequence[Gpu] = ()
+        self._auto_complete = auto_complete
+        self._max_queue_size = max_queue_size
+        self._idle_unload_secs = idle_unload_secs
+        self._cache = cache
+        self._limiter = limiter
+        self._allow_native_extensions = allow_native_extensions
+        self._summaries = summaries
+        self._declared = declared
+        self._suggestion = suggestion
+
+    @property
+    def _gpu_numbers(self) -> list[int]:
+        return [gpu.number for gpu in self.gpus]
+
+    async def configure(self, files: ModelFiles) -> ModelConfig:
+        """Return the configuration completed by the model itself. Raises ConfigError, ModelLoadError."""
+        if files.config.is_ensemble:
+            resolved = await asyncio.to_thread(resolve, files.document, backend=None, gpus=self._gpu_numbers)
+        else:
+            backend = await self._backends.get(files.config.backend)
+            document: Mapping[str, Any] = files.document
+            if self._auto_complete and files.versions_on_disk:
+                source = self._source(files, files.config, _completing_version(files))
+                if self.gpus and backend.can_use_gpus:
+                    source = source_on(source, self.gpus, InstanceKind.GPU, self.gpus[0].number)
+                document = await backend.complete(source)
+            resolved = await asyncio.to_thread(resolve, document, backend=backend, gpus=self._gpu_numbers)
+            if resolved.config.max_batch_size and not files.document.get("max_batch_size"):
+                resolved = replace(resolved, config=_with_batch_origin(resolved.config))
+        for notice in resolved.notices:
+            _log.warning("%s", notice)
+        if resolved.config.response_cache and self._cache is None:
+            _log.warning("response_cache of model '%s' has no effect without --cache-config", resolved.config.name)
+        if self._limiter is None and any(group.rate.resources for group in resolved.config.instance_groups):
+            _log.warning(
+                "rate_limiter of model '%s' has no effect without --rate-limit=execution_count", resolved.config.name
+            )
+        return resolved.config
+
+    async def build(
+        self, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, ServedModel] | None = None
+    ) -> Built:
+        """Start every version that the version policy selects.
+
+        Versions that are served from `unchanged` files are kept if their configuration is the same, too.
+        Raises ModelLoadError or ConfigError if none can be started.
+        """
+        versions = await asyncio.to_thread(chosen_versions, config, files.versions_on_disk, files.directory)
+        labels = await asyncio.to_thread(read_labels, config, files.directory)
+        flow: Flow | None = None
+        if config.is_ensemble:
+            try:
+                configs = self._step_configs(config, files.namespace)
+                fit, notices = await asyncio.to_thread(_check_flow, config, configs)
+            except ConfigError as error:
+                raise ConfigError(f"{error.message} ({files.config_source})") from error
+            for notice in notices:
+                _log.warning("%s (%s)", notice, files.config_source)
+            flow = fit
+            config = _with_transaction_policy(config, decoupled=bool(fit.depth))
+        candidates = unchanged or {}
+        kept = {v: candidates[v] for v in versions if v in candidates and _is_current(candidates[v], config, flow)}
+        built = Built(served=dict(kept), kept=kept, config=config)
+        new = [version for version in versions if version not in kept]
+        await asyncio.gather(*(self._build_version(built, files, config, version, labels, flow) for version in new))
+        return built
+
+    async def rearrange(self, files: ModelFiles, old: ModelFiles, served: Mapping[int, ServedModel]) -> bool:
+        """Change the instances of served versions, if nothing else of the model has changed.
+
+        Returns False if something else has. Raises ConchError, OSError; then some of the versions may have changed.
+        """
+        if not _same_but_configuration(files, old):
+            return False
+        models = [each for each in served.values() if isinstance(each, ScheduledModel) and each.can_rearrange]
+        if len(models) < len(served):
+            return False
+        config = await self.configure(files)
+        if not all(_differ_in_instances(each.config, config) for each in models):
+            return False
+        backend = await self._backends.get(config.backend)
+        for each in models:
+            source = self._source(files, instance_config(config), each.version)
+            await each.rearrange(config, rearranged(backend, source, self.gpus, each.instances))
+        return True
+
+    def check_steps(self, config: ModelConfig, namespace: str) -> Flow:
+        """Return the flow of responses through an ensemble of a namespace.
+
+        Raises ConfigError unless the models of its steps are served and fit together.
+        """
+        configs = self._step_configs(config, namespace)
+        check_ensemble(config, configs)
+        return flow_of(config, configs)
+
+    def _step_configs(self, config: ModelConfig, namespace: str) -> list[ModelConfig]:
+        check_nesting(self._catalog, config, namespace)
+        configs: list[ModelConfig] = []
+        missing: list[str] = []
+        causes: list[str] = []
+        for number, step in enumerate(config.ensemble_steps):
+            try:
+                served = self._catalog.of_step(namespace, step)
+                configs.append(served.config)
+            except (NotFound, InvalidRequest) as error:
+                missing.append(step.model_name)
+                model = ModelId(step.model_namespace or namespace, step.model_name)
+                cause = self._reasons_not_served(model) or error.message + self._suggestion(model.name)
+                causes.append(f"step {number}: {cause}")
+        if missing:
+            names = ", ".join(dict.fromkeys(missing))
+            raise ConfigError(
+                f"ensemble {config.name} contains models that are not available or ambiguous: {names}; "
+                + "; ".join(_shortened(causes))
+            )
+        return configs
+
+    def _reasons_not_served(self, model: ModelId) -> str:
+        """Return why the versions of a model are not served; "" for a served or unknown model."""
+        if self._catalog.served(model):
+            return ""
+        records = self._catalog.records().get(model, {}).items()
+        return "; ".join(f"model '{model}' version {version}: {r.reason}" for version, r in records if r.reason)
+
+    async def _build_version(
+        self,
+        built: Built,
+        files: ModelFiles,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        flow: Flow | None,
+    ) -> None:
+        served: ServedModel
+        try:
+            if config.is_ensemble:
+                served = EnsembleModel(config, version, labels, partial(self._catalog.of_step, files.namespace), flow)
+            elif isinstance(backend := await self._backends.get(config.backend), EngineBackend) and (
+                backend.generates(source := self._source(files, config, version))
+            ):
+                engine = backend.engine(source)
+                idle_s = idle_seconds(config, self._idle_unload_secs)
+                engine = IdleEngine(engine, config.name, idle_s) if idle_s else engine
+                served = GenerativeModel(config, version, labels, engine, max_queue_size=self._max_queue_size)
+            else:
+                source = self._source(files, instance_config(config), version)
+                instances = await asyncio.to_thread(make_instances, backend, source, self.gpus)
+                served = self._scheduler(config, version, labels, instances, files.directory)
+            served.statistics.namespace = files.namespace
+            if self._summaries:
+                from conch.domain.statistics.summaries import LatencySummaries  # imports a library
+
+                served.statistics.summaries = LatencySummaries()
+            if self._declared is not None:
+                served.statistics.declared = RequestMetrics(
+                    self._declared, ModelIdentity(config.name, files.namespace, version)
+                )
+            if self._cache is not None and config.response_cache:
+                served.cache = ModelCache(self._cache, served.statistics)
+            await served.start()
+        except Exception as error:
+            built.failures[version] = load_error(error)
+        else:
+            built.served[version] = served
+
+    def _scheduler(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        instances: Sequence[Instance],
+        directory: Path,
+    ) -> ScheduledModel:
+        loop, room = asyncio.get_running_loop(), self._max_queue_size
+        served: ScheduledModel
+        if config.sequence_batching is None:
+            served = BatchingModel(config, version, labels, instances, loop, max_queue_size=room)
+        else:
+            served = SequenceModel(config, version, labels, instances, loop, directory, max_queue_size=room)
+        if self._limiter is not None:
+            served.limiter = ModelLimiter(self._limiter, instances)
+        return served
+
+    def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
+        settings = self._settings(config.backend)
+        return ModelSource(
+            config,
+            version,
+            files.directory,
+            settings,
+            files.namespace,
+            self._allow_native_extensions,
+            files.linked,
+        )
+
+
+def _check_flow(config: ModelConfig, configs: Sequence[ModelConfig]) -> tuple[Flow, list[str]]:
+    """Return the flow of responses through an ensemble, and warnings. Raises ConfigError."""
+    check_ensemble(config, configs)
+    return flow_of(config, configs), list(misfit_notices(config, configs))
+
+
+def _is_current(served: ServedModel, config: ModelConfig, flow: Flow | None) -> bool:
+    """Whether a served version already matches this configuration."""
+    if isinstance(served, EnsembleModel) and (served.misfit or served.flow != flow):
+        return False
+    return _without_policy(served.config) == _without_policy(config)
+
+
+def _without_policy(config: ModelConfig) -> dict[str, Any]:
+    """Return a configuration's document without the version policy, which chooses versions and changes none."""
+    return {name: value for name, value in config.document.items() if name != "version_policy"}
+
+
+def _with_batch_origin(config: ModelConfig) -> ModelConfig:
+    """Return a configuration whose `max_batch_size` was completed, with the origin, and log it."""
+    origin = "config.pbtxt has no max_batch_size"
+    if config.backend == "python":
+        origin += ", auto_complete_config of the model sets it"
+    else:
+        origin += f", the default is --backend-config={config.backend},default-max-batch-size={config.max_batch_size}"
+    _log.info("max_batch_size of model '%s' is %d: %s", config.name, config.max_batch_size, origin)
+    return replace(config, batch_origin=origin)
+
+
+def _completing_version(files: ModelFiles) -> int:
+    """Return the version that completes a configuration: the newest one that will be served."""
+    try:
+        return chosen_versions(files.config, files.versions_on_disk)[-1]
+    except ModelLoadError:  # `build` raises it again
+        return files.versions_on_disk[-1]
+
+
+def _shortened(causes: Sequence[str]) -> list[str]:
+    """Return the first causes, each shortened: that of an ensemble contains those of its steps."""
+    shown = [
+        cause if len(cause) <= _MAX_CAUSE_CHARS else f"{cause[:_MAX_CAUSE_CHARS]}…" for cause in causes[:_MAX_CAUSES]
+    ]
+    return [*shown, f"and {len(causes) - _MAX_CAUSES} more"] if len(causes) > _MAX_CAUSES else shown
+
+
+def _same_but_configuration(files: ModelFiles, old: ModelFiles) -> bool:
+    """Whether two states of a model differ at most in the configuration file."""
+    one, other = ([entry for entry in each.fingerprint if not entry[0].endswith(".pbtxt")] for each in (files, old))
+    return one == other and not files.temporary and not old.temporary
+
+
+def _differ_in_instances(one: ModelConfig, other: ModelConfig) -> bool:
+    """Whether the instance groups of two configurations differ, and nothing else."""
+    fields = one.document.keys() | other.document.keys()
+    return [field for field in fields if one.document.get(field) != other.document.get(field)] == ["instance_group"]
+
+
+def _with_transaction_policy(ensemble: ModelConfig, *, decoupled: bool) -> ModelConfig:
+    """Return the configuration of an ensemble that is decoupled if one of its steps is, as Triton completes it."""
+    if decoupled and ensemble.response_cache:
+        raise ConfigError(
+            f"Response Cache does not currently support model {ensemble.name} with 'decoupled' transaction policy, "
+            "which it has from one of its steps. Please disable the response cache."
+        )
+    document = {**ensemble.document, "model_transaction_policy": {"decoupled": decoupled}}
+    return replace(ensemble, decoupled=decoupled, document=document)

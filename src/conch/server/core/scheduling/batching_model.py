@@ -1,0 +1,182 @@
+"""A model version with the default scheduler or the dynamic batcher: dispatches its queue to its instances.
+
+Both `submit` and the release of an instance call `_dispatch`. While an instance is free and a request waits, the pure
+function `batching.decide` returns what to run.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence, Set
+from time import monotonic_ns
+
+from conch.base.errors import QueueFull, QueueTimeout
+from conch.domain.model_config import ModelConfig
+from conch.domain.request import InferRequest, Respond
+from conch.server.backends.base import Instance
+from conch.server.backends.batch import Batch
+from conch.server.core.pending import Pending
+from conch.server.core.response_order import ResponseOrder
+from conch.server.core.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide
+from conch.server.core.scheduling.queue import PolicyQueue
+from conch.server.core.scheduling.scheduled_model import ScheduledModel
+
+
+class BatchingModel(ScheduledModel):
+    """A model version with the default scheduler or the dynamic batcher."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        instances: Sequence[Instance],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        max_queue_size: int = 0,
+    ) -> None:
+        """Assign. `max_queue_size` bounds the queue where the configuration does not; 0 is unbounded."""
+        super().__init__(config, version, labels, instances, loop)
+        self._rules = BatchRules.of(config)
+        self._full_load = self._count_full_load()
+        self._grouped = _needs_grouping(config, self._rules)
+        self._ragged = config.ragged_inputs
+        self._queue = PolicyQueue(config.dynamic_batching, max_queue_size)
+        dynamic = config.dynamic_batching
+        self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
+
+    @property
+    def can_rearrange(self) -> bool:
+        """Whether `rearrange` works: not if instances work on batches after their release, or share resources."""
+        return self.limiter is None and not self.config.decoupled
+
+    async def rearrange(self, config: ModelConfig, instances: Sequence[Instance]) -> None:
+        await super().rearrange(config, instances)
+        self._full_load = self._count_full_load()
+
+    def refusal(self, now: int) -> QueueFull | None:
+        return self._queue.refusal(now)
+
+    def submit(self, request: InferRequest, respond: Respond) -> Pending:
+        if self.cache is not None:
+            found = self.cache.look_up(request, respond, self._order)
+            if isinstance(found, Pending):
+                return found
+            respond = found
+        self._prepare(request)
+        pending = Pending(request, respond, self)
+        if self._grouped:
+            pending.group_key = _group_key(request, self._ragged)
+        now = pending.queued = request.timeline.queued = monotonic_ns()
+        try:
+            self._queue.push(pending, now)
+        except QueueFull as error:
+            self.statistics.count_failure(now - request.timeline.received, error.reason)
+            raise
+        if self._order is not None:
+            pending.respond = self._order.enter(respond)
+        self.enter()
+        self.statistics.pending += 1
+        if self.statistics.declared is not None:
+            self.statistics.declared.begin(request)
+        if self._idle:
+            self._dispatch()
+        else:
+            self._dispatch_soon()
+        return pending
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        wake = 0
+        expiry = self._queue.next_expiry()
+        if expiry and expiry <= monotonic_ns():
+            self._expire()
+        while self._queue:
+            instance = self._free_instance()
+            if instance is None:
+                break
+            decision = self._decide()
+            if not isinstance(decision, Run):
+                wake = decision.until
+                break
+            if self.limiter is not None:
+                instance = self.limiter.acquire(self._idle)
+                if instance is None:
+                    break
+            self._run(instance, self._queue.pop(decision.number))
+        if wake or expiry or self._timer.armed:
+            self._arm(wake)
+
+    def _count_full_load(self) -> int:
+        """Return the number of waiting requests that fills a batch for every instance."""
+        return len(self.instances) * (1 if self._rules.single else self._rules.max_batch_size)
+
+    def _free_instance(self) -> Instance | None:
+        if self._idle:
+            return self._idle[-1]
+        if self.limiter is not None:  # each execution claims its own resources
+            return None
+        # A batch that forms later is larger, but without one ahead the instance would idle for the IPC round trip.
+        for instance in self.instances:
+            held = len(self._held[instance])
+            # The queue's timeouts do not reach what an instance holds.
+            if len(self._queue) >= self._full_load and not self._queue.next_expiry():
+                ahead = instance.ahead_when_crowded
+            else:
+                ahead = instance.ahead if self._rules.single else min(instance.ahead, 1)
+            if 0 < held <= ahead and instance.ready:
+                return instance
+        return None
+
+    def _decide(self) -> Run | Wait:
+        if self._rules.single:
+            return RUN_ONE
+        return decide(self._queue, self._rules, monotonic_ns())
+
+    def _note_ahead(self, requests: Sequence[Pending]) -> None:
+        self._queue.note_ahead(requests)
+
+    def _begin(self, pending: Pending) -> None:
+        super()._begin(pending)
+        self._queue.begin(pending)
+
+    def _after_release(self, batch: Batch) -> None:  # noqa: ARG002
+        if self._idle:
+            if self._queue:
+                self._dispatch()
+        else:
+            self._dispatch_soon()
+
+    def _queue_state(self) -> tuple[int, int]:
+        return len(self._queue), self._queue.oldest()
+
+    def _waiting(self) -> Iterable[Pending]:
+        return self._queue
+
+    def _remove(self, pending: Pending) -> None:
+        self._queue.remove(pending)
+
+    def _requeue(self, pending: Pending) -> None:
+        self._queue.requeue(pending)
+
+    def _expire(self) -> None:
+        for pending in self._queue.expire(monotonic_ns()):
+            pending.finish(QueueTimeout("Request timeout expired"))
+
+    def _arm(self, wake: int) -> None:
+        """Set the timer to the earlier of the batch delay and the next queue timeout."""
+        expiry = self._queue.next_expiry()
+        at = min(wake, expiry) if wake and expiry else wake or expiry
+        if at:
+            self._timer.set(at)
+        else:
+            self._timer.cancel()
+
+
+def _needs_grouping(config: ModelConfig, rules: BatchRules) -> bool:
+    """Whether requests may differ in shapes or in the inputs present, so that they cannot share a batch."""
+    return not rules.single and any(
+        spec.optional or (-1 in spec.dims and not spec.allow_ragged_batch) for spec in config.inputs
+    )
+
+
+def _group_key(request: InferRequest, ragged: Set[str]) -> object:
+    return tuple(sorted((tensor.name, () if tensor.name in ragged else tensor.shape[1:]) for tensor in request.inputs))

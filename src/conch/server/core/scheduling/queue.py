@@ -1,0 +1,223 @@
+"""The queue of a model: priority levels, bounds and timeouts (Triton's queue policies).
+
+Only the queue rejects requests for lack of room. It has no clock: the owner passes in the time, and `next_expiry`
+returns when to call `expire`.
+"""
+
+import heapq
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from itertools import chain, count
+from math import inf
+
+from conch.base.errors import QueueFull
+from conch.domain.model_config import DynamicBatching, QueuePolicy, TimeoutAction
+from conch.server.core.pending import Pending, State
+from conch.server.core.scheduling.service_rate import ServiceRate
+
+_UNBOUNDED = QueuePolicy()
+# Empty levels that are kept for the next request.
+_MAX_EMPTY_LEVELS = 64
+
+
+class _Level:
+    """The requests of one priority level, in ordered dictionaries: requests leave from the middle in constant time."""
+
+    __slots__ = ("ahead", "bound", "delayed", "number", "policy", "waiting")
+
+    def __init__(self, number: int, policy: QueuePolicy, bound: float) -> None:
+        self.number = number
+        self.policy = policy
+        self.bound = bound
+        self.waiting: OrderedDict[Pending, None] = OrderedDict()
+        self.delayed: OrderedDict[Pending, None] = OrderedDict()
+        self.ahead = 0  # requests sent ahead to an instance, whose execution has not begun
+
+    def __lt__(self, other: "_Level") -> bool:
+        return self.number < other.number
+
+    def __iter__(self) -> Iterator[Pending]:
+        return chain(self.waiting, self.delayed)
+
+    @property
+    def size(self) -> int:
+        return len(self.waiting) + len(self.delayed) + self.ahead
+
+
+class PolicyQueue:
+    """First in, first out within a priority level; lower level numbers first; delayed requests last of their level.
+
+    Without dynamic batching there is one level and no policy, as in Triton's default scheduler. `default_size` bounds
+    each level whose policy does not; 0 is unbounded.
+    """
+
+    def __init__(self, batching: DynamicBatching | None, default_size: int = 0) -> None:
+        self._levels = batching.priority_levels if batching else 0
+        self._default_level = batching.default_priority_level if batching and self._levels else 0
+        self._default_policy = batching.default_queue_policy if batching else _UNBOUNDED
+        self._policies = dict(batching.priority_queue_policies) if batching and self._levels else {}
+        self._default_size = default_size
+        # A configuration may have 2^64 levels; only those in use take memory. By number, the order of service.
+        self._in_use: list[_Level] = []
+        self._by_number: dict[int, _Level] = {}
+        # The bounds if all levels were in use.
+        bounds = [self._bound(policy) for policy in self._policies.values()]
+        others = max(self._levels, 1) - len(bounds)
+        others_bound = self._bound(self._default_policy)
+        self._min_bound = min([*bounds, others_bound] if others else bounds)
+        self._room = sum(bounds) + (others * others_bound if others else 0)
+        self._expiries: list[tuple[int, int, Pending]] = []
+        self._order = count()
+        self._service_rate = ServiceRate()
+        self._size = 0
+        self._ahead = 0
+
+    def __len__(self) -> int:
+        """Return how many can be popped: those sent ahead count against the bounds only."""
+        return self._size
+
+    def __iter__(self) -> Iterator[Pending]:
+        """Iterate in the order of service."""
+        return chain.from_iterable(self._in_use)
+
+    def __repr__(self) -> str:
+        return f"<PolicyQueue {self._size} waiting>"
+
+    def _bound(self, policy: QueuePolicy) -> float:
+        return policy.max_queue_size or self._default_size or inf
+
+    def _level(self, number: int) -> _Level:
+        """Return a level, and keep it in use from now on."""
+        level = self._by_number.get(number)
+        if level is None:
+            if len(self._in_use) > 2 * self._size + _MAX_EMPTY_LEVELS:
+                self._in_use = [each for each in self._in_use if each.size]
+                self._by_number = {each.number: each for each in self._in_use}
+            policy = self._policies.get(number, self._default_policy)
+            level = self._by_number[number] = _Level(number, policy, self._bound(policy))
+            insort(self._in_use, level)
+        return level
+
+    def push(self, pending: Pending, now: int) -> None:
+        """Admit a request. Raises QueueFull if its level is at the bound of its policy."""
+        number = pending.request.priority
+        if not 1 <= number <= self._levels:
+            number = self._default_level
+        level = self._level(number)
+        if self._size + self._ahead >= self._min_bound and level.size >= level.bound and not pending.request.admitted:
+            raise self._refusal(now)
+        timeout_us = _timeout_us(level.policy, pending.request.timeout_us)
+        if timeout_us:
+            pending.expires = now + timeout_us * 1000
+            self._push_expiry(pending)
+        pending.level = number
+        level.waiting[pending] = None
+        self._size += 1
+
+    def refusal(self, now: int) -> QueueFull | None:
+        """Return the error that `push` would raise for any priority; None if a request of some priority has room."""
+        if self._size + self._ahead < self._room or len(self._in_use) < self._levels:
+            return None
+        if any(level.size < level.bound for level in self._in_use):
+            return None
+        return self._refusal(now)
+
+    def requeue(self, pending: Pending) -> None:
+        """Return a request that was popped and not executed to the head of its level."""
+        waiting = self._level(pending.level).waiting
+        waiting[pending] = None
+        waiting.move_to_end(pending, last=False)
+        self._size += 1
+        if pending.expires:
+            self._push_expiry(pending)
+
+    def pop(self, number: int) -> list[Pending]:
+        """Remove and return the first `number` requests in the order of service."""
+        taken: list[Pending] = []
+        for level in self._in_use:
+            while level.waiting and len(taken) < number:
+                taken.append(level.waiting.popitem(last=False)[0])
+            while level.delayed and len(taken) < number:
+                taken.append(level.delayed.popitem(last=False)[0])
+            if len(taken) == number:
+                break
+        self._size -= len(taken)
+        self._service_rate.taken += len(taken)
+        return taken
+
+    def note_ahead(self, taken: Iterable[Pending]) -> None:
+        """Keep counting requests that were popped, but are not executed yet, against the bounds of their levels."""
+        for pending in taken:
+            self._level(pending.level).ahead += 1
+            self._ahead += 1
+
+    def begin(self, pending: Pending) -> None:
+        """Stop counting a request that was sent ahead: its execution has begun, or it has ended."""
+        self._by_number[pending.level].ahead -= 1
+        self._ahead -= 1
+
+    def remove(self, pending: Pending) -> None:
+        """Remove a request, wherever it stands. A no-op if it is not queued."""
+        level = self._by_number.get(pending.level)
+        if level is None:
+            return
+        for queue in (level.waiting, level.delayed):
+            if pending in queue:
+                del queue[pending]
+                self._size -= 1
+
+    def expire(self, now: int) -> list[Pending]:
+        """Apply the timeout actions that are due: demote the requests to delay, return those to reject.
+
+        Rejected requests are still queued: their end removes them, as it removes any request that ends while it waits.
+        """
+        rejected: list[Pending] = []
+        while self._expiries and self._expiries[0][0] <= now:
+            pending = heapq.heappop(self._expiries)[2]
+            if pending.state is not State.QUEUED:
+                continue
+            level = self._by_number[pending.level]  # in use while the request is queued
+            if level.policy.timeout_action is TimeoutAction.DELAY:
+                del level.waiting[pending]
+                level.delayed[pending] = None
+            else:
+                rejected.append(pending)
+        return rejected
+
+    def next_expiry(self) -> int:
+        """Return when the next timeout is due (monotonic ns), 0 if never."""
+        while self._expiries and self._expiries[0][2].state is not State.QUEUED:
+            heapq.heappop(self._expiries)
+        return self._expiries[0][0] if self._expiries else 0
+
+    def oldest(self) -> int:
+        """Return when the request that has waited longest was queued (monotonic ns), 0 if none waits."""
+        first = [
+            next(iter(queue)).queued for level in self._in_use for queue in (level.waiting, level.delayed) if queue
+        ]
+        return min(first, default=0)
+
+    def _refusal(self, now: int) -> QueueFull:
+        """Return the rejection for lack of room, with an estimate of when the waiting requests have been served."""
+        # The rate may have fallen since it was measured: it takes at least as long as the first request has waited.
+        first = next(iter(self), None)
+        waited = (now - first.queued) / 1e9 if first is not None else 0.0
+        seconds = self._service_rate.seconds_for(self._size + self._ahead, now) or 0.0
+        return QueueFull("Exceeds maximum queue size", retry_after_s=max(seconds, waited))
+
+    def _push_expiry(self, pending: Pending) -> None:
+        # Most requests leave the queue long before they expire: drop their entries before these pile up.
+        if len(self._expiries) > 2 * self._size + 64:
+            self._expiries = [entry for entry in self._expiries if entry[2].state is State.QUEUED]
+            heapq.heapify(self._expiries)
+        heapq.heappush(self._expiries, (pending.expires, next(self._order), pending))
+
+
+def _timeout_us(policy: QueuePolicy, requested_us: int) -> int:
+    """Return how long a request may wait: its own timeout counts if the policy allows it, and only to shorten."""
+    if not policy.allow_timeout_override or requested_us <= 0:
+        return policy.default_timeout_us
+    if policy.default_timeout_us == 0:
+        return requested_us
+    return min(policy.default_timeout_us, requested_us)

@@ -1,0 +1,207 @@
+"""Slots and backlog of sequences: the rules of Triton's sequence batcher.
+
+Every instance has slots, and a slot holds one sequence from its first request to its end. A sequence without a free
+slot waits in the backlog, with all its requests. One request of a sequence is executed at a time. There is no clock, no
+instance and no response here: times are passed in, in monotonic nanoseconds, and `end` returns the requests that are
+left for the caller to fail.
+"""
+
+import heapq
+from collections.abc import Iterator
+from itertools import count
+
+from conch.server.core.sequences.sequence import Key, LiveSequence, SequenceRequest, Slot
+
+
+class SequenceSlots:
+    """The sequences of one model. `ready` has, by instance, those whose next request can be executed, in order."""
+
+    def __init__(self, instances: int, slots_per_instance: int, idle_ns: int) -> None:
+        self.ready: list[dict[LiveSequence, None]] = [{} for _ in range(instances)]
+        self._idle_ns = idle_ns
+        self._open: dict[Key, LiveSequence] = {}
+        self._backlog: dict[LiveSequence, None] = {}
+        self._holders: dict[Slot, LiveSequence] = {}
+        # The slots of an instance are made one after the other as they are needed: there may be billions.
+        self._free = [Slot(0, instance) for instance in range(instances)]
+        self._made = [1] * instances
+        self._slots_per_instance = slots_per_instance
+        self._withheld: dict[int, list[Slot]] = {}  # free slots of instances that are down
+        self._idle: dict[LiveSequence, None] = {}  # by the time that they became idle
+        self._expiries: list[tuple[int, int, LiveSequence]] = []
+        self._order = count()
+
+    def __repr__(self) -> str:
+        return f"<SequenceSlots {len(self._holders)} placed, {len(self._backlog)} in the backlog>"
+
+    def __len__(self) -> int:
+        """Return how many sequences have not ended."""
+        return len(self._holders) + len(self._backlog)
+
+    def __iter__(self) -> Iterator[LiveSequence]:
+        """Iterate over the sequences that have not ended, those in the backlog last."""
+        return iter([*self._holders.values(), *self._backlog])
+
+    def open(self, key: Key) -> LiveSequence | None:
+        """Return the open sequence of that key, None if there is none."""
+        return self._open.get(key)
+
+    def start(self, key: Key) -> LiveSequence:
+        """Begin a sequence; it waits for a slot."""
+        sequence = self._open[key] = LiveSequence(key)
+        self._backlog[sequence] = None
+        return sequence
+
+    def add(self, request: SequenceRequest, *, end: bool, expires: int = 0) -> None:
+        """Add a request to its sequence, which is open. With `end` it is the last one.
+
+        `expires` is the deadline of the wait for a slot.
+        """
+        sequence = request.sequence
+        sequence.waiting.append(request)
+        if end:
+            self._close(sequence)
+        if sequence.slot is None:
+            if expires and not 0 < sequence.expires <= expires:
+                sequence.expires = expires
+                heapq.heappush(self._expiries, (expires, next(self._order), sequence))
+        elif sequence.executing is None:
+            self._idle.pop(sequence, None)
+            self.ready[sequence.slot.instance][sequence] = None
+
+    def fill(self, now: int) -> None:
+        """Assign free slots to the sequences of the backlog, in order."""
+        while self._free and self._backlog:
+            slot = self._take_slot()
+            sequence = next(iter(self._backlog))
+            del self._backlog[sequence]
+            sequence.slot = slot
+            self._holders[slot] = sequence
+            self._update(sequence, now)
+
+    def _take_slot(self) -> Slot:
+        """Take the first free slot. If it is the last one made for its instance, make the next one."""
+        slot = heapq.heappop(self._free)
+        if slot.number == self._made[slot.instance] - 1 and slot.number < self._slots_per_instance - 1:
+            self._made[slot.instance] += 1
+            heapq.heappush(self._free, Slot(slot.number + 1, slot.instance))
+        return slot
+
+    def take(self, sequence: LiveSequence) -> SequenceRequest:
+        """Remove and return the next request of a ready sequence, for execution."""
+        assert sequence.slot is not None
+        del self.ready[sequence.slot.instance][sequence]
+        request = sequence.executing = sequence.waiting.popleft()
+        return request
+
+    def done(self, sequence: LiveSequence, now: int) -> None:
+        """Continue a sequence after the execution of the request that was taken."""
+        sequence.executing = None
+        sequence.begun = True
+        self._update(sequence, now)
+
+    def give_back(self, request: SequenceRequest, now: int, *, begun: bool) -> None:
+        """Put a request that was taken back to the head of its sequence, executed or not."""
+        sequence = request.sequence
+        sequence.waiting.appendleft(request)
+        sequence.executing = None
+        sequence.begun |= begun
+        self._update(sequence, now)
+
+    def end(self, sequence: LiveSequence, now: int) -> list[SequenceRequest]:
+        """End a sequence in any state and return the requests that waited in it.
+
+        Its slot is free at once, or after `done` for the request that is being executed.
+        """
+        self._close(sequence)
+        self._backlog.pop(sequence, None)
+        left = list(sequence.waiting)
+        sequence.waiting.clear()
+        if sequence.slot is not None and sequence.executing is None:
+            self._update(sequence, now)
+        return left
+
+    def expire_idle_now(self) -> None:
+        """Expire idle sequences at once from now on: no more requests can come."""
+        self._idle_ns = 0
+
+    def idle(self, now: int) -> list[LiveSequence]:
+        """Return the sequences that have been idle for too long, for the caller to end."""
+        found = []
+        for sequence in self._idle:
+            if sequence.idle_since + self._idle_ns > now:
+                break
+            found.append(sequence)
+        return found
+
+    def expired(self, now: int) -> list[LiveSequence]:
+        """Return the sequences that have waited too long for a slot, for the caller to end."""
+        found: dict[LiveSequence, None] = {}
+        while self._expiries and self._expiries[0][0] <= now:
+            sequence = heapq.heappop(self._expiries)[2]
+            if sequence in self._backlog:
+                found[sequence] = None
+        return list(found)
+
+    def next_event(self) -> int:
+        """Return when `idle` or `expired` will find a sequence; 0 if never."""
+        while self._expiries and self._expiries[0][2] not in self._backlog:
+            heapq.heappop(self._expiries)
+        expiry = self._expiries[0][0] if self._expiries else 0
+        first = next(iter(self._idle), None)
+        if first is None:
+            return expiry
+        idle = first.idle_since + self._idle_ns
+        return min(expiry, idle) if expiry else idle
+
+    def withhold(self, instance: int) -> list[LiveSequence]:
+        """Withhold the slots of an instance and return the sequences that have begun there, for the caller to end.
+
+        Those that have not begun return to the head of the backlog.
+        """
+        self._withheld[instance] = [slot for slot in self._free if slot.instance == instance]
+        self._free = [slot for slot in self._free if slot.instance != instance]
+        heapq.heapify(self._free)
+        placed = [sequence for slot, sequence in sorted(self._holders.items()) if slot.instance == instance]
+        unbegun = [sequence for sequence in placed if not sequence.begun and sequence.executing is None]
+        for sequence in unbegun:
+            self.ready[instance].pop(sequence, None)
+            self._release(sequence)
+        self._backlog = dict.fromkeys([*unbegun, *self._backlog])
+        return [sequence for sequence in placed if sequence.slot is not None]
+
+    def restore(self, instance: int) -> None:
+        """Free the slots of an instance that has recovered."""
+        for slot in self._withheld.pop(instance, ()):
+            heapq.heappush(self._free, slot)
+
+    def _update(self, sequence: LiveSequence, now: int) -> None:
+        """Mark a sequence that has a slot and executes nothing as ready or idle, or release its slot."""
+        assert sequence.slot is not None
+        ready = self.ready[sequence.slot.instance]
+        if sequence.waiting:
+            sequence.waiting[0].queued = now
+            ready[sequence] = None
+            return
+        ready.pop(sequence, None)
+        if sequence.open:
+            sequence.idle_since = now
+            self._idle[sequence] = None
+        else:
+            self._release(sequence)
+
+    def _close(self, sequence: LiveSequence) -> None:
+        sequence.open = False
+        self._idle.pop(sequence, None)
+        if self._open.get(sequence.key) is sequence:
+            del self._open[sequence.key]
+
+    def _release(self, sequence: LiveSequence) -> None:
+        slot = sequence.slot
+        assert slot is not None
+        sequence.slot = None
+        del self._holders[slot]
+        if slot.instance in self._withheld:
+            self._withheld[slot.instance].append(slot)
+        else:
+            heapq.heappush(self._free, slot)

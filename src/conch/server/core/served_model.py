@@ -1,0 +1,131 @@
+"""A served model version: the interface of everything that the catalog holds."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from time import monotonic_ns
+
+from conch.base.errors import ConchError, QueueFull, Unavailable
+from conch.domain.model_config import ModelConfig
+from conch.domain.request import InferRequest, Respond, Span, Timeline
+from conch.domain.statistics.model_statistics import ModelState, ModelStatistics
+from conch.server.core.model_cache import ModelCache
+from conch.server.core.pending import Pending
+from conch.server.limits.limiter import ModelMeters
+from conch.server.repository.namespaces import ModelId
+
+
+class ServedModel(ABC):
+    """A served model version. Life: `start` → `submit`* → `drain` → `stop`."""
+
+    def __init__(self, config: ModelConfig, version: int, labels: Mapping[str, Sequence[str]]) -> None:
+        self.config = config
+        self.version = version
+        self.labels = labels  # output name → lines of its label file
+        self.statistics = ModelStatistics(config.name, version, dict(config.metric_tags))
+        self.statistics.set_buckets(config.histogram_buckets, first_response=config.decoupled or config.is_ensemble)
+        self.statistics.state = self.state
+        self.cache: ModelCache | None = None  # set by the builder where the model has one
+        self.meters: ModelMeters | None = None  # of its requests per second, where the server has limits
+        self._in_flight = 0
+        self._drained = asyncio.Event()
+
+    @property
+    def id(self) -> ModelId:
+        """Namespace and name of the model."""
+        return ModelId(self.statistics.namespace, self.config.name)
+
+    @property
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether a request that is sent now would be executed."""
+
+    @property
+    def takes_sources(self) -> bool:
+        """Whether large inputs may stay in clients' shared memory until the request is executed."""
+        return False
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests hold the model: those sent to it, and those of ensembles that use it."""
+        return self._in_flight
+
+    def state(self) -> ModelState:
+        """Return what the model does at this moment, for its metrics."""
+        return ModelState(self.ready)
+
+    async def check_ready(self) -> bool:
+        """Return `ready`, after asking the model itself where its backend supports that."""
+        return self.ready
+
+    @abstractmethod
+    def submit(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request, which then ends exactly once. Raises InvalidRequest, QueueFull, Unavailable."""
+
+    def submit_within(self, span: Span | None, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request made on behalf of another, and trace it as a child of its `span`. Raises as `submit`."""
+        if span is None:
+            return self.submit(request, respond)
+        span.child(request, self.version)
+        try:
+            return self.submit(request, respond)
+        except ConchError as error:
+            if request.span is not None:
+                request.span.settled(request, error)
+            raise
+
+    @abstractmethod
+    def refusal(self, now: int) -> QueueFull | None:
+        """Return the rejection of any request at `now` (monotonic ns); None while there is room."""
+
+    def check_room(self, timeline: Timeline) -> None:
+        """Raise QueueFull if there is no room for any request, before any work is done for it.
+
+        A no-op for a model with a cache: hits need no room.
+        """
+        if self.cache is None:
+            self.refuse_when_full(timeline)
+
+    def refuse_when_full(self, timeline: Timeline) -> None:
+        """Raise QueueFull if there is no room for a request that must be executed."""
+        self.refuse_for(self.refusal(timeline.received), timeline)
+
+    def refuse_for(self, error: Unavailable | None, timeline: Timeline) -> None:
+        """Count and raise a rejection, if there is one."""
+        if error is None:
+            return
+        self.statistics.count_failure(monotonic_ns() - timeline.received, error.reason)
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame: a cycle, which costs garbage collection under overload
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start the model. Raises ModelLoadError; then nothing is left running."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Release everything; requests that are still unanswered fail."""
+
+    async def kill(self) -> None:  # noqa: B027 - an ensemble holds nothing
+        """End child processes now, without waiting for requests."""
+
+    def take_over(self, old: "ServedModel") -> None:  # noqa: B027 - only sequences survive a replacement
+        """Take over from the version that this one replaces, which gets requests only from here."""
+
+    async def drain(self) -> None:
+        """Wait until no request holds the model. New requests do not find it any more."""
+        while self._in_flight:
+            self._drained.clear()
+            await self._drained.wait()
+
+    def enter(self) -> None:
+        """Keep the model from being stopped until `leave`: for a request of it, or of an ensemble that uses it."""
+        self._in_flight += 1
+
+    def leave(self) -> None:
+        """Note that a request has ended."""
+        self._in_flight -= 1
+        if self._in_flight == 0:
+            self._drained.set()

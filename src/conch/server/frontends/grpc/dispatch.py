@@ -1,0 +1,160 @@
+"""Dispatches HTTP/2 streams to gRPC methods by path."""
+
+import asyncio
+from collections.abc import Callable
+from logging import getLogger
+from typing import TypeAlias
+
+from conch.base.errors import Unsupported
+from conch.domain.tensor import Buffer
+from conch.protocols.access.authorization import Access, Denial
+from conch.protocols.connections.body_budget import BodyBudget
+from conch.protocols.connections.loop_budget import LoopBudget, ParseBudget
+from conch.protocols.connections.traffic import Traffic
+from conch.protocols.http2.headers import RequestHead
+from conch.protocols.http2.stream import Http2Stream, Receiver
+from conch.server.frontends.grpc.answer_form import AnswerForm
+from conch.server.frontends.grpc.request import GrpcRequest, read_request
+from conch.server.frontends.grpc.status import GrpcError, Status
+from conch.server.frontends.grpc.stream import StreamCall
+from conch.server.frontends.grpc.unary import InferCall, TaskCall
+from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata
+from conch.server.frontends.v2_grpc.service import INFERENCE_SERVICE, Method
+from conch.server.observability.tracing.observer import Observer
+
+# Opens one call; the same opener serves all calls with equal heads.
+Opener: TypeAlias = Callable[[Http2Stream], Receiver]
+
+_log = getLogger(__name__)
+
+_DENIED = {
+    Denial.NO_KEY: Status.UNAUTHENTICATED,
+    Denial.SCOPE: Status.PERMISSION_DENIED,
+    Denial.REPEATED: Status.INVALID_ARGUMENT,
+}
+_INFER = f"/{INFERENCE_SERVICE}/ModelInfer"
+_STREAM_INFER = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
+
+
+class Dispatcher:
+    """Opens calls by their path; an unknown path is UNIMPLEMENTED."""
+
+    def __init__(
+        self,
+        methods: dict[str, Method],
+        endpoint: GrpcInferEndpoint,
+        access: Access,
+        *,
+        compression: str,
+        header_limit: int,
+        budget: BodyBudget,
+        traffic: Traffic | None = None,
+    ) -> None:
+        """Assign. `compression` is the level of answers, `header_limit` the maximum of metadata in bytes."""
+        self._traffic = traffic or Traffic()
+        self._methods = methods
+        self._endpoint = endpoint
+        self._access = access
+        self._budget = budget
+        self._compression = compression
+        self._header_limit = header_limit
+        self._categories = {path: method.category for path, method in methods.items()}
+        self._categories |= dict.fromkeys((_INFER, _STREAM_INFER), "inference")
+        self._loop_budget = LoopBudget()
+        self._parse_budget = ParseBudget()
+        self._streams: set[StreamCall] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def interpret(self, head: RequestHead) -> Opener:
+        """Return the opener for calls with this head. Everything that depends on the head alone is done here."""
+        opener = self._interpret(head)
+        access = self._access
+        if not access:
+            return opener
+        version = access.version
+
+        def checked(stream: Http2Stream) -> Receiver:
+            # Equal heads are interpreted once, and keys may have changed since.
+            return (opener if access.version == version else self._interpret(head))(stream)
+
+        return checked
+
+    def _interpret(self, head: RequestHead) -> Opener:
+        request = read_request(head, self._header_limit, self._check)
+        if request.refusal is not None:
+            return _refuse(request, request.refusal, self._traffic, self._endpoint.observer)
+        return self._opener(request, AnswerForm(self._compression, request.accepted, self._traffic))
+
+    def stop_streams(self) -> None:
+        """End the open streams after the answers to the requests that they have."""
+        for stream in tuple(self._streams):
+            stream.inference.stop()
+
+    def _check(self, path: str, metadata: Metadata) -> None:
+        """Check that a call may be made. Raises GrpcError, ConchError: as in Triton, UNAVAILABLE if restricted."""
+        category = self._categories.get(path)
+        if category is None:
+            raise Unsupported(f"this server has no method '{path}'")
+
+        def values_of(key: str) -> list[bytes]:
+            values = [value for name, value in metadata if name == key]
+            return [value if isinstance(value, bytes) else value.encode("latin-1") for value in values]
+
+        denied = self._access.denied(category, values_of)
+        if denied is None:
+            return
+        if denied.why is Denial.RESTRICTED:
+            message = f"This protocol is restricted, expecting header '{denied.header}'"
+            raise GrpcError(Status.UNAVAILABLE, message, "forbidden")
+        raise GrpcError(_DENIED[denied.why], denied.message)
+
+    def _opener(self, request: GrpcRequest, form: AnswerForm) -> Opener:
+        endpoint, loop_budget, budget = self._endpoint, self._loop_budget, self._budget
+        if request.path == _INFER:
+            return lambda stream: InferCall(endpoint, loop_budget, request, form, stream, budget)
+        if request.path == _STREAM_INFER:
+            return lambda stream: self._open_stream(request, form, stream)
+        return lambda stream: self._open_task(request, form, stream)
+
+    def _open_task(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> TaskCall:
+        _log.debug("gRPC request: %s", request.path)
+        return TaskCall(self._methods[request.path], self._tasks, request, form, stream, self._budget)
+
+    def _open_stream(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> StreamCall:
+        call = StreamCall(
+            self._endpoint, request, form, stream, self._streams.discard, self._budget, self._parse_budget
+        )
+        self._streams.add(call)
+        return call
+
+
+class _Refused:
+    """Discards data for a call that was answered from its head."""
+
+    no_receive_timeout = True
+
+    def data(self, data: Buffer, ended: bool) -> bool:  # noqa: ARG002 - discarded
+        """Discard the data."""
+        return True
+
+    def aborted(self) -> None:
+        """No-op: nothing to cancel."""
+
+    def drained(self) -> None:
+        """No-op: nothing to send."""
+
+    def timed_out(self) -> None:
+        """No-op: the call is answered."""
+
+
+def _refuse(request: GrpcRequest, block: bytes, traffic: Traffic, observer: Observer) -> Opener:
+    refused = _Refused()
+
+    def opened(stream: Http2Stream) -> Receiver:
+        traffic.count_refusal(request.refusal_reason)
+        if request.refusal_text and request.path in (_INFER, _STREAM_INFER):
+            observer.unread("GRPC", request.path, request.refusal_status, request.refusal_text)
+        stream.answer_head(block)
+        return refused
+
+    return opened

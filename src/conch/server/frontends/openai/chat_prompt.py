@@ -1,0 +1,84 @@
+"""Renders the prompts of chats in worker processes, which can be killed: a chat template is a program."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import orjson
+
+from conch.base.errors import ConchError, ConfigError, InvalidRequest
+from conch.domain.llm.chat_prompt import MAX_TEMPLATE_CHARACTERS
+from conch.protocols.openai.requests import ChatCall
+from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.frontends.offload.pool import Job, OffloadPool, Outcome
+
+# Limits for rendering one conversation.
+MAX_TEMPLATE_S = 5.0
+MAX_TEMPLATE_MEMORY_BYTES = 2**30
+
+
+class ChatPrompt(NamedTuple):
+    """A prompt. `describes_tools`: it describes the tools, since the template does not."""
+
+    text: str
+    describes_tools: bool
+    echoed: str  # what the answer begins with
+
+
+class ChatPrompts:
+    """Renders prompts. Idle processes are kept, because starting one takes long."""
+
+    def __init__(self) -> None:
+        self._pool = OffloadPool(
+            "chat template",
+            workers=2,
+            limit_s=MAX_TEMPLATE_S,
+            idle_s=None,
+            memory_bytes=MAX_TEMPLATE_MEMORY_BYTES,
+            niceness=0,
+            too_slow="the model's chat template takes too long to render these messages",
+            refusal=InvalidRequest,
+        )
+
+    def warm(self) -> None:
+        """Start a process before there is a prompt to render."""
+        self._pool.warm()
+
+    async def stop(self) -> None:
+        """End all processes."""
+        await self._pool.stop()
+
+    def render(
+        self, model: GenerativeModel, call: ChatCall, done: Callable[[ChatPrompt | ConchError], None], client: str
+    ) -> Job:
+        """Render the prompt of a chat and call `done`. Clients take turns.
+
+        Raises InvalidRequest if the model has no template, Unavailable if too many prompts wait.
+        """
+        info = model.engine.info
+        if not info.chat_template:
+            raise InvalidRequest(f"The model `{call.model}` has no chat template; /v1/completions takes its prompts.")
+        if len(info.chat_template) > MAX_TEMPLATE_CHARACTERS:
+            raise ConfigError(
+                f"the chat template has {len(info.chat_template)} characters; the maximum is {MAX_TEMPLATE_CHARACTERS}"
+            )
+        described = {
+            "template": info.chat_template,
+            "special_tokens": dict(info.special_tokens),
+            "tools": [*call.tools] if call.tool_choice != "none" else [],
+            "tool_call_parser": model.config.parameters.get("tool_call_parser", ""),
+            "add_generation_prompt": call.add_generation_prompt,
+            "continue_final_message": call.continue_final_message,
+            "arguments": dict(call.template_arguments),
+            "echo": call.echo,
+        }
+        messages = orjson.dumps(call.messages) if isinstance(call.messages, list) else call.messages
+        assert isinstance(messages, bytes | memoryview)
+
+        def rendered(outcome: Outcome | ConchError) -> None:
+            if isinstance(outcome, ConchError):
+                done(outcome)
+            else:
+                meta, (text,) = outcome
+                done(ChatPrompt(str(text, "utf-8"), meta["describes_tools"], meta["echoed"]))
+
+        return self._pool.submit("render", described, [messages], rendered, client=client)

@@ -1,0 +1,111 @@
+"""`POST /tokenize` and `/detokenize`, vLLM's: between texts, or conversations, and the token ids of a model.
+
+A request with `prompt_only` runs the engine's own tokenizer. Load generators measure their prompts with these paths.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from uuid import uuid4
+
+from conch.base.errors import Cancelled, ConchError, InvalidRequest
+from conch.domain.generation import Delta, GenerationRequest, PromptTokens, SamplingParams, Usage
+from conch.protocols.http.message import HttpRequest
+from conch.protocols.http.reply import HttpReply
+from conch.protocols.openai.large import MAX_REST_BYTES
+from conch.protocols.openai.tokens import TokenizeCall, detokenized, read_detokenize, read_tokenize, tokenized
+from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.frontends.openai.chat_prompt import ChatPrompt, ChatPrompts
+from conch.server.frontends.openai.errors import JSON, send_error
+from conch.server.frontends.openai.models import OpenAiModels
+from conch.server.frontends.tenants import Tenants
+
+
+class TokensEndpoint:
+    """Answers both paths."""
+
+    def __init__(self, models: OpenAiModels, prompts: ChatPrompts, tenants: Tenants) -> None:
+        self._models = models
+        self._prompts = prompts
+        self._tenants = tenants
+
+    def tokenize(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer with the token ids of a text or a conversation. Raises ConchError."""
+        _check_size(request)
+        call = read_tokenize(request.body)
+        model, _ = self._find(call.model)
+        context = model.engine.info.context_length
+
+        def answer(found: PromptTokens) -> bytes:
+            return tokenized(found, context, strings=call.token_strings)
+
+        if call.chat is None:
+            self._tokenize(model, call.prompt, reply, answer, call)
+            return
+
+        def rendered(found: ChatPrompt | ConchError) -> None:
+            try:
+                if isinstance(found, ConchError):
+                    raise found
+                if reply.open:
+                    reply.on_disconnect = None
+                    self._tokenize(model, found.text, reply, answer, call)
+            except ConchError as error:
+                send_error(reply, error)
+
+        client = self._tenants.client_of_http(request, reply.peer)
+        reply.on_disconnect = self._prompts.render(model, call.chat, rendered, client).cancel
+
+    def detokenize(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer with the text of token ids. Raises ConchError."""
+        _check_size(request)
+        name, token_ids = read_detokenize(request.body)
+        model, _ = self._find(name)
+        if not token_ids:
+            reply.send(200, JSON, detokenized(PromptTokens(())))
+        else:
+            self._tokenize(model, token_ids, reply, detokenized)
+
+    def _find(self, name: str) -> tuple[GenerativeModel, str]:
+        return self._models.find(name) if name else self._models.only()
+
+    def _tokenize(
+        self,
+        model: GenerativeModel,
+        prompt: str | Sequence[int],
+        reply: HttpReply,
+        answer: Callable[[PromptTokens], bytes],
+        call: TokenizeCall | None = None,
+    ) -> None:
+        """Tokenize by the engine, and send what `answer` makes of the tokens."""
+        request = GenerationRequest(
+            id=uuid4().hex,
+            model_name=model.config.name,
+            prompt=prompt,
+            params=SamplingParams(max_tokens=1),
+            version=model.version,
+            add_special_tokens=call is None or call.add_special_tokens,
+            return_prompt="text" if call is None or call.token_strings else "ids",
+            prompt_only=True,
+        )
+        generation = model.generate(request, partial(_on_deltas, reply, answer, []))
+        reply.on_disconnect = generation.abort
+
+
+def _check_size(request: HttpRequest) -> None:
+    if len(request.body) > MAX_REST_BYTES:
+        raise InvalidRequest(f"a body of {len(request.body)} bytes exceeds the maximum of {MAX_REST_BYTES} bytes here")
+
+
+def _on_deltas(
+    reply: HttpReply,
+    answer: Callable[[PromptTokens], bytes],
+    prompts: list[PromptTokens],
+    deltas: Sequence[Delta],
+    end: Usage | ConchError | None,
+) -> None:
+    prompts += [delta.prompt for delta in deltas if delta.prompt is not None]
+    if isinstance(end, ConchError):
+        if not isinstance(end, Cancelled):
+            send_error(reply, end)
+    elif end is not None:
+        reply.send(200, JSON, answer(prompts[0]))

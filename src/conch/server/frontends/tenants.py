@@ -1,0 +1,123 @@
+"""The tenant of a request, for limits: the value of a configured header, else the name of the API key.
+
+Where work of several clients is queued in the server, a request without tenant belongs to the network address.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from ipaddress import IPv6Address, ip_address
+
+from conch.protocols.access.api_keys import ApiKeys
+from conch.protocols.http.message import HttpRequest
+
+_AUTHORIZATION = "authorization"
+# Headers that hold secrets, which must not become labels: the tenant is a hash of the value.
+_SECRET = frozenset({_AUTHORIZATION, "proxy-authorization", "cookie", "x-api-key", "api-key"})
+_MAX_LENGTH = 64
+_HASH_DIGITS = 12
+_MAX_CACHED = 4096
+
+
+class Tenants:
+    """Finds tenants. A request without header and key has the tenant "".
+
+    Names that are longer than 64 characters, not printable, or begin with "_", and the values of secret headers are
+    replaced by `sha256:` and the first 12 digits of their SHA-256.
+    """
+
+    def __init__(self, header: str = "", keys: ApiKeys | None = None, secret_headers: Iterable[str] = ()) -> None:
+        """Assign. `header` names a header that a trusted proxy sets, "" for none."""
+        self._header = header.lower()
+        self._header_bytes = self._header.encode()
+        self._secret = self._header in _SECRET or self._header in secret_headers
+        self._keys = keys or None
+        self._cached: dict[bytes, str] = {}  # names of tenants by header value, or by authorization
+        self._version = 0
+
+    def of_http(self, request: HttpRequest) -> str:
+        """Return the tenant of an HTTP request."""
+        headers = request.headers
+        if self._header:
+            value = headers.get(self._header_bytes)
+            if value is not None:
+                return self._named(value)
+        if self._keys is not None:
+            value = headers.get(b"authorization")
+            if value is not None:
+                return self._of_key(value)
+        return ""
+
+    def of_grpc(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
+        """Return the tenant of a gRPC call."""
+        authorization = ""
+        for key, value in metadata:
+            if key == self._header and isinstance(value, str):
+                return self._named(value.encode("latin-1"))
+            if key == _AUTHORIZATION and isinstance(value, str):
+                authorization = value
+        if self._keys is None or not authorization:
+            return ""
+        return self._of_key(authorization.encode("latin-1"))
+
+    def client_of_http(self, request: HttpRequest, peer: str) -> str:
+        """Return the client in whose turn work for an HTTP request is done: its tenant, else its address."""
+        return client_name(self.of_http(request), peer)
+
+    def client_of_grpc(self, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> str:
+        """Return the client in whose turn work for a gRPC call is done: its tenant, else its address."""
+        return client_name(self.of_grpc(metadata), peer)
+
+    def key_name(self, request: HttpRequest) -> str:
+        """Return the name of the API key of an HTTP request, "" for none."""
+        value = request.headers.get(b"authorization")
+        return "" if value is None or self._keys is None else self._of_key(value)
+
+    def _named(self, value: bytes) -> str:
+        found = self._cached.get(value)
+        if found is None:
+            found = tenant_name(value, secret=self._secret)
+            self._keep(value, found)
+        return found
+
+    def _of_key(self, authorization: bytes) -> str:
+        keys = self._keys
+        assert keys is not None
+        if keys.version != self._version:
+            self._version = keys.version
+            self._cached.clear()
+        cached = b"\n" + authorization  # which no header value contains
+        found = self._cached.get(cached)
+        if found is None:
+            key = keys.find(authorization)
+            found = "" if key is None else tenant_name(key.name.encode())
+            self._keep(cached, found)
+        return found
+
+    def _keep(self, value: bytes, tenant: str) -> None:
+        if len(self._cached) >= _MAX_CACHED:
+            self._cached.clear()
+        self._cached[value] = tenant
+
+
+def client_name(tenant: str, peer: str) -> str:
+    """Return a name for the tenant, or for the address of a client without one: in IPv6 for its network."""
+    if tenant:
+        return f"tenant:{tenant}"
+    if ":" in peer:
+        try:
+            address = ip_address(peer.partition("%")[0])
+        except ValueError:
+            return f"address:{peer}"
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+            return f"network:{int(address) >> 64:x}"  # a host has all of a /64
+    return f"address:{peer}"
+
+
+def tenant_name(value: bytes, *, secret: bool = False) -> str:
+    """Return the name of a tenant for limits and labels."""
+    text = value.decode("utf-8", "replace").strip()
+    if not text:
+        return ""
+    if secret or len(text) > _MAX_LENGTH or not text.isprintable() or text.startswith("_") or text == "*":
+        return f"sha256:{hashlib.sha256(value).hexdigest()[:_HASH_DIGITS]}"
+    return text

@@ -1,0 +1,377 @@
+"""ModelInfer without the wire: one serialized request in, one serialized response or error out."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from conch.base.errors import ConchError, Exhausted, Unsupported
+from conch.domain.request import Admitted, InferRequest, InferResponse, Timeline, TokenMeter
+from conch.domain.tensor import BYTES, Buffer, Tensor
+from conch.domain.triton_messages import service_pb2
+from conch.protocols.classification import classify
+from conch.protocols.compression import MAX_RATIO
+from conch.protocols.connections.body_budget import DEFAULT_LIMIT_BYTES, UNCHARGED_BYTES, BodyBudget
+from conch.protocols.regions import NO_REGIONS, Regions, write_outputs
+from conch.protocols.v2_json.large import MAX_INLINE_BYTES
+from conch.protocols.v2_proto.inference import InferMessage, ResponseOptions, split_fields
+from conch.protocols.v2_proto.large import is_large
+from conch.protocols.v2_proto.request_cache import ProtoRequestCache, ProtoResponseCache, RequestMessage
+from conch.server.core.inference import Inference
+from conch.server.core.served_model import ServedModel
+from conch.server.frontends.forwarded_headers import ForwardedHeaders
+from conch.server.frontends.grpc.framing import MAX_DECOMPRESSED_BYTES, Compressed
+from conch.server.frontends.grpc.status import no_memory
+from conch.server.frontends.offload.pool import Job, OffloadPool, Outcome
+from conch.server.frontends.tenants import Tenants
+from conch.server.observability.tracing.observer import Observer
+from conch.server.observability.tracing.request_trace import Trace
+
+# Keys are lower case; values of keys that end in "-bin" are bytes.
+Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
+# A serialized message in parts, or what went wrong.
+Reply: TypeAlias = Callable[[Sequence[Buffer] | ConchError], None]
+
+
+# Values up to this size are classified on the event loop.
+_MAX_CLASSIFIED_BYTES = 16 * 1024
+# The metadata of the W3C trace context.
+_TRACE_CONTEXT_KEYS = ("traceparent", "tracestate")
+
+
+class Cancellable(Protocol):
+    """A request in flight."""
+
+    def cancel(self) -> None:
+        """Cancel: no answer is needed."""
+
+
+class Origin(Protocol):
+    """Where a call comes from."""
+
+    @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+
+
+class LocalOrigin:
+    """A call without a connection."""
+
+    peer = ""
+
+
+class _LargeCall:
+    """A request that a worker process decodes. It can be cancelled before or after it is admitted."""
+
+    def __init__(self) -> None:
+        self.stage: Cancellable | None = None
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Cancel the current stage."""
+        self.cancelled = True
+        if self.stage is not None:
+            self.stage.cancel()
+
+
+class GrpcInferEndpoint:
+    """Serves ModelInfer, and holds what it shares with ModelStreamInfer. Large messages are decoded by the `pool`."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        forwarded: ForwardedHeaders,
+        regions: Regions = NO_REGIONS,
+        observer: Observer | None = None,
+        pool: OffloadPool | None = None,
+        budget: BodyBudget | None = None,
+        tenants: Tenants | None = None,
+    ) -> None:
+        self.inference = inference
+        self.observer = observer or Observer()
+        self._tenants = tenants or Tenants()
+        self._forwarded = forwarded
+        self._regions = regions
+        self._pool = pool or OffloadPool("codec")
+        self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
+        self._requests = ProtoRequestCache()
+        self.responses = ProtoResponseCache()
+
+    def read(self, data: Buffer) -> RequestMessage:
+        """Read a serialized request. Raises InvalidRequest if it is malformed."""
+        return self._requests.read(data)
+
+    def admit(self, model: ServedModel, metadata: Metadata, timeline: Timeline) -> TokenMeter | None:
+        """Count a request towards the limits of its model and tenant. Raises LimitExceeded."""
+        return self.inference.admit(model, timeline, self._tenants.of_grpc(metadata))
+
+    def decode(
+        self, message: RequestMessage, metadata: Metadata, timeline: Timeline
+    ) -> tuple[InferRequest, ResponseOptions]:
+        """Return the request with the headers that go with it. Raises ConchError."""
+        request, options = message.decode(timeline, self._regions)
+        self._forwarded.add(request.parameters, metadata)
+        return request, options
+
+    def client(self, metadata: Metadata, origin: Origin) -> str:
+        """Return the client in whose turn worker processes work for a call."""
+        return self._tenants.client_of_grpc(metadata, origin.peer)
+
+    def read_large(
+        self, data: Buffer | Compressed, done: Callable[[RequestMessage | ConchError], None], client: Callable[[], str]
+    ) -> Job | None:
+        """Have a worker process decode a large message and call `done`; return None for any other message.
+
+        Raises InvalidRequest for a message with too many fields, Unavailable.
+        """
+        if isinstance(data, Compressed):
+            coding, body = data.coding.decode("latin-1"), data.data
+            size = min(len(body) * MAX_RATIO, MAX_DECOMPRESSED_BYTES)
+        elif len(data) <= MAX_INLINE_BYTES or not is_large(data):
+            return None
+        else:
+            coding, body, size = "", data, len(data)
+        read = partial(self._on_large_read, coding, body, done)
+        return self._pool.submit("infer_message", {"coding": coding}, [body], read, client=client(), size=size)
+
+    def _on_large_read(
+        self,
+        coding: str,
+        body: Buffer,
+        done: Callable[[RequestMessage | ConchError], None],
+        outcome: Outcome | ConchError,
+    ) -> None:
+        try:
+            if coding and not isinstance(outcome, ConchError):
+                outcome = outcome._replace(parts=[self._charged(part) for part in outcome.parts])
+            done(outcome if isinstance(outcome, ConchError) else _joined(outcome, body))
+        except ConchError as error:
+            done(error)
+            error.__traceback__ = None  # which refers to frames that refer to the error
+
+    def _charged(self, plain: memoryview) -> memoryview:
+        """Charge decompressed data until they are freed. Raises Exhausted."""
+        if len(plain) <= UNCHARGED_BYTES:
+            return plain
+        kept = self._budget.charge_until_freed(plain)
+        if kept is None:
+            raise Exhausted(no_memory().message)
+        return memoryview(kept)
+
+    def infer(
+        self, data: Buffer | Compressed, metadata: Metadata, reply: Reply, origin: Origin | None = None
+    ) -> Cancellable:
+        """Serve one ModelInfer call: `reply` gets its response or error, once, later or before this returns.
+
+        Raises ConchError if the request is refused; then `reply` is not called.
+        """
+        timeline = Timeline()
+        if len(data) > MAX_INLINE_BYTES or isinstance(data, Compressed):
+            call = _LargeCall()
+            read = partial(self._infer_read, call, metadata, reply, timeline, origin)
+            call.stage = self.read_large(data, read, partial(self.client, metadata, origin or LocalOrigin()))
+            if call.stage is not None:
+                return call
+        assert not isinstance(data, Compressed)
+        return self._infer_message(self.read(data), metadata, reply, timeline, origin)
+
+    def _infer_read(
+        self,
+        call: _LargeCall,
+        metadata: Metadata,
+        reply: Reply,
+        timeline: Timeline,
+        origin: Origin | None,
+        found: RequestMessage | ConchError,
+    ) -> None:
+        """Continue with a request that a worker process has decoded."""
+        if call.cancelled:
+            return
+        try:
+            if isinstance(found, ConchError):
+                raise found
+            call.stage = self._infer_message(found, metadata, reply, timeline, origin)
+        except ConchError as error:
+            reply(error)
+
+    def _infer_message(
+        self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline, origin: Origin | None
+    ) -> Admitted:
+        trace = self.begin_trace(message.model_name, metadata, timeline) if self.observer.on else None
+        try:
+            return self._infer(message, metadata, reply, timeline, trace, origin)
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            raise
+
+    def begin_trace(self, model: str, metadata: Metadata, timeline: Timeline) -> Trace | None:
+        """Begin the trace of a request; None if it is not sampled."""
+        found = {key: value for key, value in metadata if key in _TRACE_CONTEXT_KEYS and isinstance(value, str)}
+        return self.observer.begin("GRPC", model, timeline, *(found.get(key, "") for key in _TRACE_CONTEXT_KEYS))
+
+    def _infer(
+        self,
+        message: RequestMessage,
+        metadata: Metadata,
+        reply: Reply,
+        timeline: Timeline,
+        trace: Trace | None,
+        origin: Origin | None,
+    ) -> Admitted:
+        model = self.inference.model(message.model_name, message.version())
+        if model.config.decoupled:
+            raise Unsupported(
+                "ModelInfer RPC doesn't support models with decoupled transaction policy: "
+                f"use ModelStreamInfer, or /v2/models/{message.model_name}/generate_stream over HTTP"
+            )
+        model.check_room(timeline)
+        meter = None if self.inference.limiter is None else self.admit(model, metadata, timeline)
+        request, options = self.decode(message, metadata, timeline)
+        request.meter = meter
+        if options.classification:
+            client = partial(self.client, metadata, origin or LocalOrigin())
+            respond = partial(self._respond_classes, reply, model, options, client)
+        else:
+            respond = partial(self._respond, reply, model, options)
+        if trace is None:
+            return self.inference.infer(request, respond)
+        trace.read(request, model.version)
+        return self.inference.infer(request, trace.relay(respond))
+
+    def _respond(
+        self,
+        reply: Reply,
+        model: ServedModel,
+        options: ResponseOptions,
+        answer: InferResponse | ConchError | None,
+        final: bool,
+    ) -> None:
+        if final:
+            self._reply(reply, model, options, answer)
+
+    def _respond_classes(
+        self,
+        reply: Reply,
+        model: ServedModel,
+        options: ResponseOptions,
+        client: Callable[[], str],
+        answer: InferResponse | ConchError | None,
+        final: bool,
+    ) -> None:
+        if final and isinstance(answer, InferResponse):
+            self.classify(answer, model, options, partial(self._reply, reply, model, options), client)
+        else:
+            self._respond(reply, model, options, answer, final)
+
+    def _reply(
+        self,
+        reply: Reply,
+        model: ServedModel,
+        options: ResponseOptions,
+        answer: InferResponse | ConchError | None,
+    ) -> None:
+        reply(self._encode(answer, model, options))
+
+    def _encode(
+        self, answer: InferResponse | ConchError | None, model: ServedModel, options: ResponseOptions
+    ) -> Sequence[Buffer] | ConchError:
+        if isinstance(answer, InferResponse):
+            try:
+                return self.responses.encode(place_outputs(answer, options))
+            except ConchError as error:
+                return error
+        return answer or ConchError(f"model '{model.config.name}' ended the request without a response")
+
+    def classify(
+        self,
+        response: InferResponse,
+        model: ServedModel,
+        options: ResponseOptions,
+        done: Callable[[InferResponse | ConchError], None],
+        client: Callable[[], str],
+    ) -> None:
+        """Replace outputs by their classes and call `done`: now or, for many values, later, by a worker process."""
+        requested = options.classification
+        batched = model.config.max_batch_size > 0
+        large = sum(tensor.nbytes for tensor in response.outputs if tensor.name in requested) > _MAX_CLASSIFIED_BYTES
+        try:
+            if large:
+                chosen = [tensor for tensor in response.outputs if tensor.name in requested]
+                described = [
+                    {
+                        "name": tensor.name,
+                        "datatype": tensor.datatype,
+                        "shape": tensor.shape,
+                        "count": requested[tensor.name],
+                        "labels": [*model.labels.get(tensor.name, ())],
+                    }
+                    for tensor in chosen
+                ]
+                args = {"tensors": described, "batched": batched}
+                parts = [tensor.data for tensor in chosen]
+                read = partial(_finish_classes, response, chosen, done)
+                self._pool.submit("classify", args, parts, read, client=client())
+                return
+            classified: InferResponse | ConchError = _replace_outputs(
+                response,
+                {
+                    tensor.name: classify(tensor, requested[tensor.name], model.labels.get(tensor.name, ()), batched)
+                    for tensor in response.outputs
+                    if tensor.name in requested
+                },
+            )
+        except ConchError as error:
+            classified = error
+        done(classified)
+
+
+def place_outputs(response: InferResponse, options: ResponseOptions) -> InferResponse:
+    """Return the response to send: without the outputs that are written to shared memory.
+
+    Raises ConchError if an output does not fit its region.
+    """
+    if options.parts:
+        response = write_outputs(response, options.parts)
+    return response
+
+
+def _joined(outcome: Outcome, body: Buffer) -> InferMessage:
+    """Return the message that a worker process has decoded."""
+    head, *rest = outcome.parts
+    message = service_pb2.ModelInferRequest()
+    message.ParseFromString(head)
+    parts = iter(rest)
+    packed: list[Buffer | None] = [next(parts) if present else None for present in outcome.meta["packed"]]
+    if outcome.meta["raw"]:
+        return InferMessage(message, list(parts), packed)
+    fields, view = split_fields(body), memoryview(body)
+    return InferMessage(message, [view[begin:end] for begin, end in fields.contents] if fields else [], packed)
+
+
+def _finish_classes(
+    response: InferResponse,
+    chosen: Sequence[Tensor],
+    done: Callable[[InferResponse | ConchError], None],
+    outcome: Outcome | ConchError,
+) -> None:
+    done(_with_classes(response, chosen, outcome))
+
+
+def _with_classes(
+    response: InferResponse, chosen: Sequence[Tensor], outcome: Outcome | ConchError
+) -> InferResponse | ConchError:
+    if isinstance(outcome, ConchError):
+        return outcome
+    shapes: Sequence[Sequence[int]] = outcome.meta["shapes"]
+    classified = {
+        tensor.name: Tensor(tensor.name, BYTES, shape, data)
+        for tensor, shape, data in zip(chosen, shapes, outcome.parts, strict=True)
+    }
+    return _replace_outputs(response, classified)
+
+
+def _replace_outputs(response: InferResponse, classified: Mapping[str, Tensor]) -> InferResponse:
+    outputs = [classified.get(tensor.name, tensor) for tensor in response.outputs]
+    return InferResponse(
+        response.model_name, response.model_version, outputs, id=response.id, parameters=response.parameters
+    )

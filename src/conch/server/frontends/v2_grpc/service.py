@@ -1,0 +1,181 @@
+"""`inference.GRPCInferenceService` and `grpc.health.v1.Health`, without the wire: message bytes in, message bytes out.
+
+`frontends/grpc` transports the bytes. ModelInfer and ModelStreamInfer are in `infer.py` and `stream.py`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+import conch
+from conch.base.errors import InvalidRequest, Unsupported
+from conch.base.logs import LogSettings
+from conch.domain.tensor import Buffer
+from conch.domain.triton_messages import service_pb2
+from conch.protocols.access.authorization import MODEL_HEALTH
+from conch.protocols.v2_json import documents
+from conch.protocols.v2_json.large import MAX_INLINE_BYTES
+from conch.protocols.v2_proto import documents as proto_documents
+from conch.protocols.v2_proto import health as health_proto
+from conch.protocols.v2_proto.inference import parse_version, split_fields
+from conch.protocols.v2_proto.text_sizes import check_texts
+from conch.server.core.inference import Inference
+from conch.server.core.loading.model_manager import ModelManager
+from conch.server.core.shared_memory.regions import SharedMemory
+from conch.server.frontends.grpc.framing import MAX_MESSAGE_SIZE
+from conch.server.frontends.v2_grpc.settings import SettingsCalls
+from conch.server.frontends.v2_grpc.shared_memory import SharedMemoryCalls
+from conch.server.observability.tracing.observer import Observer
+
+# Of a request whose message has no fields.
+_MAX_UNKNOWN_BYTES = 4096
+# Models whose statistics are written in one turn of the event loop.
+_SLICE_MODELS = 64
+
+INFERENCE_SERVICE = "inference.GRPCInferenceService"
+HEALTH_SERVICE = "grpc.health.v1.Health"
+
+# A protobuf message: the classes are created at run time and have no static types.
+Message: TypeAlias = Any
+
+
+class Method(NamedTuple):
+    """One unary call: `category` is its group in `--grpc-restricted-protocol`."""
+
+    category: str
+    request: type[Message]
+    answer: Callable[[Message], Awaitable[Message]]
+    large: bool = False  # whether messages above `MAX_INLINE_BYTES` are accepted
+
+    @property
+    def max_bytes(self) -> int:
+        """The size of the largest message: requests without fields hold at most some that this server does not know."""
+        if self.large:
+            return MAX_MESSAGE_SIZE
+        return MAX_INLINE_BYTES if self.request.DESCRIPTOR.fields else _MAX_UNKNOWN_BYTES
+
+    async def __call__(self, data: Buffer) -> bytes:
+        """Answer a serialized request. Raises ConchError."""
+        if len(data) > MAX_INLINE_BYTES and not self.large:
+            raise InvalidRequest(f"a message of {len(data)} bytes exceeds the maximum of {MAX_INLINE_BYTES} bytes")
+        if len(data) > MAX_INLINE_BYTES:
+            if split_fields(data) is None:  # which bounds the number of fields, too
+                raise InvalidRequest(f"failed to parse the request as {self.request.DESCRIPTOR.full_name}")
+            check_texts(data, self.request.DESCRIPTOR)
+        try:
+            request = self.request.FromString(data)
+        except DecodeError as error:
+            name = self.request.DESCRIPTOR.full_name
+            raise InvalidRequest(f"failed to parse the request as {name}: {error}") from None
+        return bytes((await self.answer(request)).SerializeToString())
+
+
+class InferenceService:
+    """The methods for health, metadata, statistics, settings, and model control."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        control: ModelManager,
+        server_name: str,
+        shared_memory: SharedMemory | None = None,
+        observer: Observer | None = None,
+        log: LogSettings | None = None,
+    ) -> None:
+        self._inference = inference
+        self._settings = SettingsCalls(inference, observer or Observer(), log or LogSettings())
+        self._shared_memory = SharedMemoryCalls(shared_memory)
+        self._extensions = documents.extensions(shared_memory=shared_memory is not None)
+        self._control = control
+        self._server_name = server_name
+
+    def methods(self) -> dict[str, Method]:
+        """Return the unary calls but ModelInfer, by their paths."""
+        described = {
+            "ServerLive": Method("health", service_pb2.ServerLiveRequest, self._server_live),
+            "ServerReady": Method("health", service_pb2.ServerReadyRequest, self._server_ready),
+            "ModelReady": Method(MODEL_HEALTH, service_pb2.ModelReadyRequest, self._model_ready),
+            "ServerMetadata": Method("metadata", service_pb2.ServerMetadataRequest, self._server_metadata),
+            "ModelMetadata": Method("metadata", service_pb2.ModelMetadataRequest, self._model_metadata),
+            "ModelConfig": Method("model-config", service_pb2.ModelConfigRequest, self._model_config),
+            "ModelStatistics": Method("statistics", service_pb2.ModelStatisticsRequest, self._model_statistics),
+            "RepositoryIndex": Method("model-repository", service_pb2.RepositoryIndexRequest, self._repository_index),
+            "RepositoryModelLoad": Method(
+                "model-repository", service_pb2.RepositoryModelLoadRequest, self._load, large=True
+            ),
+            "RepositoryModelUnload": Method("model-repository", service_pb2.RepositoryModelUnloadRequest, self._unload),
+            "TraceSetting": Method("trace", service_pb2.TraceSettingRequest, self._settings.trace),
+            "LogSettings": Method("logging", service_pb2.LogSettingsRequest, self._settings.logging),
+        }
+        for name, answer in self._shared_memory.answers().items():
+            described[name] = Method("shared-memory", getattr(service_pb2, f"{name}Request"), answer)
+        methods = {f"/{INFERENCE_SERVICE}/{name}": method for name, method in described.items()}
+        health = Method("health", health_proto.HealthCheckRequest, self._health_check)
+        return methods | {f"/{HEALTH_SERVICE}/Check": health}
+
+    async def _server_live(self, _: Message) -> Message:
+        return service_pb2.ServerLiveResponse(live=self._inference.live())
+
+    async def _server_ready(self, _: Message) -> Message:
+        return service_pb2.ServerReadyResponse(ready=self._inference.ready())
+
+    async def _health_check(self, _: Message) -> Message:
+        """Any service name gets the same answer, as with Triton."""
+        return health_proto.HealthCheckResponse(
+            status=health_proto.SERVING if self._inference.ready() else health_proto.NOT_SERVING
+        )
+
+    async def _model_ready(self, request: Message) -> Message:
+        version = parse_version(request.version)
+        ready = await self._inference.model_ready(request.name, version)
+        return service_pb2.ModelReadyResponse(ready=ready)
+
+    async def _server_metadata(self, _: Message) -> Message:
+        return service_pb2.ServerMetadataResponse(
+            name=self._server_name, version=conch.__version__, extensions=self._extensions
+        )
+
+    async def _model_metadata(self, request: Message) -> Message:
+        version = parse_version(request.version)
+        model = self._inference.model(request.name, version)
+        versions = self._inference.versions(request.name) if version is None else [version]
+        return proto_documents.model_metadata(model.config, versions)
+
+    async def _model_config(self, request: Message) -> Message:
+        model = self._inference.model(request.name, parse_version(request.version))
+        return proto_documents.model_config(model.config)
+
+    async def _model_statistics(self, request: Message) -> Message:
+        models = self._inference.statistics(request.name, parse_version(request.version))
+        answer = proto_documents.model_statistics(models[:_SLICE_MODELS])
+        for start in range(_SLICE_MODELS, len(models), _SLICE_MODELS):
+            await asyncio.sleep(0)  # serve other requests in between
+            answer.MergeFrom(proto_documents.model_statistics(models[start : start + _SLICE_MODELS]))
+        return answer
+
+    async def _repository_index(self, request: Message) -> Message:
+        _refuse_repository_name(request)
+        index = service_pb2.RepositoryIndexResponse()
+        for entry in self._control.index(request.ready):
+            index.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
+        return index
+
+    async def _load(self, request: Message) -> Message:
+        await asyncio.sleep(0)  # parsing took its time, and strings of megabytes are decoded now
+        _refuse_repository_name(request)
+        config, files = proto_documents.load_parameters(request.parameters)
+        await self._control.load(request.model_name, config, files)
+        return service_pb2.RepositoryModelLoadResponse()
+
+    async def _unload(self, request: Message) -> Message:
+        _refuse_repository_name(request)
+        unload_dependents = proto_documents.unload_parameters(request.parameters)
+        await self._control.unload(request.model_name, unload_dependents)
+        return service_pb2.RepositoryModelUnloadResponse()
+
+
+def _refuse_repository_name(request: Message) -> None:
+    if request.repository_name:
+        raise Unsupported("'repository_name' specification is not supported")

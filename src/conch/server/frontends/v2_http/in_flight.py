@@ -1,0 +1,89 @@
+"""A v2 request between the look-up of its model and its admission, decoded on the event loop or by a worker process."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from conch.base.errors import Cancelled, ConchError
+from conch.domain.request import Admitted, InferRequest, Respond, Timeline, TokenMeter
+from conch.domain.tensor import Buffer
+from conch.protocols.http.errors import send_error
+from conch.protocols.http.message import HttpRequest
+from conch.protocols.http.reply import HttpReply
+from conch.server.core.inference import Inference
+from conch.server.core.served_model import ServedModel
+from conch.server.frontends.offload.pool import OffloadPool, Outcome
+from conch.server.frontends.tenants import Tenants
+from conch.server.observability.tracing.request_trace import Trace
+
+_log = logging.getLogger(__name__)
+
+
+class InFlight:
+    """One request in flight. `version` is the one in the path, None where it has none."""
+
+    __slots__ = ("meter", "model", "reply", "request", "timeline", "trace", "version")
+
+    def __init__(
+        self,
+        request: HttpRequest,
+        reply: HttpReply,
+        model: ServedModel,
+        version: int | None,
+        timeline: Timeline,
+        trace: Trace | None,
+        meter: TokenMeter | None,
+    ) -> None:
+        self.request = request
+        self.reply = reply
+        self.model = model
+        self.version = version
+        self.timeline = timeline
+        self.trace = trace
+        self.meter = meter
+
+    def decode(
+        self,
+        pool: OffloadPool,
+        job: str,
+        args: Mapping[str, Any],
+        parts: Sequence[Buffer],
+        admit: Callable[[Outcome], None],
+        tenants: Tenants,
+        size: int,
+    ) -> None:
+        """Have a worker process decode the body, and call `admit` with the outcome. Raises Unavailable.
+
+        `size` is that of the body in bytes, as far as it is known, when it is decompressed.
+        Errors of the job and of `admit` are sent to the client.
+        """
+        client = tenants.client_of_http(self.request, self.reply.peer)
+        done = partial(self._decoded, admit)
+        self.reply.on_disconnect = pool.submit(job, args, parts, done, client=client, size=size).cancel
+
+    def admit(self, inference: Inference, request: InferRequest, respond: Respond) -> Admitted:
+        """Pass the decoded request to the core; it is cancelled if the client disconnects. Raises ConchError."""
+        if self.trace is not None:
+            self.trace.read(request, self.model.version)
+            respond = self.trace.relay(respond)
+        request.meter = self.meter
+        admitted = inference.infer(request, respond)
+        if self.reply.open:
+            self.reply.on_disconnect = admitted.cancel
+        return admitted
+
+    def _decoded(self, admit: Callable[[Outcome], None], outcome: Outcome | ConchError) -> None:
+        try:
+            if not self.reply.open:
+                raise Cancelled("request was cancelled by the client")
+            if isinstance(outcome, ConchError):
+                raise outcome
+            admit(outcome)
+        except ConchError as error:
+            if self.trace is not None:
+                self.trace.refused(error)
+            send_error(self.reply, error)
+        except Exception:
+            _log.exception('HTTP request "%r" failed unexpectedly', self.request)
+            self.reply.fail()

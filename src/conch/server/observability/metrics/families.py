@@ -1,0 +1,308 @@
+"""The families of `/metrics`, computed from the statistics for each scrape.
+
+The request path only adds integers (see `statistics`). Names, kinds and help are those of `conch.domain.metrics`.
+"""
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from itertools import accumulate, chain
+from math import inf
+from time import monotonic_ns
+from typing import Protocol, TypeAlias
+
+from conch.base.errors import ConfigError
+from conch.domain.exposition import Buckets, Exemplar, Family, Labels, Quantiles, pieces, render
+from conch.domain.metrics import server, triton
+from conch.domain.metrics.catalog import all_metrics
+from conch.domain.metrics.metric import MetricDefinition
+from conch.domain.openmetrics import openmetrics_pieces
+from conch.domain.statistics.model_statistics import CacheStatistics, Duration, Histogram, ModelState, ModelStatistics
+from conch.domain.statistics.summaries import LatencySummaries, Summary
+from conch.server.observability.metrics.custom import CustomMetrics, MetricSample, label_name
+from conch.server.observability.metrics.generation_families import generation_families
+from conch.server.observability.metrics.host import HostMeter, HostUsage
+from conch.server.observability.metrics.loop_lag import LoopLag, lag_families
+from conch.server.observability.metrics.processes import ProcessMeter, server_families
+from conch.server.observability.metrics.reading import LabelledReading, Reading, read, read_one
+from conch.server.options.server_options import ServerOptions
+
+_log = logging.getLogger(__name__)
+
+# What other parts of the server expose: called on the loop for each scrape, must not block.
+Collector: TypeAlias = Callable[[], Iterable[Family]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMemory:
+    """Statistics of the memory for request bodies, with the requests refused and uploads evicted at its limit."""
+
+    limit_bytes: int
+    used_bytes: int
+    refused: int
+    evicted: int
+
+
+_SECOND_NS = 1_000_000_000
+
+
+def _us(duration: Duration) -> int:
+    return duration.ns // 1000
+
+
+def _buckets(histogram: Histogram | None, unit_ns: int) -> Buckets | None:
+    if histogram is None:
+        return None
+    counts = list(accumulate(histogram.counts))
+    exemplars = {
+        bucket: Exemplar(trace_id, ns / unit_ns, time / _SECOND_NS)
+        for bucket, (trace_id, ns, time) in histogram.examples.items()
+    }
+    return Buckets(_bounds(histogram.bounds_ns, unit_ns), counts, histogram.ns / unit_ns, exemplars)
+
+
+@cache
+def _bounds(bounds_ns: tuple[int, ...], unit_ns: int) -> tuple[float, ...]:
+    return (*(bound / unit_ns for bound in bounds_ns), inf)
+
+
+COUNTS: tuple[Reading[ModelStatistics] | LabelledReading[ModelStatistics], ...] = (
+    Reading(triton.REQUEST_SUCCESS, lambda s: s.success.count),
+    # Series with the value 0 are included, so that the first failure is an increase.
+    LabelledReading(
+        triton.REQUEST_FAILURE, "reason", lambda s: [(reason.value, count) for reason, count in s.failures.items()]
+    ),
+    Reading(triton.INFERENCE_COUNT, lambda s: s.inference_count),
+    Reading(triton.EXEC_COUNT, lambda s: s.execution_count),
+)
+LATENCIES: tuple[Reading[ModelStatistics], ...] = (
+    Reading(triton.REQUEST_DURATION, lambda s: _us(s.success)),
+    Reading(triton.QUEUE_DURATION, lambda s: _us(s.queue)),
+    Reading(triton.COMPUTE_INPUT_DURATION, lambda s: _us(s.compute_input)),
+    Reading(triton.COMPUTE_INFER_DURATION, lambda s: _us(s.compute_infer)),
+    Reading(triton.COMPUTE_OUTPUT_DURATION, lambda s: _us(s.compute_output)),
+)
+FIRST_RESPONSES: tuple[Reading[ModelStatistics], ...] = (
+    Reading(triton.FIRST_RESPONSE, lambda s: _buckets(s.first_response, 1_000_000)),
+)
+STATES: tuple[Reading[ModelStatistics], ...] = (
+    Reading(triton.PENDING_REQUESTS, lambda s: s.pending),
+    Reading(triton.LOAD_DURATION, lambda s: s.load_duration_s),
+    Reading(triton.MODEL_CACHE_HITS, lambda s: s.cache_hit.count if s.cached else None),
+    Reading(triton.MODEL_CACHE_HIT_DURATION, lambda s: _us(s.cache_hit) if s.cached else None),
+    Reading(triton.MODEL_CACHE_MISSES, lambda s: s.cache_miss.count if s.cached else None),
+    Reading(triton.MODEL_CACHE_MISS_DURATION, lambda s: _us(s.cache_miss) if s.cached else None),
+)
+
+
+def _batch_sizes(model: ModelStatistics) -> Buckets:
+    bounds = model.batch_size_bounds
+    counts = [0] * (len(bounds) + 1)
+    for size, batch in model.batches.items():
+        counts[bisect_left(bounds, size)] += batch.compute_infer.count
+    total = sum(size * batch.compute_infer.count for size, batch in model.batches.items())
+    return Buckets((*bounds, inf), list(accumulate(counts)), total)
+
+
+HISTOGRAMS: tuple[Reading[ModelStatistics], ...] = (
+    Reading(server.REQUEST_DURATION, lambda s: _buckets(s.request_duration, _SECOND_NS)),
+    Reading(server.QUEUE_DURATION, lambda s: _buckets(s.queue_duration, _SECOND_NS)),
+    Reading(server.BATCH_SIZE, _batch_sizes),
+)
+LIVE: tuple[Reading[ModelState], ...] = (
+    Reading(server.MODEL_READY, lambda s: int(s.ready)),
+    Reading(server.INSTANCES, lambda s: s.instances or None),
+    Reading(server.INSTANCE_BUSY, lambda s: s.busy_ns / _SECOND_NS if s.instances else None),
+    Reading(server.QUEUE_DEPTH, lambda s: s.queued if s.instances else None),
+    Reading(
+        server.QUEUE_OLDEST,
+        lambda s: ((monotonic_ns() - s.oldest_ns) / _SECOND_NS if s.oldest_ns else 0) if s.instances else None,
+    ),
+    Reading(server.PROCESS_RESTARTS, lambda s: s.restarts if s.instances else None),
+)
+SUMMARIES: tuple[tuple[MetricDefinition, Callable[[LatencySummaries], Summary]], ...] = (
+    (triton.REQUEST_SUMMARY, lambda s: s.success),
+    (triton.QUEUE_SUMMARY, lambda s: s.queue),
+    (triton.COMPUTE_INPUT_SUMMARY, lambda s: s.compute_input),
+    (triton.COMPUTE_INFER_SUMMARY, lambda s: s.compute_infer),
+    (triton.COMPUTE_OUTPUT_SUMMARY, lambda s: s.compute_output),
+    (triton.CACHE_HIT_SUMMARY, lambda s: s.cache_hit),
+    (triton.CACHE_MISS_SUMMARY, lambda s: s.cache_miss),
+)
+_OF_CACHED_MODELS = (triton.CACHE_HIT_SUMMARY, triton.CACHE_MISS_SUMMARY)
+SERVER_CACHE: tuple[Reading[CacheStatistics], ...] = (
+    Reading(triton.CACHE_UTILIZATION, lambda c: c.used / c.size),
+    Reading(triton.CACHE_ENTRIES, lambda c: c.entries),
+    Reading(triton.CACHE_HITS, lambda c: c.hits),
+    Reading(triton.CACHE_MISSES, lambda c: c.misses),
+    Reading(triton.CACHE_LOOKUPS, lambda c: c.hits + c.misses),
+    Reading(triton.CACHE_EVICTIONS, lambda c: c.evictions),
+    Reading(triton.CACHE_LOOKUP_DURATION, lambda c: c.lookup_ns // 1000),
+    Reading(triton.CACHE_INSERTION_DURATION, lambda c: c.insertion_ns // 1000),
+)
+HOST: tuple[Reading[HostUsage], ...] = (
+    Reading(triton.CPU_UTILIZATION, lambda u: u.cpu_utilization),
+    Reading(triton.CPU_MEMORY_TOTAL, lambda u: u.memory_total_bytes),
+    Reading(triton.CPU_MEMORY_USED, lambda u: u.memory_used_bytes),
+)
+REQUEST_MEMORY: tuple[Reading[RequestMemory], ...] = (
+    Reading(server.REQUEST_MEMORY_LIMIT, lambda m: m.limit_bytes),
+    Reading(server.REQUEST_MEMORY_USED, lambda m: m.used_bytes),
+    Reading(server.REQUEST_MEMORY_REFUSED, lambda m: m.refused),
+    Reading(server.REQUEST_MEMORY_EVICTED, lambda m: m.evicted),
+)
+
+
+def _of_processes(meter: ProcessMeter) -> tuple[LabelledReading[ModelState], ...]:
+    usage = meter.usage
+    return (
+        LabelledReading(
+            server.PROCESS_CPU,
+            "instance",
+            lambda s: [(name, usage[pid].cpu_s) for name, pid in s.processes if pid in usage],
+        ),
+        LabelledReading(
+            server.PROCESS_MEMORY,
+            "instance",
+            lambda s: [(name, usage[pid].resident_bytes) for name, pid in s.processes if pid in usage],
+        ),
+    )
+
+
+class Metrics:
+    """The metrics of one server.
+
+    `statistics` returns those of all model versions, `samples` the custom metrics of models. `cache` has those of the
+    response cache, `request_memory` returns those of the memory for request bodies, and `lag` has those of the event
+    loop; `meter` samples processes. Each is None if there is none. `collectors` yield the families of other parts.
+    """
+
+    def __init__(
+        self,
+        *,
+        statistics: Callable[[], Iterable[ModelStatistics]],
+        samples: Callable[[], Iterable[MetricSample]],
+        options: ServerOptions,
+        cache: CacheStatistics | None = None,
+        request_memory: Callable[[], RequestMemory] | None = None,
+        lag: LoopLag | None = None,
+        meter: ProcessMeter | None = None,
+        collectors: Sequence[Collector] = (),
+    ) -> None:
+        self._statistics = statistics
+        self._samples = samples
+        self._options = options
+        self._cache = cache
+        self._request_memory = request_memory
+        self._lag = lag
+        self._host = HostMeter(options.metrics_interval_ms / 1000) if options.allow_cpu_metrics else None
+        self._meter = meter
+        self._custom = CustomMetrics(all_metrics())
+        self._collectors = collectors
+
+    def render(self) -> bytes:
+        """Return the text of a scrape."""
+        return render(self.families())
+
+    def pieces(self) -> Iterator[bytes]:
+        """Return the text of a scrape in pieces."""
+        for family in self.families():
+            yield from pieces(family)
+
+    def openmetrics_pieces(self) -> Iterator[bytes]:
+        """Return the text of a scrape in OpenMetrics, in pieces."""
+        return openmetrics_pieces(self.families())
+
+    def families(self) -> Iterator[Family]:
+        """Yield all families. Custom metrics with the names of the catalogue are omitted."""
+        yield from self._of_models()
+        yield from read_one(SERVER_CACHE, self._cache)
+        yield from read_one(HOST, self._host.usage() if self._host else None)
+        yield from read_one(REQUEST_MEMORY, self._request_memory() if self._request_memory else None)
+        yield from () if self._meter is None else server_families(self._meter)
+        yield from () if self._lag is None else lag_families(self._lag)
+        for collector in self._collectors:
+            yield from _collected(collector)
+        yield from self._custom.families(self._samples())
+
+    def _of_models(self) -> Iterator[Family]:
+        models = [(_labels(model), model) for model in self._statistics()]
+        options = self._options
+        tables = chain(
+            COUNTS,
+            LATENCIES if options.counter_latencies else (),
+            FIRST_RESPONSES if options.histogram_latencies else (),
+            _summaries(options.summary_quantiles) if options.summary_latencies else (),
+            STATES,
+            HISTOGRAMS,
+        )
+        yield from read(list(tables), models)
+        states = [(labels, model.state()) for labels, model in models if model.state is not None]
+        yield from read(LIVE, states)
+        if self._meter is not None:
+            yield from read(_of_processes(self._meter), states)
+        yield from generation_families(model.generation for _, model in models if model.generation is not None)
+
+
+class Exporter(Protocol):
+    """Sends metrics elsewhere."""
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+
+
+def otlp_exporter(options: ServerOptions, metrics: Metrics) -> Exporter | None:
+    """Return the exporter to the collector of the options, None without one.
+
+    Raises ConfigError if the packages of OpenTelemetry are missing.
+    """
+    if not options.otlp_endpoint:
+        return None
+    try:
+        module = import_module("conch.server.observability.metrics.otlp")
+    except ImportError as error:
+        raise ConfigError(
+            "--metrics-config=otlp_endpoint=<url> needs the packages of OpenTelemetry: "
+            f"pip install 'conch-server[opentelemetry]' ({error})"
+        ) from error
+    interval_s = options.otlp_interval_ms / 1000
+    exporter: Exporter = module.MetricsExporter(options.otlp_endpoint, interval_s, metrics.families)
+    return exporter
+
+
+def _collected(collector: Collector) -> list[Family]:
+    """Return the families of a collector. One that fails costs its own families only."""
+    try:
+        return list(collector())
+    except Exception:
+        _log.exception("a metrics collector failed; its metrics are missing from this scrape")
+        return []
+
+
+def _summaries(quantiles: Sequence[float]) -> Iterator[Reading[ModelStatistics]]:
+    for metric, summary in SUMMARIES:
+        cached_only = metric in _OF_CACHED_MODELS
+        yield Reading(metric, partial(_quantiles, summary=summary, cached_only=cached_only, quantiles=quantiles))
+
+
+def _quantiles(
+    model: ModelStatistics,
+    *,
+    summary: Callable[[LatencySummaries], Summary],
+    cached_only: bool,
+    quantiles: Sequence[float],
+) -> Quantiles | None:
+    if model.summaries is None or (cached_only and not model.cached):
+        return None
+    found = summary(model.summaries)
+    values = list(zip(quantiles, found.quantiles_us(quantiles), strict=True))
+    return Quantiles(values, found.ns // 1000, found.count)
+
+
+def _labels(model: ModelStatistics) -> Labels:
+    tags = {label_name(f"_{key}"): value for key, value in model.metric_tags.items()}
+    namespace = {"namespace": model.namespace} if model.namespace else {}
+    return Labels({**tags, "model": model.model_name, **namespace, "version": str(model.version)})

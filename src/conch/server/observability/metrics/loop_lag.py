@@ -1,0 +1,126 @@
+"""Measure how long the event loop is blocked, by the lag of a timer that should fire every 25 ms.
+
+A lag has two causes: a call ran for too long on the loop, or the process got no CPU time, which is not a fault of the
+server. So the lag is at most the CPU time that the process used meanwhile.
+"""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import accumulate
+from math import inf
+from time import monotonic, process_time
+from types import FrameType
+
+from conch.domain.exposition import Buckets, Family
+from conch.domain.metrics import server
+from conch.server.observability.metrics.reading import Reading, read_one
+
+INTERVAL_S = 0.025
+MAX_BLOCKED_S = 0.1
+# Upper bounds of the histogram, in seconds.
+BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+# Minimum time between log lines; the metrics count every stall.
+_LOG_INTERVAL_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class LoopLag:
+    """Measures one event loop. Life cycle: `start` → `stop`. The attributes may be read on the loop at any time.
+
+    With `alarm`, a SIGALRM handler records the running code when the timer is overdue, for the log. The process must
+    not use that signal or its real-time interval timer for anything else.
+    """
+
+    def __init__(self, *, alarm: bool = False) -> None:
+        self._alarm = alarm
+        self.stalls = 0  # lags of more than MAX_BLOCKED_S
+        self.longest_s = 0.0
+        self.total_s = 0.0
+        self.counts = [0] * (len(BUCKETS_S) + 1)  # by BUCKETS_S, the last for infinity
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._cpu_s = 0.0
+        self._running = ""  # description of the code that the alarm interrupted
+        self._logged = -_LOG_INTERVAL_S
+        self._armed = False
+
+    def start(self) -> None:
+        """Start measuring the running loop."""
+        self._loop = asyncio.get_running_loop()
+        if self._alarm and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGALRM, self._on_alarm)
+            signal.siginterrupt(signal.SIGALRM, False)
+            self._armed = True
+        self._schedule()
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._armed:
+            self._armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            with suppress(ValueError):  # in another thread
+                # Ignoring discards a signal that is pending, which would end the process.
+                signal.signal(signal.SIGALRM, signal.SIG_IGN)
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    def _schedule(self) -> None:
+        assert self._loop is not None
+        self._due = monotonic() + INTERVAL_S
+        self._cpu_s = process_time()
+        self._timer = self._loop.call_later(INTERVAL_S, self._fired)
+        if self._armed:
+            signal.setitimer(signal.ITIMER_REAL, INTERVAL_S + MAX_BLOCKED_S)
+
+    def _fired(self) -> None:
+        lag = monotonic() - self._due
+        if lag > BUCKETS_S[0]:
+            lag = min(lag, process_time() - self._cpu_s)
+        self._add(max(lag, 0.0))
+        self._schedule()
+
+    def _add(self, blocked_s: float) -> None:
+        self.total_s += blocked_s
+        self.longest_s = max(self.longest_s, blocked_s)
+        index = 0
+        while index < len(BUCKETS_S) and blocked_s > BUCKETS_S[index]:
+            index += 1
+        self.counts[index] += 1
+        if blocked_s > MAX_BLOCKED_S:
+            self.stalls += 1
+            now = monotonic()
+            if now - self._logged >= _LOG_INTERVAL_S:
+                self._logged = now
+                _log.warning("event loop blocked for %.0f ms%s", blocked_s * 1000, self._running)
+        self._running = ""
+
+    def _on_alarm(self, _signal: int, frame: FrameType | None) -> None:
+        """Record the running functions, innermost first. The handler runs in the main thread."""
+        names: list[str] = []
+        while frame is not None and len(names) < 4:
+            module = frame.f_globals.get("__name__", "")
+            if isinstance(module, str) and module.startswith("conch"):
+                names.append(f"{module}.{frame.f_code.co_qualname}:{frame.f_lineno}")
+            frame = frame.f_back
+        if names:
+            self._running = " in " + " < ".join(names)
+
+
+LAG: tuple[Reading[LoopLag], ...] = (
+    Reading(server.LOOP_LAG, lambda lag: Buckets((*BUCKETS_S, inf), list(accumulate(lag.counts)), lag.total_s)),
+    Reading(server.LOOP_STALLS, lambda lag: lag.stalls),
+    Reading(server.LOOP_LONGEST_STALL, lambda lag: lag.longest_s),
+)
+
+
+def lag_families(lag: LoopLag) -> Iterator[Family]:
+    """Yield the families of the event loop."""
+    return read_one(LAG, lag)

@@ -1,0 +1,117 @@
+"""CPU time and memory of the server's process and of the processes of models, from `/proc`."""
+
+import asyncio
+import os
+import resource
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from conch.domain.exposition import Family
+from conch.domain.metrics import server
+from conch.server.observability.metrics.reading import Reading, read_one
+
+# Fields of `/proc/<pid>/stat` after the name of the program, from the state on.
+_UTIME, _STIME, _CUTIME, _CSTIME, _STARTTIME, _VSIZE, _RSS = 11, 12, 13, 14, 19, 20, 21
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTreeUsage:
+    """CPU seconds and resident bytes of a process with its descendants."""
+
+    cpu_s: float
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUsage:
+    """The server's own process."""
+
+    cpu_s: float
+    resident_bytes: int
+    virtual_bytes: int
+    started_s: float  # since the epoch
+    open_fds: int
+    max_fds: int
+
+
+class ProcessMeter:
+    """Samples processes in a thread, every `interval_s`, while `run` runs. `pids` returns those of models.
+
+    `usage` has the latest sample by process id; it is empty on systems without `/proc`.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]], interval_s: float, proc: Path = Path("/proc")) -> None:
+        self.usage: dict[int, ProcessTreeUsage] = {}
+        self.server: ServerUsage | None = None
+        self._pids = pids
+        self._interval_s = interval_s
+        self._proc = proc
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        while True:
+            await asyncio.to_thread(self.sample, list(self._pids()))
+            await asyncio.sleep(self._interval_s)
+
+    def sample(self, pids: Iterable[int]) -> None:
+        """Sample the server and other processes. Those that have ended are omitted."""
+        found: dict[int, ProcessTreeUsage] = {}
+        for pid in pids:
+            with suppress(OSError, ValueError, IndexError):
+                found[pid] = self._tree(pid)
+        self.usage = found
+        with suppress(OSError, ValueError, IndexError):
+            self.server = self._server()
+
+    def _tree(self, pid: int) -> ProcessTreeUsage:
+        """Return the usage of a process and its descendants, also of those that have ended and were waited for."""
+        stat = self._stat(pid)
+        ticks = sum(int(stat[field]) for field in (_UTIME, _STIME, _CUTIME, _CSTIME))
+        pages = int(stat[_RSS])
+        usage = ProcessTreeUsage(ticks / _TICKS_PER_S, pages * _PAGE_BYTES)
+        for child in self._children(pid):
+            with suppress(OSError, ValueError, IndexError):
+                more = self._tree(child)
+                usage = ProcessTreeUsage(usage.cpu_s + more.cpu_s, usage.resident_bytes + more.resident_bytes)
+        return usage
+
+    def _stat(self, pid: int | str) -> list[str]:
+        return (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+    def _children(self, pid: int) -> list[int]:
+        children: list[int] = []
+        for task in (self._proc / str(pid) / "task").iterdir():
+            with suppress(OSError):  # the thread has ended, or the kernel has no such file
+                children += map(int, (task / "children").read_text().split())
+        return children
+
+    def _server(self) -> ServerUsage:
+        stat = self._stat("self")
+        boot = next(line for line in (self._proc / "stat").read_text().splitlines() if line.startswith("btime "))
+        return ServerUsage(
+            cpu_s=(int(stat[_UTIME]) + int(stat[_STIME])) / _TICKS_PER_S,
+            resident_bytes=int(stat[_RSS]) * _PAGE_BYTES,
+            virtual_bytes=int(stat[_VSIZE]),
+            started_s=int(boot.split()[1]) + int(stat[_STARTTIME]) / _TICKS_PER_S,
+            open_fds=len(os.listdir(self._proc / "self" / "fd")),  # noqa: PTH208 - faster for thousands
+            max_fds=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        )
+
+
+SERVER: tuple[Reading[ServerUsage], ...] = (
+    Reading(server.PROCESS_CPU_SECONDS, lambda u: u.cpu_s),
+    Reading(server.PROCESS_RESIDENT_MEMORY, lambda u: u.resident_bytes),
+    Reading(server.PROCESS_VIRTUAL_MEMORY, lambda u: u.virtual_bytes),
+    Reading(server.PROCESS_START_TIME, lambda u: u.started_s),
+    Reading(server.PROCESS_OPEN_FDS, lambda u: u.open_fds),
+    Reading(server.PROCESS_MAX_FDS, lambda u: u.max_fds),
+)
+
+
+def server_families(meter: ProcessMeter) -> Iterator[Family]:
+    """Yield the families of the server's process."""
+    return read_one(SERVER, meter.server)

@@ -1,0 +1,184 @@
+"""Triton's trace settings, global and per model, which clients can change, and the sampling of requests.
+
+A model inherits the settings that it does not override from the global ones, and these from the server's options. One
+of every `rate` requests is traced until `count` is used up. Every change restarts both counters; a model that does not
+override the count inherits what is left of the global one, as in Triton.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from conch.base.errors import InvalidRequest, Unsupported
+from conch.server.options.trace import MAX_COUNT, MAX_RATE, TRITON, TraceOptions, level_of, ordered_levels
+
+# Settings by their names in the protocol; None resets a setting.
+Changes: TypeAlias = Mapping[str, Sequence[str] | None]
+
+_NUMBERS = {"trace_rate": (0, MAX_RATE), "trace_count": (-1, MAX_COUNT), "log_frequency": (0, MAX_RATE)}
+
+
+class TraceRules:
+    """The effective settings of a model or globally, with their counters."""
+
+    def __init__(
+        self, levels: tuple[str, ...], rate: int, count: int, log_frequency: int, own: Mapping[str, object]
+    ) -> None:
+        self.levels = levels
+        self.rate = rate
+        self.count = count  # remaining; -1 for no limit
+        self.counted = count >= 0
+        self.log_frequency = log_frequency
+        self.own = own  # settings that are not inherited, by name
+        self._seen = 0
+
+    def sample(self, *, forced: bool = False) -> bool:
+        """Count a request, and return whether it is traced; `forced`: regardless of rate and count."""
+        if not self.levels:
+            return False
+        if self.rate == 0:
+            return forced
+        self._seen += 1
+        if self._seen % self.rate or self.count == 0:
+            return forced
+        if self.count > 0:
+            self.count -= 1
+        return True
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether requests are only traced if forced."""
+        return not self.levels or self.count == 0 or self.rate == 0
+
+
+class TraceSettings:
+    """The settings of a server. All methods run on the event loop's thread."""
+
+    def __init__(self, options: TraceOptions) -> None:
+        self.options = options
+        self._start: dict[str, object] = {
+            "trace_level": options.levels,
+            "trace_rate": options.rate,
+            "trace_count": options.count,
+            "log_frequency": options.log_frequency,
+        }
+        self._global = _rules(self._start, {})
+        self._models: dict[str, TraceRules] = {}
+
+    @property
+    def on(self) -> bool:
+        """Whether any request may be traced."""
+        forcible = self.options.mode != TRITON
+        return any(
+            rules.levels and (forcible or not rules.exhausted) for rules in (self._global, *self._models.values())
+        )
+
+    def rules(self, model: str) -> TraceRules:
+        """Return the effective settings of a model, or the global ones for ""."""
+        return self._models.get(model, self._global)
+
+    def document(self, model: str, mode_settings: Mapping[str, str]) -> dict[str, str | list[str]]:
+        """Return the settings of a model by their names in the protocol, with those of the mode."""
+        rules = self.rules(model)
+        document: dict[str, str | list[str]] = {
+            "trace_level": list(rules.levels) or ["OFF"],
+            "trace_rate": str(rules.rate),
+            "trace_count": str(rules.count),
+        }
+        if self.options.mode == TRITON:
+            document |= {"log_frequency": str(rules.log_frequency), "trace_file": self.options.file}
+        document["trace_mode"] = self.options.mode
+        document.update(mode_settings)
+        return document
+
+    def update(self, model: str, changes: Changes) -> None:
+        """Change the settings of a model, or the global ones for "".
+
+        Raises InvalidRequest, or Unsupported for the trace file; then no setting is changed.
+        """
+        if "trace_file" in changes:
+            raise Unsupported("trace file location can not be updated through network protocol")
+        own = dict(self._models[model].own if model in self._models else {} if model else self._global.own)
+        for name, values in changes.items():
+            if name not in self._start:
+                continue  # unknown names are ignored, as in Triton
+            if values is None:
+                own.pop(name, None)
+                continue
+            value = _levels(values) if name == "trace_level" else _number(name, values)
+            if value is not None:
+                own[name] = value
+        if model:
+            rules = self._checked(_inherit(self._global, own), own)
+            if own:
+                self._models[model] = rules
+            else:
+                self._models.pop(model, None)
+            return
+        global_rules = self._checked(self._start | own, own)
+        models = {
+            name: self._checked(_inherit(global_rules, rules.own), rules.own) for name, rules in self._models.items()
+        }
+        self._global, self._models = global_rules, models
+
+    def _checked(self, settings: Mapping[str, object], own: Mapping[str, object]) -> TraceRules:
+        rules = _rules(settings, own)
+        reason = ""
+        if rules.levels and rules.rate == 0:
+            reason = "sample rate must be non-zero"
+        elif rules.levels and self.options.mode == TRITON and not self.options.file:
+            reason = "trace file name is not given"
+        elif "TENSORS" in rules.levels and self.options.mode != TRITON:
+            reason = "spans of OpenTelemetry hold no tensors"
+        if reason:
+            raise InvalidRequest(f"Attempting to set invalid trace setting :{reason}")
+        return rules
+
+
+def _inherit(global_rules: TraceRules, own: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "trace_level": global_rules.levels,
+        "trace_rate": global_rules.rate,
+        "trace_count": global_rules.count,
+        "log_frequency": global_rules.log_frequency,
+    } | dict(own)
+
+
+def _rules(settings: Mapping[str, object], own: Mapping[str, object]) -> TraceRules:
+    levels, rate, count, frequency = (settings[name] for name in ("trace_level", *_NUMBERS))
+    assert isinstance(levels, tuple)
+    assert isinstance(rate, int)
+    assert isinstance(count, int)
+    assert isinstance(frequency, int)
+    return TraceRules(levels, rate, count, frequency, own)
+
+
+def _levels(names: Sequence[str]) -> tuple[str, ...] | None:
+    """Parse levels; unknown names are ignored, as in Triton. Return None if there is no known one."""
+    levels = []
+    for name in names:
+        try:
+            levels.append(level_of(name))
+        except ValueError:
+            continue
+    if "OFF" in levels and len(names) > 1:
+        raise InvalidRequest("Expect only one trace level 'OFF' is specified")
+    return ordered_levels(levels) if levels else None
+
+
+def _number(name: str, values: Sequence[str]) -> int:
+    minimum, maximum = _NUMBERS[name]
+    if len(values) != 1:
+        raise InvalidRequest(f"expect only 1 value for '{name}'")
+    text = values[0]
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()):
+        raise InvalidRequest(f"Unable to parse '{name}', got: {text[:40]}")
+    number = int(digits) if len(digits) <= 20 else maximum + 1  # the time of int() is quadratic in the digits
+    number = -number if text.startswith("-") else number
+    if name == "trace_count" and number < minimum:
+        raise InvalidRequest(f"Unable to parse 'trace_count'. Expecting value >= -1, got: {text[:40]}")
+    if not minimum <= number <= maximum:
+        raise InvalidRequest(
+            f"Unable to parse '{name}', value is out of range [ {minimum}, {maximum} ], got: {text[:40]}"
+        )
+    return number

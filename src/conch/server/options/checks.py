@@ -1,0 +1,131 @@
+"""Checks of several options together, and of the files that they name."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from conch.server.options.server_options import ServerOptions
+from conch.server.options.trace import check_trace_settings
+
+_WILDCARD_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
+_REMOTE_SCHEMES = ("s3", "gs", "as", "oci", "http", "https")
+
+
+def check_options(options: ServerOptions) -> list[str]:
+    """Return one sentence for each contradiction between options and each missing file."""
+    return [
+        *_check_repositories(options),
+        *_check_model_dir(options),
+        *_check_ports(options),
+        *_check_tls(options),
+        *_check_log_file(options),
+        *_check_host_proc(options),
+        *_check_limits(options),
+        *_check_cache(options),
+        *check_trace_settings(options.trace_config),
+    ]
+
+
+def _check_repositories(options: ServerOptions) -> Iterable[str]:
+    if not options.model_repository and not options.model_dir:
+        yield "--model-repository is missing: name the directory that holds the models"
+    for path in options.model_repository:
+        scheme, separator, _ = path.partition("://")
+        if separator and scheme not in _REMOTE_SCHEMES:
+            known = ", ".join(f"{each}://" for each in _REMOTE_SCHEMES)
+            yield f"--model-repository: '{scheme}://' is not supported; expected a directory or one of {known}"
+        elif separator:
+            continue  # errors of remote repositories are reported when the models are read
+        elif not Path(path).is_dir() and options.exit_on_error:  # without, the server starts anyway, as Triton's does
+            yield f"--model-repository: there is no directory '{path}'"
+    if options.load_model and options.model_control_mode != "explicit":
+        yield (
+            "Use of '--load-model' requires setting '--model-control-mode=explicit' as well; "
+            f"it is {options.model_control_mode}"
+        )
+    if "*" in options.load_model and set(options.load_model) != {"*"}:
+        yield "Wildcard model name '*' must be the ONLY startup model if specified at all: it loads every one"
+
+
+def _check_model_dir(options: ServerOptions) -> Iterable[str]:
+    if options.model_dir and not options.model_dir_wait_secs and not Path(options.model_dir).exists():
+        yield (
+            f"--model-dir: '{options.model_dir}' does not exist; --model-dir-wait-secs waits for one "
+            "that another container creates"
+        )
+    for flag, given in (("--model-name", options.model_name), ("--allow-pickled-models", options.allow_pickled_models)):
+        if given and not options.model_dir:
+            yield f"{flag} is for --model-dir, which is missing"
+
+
+def _check_ports(options: ServerOptions) -> Iterable[str]:
+    services = [
+        (allowed, flag, address, port)
+        for allowed, flag, address, port in (
+            (options.allow_http, "--http-port", options.http_address, options.http_port),
+            (options.allow_grpc, "--grpc-port", options.grpc_address, options.grpc_port),
+            (options.allow_metrics, "--metrics-port", options.metrics_address, options.metrics_port),
+            (
+                options.openai_port > 0,
+                "--openai-port",
+                options.openai_address or options.http_address,
+                options.openai_port,
+            ),
+        )
+        if allowed and port
+    ]
+    for index, (_, flag, address, port) in enumerate(services):
+        for _, other, other_address, other_port in services[index + 1 :]:
+            if port == other_port and _overlap(address, other_address):
+                yield f"{flag} and {other} are both {port} at {address}; each service needs a separate port"
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or one in _WILDCARD_ADDRESSES or other in _WILDCARD_ADDRESSES
+
+
+def _check_host_proc(options: ServerOptions) -> Iterable[str]:
+    if options.host_proc and not Path(options.host_proc).is_dir():
+        yield f"--host-proc: there is no directory '{options.host_proc}'; mount /proc of the machine there"
+
+
+def _check_tls(options: ServerOptions) -> Iterable[str]:
+    if not options.grpc_use_ssl:
+        return
+    required = {"--grpc-server-cert": options.grpc_server_cert, "--grpc-server-key": options.grpc_server_key}
+    if options.grpc_use_ssl_mutual:
+        required["--grpc-root-cert"] = options.grpc_root_cert
+    switch = "--grpc-use-ssl-mutual" if options.grpc_use_ssl_mutual else "--grpc-use-ssl"
+    for flag, path in required.items():
+        if not path:
+            yield f"{switch} needs {flag}"
+        elif not Path(path).is_file():
+            yield f"{flag}: there is no file '{path}'"
+
+
+def _check_log_file(options: ServerOptions) -> Iterable[str]:
+    if options.log_file and not Path(options.log_file).parent.is_dir():
+        yield f"--log-file: there is no directory '{Path(options.log_file).parent}'"
+
+
+def _check_limits(options: ServerOptions) -> Iterable[str]:
+    if options.limits_file and not Path(options.limits_file).is_file():
+        yield f"--limits-file: there is no file '{options.limits_file}'"
+    if options.limits_audit_log and not Path(options.limits_audit_log).absolute().parent.is_dir():
+        yield f"--limits-audit-log: there is no directory '{Path(options.limits_audit_log).parent}'"
+
+
+def _check_cache(options: ServerOptions) -> Iterable[str]:
+    settings = options.cache_config
+    caches = list(dict.fromkeys(setting.cache for setting in settings))
+    if settings and options.response_cache_byte_size:
+        yield (
+            "Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+            "Please provide one or the other."
+        )
+    elif len(caches) > 1:
+        names = ", ".join(f"'{cache}'" for cache in caches)
+        yield f"found multiple cache configurations, but only a single cache is currently supported; got {names}"
+    elif caches and caches != ["local"]:
+        yield f"--cache-config: cache '{caches[0]}' is not supported; the local cache is the only one"
+    elif unknown := next((setting.key for setting in settings if setting.size is None), None):
+        yield f"--cache-config: the local cache has no setting '{unknown}'; expected local,size=<bytes>"

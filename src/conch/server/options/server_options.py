@@ -1,0 +1,518 @@
+"""The server's options and flags.
+
+Every field of `ServerOptions` is a flag, with Triton's name where Triton has it: `http_port` is `--http-port` and, in
+the environment, `CONCH_HTTP_PORT`. A field has the flag's type, default and help text.
+"""
+
+from dataclasses import Field, dataclass, fields
+from typing import Any, Literal
+
+from conch.base.flag_values import (
+    AT_LEAST_ONE,
+    BACKEND_SETTING,
+    BOOLEAN,
+    BYTES,
+    BYTES_ABOVE_ZERO,
+    CACHE,
+    CACHE_SIZE,
+    COMPRESSION_LEVEL,
+    COMPUTE_CAPABILITY,
+    CONTROL_MODE,
+    COUNT,
+    DAYS_ABOVE_ZERO,
+    DCGM_NAMES,
+    KEY,
+    LEVEL,
+    LOG_FORMAT,
+    LOG_REQUESTS,
+    METRICS_SETTING,
+    MILLISECONDS,
+    MILLISECONDS_ABOVE_ZERO,
+    OPTIONAL_PORT,
+    PATH,
+    PATTERN,
+    PORT,
+    RATE_LIMIT,
+    RESOURCE_LIMIT,
+    RESTRICTION,
+    SECONDS,
+    SECONDS_ABOVE_ZERO,
+    TEXT,
+    BackendSetting,
+    CacheSetting,
+    MetricsValue,
+    ResourceLimit,
+)
+from conch.base.flags import Flag
+from conch.base.flags import flag_field as _flag
+from conch.server.options.trace import DEPRECATED_FLAGS, TRACE_SETTING, TraceSetting
+from conch.server.options.triton_only_flags import TRITON_ONLY_FLAGS
+
+DEFAULT_CACHE_LIMIT_BYTES = 1 << 40
+_DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)  # Triton's, of summaries of latencies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServerOptions:
+    """The options of one server. `conch.server.options.parser.parse` checks them, the constructor does not."""
+
+    id: str = _flag("triton", "Server", "Name of this server in its metadata.", TEXT)
+    exit_timeout_secs: int = _flag(
+        30, "Server", "Seconds to wait for requests in flight when the server stops.", SECONDS
+    )
+    shutdown_delay_secs: int = _flag(
+        0,
+        "Server",
+        "Seconds to serve on, with readiness false, after the signal to stop: load balancers leave in this time.",
+        SECONDS,
+    )
+    listen_when_ready: bool = _flag(
+        False,
+        "Server",
+        "Accept connections, except for metrics, when the initial models are loaded, as Triton does: for load "
+        "balancers without health checks.",
+        BOOLEAN,
+    )
+    exit_on_error: bool = _flag(True, "Server", "Exit if a model cannot be loaded at start.", BOOLEAN)
+
+    openai_address: str = _flag("", "OpenAI", "Address of the OpenAI port; --http-address if not given.", TEXT)
+    openai_port: int = _flag(
+        -1,
+        "OpenAI",
+        "Additional port with only the OpenAI API, health and metrics; 0 for any free port, -1 for none. The HTTP port "
+        "always serves the API.",
+        OPTIONAL_PORT,
+    )
+    openai_api_key: tuple[str, ...] = _flag(
+        (), "OpenAI", "Key that clients of /v1 must send as bearer token; one of several.", KEY, repeatable=True
+    )
+    openai_api_key_file: str = _flag("", "OpenAI", "File of such keys, one per line; reloaded when it changes.", PATH)
+    lora_separator: str = _flag(
+        "_lora_", "OpenAI", "Text between the names of a model and its LoRA adapter in the OpenAI API.", TEXT
+    )
+
+    api_key_file: str = _flag(
+        "",
+        "Server",
+        "File of API keys, one per line: '<name> <scope>,… <key>', with the scopes infer, manage and metrics. Clients "
+        "of all ports must send a key as bearer token, except for health checks. Reloaded when it changes.",
+        PATH,
+    )
+    request_memory_limit: int = _flag(
+        0,
+        "Server",
+        "Maximum bytes of all request bodies in memory, on all ports; requests over it are refused with the advice to "
+        "retry. 0 for a quarter of the free memory at start, at least 256 MiB.",
+        BYTES,
+    )
+
+    log_verbose: int = _flag(0, "Logging", "Verbosity: 0 for none, 1 for requests, instances and polls.", LEVEL)
+    log_info: bool = _flag(True, "Logging", "Log at level info.", BOOLEAN)
+    log_warning: bool = _flag(True, "Logging", "Log at level warning.", BOOLEAN)
+    log_error: bool = _flag(True, "Logging", "Log at level error.", BOOLEAN)
+    log_format: Literal["default", "ISO8601", "json"] = _flag(
+        "default", "Logging", "Format of the start of a line; json for one object per line.", LOG_FORMAT
+    )
+    log_requests: Literal["off", "errors", "all"] = _flag(
+        "off", "Logging", "Log a line with times and sizes for each request, or each failed one.", LOG_REQUESTS
+    )
+    log_file: str = _flag("", "Logging", "Append the log to this file instead of writing it to stderr.", PATH)
+
+    model_repository: tuple[str, ...] = _flag(
+        (),
+        "Model repository",
+        "Directory of models, or its s3, gs, as, oci or http URL.",
+        PATH,
+        repeatable=True,
+        aliases=("model-store",),
+    )
+    model_dir: str = _flag(
+        "",
+        "Model repository",
+        "Directory of one model without the folders of a repository, such as only model.onnx; KServe mounts such ones. "
+        "A file of a model or a repository is served too.",
+        PATH,
+        aliases=("model_dir",),
+    )
+    model_name: str = _flag(
+        "",
+        "Model repository",
+        "Name of the model in --model-dir; the name of the directory if not given.",
+        TEXT,
+        aliases=("model_name",),
+    )
+    model_dir_wait_secs: int = _flag(
+        0,
+        "Model repository",
+        "Seconds to wait for --model-dir to exist, as needed with KServe's modelcars.",
+        SECONDS,
+    )
+    allow_pickled_models: bool = _flag(
+        False,
+        "Model repository",
+        "Serve model.joblib and other pickles in --model-dir, in a Python process. A pickle can run any code.",
+        BOOLEAN,
+    )
+    repository_cache: str = _flag(
+        "",
+        "Model repository",
+        "Directory for copies of remote repositories; by default conch/repositories in the user's cache.",
+        PATH,
+    )
+    repository_cache_limit: int = _flag(
+        DEFAULT_CACHE_LIMIT_BYTES,
+        "Model repository",
+        "Maximum bytes on disk for the copies of one remote repository; 0 for no limit. A twentieth of the disk, at "
+        "most 1 GiB, always stays free.",
+        BYTES,
+    )
+    repository_verify_key: str = _flag(
+        "",
+        "Model repository",
+        "Public key (PEM, such as cosign.pub) that must have signed the images of oci:// repositories.",
+        PATH,
+    )
+    model_control_mode: Literal["none", "poll", "explicit"] = _flag(
+        "none",
+        "Model repository",
+        "none: load all models at start. poll: also apply changes of the repository. explicit: load the models of "
+        "--load-model at start, others when a client requests it.",
+        CONTROL_MODE,
+    )
+    repository_poll_secs: int = _flag(
+        15, "Model repository", "Seconds between polls of the repository, in mode poll.", SECONDS_ABOVE_ZERO
+    )
+    load_model: tuple[str, ...] = _flag(
+        (), "Model repository", "Model to load at start, in mode explicit; '*' for all.", TEXT, repeatable=True
+    )
+    model_config_name: str = _flag(
+        "", "Model repository", "Name of configurations: <model>/configs/<name>.pbtxt instead of config.pbtxt.", TEXT
+    )
+    default_max_queue_size: int = _flag(
+        16384,
+        "Model repository",
+        "Maximum queued requests of a model whose configuration has no max_queue_size; 0 for no limit, as in Triton.",
+        COUNT,
+    )
+    idle_unload_secs: int = _flag(
+        0,
+        "Model repository",
+        "Seconds without a request after which the engine of a language model stops until the next request, unless the "
+        "model has a parameter idle_unload_secs; 0 for never.",
+        SECONDS,
+    )
+    model_load_thread_count: int = _flag(
+        4, "Model repository", "Maximum number of models that load at the same time.", AT_LEAST_ONE
+    )
+    model_load_retry_count: int = _flag(0, "Model repository", "Number of retries of a failed load.", COUNT)
+    disable_auto_complete_config: bool = _flag(
+        False, "Model repository", "Require complete configurations of models.", BOOLEAN, bare=True
+    )
+    model_namespacing: bool = _flag(
+        False,
+        "Model repository",
+        "Allow models of the same name in several repositories; calls between models prefer the same repository.",
+        BOOLEAN,
+    )
+    allow_native_extensions: bool = _flag(
+        False,
+        "Model repository",
+        "Allow models to load libraries from their folders into the server process: "
+        "op_library_filename of onnxruntime, CPU_EXTENSION_PATH of OpenVINO, plug-ins of accelerators.",
+        BOOLEAN,
+    )
+    strict_readiness: bool = _flag(
+        True, "Model repository", "Report readiness only if all models are available.", BOOLEAN
+    )
+
+    allow_http: bool = _flag(True, "HTTP", "Listen for HTTP requests.", BOOLEAN)
+    http_address: str = _flag("0.0.0.0", "HTTP", "Address to listen on.", TEXT)  # noqa: S104 - Triton's default
+    http_port: int = _flag(8000, "HTTP", "Port to listen on; 0 for any free port.", PORT)
+    reuse_http_port: bool = _flag(False, "HTTP", "Share the port with other servers that also set this.", BOOLEAN)
+    http_max_input_size: int = _flag(
+        67108864, "HTTP", "Maximum bytes of a JSON or decompressed body.", BYTES_ABOVE_ZERO
+    )
+    http_header_forward_pattern: str = _flag(
+        "", "HTTP", "Forward headers with matching names as request parameters, except credentials.", PATTERN
+    )
+    http_restricted_api: tuple[str, ...] = _flag(
+        (), "HTTP", "Endpoints that require this header.", RESTRICTION, repeatable=True, separator=";"
+    )
+
+    allow_grpc: bool = _flag(True, "gRPC", "Listen for gRPC requests.", BOOLEAN)
+    grpc_address: str = _flag("0.0.0.0", "gRPC", "Address to listen on.", TEXT)  # noqa: S104 - Triton's default
+    grpc_port: int = _flag(8001, "gRPC", "Port to listen on; 0 for any free port.", PORT)
+    reuse_grpc_port: bool = _flag(False, "gRPC", "Share the port with other servers that also set this.", BOOLEAN)
+    grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = _flag(
+        "none", "gRPC", "Compression of inference responses.", COMPRESSION_LEVEL
+    )
+    grpc_header_forward_pattern: str = _flag(
+        "", "gRPC", "Forward metadata with matching keys as request parameters, except credentials.", PATTERN
+    )
+    grpc_restricted_protocol: tuple[str, ...] = _flag(
+        (), "gRPC", "Calls that require this metadata.", RESTRICTION, repeatable=True, separator=";"
+    )
+    grpc_use_ssl: bool = _flag(False, "gRPC", "Serve over TLS.", BOOLEAN)
+    grpc_use_ssl_mutual: bool = _flag(False, "gRPC", "Serve over TLS and require a certificate from clients.", BOOLEAN)
+    grpc_server_cert: str = _flag("", "gRPC", "PEM file of the server's certificate.", PATH)
+    grpc_server_key: str = _flag("", "gRPC", "PEM file of the server's key.", PATH)
+    grpc_root_cert: str = _flag("", "gRPC", "PEM file of the certificate authority of the clients.", PATH)
+    grpc_keepalive_time: int = _flag(7200000, "gRPC", "Milliseconds between keep-alive pings.", MILLISECONDS)
+    grpc_keepalive_timeout: int = _flag(
+        20000, "gRPC", "Milliseconds to wait for the acknowledgement of a ping.", MILLISECONDS
+    )
+    grpc_keepalive_permit_without_calls: bool = _flag(
+        False, "gRPC", "Send pings also without calls in flight.", BOOLEAN
+    )
+    grpc_http2_max_pings_without_data: int = _flag(
+        2, "gRPC", "Maximum pings without data in between; 0 for no limit.", COUNT
+    )
+    grpc_http2_min_recv_ping_interval_without_data: int = _flag(
+        300000, "gRPC", "Minimum milliseconds between a client's pings without data.", MILLISECONDS
+    )
+    grpc_http2_max_ping_strikes: int = _flag(
+        2, "gRPC", "Maximum pings of a client that are too early; 0 for no limit.", COUNT
+    )
+    grpc_max_connection_age: int = _flag(
+        0, "gRPC", "Maximum age of a connection in milliseconds; 0 for no limit.", MILLISECONDS
+    )
+    grpc_max_connection_age_grace: int = _flag(
+        0,
+        "gRPC",
+        "Milliseconds to wait for the calls of a connection over its maximum age; 0 for no limit.",
+        MILLISECONDS,
+    )
+
+    allow_metrics: bool = _flag(True, "Metrics", "Serve metrics for Prometheus.", BOOLEAN)
+    allow_cpu_metrics: bool = _flag(True, "Metrics", "Export metrics of the CPU and its memory.", BOOLEAN)
+    allow_gpu_metrics: bool = _flag(
+        True, "Metrics", "Export metrics of GPUs and other accelerators, where there are any.", BOOLEAN
+    )
+    dcgm_names: str = _flag(
+        "off",
+        "Metrics",
+        "Export metrics of NVIDIA GPUs under DCGM's names too: those before DCGM 4.7 (legacy), those since, or both.",
+        DCGM_NAMES,
+    )
+    host_proc: str = _flag(
+        "",
+        "Metrics",
+        "Folder with /proc of the machine, for accelerator metrics by model in a container with its own process ids.",
+        PATH,
+    )
+    metrics_address: str = _flag("", "Metrics", "Address to listen on; --http-address if not given.", TEXT)
+    metrics_port: int = _flag(8002, "Metrics", "Port to listen on; 0 for any free port.", PORT)
+    metrics_interval_ms: int = _flag(
+        2000, "Metrics", "Milliseconds between measurements of the machine.", MILLISECONDS_ABOVE_ZERO
+    )
+    metrics_config: tuple[tuple[str, MetricsValue], ...] = _flag(
+        (),
+        "Metrics",
+        "Kinds of latency metrics, quantiles of summaries, export to an OpenTelemetry collector, and a file of "
+        "declared metrics.",
+        METRICS_SETTING,
+        repeatable=True,
+    )
+
+    limits_file: str = _flag(
+        "",
+        "Limits",
+        "YAML file of limits of requests and tokens per second; read again within 2 seconds of a change.",
+        PATH,
+    )
+    limits_kubernetes: bool = _flag(
+        False,
+        "Limits",
+        "Read limits from annotations (max_qps, conch.ai/...) of the Deployment or other object that owns this pod.",
+        BOOLEAN,
+    )
+    limits_tenant_header: str = _flag(
+        "",
+        "Limits",
+        "Header, or gRPC metadata, with the tenant of a request; set by a trusted proxy. Without it the tenant is the "
+        "name of the API key.",
+        TEXT,
+    )
+    limits_admin_remote: bool = _flag(
+        False,
+        "Limits",
+        "Allow clients on other machines to call /v2/limits where neither API keys nor a restriction protect it.",
+        BOOLEAN,
+    )
+    limits_audit_log: str = _flag(
+        "", "Limits", "File to which changes of limits are appended as hash-chained JSON lines.", PATH
+    )
+    limits_audit_retention_days: int = _flag(
+        180, "Limits", "Days to keep rotated files of --limits-audit-log.", DAYS_ABOVE_ZERO
+    )
+    limits_measure: bool = _flag(
+        False, "Limits", "Measure requests and tokens per second also while there are no limits.", BOOLEAN
+    )
+
+    model_env_allow: tuple[str, ...] = _flag(
+        (),
+        "Backends",
+        "Shell pattern of environment variables that model and engine processes inherit, such as AWS_*; by default all "
+        "but CONCH_*. PATH, HOME, locale, PYTHON* and similar ones are always inherited.",
+        TEXT,
+        repeatable=True,
+        separator=";",
+    )
+    model_env_deny: tuple[str, ...] = _flag(
+        (),
+        "Backends",
+        "Shell pattern of environment variables that model and engine processes do not inherit; has precedence over "
+        "--model-env-allow.",
+        TEXT,
+        repeatable=True,
+        separator=";",
+    )
+    process_debugging: bool = _flag(
+        False,
+        "Backends",
+        "Allow debuggers and core dumps of the server. Its memory, with keys and requests, is then readable for "
+        "processes of the same user, including models.",
+        BOOLEAN,
+    )
+    backend_config: tuple[BackendSetting, ...] = _flag(
+        (),
+        "Backends",
+        "Setting of one backend, or without a name of all backends.",
+        BACKEND_SETTING,
+        repeatable=True,
+        separator=";",
+    )
+
+    cache_config: tuple[CacheSetting, ...] = _flag(
+        (),
+        "Response cache",
+        "Size of the cache for responses of models with response_cache; the last value applies.",
+        CACHE,
+        repeatable=True,
+        separator=";",
+    )
+    response_cache_byte_size: int = _flag(
+        0, "Response cache", "Deprecated form of --cache-config=local,size=<bytes>.", CACHE_SIZE
+    )
+
+    allow_client_shm: bool = _flag(
+        False, "Memory and devices", "Allow clients to register shared memory for tensors.", BOOLEAN
+    )
+    client_shm_prefix: str = _flag(
+        "",
+        "Memory and devices",
+        "Start of the names of the objects in /dev/shm that clients may register, without the slash; any if not given.",
+        TEXT,
+    )
+
+    min_supported_compute_capability: str = _flag(
+        "6.0",
+        "Memory and devices",
+        "Minimum compute capability of GPUs; others are not used.",
+        COMPUTE_CAPABILITY,
+    )
+
+    trace_config: tuple[TraceSetting, ...] = _flag(
+        (), "Tracing", "Levels, rate and destination of traces.", TRACE_SETTING, repeatable=True, separator=";"
+    )
+
+    rate_limit: Literal["off", "execution_count"] = _flag(
+        "off", "Rate limiter", "execution_count: limit concurrent executions by resources of instances.", RATE_LIMIT
+    )
+    rate_limit_resource: tuple[ResourceLimit, ...] = _flag(
+        (),
+        "Rate limiter",
+        "Available units of a resource, on all devices or one. With this flag, models can only use named resources.",
+        RESOURCE_LIMIT,
+        repeatable=True,
+    )
+
+    # Not a flag: messages of the parser for the log.
+    notices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Derive options from others."""
+        if not self.metrics_address:
+            object.__setattr__(self, "metrics_address", self.http_address)
+        if self.grpc_use_ssl_mutual:
+            object.__setattr__(self, "grpc_use_ssl", True)
+
+    def __repr__(self) -> str:
+        """Show options that differ from their defaults, without secrets."""
+        shown = (one for one in fields(self) if getattr(self, one.name) != one.default)
+        return f"ServerOptions({', '.join(f'{one.name}={self._shown(one)}' for one in shown)})"
+
+    def _shown(self, one: Field[Any]) -> str:
+        secret = one.metadata and one.metadata["kind"].secret
+        return "..." if secret else repr(getattr(self, one.name))
+
+    def backend_settings(self, backend: str) -> dict[str, str]:
+        """Return the settings of one backend by key; those for all backends have a lower precedence."""
+        general = {one.key: one.value for one in self.backend_config if not one.backend}
+        return general | {one.key: one.value for one in self.backend_config if one.backend == backend}
+
+    @property
+    def cache_bytes(self) -> int:
+        """Size of the response cache; 0 for none."""
+        sizes = [setting.size for setting in self.cache_config if setting.size is not None]
+        return sizes[-1] if sizes else self.response_cache_byte_size
+
+    @property
+    def min_compute_capability(self) -> tuple[int, int]:
+        """Major and minor number of `--min-supported-compute-capability`."""
+        major, _, minor = self.min_supported_compute_capability.partition(".")
+        return int(major), int(minor or 0)
+
+    @property
+    def counter_latencies(self) -> bool:
+        """Whether latencies are exported as counters."""
+        return bool(dict(self.metrics_config).get("counter_latencies", True))
+
+    @property
+    def otlp_endpoint(self) -> str:
+        """URL of the collector to which metrics are sent, "" for none."""
+        return str(dict(self.metrics_config).get("otlp_endpoint", ""))
+
+    @property
+    def otlp_interval_ms(self) -> int:
+        """Milliseconds between exports to the collector."""
+        chosen = dict(self.metrics_config).get("otlp_interval_ms", 60_000)
+        return chosen if isinstance(chosen, int) else 60_000
+
+    @property
+    def histogram_latencies(self) -> bool:
+        """Whether times to the first response are exported as histograms."""
+        return bool(dict(self.metrics_config).get("histogram_latencies", False))
+
+    @property
+    def summary_latencies(self) -> bool:
+        """Whether quantiles of latencies are exported."""
+        return bool(dict(self.metrics_config).get("summary_latencies", False))
+
+    @property
+    def custom_metrics(self) -> str:
+        """Path of the file that declares metrics, "" for none."""
+        return str(dict(self.metrics_config).get("custom_metrics", ""))
+
+    @property
+    def summary_quantiles(self) -> tuple[float, ...]:
+        """The exported quantiles, each from 0 to 1."""
+        chosen = dict(self.metrics_config).get("summary_quantiles", ())
+        return chosen if isinstance(chosen, tuple) and chosen else _DEFAULT_QUANTILES
+
+
+# Without a field: the parser sets disable_auto_complete_config.
+STRICT_MODEL_CONFIG = Flag(
+    "strict-model-config",
+    "Deprecated",
+    "Deprecated form of --disable-auto-complete-config.",
+    BOOLEAN,
+    default=False,
+)
+
+OWN_FLAGS: tuple[Flag, ...] = tuple(
+    Flag(name=one.name.replace("_", "-"), default=one.default, **one.metadata)
+    for one in fields(ServerOptions)
+    if one.metadata
+)
+FLAGS: tuple[Flag, ...] = (*OWN_FLAGS, *TRITON_ONLY_FLAGS, *DEPRECATED_FLAGS, STRICT_MODEL_CONFIG)

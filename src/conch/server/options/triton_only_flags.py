@@ -1,0 +1,65 @@
+"""Triton's flags without a counterpart in this server, each with the reason.
+
+Flags that tune a mechanism which this server does not have are accepted with a notice. Flags that would change
+responses are refused, unless their value is this server's behaviour anyway.
+"""
+
+from conch.base.flag_values import BOOLEAN, BYTES, COUNT, PATH, PORT, TEXT, ValueKind, integer
+from conch.base.flags import Flag, Standing
+
+_CACHE = "Response cache"
+_MEMORY = "Memory and devices"
+_CLOUD = "Cloud endpoints"
+
+
+def _ignored(name: str, group: str, kind: ValueKind, default: object, reason: str, repeatable: bool = False) -> Flag:
+    text = f"Has no effect: {reason}."
+    return Flag(name, group, text, kind, default, repeatable, standing=Standing.IGNORED, reason=reason)
+
+
+def _refused(name: str, group: str, kind: ValueKind, default: object, reason: str, repeatable: bool = False) -> Flag:
+    return Flag(
+        name,
+        group,
+        f"Not supported: {reason}.",
+        kind,
+        default,
+        repeatable,
+        standing=Standing.REFUSED,
+        reason=reason,
+        harmless=lambda value: value == default,
+    )
+
+
+_ONE_LOOP = "one event loop serves all connections"
+_NO_POOL = "messages are not pooled"
+_NO_SAGEMAKER = "the SageMaker endpoint is not implemented"
+_NO_VERTEX_AI = "the Vertex AI endpoint is not implemented"
+_NO_GPU_POOL = "the frameworks manage device memory"
+
+TRITON_ONLY_FLAGS: tuple[Flag, ...] = (
+    _ignored("http-thread-count", "HTTP", integer("threads", 1), 8, _ONE_LOOP),
+    _ignored("grpc-infer-thread-count", "gRPC", integer("threads", 1), 2, _ONE_LOOP),
+    _ignored("grpc-infer-allocation-pool-size", "gRPC", COUNT, 8, _NO_POOL),
+    _ignored("grpc-max-response-pool-size", "gRPC", COUNT, 2**31 - 1, _NO_POOL),
+    _ignored("cache-directory", _CACHE, PATH, "/opt/tritonserver/caches", "the cache is part of the server"),
+    _ignored("pinned-memory-pool-byte-size", _MEMORY, BYTES, 268435456, _NO_GPU_POOL),
+    _ignored("cuda-memory-pool-byte-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),
+    _ignored("cuda-virtual-address-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),
+    _ignored("enable-peer-access", _MEMORY, BOOLEAN, True, _NO_GPU_POOL),
+    _ignored("buffer-manager-thread-count", _MEMORY, COUNT, 0, "batches are assembled where they are executed"),
+    _ignored("host-policy", _MEMORY, TEXT, "", "host policies are not supported", repeatable=True),
+    _refused("model-load-gpu-limit", _MEMORY, TEXT, "", "loads do not check the free device memory", repeatable=True),
+    _ignored("backend-directory", "Backends", PATH, "/opt/tritonserver/backends", "backends are Python packages"),
+    _ignored(
+        "repoagent-directory", "Backends", PATH, "/opt/tritonserver/repoagents", "repository agents are not implemented"
+    ),
+    _refused("allow-sagemaker", _CLOUD, BOOLEAN, False, _NO_SAGEMAKER),
+    _ignored("sagemaker-port", _CLOUD, PORT, 8080, _NO_SAGEMAKER),
+    _ignored("sagemaker-thread-count", _CLOUD, COUNT, 8, _NO_SAGEMAKER),
+    _ignored("sagemaker-safe-port-range", _CLOUD, TEXT, "", _NO_SAGEMAKER),
+    _refused("allow-vertex-ai", _CLOUD, BOOLEAN, False, _NO_VERTEX_AI),
+    _ignored("vertex-ai-port", _CLOUD, PORT, 8080, _NO_VERTEX_AI),
+    _ignored("vertex-ai-thread-count", _CLOUD, COUNT, 8, _NO_VERTEX_AI),
+    _ignored("vertex-ai-default-model", _CLOUD, TEXT, "", _NO_VERTEX_AI),
+)

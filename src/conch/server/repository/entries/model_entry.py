@@ -1,0 +1,291 @@
+"""Determine the repository entry of a model file or folder: its backend, configuration and files.
+
+Files are inspected without their frameworks, so that models that cannot be served are refused before they are copied.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.text_format import MessageToString
+
+from conch.base.errors import InvalidRequest
+from conch.base.suggestion import did_you_mean
+from conch.domain.files.onnx_file import NotOnnx, read_onnx
+from conch.domain.tensor import BYTES, DATATYPES
+from conch.domain.triton_messages import ModelConfig as ConfigMessage
+from conch.server.backends.fil.forest_files import FILENAMES, detect_form
+from conch.server.backends.pytorch.archive import Format, open_archive
+from conch.server.repository.entries.model_kinds import FOREST_ENDINGS, PICKLES, Kind, find_model, is_forest, is_part
+
+_NO_TENSOR = "ONNX type 0"
+_COMMON_ENDINGS = (".json", ".txt", ".model")  # of forests, and of many other files
+_LFS_HEAD = b"version https://git-lfs"
+_CONVERSION = "optimum-cli export openvino --model {source} FOLDER"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryOptions:
+    """Options of the user. Tensors are (name, datatype, dims), with datatypes such as FP32 or TYPE_FP32."""
+
+    backend: str = ""
+    inputs: Sequence[tuple[str, str, Sequence[int]]] = ()
+    outputs: Sequence[tuple[str, str, Sequence[int]]] = ()
+    max_batch_size: int = 0
+    allow_pickles: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The files of a model in the repository. Names of files and texts are relative to the version's folder."""
+
+    backend: str
+    files: Mapping[str, Path]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    config: str = ""  # of config.pbtxt, "" if none is needed
+    generates: bool = False  # whether it is a language model
+    notes: tuple[str, ...] = ()
+
+
+def entry_of(source: Path, options: EntryOptions) -> Entry:
+    """Return the entry of a file or folder. Raises InvalidRequest with what is missing, or how to convert the model."""
+    if not source.exists():
+        raise InvalidRequest(f"there is no file or folder '{source}'")
+    entry = _of_folder(source, options) if source.is_dir() else _of_file(source, options)
+    if entry.generates and (options.inputs or options.outputs):
+        raise InvalidRequest("the tensors of a language model are fixed: leave out --input and --output")
+    for path in entry.files.values():
+        _check_content(path)
+    return entry
+
+
+def _of_folder(folder: Path, options: EntryOptions) -> Entry:
+    found = find_model(sorted(path.name for path in folder.iterdir() if path.is_file()), f"'{folder}'")
+    if found.kind is Kind.IR_FOLDER:
+        return _ir_folder(folder, found.names, options)
+    if found.kind is Kind.CHECKPOINT:
+        return _checkpoint(folder, found.names, options)
+    return _of_file(folder / found.names[0], options)
+
+
+def _of_file(path: Path, options: EntryOptions) -> Entry:
+    make = _forest if is_forest(path.name) or _is_forest_inside(path) else _FILES.get(path.suffix.lower())
+    if make is None:
+        known = ", ".join(ending for ending in (*_FILES, *FOREST_ENDINGS) if ending not in PICKLES)
+        raise InvalidRequest(
+            f"'{path}' is not a model: expected {known}, a forest of XGBoost or LightGBM "
+            f"({', '.join(_COMMON_ENDINGS)}), or a folder with a language model"
+        )
+    return make(path, options)
+
+
+def _is_forest_inside(path: Path) -> bool:
+    """Whether a file of any name begins as forests do; their endings are common."""
+    return path.suffix.lower() in _COMMON_ENDINGS and bool(detect_form(path))
+
+
+def _ir_folder(folder: Path, names: Iterable[str], options: EntryOptions) -> Entry:
+    backend = _backend(options, "openvino_genai")
+    return Entry(backend, {name: folder / name for name in names}, config=_config(backend), generates=True)
+
+
+def _checkpoint(folder: Path, names: Iterable[str], options: EntryOptions) -> Entry:
+    conversion = _CONVERSION.format(source=folder)
+    if options.backend == "openvino_genai":
+        raise InvalidRequest(
+            f"'{folder}' is a checkpoint, but openvino_genai runs OpenVINO IR and GGUF files: convert it with "
+            f"{conversion} (after pip install 'optimum[openvino]'), then add FOLDER"
+        )
+    backend = _backend(options, "vllm", "tensorrtllm")
+    _check_shards(folder)
+    return Entry(
+        backend,
+        {f"checkpoint/{name}": folder / name for name in names},
+        {"model.json": json.dumps({"model": "checkpoint"}, indent=2) + "\n"},
+        _config(backend),
+        generates=True,
+        notes=(
+            f"model.json is for arguments of {backend}",
+            f"to run it on a CPU, convert it with {conversion} and add FOLDER instead",
+        ),
+    )
+
+
+def _check_shards(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return
+    try:
+        needed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise InvalidRequest(f"'{index}' is damaged: it must map weights to files in 'weight_map'") from None
+    missing = sorted(name for name in needed if not (folder / str(name)).is_file())
+    if missing:
+        raise InvalidRequest(
+            f"'{folder}' is not complete: {missing[0]} is missing, one of {len(needed)} files of weights"
+        )
+
+
+def _gguf(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "openvino_genai")
+    if is_part(path.name):
+        raise InvalidRequest(
+            f"'{path}' is a part of a split GGUF file, which is not supported: merge the parts with llama-gguf-split "
+            f"--merge {path.name} MERGED.gguf"
+        )
+    _check_magic(path, b"GGUF", "GGUF file")
+    return Entry(backend, {"model.gguf": path}, config=_config(backend), generates=True)
+
+
+def _onnx(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "onnxruntime", "openvino")
+    _check_content(path)
+    try:
+        model = read_onnx(path)
+    except (NotOnnx, ValueError) as error:
+        raise InvalidRequest(f"'{path}' is not a valid ONNX model: {error}") from None
+    external = model.external
+    for info in model.signature.outputs:
+        if info.native_type == _NO_TENSOR:
+            raise InvalidRequest(
+                f"output '{info.name}' of '{path}' is a sequence or map, not a tensor, as written by scikit-learn's "
+                "ZipMap: convert the model with skl2onnx.to_onnx(model, X, options={'zipmap': False}), which makes it "
+                "an array of probabilities"
+            )
+    files = {"model.onnx": path}
+    for name in external:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise InvalidRequest(f"'{path}' has weights in '{name}', which is not in the same folder")
+        files[name] = _beside(path, path.parent / name, "weights")
+    # Without the field, the file's name would select onnxruntime.
+    config = _config(backend, options, "model.onnx" if backend == "openvino" else "")
+    return Entry(backend, files, config=config)
+
+
+def _ir(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "openvino")
+    with path.open("rb") as file:
+        if b"<net" not in file.read(4096):
+            raise InvalidRequest(f"'{path}' is not OpenVINO IR: it must begin with <net …>")
+    weights = _beside(path, path.with_suffix(".bin"), "weights")
+    return Entry(backend, {"model.xml": path, "model.bin": weights}, config=_config(backend, options))
+
+
+def _torch(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "pytorch")
+    _check_content(path)
+    archive = open_archive(path)
+    name = "model.pt" if archive.format is Format.TORCHSCRIPT else "model.pt2"
+    if archive.format is not Format.EXPORTED and not (options.inputs and options.outputs):
+        raise InvalidRequest(
+            f"a {archive.format.value} file does not contain datatypes and shapes: add --input for each argument of "
+            "forward and --output for each tensor that it returns, such as --input x:FP32:-1,3,224,224 "
+            "--output OUTPUT__0:FP32:-1,1000; files of torch.export.save do not need them"
+        )
+    return Entry(backend, {name: path}, config=_config(backend, options))
+
+
+def _forest(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "fil")
+    _check_content(path)
+    form = detect_form(path)
+    if not form:
+        raise InvalidRequest(
+            f"'{path}' is not a forest: expected JSON or UBJSON of XGBoost, text of LightGBM, or a treelite checkpoint"
+        )
+    return Entry(backend, {FILENAMES[form]: path}, config=_config(backend))
+
+
+def _pickle(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "python")
+    if not options.allow_pickles:
+        raise InvalidRequest(
+            f"'{path}' is a pickle, which is not loaded because it can run any code: convert it to ONNX with skl2onnx, "
+            "or, if you trust its source, serve it by conch serve --model-dir=FOLDER --allow-pickled-models"
+        )
+    # The last part of the name tells joblib how the file is compressed.
+    name = f"model{path.suffix.lower()}"
+    return Entry(backend, {name: path}, {"model.py": _PICKLE_CODE.format(name=name)}, _config(backend))
+
+
+# The model's code: Triton's way to a Python model, with Conch's reader of pickles.
+_PICKLE_CODE = """from pathlib import Path
+
+from conch_child.python.adapters.pickled_model import PickledModel
+
+
+class TritonPythonModel(PickledModel):
+    path = Path(__file__).with_name("{name}")
+    # Inherited: auto_complete_config, initialize, execute.
+"""
+
+_FILES: dict[str, Callable[[Path, EntryOptions], Entry]] = {
+    ".gguf": _gguf,
+    ".onnx": _onnx,
+    ".xml": _ir,
+    ".pt": _torch,
+    ".pt2": _torch,
+    **dict.fromkeys(PICKLES, _pickle),
+}
+
+
+def _backend(options: EntryOptions, *supported: str) -> str:
+    if options.backend and options.backend not in supported:
+        raise InvalidRequest(f"--backend {options.backend} does not support this model: use {' or '.join(supported)}")
+    return options.backend or supported[0]
+
+
+def _config(backend: str, options: EntryOptions | None = None, filename: str = "") -> str:
+    """Return a minimal config.pbtxt. Raises InvalidRequest for an unknown datatype."""
+    document: dict[str, Any] = {"backend": backend}
+    if options is not None:
+        if not (options.inputs or options.outputs or filename):
+            return ""
+        if options.inputs or options.outputs:
+            document["max_batch_size"] = options.max_batch_size
+            document["input"] = [_tensor("--input", *spec) for spec in options.inputs]
+            document["output"] = [_tensor("--output", *spec) for spec in options.outputs]
+        if filename:
+            document["default_model_filename"] = filename
+    try:
+        text: str = MessageToString(ParseDict(document, ConfigMessage()))
+    except ParseError as error:  # a size of more than 64 bits
+        raise InvalidRequest(f"--input or --output: {error}") from None
+    return text
+
+
+def _tensor(flag: str, name: str, datatype: str, dims: Sequence[int]) -> dict[str, Any]:
+    wire = datatype.upper().removeprefix("TYPE_").replace("STRING", BYTES)
+    if wire not in DATATYPES:
+        hint = did_you_mean(wire, sorted(DATATYPES), f"; expected {', '.join(sorted(DATATYPES))}")
+        raise InvalidRequest(f"{flag} {name}: unknown datatype '{datatype}'{hint}")
+    return {"name": name, "data_type": "TYPE_STRING" if wire == BYTES else f"TYPE_{wire}", "dims": dims}
+
+
+def _beside(path: Path, needed: Path, kind: str) -> Path:
+    if not needed.is_file():
+        raise InvalidRequest(f"'{path}' has its {kind} in '{needed.name}', which is not in the same folder")
+    return needed
+
+
+def _check_magic(path: Path, magic: bytes, kind: str) -> None:
+    _check_content(path)
+    with path.open("rb") as file:
+        if file.read(len(magic)) != magic:
+            raise InvalidRequest(f"'{path}' is not a {kind}: it does not begin with {magic.decode()}")
+
+
+def _check_content(path: Path) -> None:
+    """Refuse empty files, and pointers that a clone without Git LFS contains instead of files."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_LFS_HEAD))
+    except OSError as error:
+        raise InvalidRequest(f"'{path}' cannot be read: {error.strerror}") from None
+    if not head and path.suffix.lower() in (*_FILES, ".safetensors"):  # a network may have no weights
+        raise InvalidRequest(f"'{path}' is empty")
+    if head == _LFS_HEAD:
+        raise InvalidRequest(f"'{path}' is a Git LFS pointer, not the file: run git lfs pull in its repository")

@@ -1,0 +1,89 @@
+"""Listings of remote repositories: the files of each model, with keys that change when the files do."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+from conch.base.control_characters import has_control_characters
+from conch.base.errors import ConfigError
+from conch.domain.files.model_folders import is_model_name
+from conch.server.repository.watch import Fingerprint
+
+MAX_PATH_BYTES = 2048
+MAX_NAME_BYTES = 255  # of a file, on common file systems
+MAX_PATH_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file, or a folder, which has no key. `path` is relative to the model or to the repository.
+
+    An image may contain links and devices that a model must not have, outside of its models; `refused` is the reason.
+    """
+
+    path: str
+    key: str  # of the object in the cache: hexadecimal, "" for a folder
+    size: int
+    etag: str = ""  # as sent by the server, "" if it sends none
+    refused: str = ""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether this is a folder that the source lists explicitly."""
+        return not self.key and not self.refused
+
+
+Contents: TypeAlias = Mapping[str, tuple[RemoteFile, ...]]  # model → its entries, sorted by path
+
+
+def key_of(*parts: str) -> str:
+    """Return the key of an object, a hash of its location and state."""
+    return sha256("\0".join(parts).encode()).hexdigest()
+
+
+def by_model(entries: Iterable[RemoteFile]) -> dict[str, tuple[RemoteFile, ...]]:
+    """Group the entries of a repository by model, that is, by top-level folder; see `is_model_name` for exceptions."""
+    models: dict[str, list[RemoteFile]] = {}
+    for entry in entries:
+        name, slash, path = entry.path.partition("/")
+        if slash and path and is_model_name(name):
+            models.setdefault(name, []).append(RemoteFile(path, entry.key, entry.size, entry.etag))
+    return {name: tuple(sorted(found, key=lambda one: one.path)) for name, found in sorted(models.items())}
+
+
+def fingerprint_of(entries: Iterable[RemoteFile]) -> Fingerprint:
+    """Return a fingerprint that has a part of the key in place of the modification time."""
+    return tuple(
+        (f"{entry.path}/", 0, 0) if entry.is_folder else (entry.path, int(entry.key[:15], 16), entry.size)
+        for entry in entries
+    )
+
+
+def inside(path: str, where: str) -> PurePosixPath:
+    """Validate and return a path that a remote repository named.
+
+    Raises ConfigError if it leads out of its folder, is not UTF-8, contains control characters, or is longer or deeper
+    than the limits.
+    """
+    shown = ascii(path[:200])[1:-1]
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where}: the path '{shown}' is not UTF-8") from None
+    relative = PurePosixPath(path)
+    if relative.is_absolute() or not relative.parts or ".." in relative.parts or "\0" in path or "\\" in path:
+        raise ConfigError(f"{where}: the path '{shown}' leads out of the repository")
+    if has_control_characters(path):
+        raise ConfigError(f"{where}: the path '{shown}' contains control characters")
+    if size > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in relative.parts):
+        raise ConfigError(
+            f"{where}: the path '{shown}…' has {size} bytes; the limits are {MAX_PATH_BYTES}, and {MAX_NAME_BYTES} for "
+            "each name in it"
+        )
+    if len(relative.parts) > MAX_PATH_DEPTH:
+        raise ConfigError(
+            f"{where}: the path '{shown}…' is {len(relative.parts)} folders deep; the limit is {MAX_PATH_DEPTH}"
+        )
+    return relative

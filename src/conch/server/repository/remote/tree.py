@@ -1,0 +1,116 @@
+"""Trees of files from archives and images: find the models in them, merge image layers, and cache their listings."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from conch.base.errors import ConfigError, NotFound
+from conch.server.repository.remote.cache import Cache
+from conch.server.repository.remote.listing import Contents, RemoteFile, by_model
+
+_CONFIG_FILE = "config.pbtxt"
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+_MODELS = "models/"  # where images of KServe and of many builds have their models
+
+
+def models_of(entries: Iterable[RemoteFile], stem: str) -> Contents:
+    """Return the models of a tree: a repository, a folder with a repository in it, or one model, then named `stem`."""
+    found = list(entries)
+    if _is_model(found):
+        return by_model(RemoteFile(f"{stem}/{one.path}", one.key, one.size) for one in found)
+    models = by_model(found)
+    tops = {one.path.partition("/")[0] for one in found}
+    if len(models) == 1 and len(tops) == 1 and not _is_model(next(iter(models.values()))):
+        return by_model(next(iter(models.values())))
+    return models
+
+
+def models_of_image(entries: Iterable[RemoteFile], stem: str, where: str) -> Contents:
+    """Return the models of an image: those below `/models` if it has that folder, else as `models_of`.
+
+    Raises NotFound if there are none, ConfigError for a link or device among them that a model must not have.
+    """
+    found = list(entries)
+    below = [replace(one, path=one.path.removeprefix(_MODELS)) for one in found if one.path.startswith(_MODELS)]
+    others = [one for one in found if one.path.partition("/")[0] != _MODELS[:-1]]
+    if below and not (_is_model(below) and any(_is_model(each) for each in by_model(others).values())):
+        found = below
+    for one in found:
+        if one.refused:
+            raise ConfigError(f"{where}: {one.refused}")
+    models = models_of(found, stem)
+    if not any(map(_is_model, models.values())):
+        tops = sorted({one.path.partition("/")[0] for one in found})
+        raise NotFound(
+            f"{where} contains no models: expected MODEL/config.pbtxt or MODEL/1/… at the top or below /models; found "
+            f"{', '.join(tops[:10]) or 'nothing'}"
+        )
+    return models
+
+
+def merged(layers: Iterable[Sequence[RemoteFile]], where: str, max_entries: int = 200_000) -> list[RemoteFile]:
+    """Merge the layers of an image, lowest first: a later file overrides, a whiteout file removes.
+
+    Raises ConfigError for more than `max_entries` entries.
+    """
+    tree: dict[str, RemoteFile] = {}
+    for layer in layers:
+        removed, emptied = set(), set()
+        for entry in layer:
+            folder, _, name = entry.path.rpartition("/")
+            if name == _OPAQUE:
+                emptied.add(folder)
+            elif name.startswith(_WHITEOUT):
+                removed.add(f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
+        if removed or emptied:
+            tree = {path: entry for path, entry in tree.items() if not _is_removed(path, removed, emptied)}
+        tree |= {entry.path: entry for entry in layer if not entry.path.rpartition("/")[2].startswith(_WHITEOUT)}
+        if len(tree) > max_entries:
+            raise ConfigError(f"{where}: more than {max_entries} files")
+    return list(tree.values())
+
+
+def complete(cache: Cache, contents: Contents) -> bool:
+    """Whether all files of these models are in the cache."""
+    return all(one.is_folder or cache.has(one.key) for entries in contents.values() for one in entries)
+
+
+def read_index(cache: Cache, key: str) -> list[RemoteFile] | None:
+    """Return the cached listing of an archive, None if there is none. The files may no longer be in the cache."""
+    try:
+        rows = json.loads(cache.index(key).read_text(encoding="utf-8"))
+        return [
+            RemoteFile(str(path), str(object_key), int(size), refused=str(refused))
+            for path, object_key, size, refused in rows
+        ]
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_index(cache: Cache, key: str, entries: Iterable[RemoteFile]) -> None:
+    """Cache the listing of an archive whose files are all in the cache. Raises Unavailable."""
+    with cache.new_file() as (file, stream):
+        rows = [[one.path, one.key, one.size, one.refused] for one in entries]
+        with cache.writing():
+            stream.write(json.dumps(rows).encode())
+            stream.flush()
+        cache.commit(file, cache.index(key))
+
+
+def _is_model(entries: Iterable[RemoteFile]) -> bool:
+    """Whether a folder is a model: it contains a configuration or a version."""
+    tops: Mapping[str, None] = {Path(one.path).parts[0]: None for one in entries}
+    return _CONFIG_FILE in tops or any(top.isdigit() for top in tops)
+
+
+def _is_removed(path: str, removed: set[str], emptied: set[str]) -> bool:
+    """Whether a path, or a folder above it, is removed."""
+    if path in removed:
+        return True
+    while path:
+        path = path.rpartition("/")[0]
+        if path in removed or path in emptied:
+            return True
+    return False

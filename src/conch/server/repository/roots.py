@@ -1,0 +1,127 @@
+"""Roots: the places that `--model-repository` names, a local folder or a remote repository."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from conch.base.errors import ConfigError, Unavailable
+from conch.domain.files.model_folders import is_model, is_model_name
+from conch.server.repository.watch import Fingerprint, fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLocation:
+    """Where a model's files lie. `fingerprint` is that of the root's files when `directory` was found or created."""
+
+    directory: Path
+    fingerprint: Fingerprint
+    temporary: bool = False  # for one load; removed when the model is unloaded
+    renamed: bool = False  # the name in its configuration does not count
+    linked: tuple[Path, ...] = ()  # files that links in a temporary directory name
+
+
+class Root(Protocol):
+    """One `--model-repository`. `str(root)` contains no secrets."""
+
+    def names(self) -> list[str]:
+        """Return the names of the models that are known without waiting. Raises ConfigError."""
+
+    def scan(self) -> Mapping[str, Fingerprint]:
+        """Scan the root and return the fingerprints of all models. Raises ConfigError, Unavailable."""
+
+    def fingerprint(self, name: str) -> Fingerprint:
+        """Scan one model and return its fingerprint, () if it does not exist. Raises Unavailable."""
+
+    def check_reachable(self, name: str) -> None:
+        """Raise Unavailable with the cause if a model is served from the cache because the root does not answer."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is a model of this name. Raises Unavailable."""
+
+    def find(self, name: str) -> ModelLocation | None:
+        """Return where the files of a model lie, None if it does not exist. Raises ConfigError, Unavailable."""
+
+
+class LocalRoot:
+    """A local folder whose subfolders are models, except those that `is_model_name` excludes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def names(self) -> list[str]:
+        """Return the names of the folders. Raises ConfigError if the root is not a readable folder."""
+        try:
+            with os.scandir(self._path) as entries:
+                return [entry.name for entry in entries if is_model_name(entry.name) and entry.is_dir()]
+        except OSError as error:
+            raise ConfigError(f"model repository '{self._path}' cannot be read: {error.strerror}") from error
+
+    def scan(self) -> Mapping[str, Fingerprint]:
+        """Return the fingerprints of all models. Raises ConfigError if the root itself is a model's folder."""
+        names = self.names()
+        if is_model(self._path):
+            raise ConfigError(
+                f"model repository '{self._path}' looks like a model, not a repository: it contains version folders or "
+                f"a config.pbtxt; use its parent folder: --model-repository={self._path.parent}"
+            )
+        return {name: self.fingerprint(name) for name in names}
+
+    def fingerprint(self, name: str) -> Fingerprint:
+        """Return the fingerprint of a model's folder, () if there is none. Raises Unavailable if it cannot be read."""
+        try:
+            return fingerprint(self._path / name)
+        except OSError as error:
+            raise Unavailable(f"the files of model '{name}' cannot be read: {error}") from error
+
+    def check_reachable(self, name: str) -> None:
+        """Do nothing: a local folder has no cache."""
+
+    def has(self, name: str) -> bool:
+        """Whether a model's folder of this name exists."""
+        return is_model_name(name) and (self._path / name).is_dir()
+
+    def find(self, name: str) -> ModelLocation | None:
+        """Return the model's folder. Raises Unavailable if it cannot be read."""
+        directory = self._path / name
+        # Taken before the files are read: the next scan detects changes made in between.
+        return ModelLocation(directory, self.fingerprint(name)) if self.has(name) else None
+
+
+def open_root(
+    text: str, cache: str = "", *, max_file_bytes: int | None = None, verify_key: str = "", cache_limit: int = 0
+) -> Root:
+    """Return the root that a `--model-repository` names, without I/O.
+
+    `cache` is `--repository-cache`, "" for the default folder. With `max_file_bytes`, larger files of a remote
+    repository are not fetched; empty files stand in for them. `verify_key` is the file with the public key that must
+    have signed an image; other repositories are not signed. `cache_limit` is `--repository-cache-limit`. A relative
+    path is resolved once, here, because model processes may have other working directories. Raises ConfigError for a
+    URL that does not name a repository.
+    """
+    if "://" not in text:
+        return LocalRoot(Path(text).absolute())
+    # Imported only for remote repositories: their clients take memory and time.
+    from conch.server.repository.remote.mirror import open_mirror
+
+    is_image = text.startswith("oci://")
+    return open_mirror(
+        text,
+        cache,
+        max_file_bytes=max_file_bytes,
+        verify_key=verify_key if is_image else "",
+        cache_limit=cache_limit,
+    )
+
+
+def public_name(text: str) -> str:
+    """Return a `--model-repository` without passwords and signatures, for clients and logs."""
+    if "://" not in text:
+        return text
+    from conch.base.url_credentials import without_secrets
+
+    return without_secrets(text)

@@ -1,0 +1,517 @@
+"""The composition root: builds the parts of the server, starts and stops them.
+
+The only module that imports all layers. It has no logic of requests.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import uvloop
+
+from conch.base import logs
+from conch.base.build_info import build_line
+from conch.base.errors import ConchError, ConfigError
+from conch.base.stop_signals import stop_signals
+from conch.domain.declared_metrics.request_metrics import DeclaredMetrics
+from conch.domain.exposition import Family, Point
+from conch.domain.metrics.server import API_KEYS_UP
+from conch.machine.accelerators.attribution.models import AttributedProcess, server_process
+from conch.machine.accelerators.discovery import discover_gpus
+from conch.machine.accelerators.monitor import AcceleratorMonitor, server_monitor
+from conch.machine.memory import default_request_memory, worker_memory
+from conch.protocols.access.api_keys import ApiKeys
+from conch.protocols.connections.body_budget import BodyBudget
+from conch.protocols.connections.file_limits import raise_file_limit
+from conch.server.backends.backend_settings import unknown_settings
+from conch.server.backends.child.conch_child.ipc import heap
+from conch.server.backends.engines.memory import EngineMemory
+from conch.server.backends.processes.fork_server import ForkServer
+from conch.server.backends.registry import BackendRegistry, ineffective_settings
+from conch.server.core.bls import BlsCalls
+from conch.server.core.catalog import Catalog
+from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.core.inference import Inference
+from conch.server.core.loading.builder import ModelBuilder
+from conch.server.core.loading.model_manager import ALL_MODELS, ModelManager, StartReport
+from conch.server.core.request_limits import limit_manager, limit_metrics
+from conch.server.core.response_cache import ResponseCache
+from conch.server.core.scheduling.rate_limiter import RateLimiter
+from conch.server.core.shared_memory.regions import SharedMemory
+from conch.server.frontends.listener_metrics import listener_families
+from conch.server.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, default_workers
+from conch.server.frontends.openai.chat_prompt import ChatPrompts
+from conch.server.frontends.services import Parts, Service, services
+from conch.server.observability.metrics.custom import MetricSample
+from conch.server.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
+from conch.server.observability.metrics.loop_lag import LoopLag
+from conch.server.observability.metrics.model_table import ModelRow, model_table
+from conch.server.observability.metrics.processes import ProcessMeter
+from conch.server.observability.tracing.observer import Observer
+from conch.server.options.server_options import ServerOptions
+from conch.server.repository.entries.model_dir import ModelDirRoot, wait_for_path
+from conch.server.repository.namespaces import Repositories
+from conch.server.repository.roots import Root, open_root, public_name
+from conch.server.repository.store import Repository
+from conch.server.repository.temporary_folders import remove_abandoned
+
+_log = logging.getLogger(__name__)
+
+_MIN_THREADS_TIMEOUT_S = 0.5
+_DRAIN_POLL_S = 0.01
+# After the shutdown delay: how long requests may still come on connections that are open.
+_LAST_REQUESTS_S = 1.0
+
+
+class Server:
+    """One server. Life cycle: `start` → `load_models` → `stop`; `running` is a context manager for it.
+
+    `fork_server` is one that is already running; `log` are the settings of this process's log.
+    """
+
+    _accelerators: AcceleratorMonitor | None = None
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        fork_server: ForkServer | None = None,
+        log: logs.LogSettings | None = None,
+        *,
+        alarm: bool = False,
+    ) -> None:
+        """Create the parts. `alarm`: use SIGALRM to find the code that blocks the event loop."""
+        self._options = options
+        self._catalog = Catalog()
+        self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
+        engine_memory = EngineMemory()
+        self._shared_memory = (
+            SharedMemory(prefix=options.client_shm_prefix, own=engine_memory.segments)
+            if options.allow_client_shm
+            else None
+        )
+        self._observer = Observer()
+        self._budget = BodyBudget(options.request_memory_limit or default_request_memory())
+        self._log = log or _log_settings(options)
+        self._codecs = OffloadPool("codec", memory_bytes=worker_memory(default_workers(), MAX_WORKER_MEMORY_BYTES))
+        self._prompts = ChatPrompts()
+        self._lag = LoopLag(alarm=alarm)
+        self._accepting = False
+        self.inference = Inference(
+            self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
+        )
+        # BLS calls need the model manager, which needs the backends, which need the calls; hence the lambda.
+        calls = BlsCalls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
+        self._backends = _backend_registry(fork_server, calls, engine_memory)
+        repositories = Repositories(_repositories(options))
+        self._declared = _declared_metrics(options)
+        self._builder = ModelBuilder(
+            self._backends,
+            self._catalog,
+            settings=options.backend_settings,
+            auto_complete=not options.disable_auto_complete_config,
+            max_queue_size=options.default_max_queue_size,
+            idle_unload_secs=options.idle_unload_secs,
+            cache=self._cache,
+            limiter=_limiter(options),
+            allow_native_extensions=options.allow_native_extensions,
+            summaries=options.summary_latencies,
+            declared=self._declared,
+            suggestion=repositories.suggestion,
+        )
+        self.control = self._model_manager(repositories)
+        self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
+        self._limits = limit_manager(options, self.inference)
+        self._watchers: list[asyncio.Task[None]] = []
+        self._services: list[Service] = []  # that listen
+        self.ports: dict[str, int] = {}  # of the services: "http", "openai", "grpc", "metrics"
+
+    def _model_manager(self, repositories: Repositories) -> ModelManager:
+        options = self._options
+        return ModelManager(
+            repositories,
+            self._builder,
+            self._catalog,
+            explicit=options.model_control_mode == "explicit",
+            load_threads=options.model_load_thread_count,
+            load_retries=options.model_load_retry_count,
+        )
+
+    async def start(self) -> None:
+        """Listen on all ports. The server is live, but not ready. Raises ConfigError."""
+        self._catalog.loads.begin_reading()
+        self._observer = Observer.of(self._options)
+        self._builder.gpus = await discover_gpus(self._options.min_compute_capability)
+        if self._keys:
+            self._keys.load()
+            self._watchers.append(asyncio.create_task(self._keys.watch()))
+        await self._limits.start()
+        self._lag.start()
+        self._accelerators = self._accelerator_monitor()
+        if self._accelerators is not None:
+            self._accelerators.start()
+        parts = Parts(
+            self._options,
+            self.inference,
+            self.control,
+            self._shared_memory,
+            self._observer,
+            self._log,
+            self._budget,
+            self._codecs,
+            self._prompts,
+            self._start_metrics(),
+            self._keys,
+            self._limits,
+        )
+        for service in services(parts):
+            with _naming_flags(service):
+                await service.listener.start(listen=service.flags == "metrics" or not self._options.listen_when_ready)
+            self._services.append(service)
+            self.ports[service.flags] = service.listener.port
+            _log.info("Started %s at %s:%d", service.name, service.address, service.listener.port)
+
+    async def load_models(self) -> StartReport:
+        """Load the initial models and log their states. Returns their number and the failed ones.
+
+        Raises ConchError if the repository cannot be read. With --exit-on-error=false the server then runs without
+        models, as in Triton.
+        """
+        mode = self._options.model_control_mode
+        report = StartReport(requested=0)
+        if removed := await asyncio.to_thread(remove_abandoned):
+            _log.info("removed the uploaded files of %d killed servers", removed)
+        if self._options.model_dir:
+            await wait_for_path(Path(self._options.model_dir), self._options.model_dir_wait_secs)
+        try:
+            report = await self.control.load_at_start(self._options.load_model if mode == "explicit" else [ALL_MODELS])
+        except ConchError as error:
+            if self._options.exit_on_error:
+                raise
+            self._catalog.start_failed = True
+            _log.error("cannot read the model repository: %s; running without models", error)
+        else:
+            self._log_models()
+        if mode == "poll":
+            self._watchers.append(asyncio.create_task(self.control.poll(self._options.repository_poll_secs)))
+        self._accepting = True
+        if self._options.listen_when_ready:
+            for service in self._services:
+                if service.flags != "metrics":
+                    await service.listener.listen()
+        if any(isinstance(model, GenerativeModel) for model in self.inference.models()):
+            self._prompts.warm()
+        _reduce_collections()
+        heap.keep_freed_memory()
+        return report
+
+    def _log_models(self) -> None:
+        """Log the table of the models, or which repositories have none."""
+        index = self.control.index(ready_only=False)
+        rows = [ModelRow(row.name, row.version, row.state, row.reason) for row in index if row.state]
+        if rows:
+            documents = [row._asdict() for row in rows]
+            _log.info("models", extra={"block": model_table(rows), "structured": {"models": documents}})
+            return
+        roots = (*map(public_name, self._options.model_repository), self._options.model_dir)
+        places = ", ".join(f"'{root}'" for root in roots if root)
+        if index:
+            _log.info("no model is loaded; clients can load the %d models of %s", len(index), places)
+        else:
+            _log.warning("no models found in %s; expected <repository>/<model>/<version>/<file>", places)
+
+    async def leave(self) -> None:
+        """Report not ready and serve on for --shutdown-delay-secs, then close the ports and serve what is on its way.
+
+        A request that comes in this time is answered. Clients are asked to open other connections: for load balancers
+        without health checks, which learn of the end when these are refused.
+        """
+        self._accepting = False
+        listeners = [service.listener for service in self._services]
+        for listener in listeners:
+            listener.retire_connections()
+        await asyncio.sleep(self._options.shutdown_delay_secs)
+        for listener in listeners:
+            listener.stop_accepting()
+            listener.retire_connections()
+        for _ in range(round(_LAST_REQUESTS_S / _DRAIN_POLL_S)):
+            await asyncio.sleep(_DRAIN_POLL_S)
+            if not any(listener.connections for listener in listeners):
+                break
+
+    async def stop(self) -> bool:
+        """Report not ready, drain the admitted requests and stop. Returns whether that was done in time."""
+        self._accepting = False
+        for task in self._watchers:
+            task.cancel()
+        limit = self._options.exit_timeout_secs
+        in_time = True
+        try:
+            async with asyncio.timeout(limit or None):
+                await self._drain()
+                await asyncio.gather(*(service.listener.stop(float(limit)) for service in self._services))
+                await self.control.stop()
+        except TimeoutError:
+            _log.error(
+                "Exit timeout expired. Exiting immediately. (%d requests in flight, %d connections open)",
+                self.inference.requests_in_flight,
+                sum(service.listener.connections for service in self._services),
+            )
+            await self.control.abandon()
+            in_time = False
+        await self._limits.stop()
+        await self._backends.stop()
+        self._lag.stop()
+        if self._accelerators is not None:
+            await self._accelerators.stop()
+        await self._codecs.stop()
+        await self._prompts.stop()
+        await self._observer.close()
+        return in_time
+
+    async def _drain(self) -> None:
+        """Stop accepting connections and requests, and wait until none is in flight."""
+        self.inference.stop_accepting()
+        for service in self._services:
+            service.listener.stop_accepting()
+        while not self.inference.idle:  # noqa: ASYNC110 - requests that end set no event
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Server"]:
+        """Run the server around a block, for programs and tests with their own event loop."""
+        try:
+            await self.start()
+            await self.load_models()
+            yield self
+        finally:
+            await self.stop()
+
+    def _start_metrics(self) -> Metrics:
+        meter = None
+        options = self._options
+        if options.allow_metrics or options.otlp_endpoint:
+            meter = ProcessMeter(self._pids, options.metrics_interval_ms / 1000)
+            self._watchers.append(asyncio.create_task(meter.run()))
+        metrics = Metrics(
+            statistics=self.inference.statistics,
+            samples=self._samples,
+            options=self._options,
+            cache=None if self._cache is None else self._cache.statistics,
+            request_memory=self._request_memory,
+            lag=self._lag,
+            meter=meter,
+            collectors=[self._of_listeners, self._of_keys, self._of_accelerators, self._of_file, self._of_limits],
+        )
+        exporter = otlp_exporter(options, metrics)
+        if exporter is not None:
+            self._watchers.append(asyncio.create_task(exporter.run()))
+        return metrics
+
+    def _of_limits(self) -> Iterator[Family]:
+        return limit_metrics(self._limits, self.inference)
+
+    def _of_keys(self) -> Iterator[Family]:
+        yield Family.of(API_KEYS_UP, [Point(int(self._keys.up), {})])
+
+    def _of_listeners(self) -> Iterator[Family]:
+        return listener_families({service.flags: service.listener for service in self._services})
+
+    def _of_accelerators(self) -> Iterator[Family]:
+        return iter(()) if self._accelerators is None else self._accelerators.families()
+
+    def _pids(self) -> list[int]:
+        return [pid for model in self.inference.models() for _, pid in model.state().processes]
+
+    def _model_processes(self) -> list[AttributedProcess]:
+        """Return the processes of models, and the server's, in which the others run."""
+        found: list[AttributedProcess] = []
+        in_process: list[tuple[str, str]] = []
+        for model in self.inference.models():
+            name, version, state = model.config.name, str(model.version), model.state()
+            found += [AttributedProcess(pid, name, version, instance) for instance, pid in state.processes]
+            if state.instances > len(state.processes):
+                in_process.append((name, version))
+        return [*found, server_process(os.getpid(), in_process)]
+
+    def _accelerator_monitor(self) -> AcceleratorMonitor | None:
+        options = self._options
+        if not (options.allow_metrics and options.allow_gpu_metrics):
+            return None
+        return server_monitor(
+            self._model_processes,
+            dcgm_names=options.dcgm_names,
+            interval_ms=options.metrics_interval_ms,
+            host_proc=options.host_proc,
+        )
+
+    def _of_file(self) -> Iterator[Family]:
+        return iter(()) if self._declared is None else self._declared.families()
+
+    def _samples(self) -> list[MetricSample]:
+        """Return the custom metrics of models. Those of a file have precedence over others of their names."""
+        taken = frozenset() if self._declared is None else self._declared.names
+        samples = (sample for backend in self._backends for sample in backend.custom_metrics())
+        return [sample for sample in samples if sample.family not in taken]
+
+    def _request_memory(self) -> RequestMemory:
+        budget = self._budget
+        return RequestMemory(budget.limit_bytes, budget.used_bytes, budget.refused, budget.evicted)
+
+
+@contextmanager
+def _naming_flags(service: Service) -> Iterator[None]:
+    """Name the flags of the address in the error if it cannot be bound."""
+    try:
+        yield
+    except OSError as error:
+        # strerror of the event loop differs from that of the system; errors of name resolution have negative numbers.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise ConfigError(
+            f"cannot listen on {service.address}:{service.port}: {reason}; "
+            f"--{service.flags}-address and --{service.flags}-port choose another"
+        ) from error
+
+
+def _repositories(options: ServerOptions) -> Iterator[Repository]:
+    """Yield one repository of all roots, or with namespacing one of each. Raises ConfigError."""
+    roots = list(_roots(options))
+    namespaces: dict[str, list[Root]] = {"": [root for _, root in roots]}
+    if options.model_namespacing:
+        namespaces = {name: [root] for name, root in roots}
+    for namespace, chosen in namespaces.items():
+        yield Repository(
+            chosen,
+            config_name=options.model_config_name,
+            auto_complete=not options.disable_auto_complete_config,
+            namespace=namespace,
+        )
+
+
+def _roots(options: ServerOptions) -> Iterator[tuple[str, Root]]:
+    for place in options.model_repository:
+        yield (
+            public_name(place),
+            open_root(
+                place,
+                options.repository_cache,
+                verify_key=options.repository_verify_key,
+                cache_limit=options.repository_cache_limit,
+            ),
+        )
+    if options.model_dir:
+        folder = Path(options.model_dir).absolute()
+        yield (
+            options.model_dir,
+            ModelDirRoot(folder, options.model_name, allow_pickles=options.allow_pickled_models),
+        )
+
+
+def _backend_registry(fork_server: ForkServer | None, calls: BlsCalls, memory: EngineMemory) -> BackendRegistry:
+    forks = {"fork_server": fork_server}
+    python, engines = {**forks, "calls": calls}, {**forks, "memory": memory}
+    return BackendRegistry(
+        {
+            **dict.fromkeys(("python", "pytorch"), python),
+            **dict.fromkeys(("openvino_genai", "vllm"), engines),
+            **dict.fromkeys(("scripted", "tensorrtllm"), forks),
+        }
+    )
+
+
+def _declared_metrics(options: ServerOptions) -> DeclaredMetrics | None:
+    """Return the metrics that a file declares, None without one. Raises ConfigError, Unavailable."""
+    if not options.custom_metrics:
+        return None
+    from conch.domain.declared_metrics.declaration import read_declarations  # imports a library
+
+    return DeclaredMetrics(read_declarations(Path(options.custom_metrics)))
+
+
+def _limiter(options: ServerOptions) -> RateLimiter | None:
+    return None if options.rate_limit == "off" else RateLimiter(options.rate_limit_resource)
+
+
+def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
+    """Serve until SIGTERM, SIGINT or SIGHUP. Returns 0, or 1 if the start failed or the stop timed out.
+
+    Threads, such as that of a load, cannot be cancelled: if one does not end in time, the process exits.
+    """
+    log = _log_settings(options)
+    logs.configure(log)
+    _log.info("Conch %s", build_line())
+    raise_file_limit()
+    given = [(setting.backend, setting.key) for setting in options.backend_config]
+    ineffective = (*ineffective_settings(backend for backend, _ in given), *unknown_settings(given))
+    for notice in (*options.notices, *ineffective):
+        _log.warning("%s", notice)
+    status: int = uvloop.run(_serve(options, fork_server, log))
+    return status
+
+
+async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: logs.LogSettings) -> int:
+    stopping = stop_signals()
+    try:
+        server = Server(options, fork_server, log, alarm=True)
+    except ConchError as error:  # an invalid repository
+        _log.error("cannot start: %s", error)
+        return 1
+    try:
+        await server.start()
+        starting = asyncio.ensure_future(server.load_models())
+        await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.is_set() and (report := await starting).failed:
+            _log.error("%s", report)
+            if options.exit_on_error:
+                _log.error("exiting; use --exit-on-error=false to serve the other models")
+                await server.stop()
+                return 1
+        await stopping.wait()
+        if starting.done() and options.shutdown_delay_secs:
+            _log.info("Not ready; stopping in %d s", options.shutdown_delay_secs)
+            await server.leave()
+        starting.cancel()
+    except (OSError, ConchError) as error:
+        _log.error("cannot start: %s", error)
+        await server.stop()
+        return 1
+    _log.info(
+        "Waiting for in-flight requests to complete. %d in flight; a second Ctrl-C or SIGTERM kills the server",
+        server.inference.requests_in_flight,
+    )
+    in_time = await server.stop()
+    if not await _threads_ended(options.exit_timeout_secs if in_time else 0):
+        _log.error("a model is still loading; exiting without waiting for it")
+        if fork_server is not None:
+            fork_server.stop()
+        logging.shutdown()
+        os._exit(1)
+    return 0 if in_time else 1
+
+
+async def _threads_ended(timeout_s: int) -> bool:
+    """Wait for the threads of the event loop's executor; with a timeout of 0 s only briefly."""
+    ended = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
+    await asyncio.wait([ended], timeout=timeout_s or _MIN_THREADS_TIMEOUT_S)
+    return ended.done()
+
+
+def _reduce_collections() -> None:
+    """Exclude what exists from garbage collection, and collect cycles less often: requests leave none behind."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+def _log_settings(options: ServerOptions) -> logs.LogSettings:
+    return logs.LogSettings(
+        options.log_file,
+        options.log_info,
+        options.log_warning,
+        options.log_error,
+        options.log_verbose,
+        options.log_format,
+    )

@@ -32,6 +32,17 @@ quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow,
 test: check ## Run the checks and all tests (ARGS go to pytest)
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
+# Tests of a room beside its unit tests.
+ROOMS := base domain machine protocols server measure operate check clients
+TESTS_machine := tests/accelerators
+TESTS_server := tests/server tests/backends tests/chaos tests/conformance tests/remote tests/robustness
+TESTS_measure := tests/bench tests/advise tests/tuning
+TESTS_operate := tests/fleet tests/tunnel tests/kserve tests/load_balancing tests/terraform tests/workflows
+
+.PHONY: $(ROOMS:%=test-%)
+$(ROOMS:%=test-%): test-%: .venv/.dev
+	$(BIN)/python -m pytest -n $(WORKERS) tests/unit/$* $(TESTS_$*) $(ARGS)
+
 vllm: .venv/.dev ## Make .bench/vllm-venv, where the vllm engine and its tests find vLLM (3.4 GB)
 	$(BIN)/python -m benchmarks.vllm_install
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.unit.llm.planning.configs import KNOWN, LLAMA_3_8B, LLAMA_3_70B, QWEN_05B, config
+from tests.unit.domain.llm.planning.configs import KNOWN, LLAMA_3_8B, LLAMA_3_70B, QWEN_05B, config
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
 _LLAMA_2_7B = KNOWN[0][1]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.advise.test_cases import run
-from tests.unit.llm.planning.configs import QWEN_05B
+from tests.unit.domain.llm.planning.configs import QWEN_05B
 
 MACHINE = ("--machine", "8 cores, 16GiB, Intel")
 

@@ -16,7 +16,7 @@ from tests.chat_services import CHECKS, SECRET, TOKEN, ChatServer, Received, Wro
 from tests.debian import debian_environment, debian_tool
 from tests.server.alert_receiver import TIMEOUT_S, Receiver, alertmanager, receiver, until
 from tests.small_disk import fill, small_disk
-from tests.unit.alerts.webhooks import webhook
+from tests.unit.operate.alerts.webhooks import webhook
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import pytest
 from conch.operate.monitoring.commands.command import rules
 from conch.operate.monitoring.commands.dashboards import dashboards
 from tests.unit.check.repository import found, ids, one, write
-from tests.unit.monitoring.rules.test_analysis import QPS_ARTICLE
+from tests.unit.operate.monitoring.rules.test_analysis import QPS_ARTICLE
 
 # The exporter behind an SSH tunnel, with a Service that has no labels.
 TUNNEL = """

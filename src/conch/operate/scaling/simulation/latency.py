@@ -3,7 +3,7 @@
 Requests that have to wait (Erlang's C formula says how many) wait until the first of the busy servers is free, then
 for those ahead of them. With equilibrium residuals of the service times this is a geometric sum, of which a Fourier
 transform gives the distribution: the approximation of Tijms, van Hoorn and Federgruen for M/G/c, exact for M/M/c and
-M/G/1. tests/unit/scaling/test_queue_model.py compares it with both and with a discrete-event simulation.
+M/G/1. tests/unit/operate/scaling/test_queue_model.py compares it with both and with a discrete-event simulation.
 """
 
 import numpy as np

@@ -4,7 +4,7 @@ The number of requests in a replica, x, follows dx/dt = arrivals - capacity Â· Ï
 which a queue with Poisson arrivals in equilibrium holds x requests. Below saturation it settles at the mean of that
 queue (Erlang's C formula, and the residuals of service times; see latency.py); above, x grows by the excess.
 Assumptions: requests are spread evenly over the replicas, also those that wait (a new replica takes its share at once);
-arrivals within a second are Poisson. tests/unit/scaling/test_queue_model.py compares it with a discrete-event
+arrivals within a second are Poisson. tests/unit/operate/scaling/test_queue_model.py compares it with a discrete-event
 simulation.
 """
 

@@ -1,0 +1,27 @@
+"""Every branch of the templates is taken by one of the examples or cases, and does what Python does."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.deploy_files import CHART
+from tests.helm_process import HelmChart
+from tests.unit.operate.deployment.refused_values import REFUSED
+from tests.unit.operate.deployment.template_branches import marked_copy
+from tests.unit.operate.deployment.value_sets import value_sets
+
+
+@pytest.mark.slow
+def test_every_branch_of_the_templates_is_rendered(tmp_path: Path) -> None:
+    copy = marked_copy(CHART, tmp_path / "conch")
+    seen: set[str] = set()
+    with HelmChart(copy.folder) as chart:
+        refused = [values for values, _ in REFUSED]
+        for values in (*value_sets().values(), *refused):
+            seen |= copy.seen(chart.templates({**values, "global": {"branches": {}}}))
+        seen |= copy.seen(chart.templates({"global": {"branches": {}}, "kubernetesVersion": "1.99"}, "7b"))
+    assert len(copy.marks) > 250
+    # Objects of a cluster: tests/unit/operate/deployment/test_upgrades.py has them.
+    of_clusters = {mark for mark in copy.marks if mark.startswith("_autoscaling.tpl") and mark not in seen}
+    assert len(of_clusters) == 6
+    assert sorted(copy.marks - seen - of_clusters) == []

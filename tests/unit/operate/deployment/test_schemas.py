@@ -1,0 +1,138 @@
+"""All objects of all values are valid, without unknown fields, for every version of Kubernetes from 1.30."""
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from conch import __version__
+from conch.operate.deployment.kubernetes.objects import objects
+from conch.operate.deployment.kubernetes.release import Release
+from conch.operate.deployment.values.read import read_values
+from tests.custom_resources import KINDS, custom_resource_errors
+from tests.unit.operate.deployment.value_sets import value_sets
+
+VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
+
+
+@cache
+def rendered() -> dict[str, tuple[int, dict[str, Any]]]:
+    """Objects of all values, each shape once, with the oldest minor version of Kubernetes that the values are for."""
+    found: dict[str, tuple[int, dict[str, Any]]] = {}
+    for document in value_sets().values():
+        values = read_values(document)
+        oldest = int(values.kubernetes_version.partition(".")[2])
+        for each in objects(values, Release("gpt2", "models", __version__)):
+            key = json.dumps(shape(each), sort_keys=True)
+            found[key] = (min(oldest, found.get(key, (oldest,))[0]), each)
+    return found
+
+
+def all_objects() -> list[dict[str, Any]]:
+    """Each shape of object once: names and numbers differ, fields do not."""
+    return [each for _, each in rendered().values()]
+
+
+def shape(value: Any) -> Any:
+    """A value's fields and the types of what they contain."""
+    if isinstance(value, dict):
+        return {key: shape(each) for key, each in value.items() if key != "labels"} | {
+            "kind": value.get("kind"),
+            "type": value.get("type"),
+        }
+    if isinstance(value, list):
+        return sorted({json.dumps(shape(each), sort_keys=True) for each in value})
+    return type(value).__name__
+
+
+class Schemas:
+    """The strict schemas of one version of Kubernetes."""
+
+    def __init__(self, version: str) -> None:
+        kubernetes_validate = pytest.importorskip("kubernetes_validate")
+        from referencing import Registry, Resource
+
+        self._folder = files(kubernetes_validate) / "kubernetes-json-schema" / f"v{version}.0-local-strict"
+        definitions = json.loads((self._folder / "_definitions.json").read_bytes())
+        self._registry = Resource.from_contents(definitions) @ Registry()
+        self._validators: dict[str, Any] = {}
+
+    def errors(self, value: dict[str, Any]) -> Iterator[str]:
+        """Yield what is invalid in an object."""
+        group, _, version = str(value["apiVersion"]).rpartition("/")
+        name = "-".join(part for part in (value["kind"].lower(), group.partition(".")[0], version) if part)
+        if name not in self._validators:
+            from jsonschema import Draft202012Validator
+
+            schema = json.loads((self._folder / f"{name}.json").read_bytes())
+            self._validators[name] = Draft202012Validator(schema, registry=self._registry)
+        for error in self._validators[name].iter_errors(value):
+            yield f"{value['kind']} {list(error.absolute_path)}: {error.message[:200]}"
+
+
+def test_shapes_are_of_all_kinds() -> None:
+    kinds = {each["kind"] for each in all_objects()}
+    expected = {
+        "Deployment",
+        "StatefulSet",
+        "Service",
+        "HorizontalPodAutoscaler",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+    }
+    assert kinds >= {*expected, "ConfigMap", "ServiceAccount", "Role", "RoleBinding", *KINDS}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_objects_of_kubernetes_are_valid(version: str) -> None:
+    schemas, minor = Schemas(version), int(version.partition(".")[2])
+    checked = [each for oldest, each in rendered().values() if each["kind"] not in KINDS and oldest <= minor]
+    assert [error for each in checked for error in schemas.errors(each)] == []
+
+
+def test_the_schemas_refuse_what_is_wrong() -> None:
+    schemas = Schemas(VERSIONS[0])
+    budget = next(each for each in all_objects() if each["kind"] == "PodDisruptionBudget")
+    wrong = deepcopy(budget)
+    wrong["spec"]["minAvailble"] = 1  # codespell:ignore
+    assert "minAvailble" in next(schemas.errors(wrong))  # codespell:ignore
+    hpa = deepcopy(next(each for each in all_objects() if each["kind"] == "HorizontalPodAutoscaler"))
+    hpa["spec"]["maxReplicas"] = "4"
+    assert "maxReplicas" in next(schemas.errors(hpa))
+
+
+@pytest.mark.slow
+def test_custom_resources_are_valid() -> None:
+    resources = [each for each in all_objects() if each["kind"] in KINDS]
+    assert {each["kind"] for each in resources} == set(KINDS)
+    wrong = [
+        changed(resources, "ScaledObject", ("spec", "triggers", 0, "metadata", "threshold"), 1),
+        changed(resources, "ScaledObject", ("spec", "coolDown"), 300),
+        changed(resources, "ScaledObject", ("spec", "fallback", "behavior"), "zero"),
+        changed(resources, "PodMonitor", ("spec", "selector"), None),
+        changed(resources, "ServiceMonitor", ("spec", "endpoints"), None),
+        changed(resources, "PrometheusRule", ("spec", "groups", 0, "rules", 0, "expr"), None),
+        changed(resources, "PrometheusRule", ("spec", "groups", 0, "interval"), 6),
+        changed(resources, "TriggerAuthentication", ("spec", "secretTargetRef", 0, "key"), None),
+    ]
+    errors = custom_resource_errors([*resources, *wrong])
+    assert [error for error in errors[: len(resources)] if error] == []
+    expected = ["threshold", "coolDown", "behavior", "selector", "endpoints", "expr", "interval", "key"]
+    assert [name for name, error in zip(expected, errors[len(resources) :], strict=True) if name not in error] == []
+
+
+def changed(resources: list[dict[str, Any]], kind: str, path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+    """An object with another value at a path; None removes the field."""
+    found = deepcopy(next(each for each in resources if each["kind"] == kind))
+    part: Any = found
+    for key in path[:-1]:
+        part = part[key]
+    if value is None:
+        del part[path[-1]]
+    else:
+        part[path[-1]] = value
+    return found

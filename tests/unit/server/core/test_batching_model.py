@@ -1,0 +1,379 @@
+"""A served model between its queue and its instances; every request ends exactly once."""
+
+import asyncio
+import gc
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conch.base.errors import BackendError, Cancelled, FailureReason, QueueFull, QueueTimeout, Unavailable
+from conch.domain.model_config import ModelConfig, QueuePolicy, TensorSpec
+from conch.domain.request import InferRequest, InferResponse, Timeline
+from conch.domain.tensor import Tensor
+from conch.server.core.scheduling.batching_model import BatchingModel
+from tests.unit.server.core.scripted import Caller, ScriptedInstance, config, dynamic, request
+
+
+async def started(model_config: ModelConfig, instances: int = 1) -> tuple[BatchingModel, list[ScriptedInstance]]:
+    workers = [ScriptedInstance() for _ in range(instances)]
+    model = BatchingModel(model_config, 1, {}, workers, asyncio.get_running_loop())
+    await model.start()
+    return model, workers
+
+
+async def test_idle_instance_takes_a_request_at_once() -> None:
+    model, (worker,) = await started(config())
+    caller = Caller()
+    model.submit(request(id="x"), caller)
+    assert len(worker.batches) == 1
+    worker.answer()
+    assert isinstance(caller.answer, InferResponse)
+    assert caller.answer.id == "x"
+    assert model.statistics.success.count == 1
+
+
+async def test_requests_queued_behind_a_busy_instance_form_one_batch() -> None:
+    model, (worker,) = await started(dynamic(8))
+    callers = [Caller() for _ in range(5)]
+    for caller in callers:
+        model.submit(request(1, 2), caller)
+    worker.answer()
+    assert [len(batch.executions) for batch in worker.batches] == [4]
+    worker.answer()
+    assert all(caller.finals == 1 for caller in callers)
+    statistics = model.statistics
+    assert (statistics.inference_count, statistics.execution_count) == (5, 2)
+    assert sorted(statistics.batches) == [1, 4]
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+async def test_cancellation_of_one_request_of_a_running_batch(position: int) -> None:
+    model, (worker,) = await started(dynamic(8))
+    model.submit(request(1, 2), Caller())
+    callers = [Caller() for _ in range(3)]
+    admitted = [model.submit(request(1, 2), caller) for caller in callers]
+    worker.answer()
+    admitted[position].cancel()
+    worker.answer()
+    for i, caller in enumerate(callers):
+        assert isinstance(caller.answer, Cancelled if i == position else InferResponse)
+    assert model.statistics.failures[FailureReason.CANCELED] == 1
+
+
+async def test_a_request_cancelled_while_it_waits_is_not_executed() -> None:
+    model, (worker,) = await started(config())
+    model.submit(request(), Caller())
+    caller = Caller()
+    model.submit(request(id="gone"), caller).cancel()
+    assert isinstance(caller.answer, Cancelled)
+    worker.answer()
+    assert worker.batches == []
+
+
+async def test_a_failed_batch_fails_its_members_only() -> None:
+    model, (worker,) = await started(config())
+    first, second = Caller(), Caller()
+    model.submit(request(), first)
+    model.submit(request(), second)
+    worker.fail()
+    worker.answer()
+    assert isinstance(first.answer, BackendError)
+    assert isinstance(second.answer, InferResponse)
+    assert model.statistics.failures[FailureReason.BACKEND] == 1
+
+
+async def test_batch_runs_after_the_queue_delay() -> None:
+    model, (worker,) = await started(dynamic(8, max_queue_delay_us=300_000))
+    model.submit(request(1, 2), Caller())
+    model.submit(request(1, 2), Caller())
+    assert worker.batches == []
+    while not worker.batches:
+        await asyncio.sleep(0.001)
+    (batch,) = worker.batches
+    assert batch.started - batch.executions[0].request.timeline.queued >= 300_000_000
+    assert len(batch.executions) == 2
+
+
+async def test_request_is_rejected_at_its_queue_timeout() -> None:
+    model, _ = await started(dynamic(1, default_queue_policy=QueuePolicy(default_timeout_us=1000)))
+    model.submit(request(1, 2), Caller())
+    caller = Caller()
+    model.submit(request(1, 2), caller)
+    while not caller.finals:  # the instance stays busy all the while
+        await asyncio.sleep(0.001)
+    assert isinstance(caller.answer, QueueTimeout)
+    assert model.statistics.failures[FailureReason.REJECTED] == 1
+    assert model.statistics.pending == 0
+
+
+async def test_full_queue_rejects() -> None:
+    model, _ = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
+    model.submit(request(1, 2), Caller())
+    model.submit(request(1, 2), Caller())
+    with pytest.raises(QueueFull):
+        model.submit(request(1, 2), Caller())
+    assert model.statistics.failures[FailureReason.REJECTED] == 1
+
+
+async def test_preserve_ordering_holds_back_the_faster_instance() -> None:
+    model, workers = await started(dynamic(1, preserve_ordering=True), instances=2)
+    first, second = Caller(), Caller()
+    model.submit(request(1, 2, id="1"), first)
+    model.submit(request(1, 2, id="2"), second)
+    holder = {w.batches[0].executions[0].request.id: w for w in workers}
+    holder["2"].answer()
+    assert (first.finals, second.finals) == (0, 0)
+    holder["1"].answer()
+    assert (first.finals, second.finals) == (1, 1)
+
+
+async def test_requests_wait_while_the_only_instance_restarts() -> None:
+    model, (worker,) = await started(config())
+    first, second, third = Caller(), Caller(), Caller()
+    model.submit(request(), first)
+    model.submit(request(), second)
+    worker.die()
+    assert isinstance(first.answer, BackendError)
+    assert not model.ready
+    model.submit(request(), third)
+    worker.recover()
+    worker.answer()
+    worker.answer()
+    assert isinstance(second.answer, InferResponse)
+    assert isinstance(third.answer, InferResponse)
+
+
+async def test_requests_are_rejected_if_no_instance_recovers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conch.server.core.scheduling.scheduled_model._NOT_READY_TIMEOUT_S", 0.001)
+    model, (worker,) = await started(config())
+    worker.die()
+    caller = Caller()
+    model.submit(request(), caller)
+    async with asyncio.timeout(10):
+        while not caller.finals:
+            await asyncio.sleep(0.001)
+    assert isinstance(caller.answer, Unavailable)
+    with pytest.raises(Unavailable, match="not ready"):
+        model.submit(request(), Caller())
+    worker.recover()
+    model.submit(request(), recovered := Caller())
+    worker.answer()
+    assert isinstance(recovered.answer, InferResponse)
+
+
+async def test_fast_instance_holds_a_batch_ahead_and_an_idle_one_has_precedence() -> None:
+    model, (one, other) = await started(config(), instances=2)
+    one.holds_ahead = other.holds_ahead = 1
+    for i in range(5):
+        model.submit(request(id=str(i)), Caller())
+    await asyncio.sleep(0)
+    held = [[batch.executions[0].request.id for batch in worker.batches] for worker in (one, other)]
+    assert held == [["1", "2"], ["0", "3"]]
+    assert model.statistics.pending == 3  # what was sent ahead waits, too
+
+
+async def test_slow_instances_hold_a_batch_ahead_only_under_full_load() -> None:
+    model, workers = await started(dynamic(2), instances=2)
+    for worker in workers:
+        worker.holds_when_crowded = 1
+    for _ in range(5):
+        model.submit(request(1, 2), Caller())
+        await asyncio.sleep(0)
+    assert [[len(batch.executions) for batch in worker.batches] for worker in workers] == [[1], [1]]
+    for _ in range(2):
+        model.submit(request(1, 2), Caller())
+        await asyncio.sleep(0)
+    assert sum(len(batch.executions) for worker in workers for batch in worker.batches) == 4
+    assert len(list(model._waiting())) == 3  # no crowd any more
+    assert model.statistics.pending == 5
+
+
+async def test_unbegun_batches_of_a_dead_instance_are_requeued_in_order() -> None:
+    model, (worker,) = await started(config())
+    worker.holds_ahead = 2
+    callers = [Caller() for _ in range(5)]
+    for i, caller in enumerate(callers):
+        model.submit(request(id=str(i)), caller)
+    worker.die()
+    assert isinstance(callers[0].answer, BackendError)
+    assert model.statistics.pending == 4
+    worker.recover()
+    assert [batch.executions[0].request.id for batch in worker.batches] == ["1", "2", "3"]
+    for _ in range(4):
+        worker.answer()
+    assert all(isinstance(caller.answer, InferResponse) for caller in callers[1:])
+
+
+@pytest.mark.parametrize("fields", [{}, {"priority_levels": 2, "default_priority_level": 2}])
+async def test_requests_sent_ahead_count_against_the_queue_bound(fields: dict[str, Any]) -> None:
+    model, (worker,) = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=3), **fields))
+    worker.holds_ahead = 2
+    for number in range(4):
+        model.submit(request(1, 2, id=str(number)), Caller())
+        await asyncio.sleep(0)
+    assert (len(worker.batches), model.statistics.pending) == (3, 3)
+    with pytest.raises(QueueFull):
+        model.submit(request(1, 2), Caller())
+    worker.answer()
+    await asyncio.sleep(0)
+    assert (len(worker.batches), model.statistics.pending) == (3, 2)
+    model.submit(request(1, 2), Caller())
+    with pytest.raises(QueueFull):
+        model.submit(request(1, 2), Caller())
+
+
+async def test_rejection_while_all_requests_are_sent_ahead() -> None:
+    model, (worker,) = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
+    worker.holds_ahead = 1
+    for _ in range(2):
+        model.submit(request(1, 2), Caller())
+        await asyncio.sleep(0)
+    assert len(worker.batches) == 2
+    with pytest.raises(QueueFull, match="Exceeds maximum queue size"):
+        model.submit(request(1, 2), Caller())
+
+
+async def test_cancelled_request_that_was_sent_ahead_is_not_pending() -> None:
+    model, (worker,) = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
+    worker.holds_ahead = 1
+    model.submit(request(1, 2), Caller())
+    ahead = model.submit(request(1, 2), Caller())
+    await asyncio.sleep(0)
+    assert (len(worker.batches), model.statistics.pending) == (2, 1)
+    ahead.cancel()
+    assert model.statistics.pending == 0
+    model.submit(request(1, 2), Caller())
+    assert model.statistics.pending == 1
+    worker.answer()
+    assert model.statistics.pending == 1
+
+
+async def test_answered_request_is_freed_without_garbage_collection() -> None:
+    model, (worker,) = await started(config())
+    gc.collect()
+    gc.disable()
+    try:
+        large = Tensor("IN", "FP32", (2,), bytearray(8))
+        sent = InferRequest("m", [large])
+        left = weakref.ref(_Witness(sent))
+        model.submit(sent, Caller())
+        worker.answer()
+        del large, sent
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+async def test_rejected_request_is_freed_without_garbage_collection() -> None:
+    model, _ = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
+    for _ in range(2):
+        model.submit(request(1, 2), Caller())
+    gc.collect()
+    gc.disable()
+    try:
+        left = []
+        for refuse in (lambda: model.check_room(Timeline()), lambda: model.submit(request(1, 2), Caller())):
+            try:
+                refuse()
+            except QueueFull as error:
+                left.append(weakref.ref(error))
+        assert [refusal() for refusal in left] == [None, None]
+    finally:
+        gc.enable()
+
+
+class _Witness(dict[str, object]):
+    """Lives for as long as the request that it is attached to."""
+
+    def __init__(self, sent: InferRequest) -> None:
+        sent.parameters = self  # type: ignore[assignment]
+
+
+async def test_stop_fails_waiting_requests() -> None:
+    model, (worker,) = await started(config())
+    model.submit(request(), Caller())
+    caller = Caller()
+    model.submit(request(), caller)
+    await model.stop()
+    assert isinstance(caller.answer, Unavailable)
+    assert worker.stopped
+
+
+async def test_drain_waits_for_the_last_response() -> None:
+    model, (worker,) = await started(config())
+    model.submit(request(), Caller())
+    drained = asyncio.ensure_future(model.drain())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    worker.answer()
+    await drained
+
+
+async def test_requests_of_other_shapes_do_not_share_a_batch() -> None:
+    spec = TensorSpec("IN", "FP32", (-1,))
+    model, (worker,) = await started(replace(dynamic(8), inputs=(spec,)))
+    model.submit(request(1, 2), Caller())
+    for size in (2, 2, 3):
+        model.submit(request(1, size), Caller())
+    worker.answer()
+    assert [len(batch.executions) for batch in worker.batches] == [2]
+
+
+async def test_reshape_applies_to_the_backend_only() -> None:
+    spec = TensorSpec("IN", "FP32", (4,), reshape=(2, 2))
+    out = TensorSpec("OUT", "FP32", (4,), reshape=(2, 2))
+    model, (worker,) = await started(config(max_batch_size=2, inputs=(spec,), outputs=(out,)))
+    caller = Caller()
+    model.submit(request(2, 4), caller)
+    assert worker.batches[0].executions[0].request.inputs[0].shape == (2, 2, 2)
+    worker.answer()
+    assert isinstance(caller.answer, InferResponse)
+    assert caller.answer.outputs[0].shape == (2, 4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["submit", "cancel", "answer", "fail", "die", "recover"]), max_size=60), st.data())
+def test_every_admitted_request_ends_exactly_once(actions: list[str], data: st.DataObject) -> None:
+    async def scenario() -> None:
+        model, workers = await started(data.draw(st.sampled_from([dynamic(4), config(max_batch_size=4)])), instances=2)
+        for worker in workers:
+            worker.holds_ahead = data.draw(st.integers(0, 2))
+        callers: list[Caller] = []
+        admitted = []
+        for action in actions:
+            worker = data.draw(st.sampled_from(workers))
+            if action == "submit" and model.ready:
+                callers.append(Caller())
+                admitted.append(model.submit(request(1, 2), callers[-1]))
+            elif action == "cancel" and admitted:
+                data.draw(st.sampled_from(admitted)).cancel()
+            elif action in ("answer", "fail") and worker.batches:
+                getattr(worker, action)()
+            elif action == "die" and worker.is_ready:
+                worker.die()
+            elif action == "recover" and not worker.is_ready:
+                worker.recover()
+            await asyncio.sleep(0)
+            begun = [execution for worker in workers for batch in worker.batches[:1] for execution in batch.executions]
+            unanswered = [pending for pending in admitted if not pending.cancelled]
+            assert model.statistics.pending == sum(pending not in begun for pending in unanswered)
+        for worker in workers:
+            if not worker.is_ready:
+                worker.recover()
+        while any(worker.batches for worker in workers):
+            for worker in workers:
+                if worker.batches:
+                    worker.answer()
+        assert [caller.finals for caller in callers] == [1] * len(callers)
+        statistics = model.statistics
+        assert statistics.success.count + statistics.fail.count == len(callers)
+        assert statistics.pending == 0
+        assert model._queue._ahead == sum(level.ahead for level in model._queue._in_use) == 0
+        await model.drain()
+        await model.stop()
+
+    asyncio.run(scenario())

@@ -1,0 +1,251 @@
+"""A generative model against a simple model of its rules: in any schedule, every request ends once."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from conch.base.errors import BackendError, Cancelled, ConchError, FailureReason, InvalidRequest, QueueFull, Unavailable
+from conch.domain.generation import (
+    Delta,
+    DeltaCallback,
+    EngineInfo,
+    EngineLoad,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    SamplingParams,
+    Usage,
+)
+from conch.domain.request import InferRequest
+from conch.domain.tensor import BYTES, Tensor, pack_bytes
+from conch.server.backends.engines.base import Engine
+from conch.server.core.generation.generative_model import GenerativeModel
+from tests.unit.server.core.scripted import config
+
+RUNNING, QUEUED, CONTEXT = 3, 2, 10
+
+
+class MemoryEngine(Engine):
+    """An engine that tests control. It delivers what comes after the end of a request, too."""
+
+    def __init__(self) -> None:
+        self.info = EngineInfo(
+            engine="memory",
+            context_length=CONTEXT,
+            max_running=RUNNING,
+            supported_params=frozenset({"n", "max_tokens"}),
+        )
+        self.load = EngineLoad()
+        self.alive = True
+        self.held: dict[DeltaCallback, GenerationRequest] = {}
+        self.refuses = False
+
+    @property
+    def ready(self) -> bool:
+        return self.alive
+
+    async def start(self) -> None: ...
+
+    def generate(self, request: GenerationRequest, listen: DeltaCallback) -> Generation:
+        if not self.alive:
+            raise Unavailable("the engine is being restarted", retry_after_s=1.0)
+        if self.refuses:
+            listen((), InvalidRequest("refused at once"))
+        else:
+            self.held[listen] = request
+        return _Held(self, listen)
+
+    def die(self) -> None:
+        self.alive = False
+        held, self.held = self.held, {}
+        for listen in held:
+            listen((), BackendError("the engine was killed"))
+
+    async def stop(self) -> None:
+        self.alive = False
+
+
+@dataclass
+class _Held:
+    engine: MemoryEngine
+    listen: DeltaCallback
+
+    def abort(self) -> None:
+        if self.engine.held.pop(self.listen, None) is not None:
+            self.listen((), Cancelled("request was cancelled by the client"))
+
+
+@dataclass(eq=False)
+class Caller:
+    """What one caller has requested and received."""
+
+    n: int
+    deltas: list[Delta] = field(default_factory=list)
+    ends: list[Any] = field(default_factory=list)
+    callback: DeltaCallback | None = None  # the callback that the engine has
+    generation: Generation | None = None
+    unfinished: set[int] = field(default_factory=set)
+
+    def listen(self, deltas: Any, end: Usage | ConchError | None) -> None:
+        assert not self.ends
+        self.deltas += deltas
+        if end is not None:
+            self.ends.append(end)
+
+
+def request(n: int = 1, prompt: str | list[int] = "a") -> GenerationRequest:
+    return GenerationRequest(id="", model_name="m", prompt=prompt, params=SamplingParams(n=n))
+
+
+def made(max_queue_size: int = QUEUED) -> tuple[GenerativeModel, MemoryEngine]:
+    engine = MemoryEngine()
+    return GenerativeModel(config(decoupled=True), 1, {}, engine, max_queue_size=max_queue_size), engine
+
+
+class Life(RuleBasedStateMachine):
+    """Requests start, get tokens, end, are aborted; the engine rejects, dies and restarts."""
+
+    callers = Bundle("callers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.engine = made()
+        self.live: set[Caller] = set()
+        self.everyone: list[Caller] = []
+        self.failed: Counter[FailureReason] = Counter()
+        self.succeeded = 0
+        self.reasons: Counter[FinishReason] = Counter()
+
+    @rule(target=callers, n=st.integers(1, 3))
+    def submit(self, n: int) -> Caller:
+        caller = Caller(n, unfinished=set(range(n)))
+        full = self._held() >= RUNNING + QUEUED
+        if full or not self.engine.alive:
+            with pytest.raises(QueueFull if full else Unavailable):
+                self.model.generate(request(n), caller.listen)
+            self.failed[FailureReason.REJECTED] += full
+            return caller
+        before = set(self.engine.held)
+        caller.generation = self.model.generate(request(n), caller.listen)
+        self.everyone.append(caller)
+        if self.engine.refuses:
+            self.failed[FailureReason.OTHER] += 1
+            return caller
+        (caller.callback,) = set(self.engine.held) - before
+        self.live.add(caller)
+        return caller
+
+    @rule(caller=callers, ends=st.booleans(), tokens=st.integers(0, 2), data=st.data())
+    def step(self, caller: Caller, ends: bool, tokens: int, data: st.DataObject) -> None:
+        """Some of its sequences get tokens, and end. What comes after the end is dropped."""
+        if caller.callback is None:
+            return
+        if caller not in self.live:
+            caller.callback([Delta(0, "late", (1,))], None)
+            caller.callback((), Usage(1, 1))
+            return
+        index = data.draw(st.sampled_from(sorted(caller.unfinished)))
+        reason = data.draw(st.sampled_from([FinishReason.STOP, FinishReason.LENGTH])) if ends else None
+        if reason is not None:
+            caller.unfinished.discard(index)
+            self.reasons[reason] += 1
+        end = None if caller.unfinished else Usage(1, 5)
+        caller.callback([Delta(index, "t" * tokens, (7,) * tokens, reason)], end)
+        if end is not None:
+            self.engine.held.pop(caller.callback)
+            self.live.discard(caller)
+            self.succeeded += 1
+
+    @rule(caller=callers)
+    def give_up(self, caller: Caller) -> None:
+        if caller.generation is not None:
+            caller.generation.abort()
+        if caller in self.live:
+            self.live.discard(caller)
+            self.failed[FailureReason.CANCELED] += 1
+            self.reasons[FinishReason.ABORT] += len(caller.unfinished)
+
+    @rule(caller=consumes(callers))
+    def forget(self, caller: Caller) -> None:
+        """Take the caller out of the bundle."""
+
+    @rule(refuses=st.booleans())
+    def refuse(self, refuses: bool) -> None:
+        self.engine.refuses = refuses
+
+    @rule()
+    def die(self) -> None:
+        self.engine.die()
+        self.failed[FailureReason.BACKEND] += len(self.live)
+        # Those whose sequences had ended in part are not counted as finished.
+        self.reasons -= Counter({r: c for r, c in self._partial().items() if c})
+        self.live.clear()
+
+    def _held(self) -> int:
+        """Return the number of live sequences, which the bound counts."""
+        return sum(caller.n for caller in self.live)
+
+    def _partial(self) -> Counter[FinishReason]:
+        return Counter(d.finish_reason for caller in self.live for d in caller.deltas if d.finish_reason is not None)
+
+    @rule()
+    def revive(self) -> None:
+        self.engine.alive = True
+
+    @invariant()
+    def every_request_ends_once(self) -> None:
+        for caller in self.everyone:
+            assert len(caller.ends) == (caller not in self.live)
+        assert self.model.ready is self.engine.alive
+
+    @invariant()
+    def the_statistics_are_right(self) -> None:
+        statistics, stats = self.model.statistics, self.model.stats
+        assert statistics.pending == sum(not caller.deltas for caller in self.live)
+        assert statistics.success.count == self.succeeded
+        assert {reason: count for reason, count in statistics.failures.items() if count} == +self.failed
+        assert stats.generation_tokens == sum(len(d.token_ids) for caller in self.everyone for d in caller.deltas)
+        reported = Counter({reason: count for reason, count in stats.finished.items() if count})
+        assert reported == +(self.reasons - self._partial())
+        assert (self.model.refusal(0) is not None) == (self._held() >= RUNNING + QUEUED)
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+async def test_stop_fails_all_requests() -> None:
+    model, engine = made()
+    callers = [Caller(1) for _ in range(3)]
+    for caller in callers:
+        model.generate(request(), caller.listen)
+    await model.stop()
+    assert [type(caller.ends[0]) for caller in callers] == [Unavailable] * 3
+    engine.die()  # fails them again, a no-op
+    await model.drain()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "size"), [([1] * (CONTEXT + 1), "11 tokens"), ("a" * (CONTEXT * 128 + 1), "1281 characters")]
+)
+def test_overlong_prompt_does_not_reach_the_engine(prompt: Any, size: str) -> None:
+    model, engine = made()
+    with pytest.raises(InvalidRequest, match=f"maximum context length is {CONTEXT} tokens.*your prompt has {size}"):
+        model.generate(request(prompt=prompt), Caller(1).listen)
+    assert not engine.held
+
+
+def test_immediate_rejection_in_tensor_form() -> None:
+    model, engine = made()
+    engine.refuses = True
+    answers: list[Any] = []
+    sent = InferRequest("m", [Tensor("text_input", BYTES, (1,), pack_bytes(["a"]))])
+    pending = model.submit(sent, lambda answer, final: answers.append((answer, final)))
+    assert [(str(answer), final) for answer, final in answers] == [("refused at once", True)]
+    pending.cancel()
+    assert len(answers) == 1

@@ -1,0 +1,191 @@
+"""The policy queue: order of service, bounds, timeouts."""
+
+import pytest
+
+from conch.base.errors import QueueFull
+from conch.domain.model_config import DynamicBatching, QueuePolicy, TimeoutAction
+from conch.domain.request import StepRequest
+from conch.server.core.pending import Pending
+from conch.server.core.scheduling.queue import PolicyQueue
+from conch.server.core.scheduling.service_rate import ServiceRate
+from tests.unit.server.core.scripted import Caller, request
+
+US = 1000
+SECOND = 1_000_000_000
+
+
+class Books:
+    """An owner that takes what ends out of the queue."""
+
+    def __init__(self, queue: PolicyQueue) -> None:
+        self.queue = queue
+
+    def settled(self, pending: Pending, _answer: object, _was: object) -> None:
+        self.queue.remove(pending)
+
+
+def pushed(queue: PolicyQueue, id: str, now: int = 0, **fields: int) -> Pending:
+    pending = Pending(request(id=id, **fields), Caller(), Books(queue))
+    queue.push(pending, now)
+    return pending
+
+
+def ids(queue: PolicyQueue) -> str:
+    return "".join(pending.request.id for pending in queue)
+
+
+def test_queue_without_a_policy_has_the_server_bound() -> None:
+    queue = PolicyQueue(None, 2)
+    pushed(queue, "a")
+    assert queue.refusal(0) is None
+    pushed(queue, "b")
+    assert queue.refusal(0) is not None
+    with pytest.raises(QueueFull):
+        pushed(queue, "c")
+    assert ids(queue) == "ab"
+
+
+def test_configured_bound_overrides_the_server_bound() -> None:
+    queue = PolicyQueue(DynamicBatching(default_queue_policy=QueuePolicy(max_queue_size=3)), 1)
+    for id in "abc":
+        pushed(queue, id)
+    with pytest.raises(QueueFull):
+        pushed(queue, "d")
+
+
+def test_no_early_rejection_while_one_level_has_room() -> None:
+    queue = PolicyQueue(DynamicBatching(priority_levels=2, default_priority_level=1), 1)
+    pushed(queue, "a", priority=1)
+    assert queue.refusal(0) is None
+    pushed(queue, "b", priority=2)
+    assert queue.refusal(0) is not None
+
+
+def test_steps_of_admitted_requests_are_not_rejected() -> None:
+    queue = PolicyQueue(None, 1)
+    pushed(queue, "a")
+    sent = StepRequest("m", [], id="b")
+    queue.push(Pending(sent, Caller(), Books(queue)), 0)
+    assert ids(queue) == "ab"
+
+
+def test_rejection_estimates_the_wait() -> None:
+    queue = PolicyQueue(None, 100)
+    now = 50 * SECOND
+    for _ in range(100):
+        pushed(queue, "x", now).queued = now
+    refusal = queue.refusal(now + SECOND)
+    assert refusal is not None
+    assert refusal.retry_after_s == 1  # nothing is known yet but that the oldest has waited that long
+    for second in range(1, 5):
+        for _ in range(20):
+            queue.pop(1)
+            pushed(queue, "y").queued = now + second * SECOND
+        refusal = queue.refusal(now + (second + 1) * SECOND)
+        assert refusal is not None
+        assert refusal.retry_after_s == 5  # 100 at 20 a second
+    refusal = queue.refusal(now + 9 * SECOND)
+    assert refusal is not None
+    assert refusal.retry_after_s == 9 - 0  # none was served for a while, and the oldest is from the beginning
+
+
+def test_service_rate_restarts_after_a_gap() -> None:
+    pace = ServiceRate()
+    assert pace.seconds_for(1, 0) is None
+    pace.taken = 100
+    assert pace.seconds_for(100, SECOND) == 1
+    assert pace.seconds_for(100, 3600 * SECOND) is None
+
+
+def test_one_level_is_first_in_first_out() -> None:
+    queue = PolicyQueue(None)
+    for id in "abc":
+        pushed(queue, id)
+    assert [p.request.id for p in queue.pop(2)] == ["a", "b"]
+    assert (len(queue), ids(queue)) == (1, "c")
+
+
+def test_priority_one_is_served_first_and_unknown_priorities_get_the_default() -> None:
+    queue = PolicyQueue(DynamicBatching(priority_levels=3, default_priority_level=2))
+    for id, priority in (("c", 3), ("x", 0), ("a", 1), ("y", 9), ("b", 2)):
+        pushed(queue, id, priority=priority)
+    assert ids(queue) == "axybc"
+
+
+def test_full_level_rejects_and_others_do_not() -> None:
+    policies = {1: QueuePolicy(max_queue_size=1)}
+    queue = PolicyQueue(DynamicBatching(priority_levels=2, default_priority_level=2, priority_queue_policies=policies))
+    pushed(queue, "a", priority=1)
+    with pytest.raises(QueueFull, match="Exceeds maximum queue size"):
+        pushed(queue, "b", priority=1)
+    pushed(queue, "c", priority=2)
+    assert ids(queue) == "ac"
+
+
+def test_expired_requests_are_returned_for_rejection() -> None:
+    queue = PolicyQueue(DynamicBatching(default_queue_policy=QueuePolicy(default_timeout_us=5)))
+    first = pushed(queue, "a", 0)
+    pushed(queue, "b", 3 * US)
+    assert queue.next_expiry() == 5 * US
+    assert queue.expire(5 * US - 1) == []
+    assert queue.expire(5 * US) == [first]
+    first.finish(None)
+    assert ids(queue) == "b"
+    assert queue.next_expiry() == 8 * US
+
+
+def test_delayed_requests_are_served_after_those_in_time() -> None:
+    policy = QueuePolicy(TimeoutAction.DELAY, default_timeout_us=5)
+    queue = PolicyQueue(DynamicBatching(default_queue_policy=policy))
+    pushed(queue, "a", 0)
+    assert queue.expire(5 * US) == []
+    pushed(queue, "b", 6 * US)
+    assert [p.request.id for p in queue.pop(2)] == ["b", "a"]
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize(
+    ("default", "override", "sent", "expires"),
+    [(0, False, 9, 0), (0, True, 9, 9), (5, True, 9, 5), (5, True, 3, 3), (5, False, 3, 5), (5, True, 0, 5)],
+)
+def test_timeout_of_a_request_only_shortens_that_of_the_policy(
+    default: int, override: bool, sent: int, expires: int
+) -> None:
+    policy = QueuePolicy(default_timeout_us=default, allow_timeout_override=override)
+    queue = PolicyQueue(DynamicBatching(default_queue_policy=policy))
+    assert pushed(queue, "a", timeout_us=sent).expires == expires * US
+
+
+def test_expiries_of_served_requests_are_dropped() -> None:
+    queue = PolicyQueue(DynamicBatching(default_queue_policy=QueuePolicy(default_timeout_us=10**9)))
+    for _ in range(1000):
+        pushed(queue, "a")
+        queue.pop(1)[0].finish(None)
+    assert len(queue._expiries) < 200
+
+
+def test_unused_levels_take_no_memory() -> None:
+    levels = 2**64 - 1
+    queue = PolicyQueue(DynamicBatching(priority_levels=levels, default_priority_level=5), 1)
+    pushed(queue, "d", priority=levels)
+    pushed(queue, "b")
+    pushed(queue, "a", priority=2)
+    pushed(queue, "c", priority=1000)
+    assert ids(queue) == "abcd"
+    assert queue.refusal(0) is None
+    with pytest.raises(QueueFull):
+        pushed(queue, "e", priority=2)
+    assert [pending.request.id for pending in queue.pop(3)] == ["a", "b", "c"]
+    assert ids(queue) == "d"
+
+
+def test_empty_levels_are_dropped() -> None:
+    queue = PolicyQueue(DynamicBatching(priority_levels=2**63, default_priority_level=1))
+    waiting = pushed(queue, "z", priority=2**62)
+    for level in range(1, 5_000):
+        pushed(queue, "a", priority=level)
+        queue.pop(1)
+    assert len(queue._in_use) < 200
+    queue.requeue(pushed_out := queue.pop(1)[0])
+    assert pushed_out is waiting
+    assert ids(queue) == "z"

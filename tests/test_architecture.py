@@ -41,7 +41,6 @@ OPTIONAL = {
     "tensorrt_llm": {"server/backends/child/conch_child/engine/tensorrtllm/driver.py"},
     "treelite": {"server/backends/fil/forest.py"},
     "grpc": {"machine/accelerators/attribution/kubelet.py", "clients/triton_stream.py"},
-    "matplotlib": {"measure/bench/report/png.py"},
     "huggingface_hub": {"clients/repository/hub_download.py"},
     "obstore": {"server/repository/remote/object_store.py"},
     "yaml": {

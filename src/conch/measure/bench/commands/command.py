@@ -7,7 +7,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 _WRITERS = {
     "json": ("certificate_file", "write_json"),
     "html": ("html", "write_html"),
-    "png": ("png", "write_png"),
     "csv": ("csv_tables", "write_csv"),
     "long_csv": ("csv_tables", "write_long_csv"),
     "markdown": ("markdown", "write_markdown"),
@@ -154,10 +152,6 @@ def _write(name: str, certificate: "Certificate", path: Path) -> None:
 
 def _check_outputs(options: Namespace) -> None:
     """Raise InvalidRequest for files that cannot be written, before minutes are spent on measuring."""
-    if options.png is not None and find_spec("matplotlib") is None:
-        raise InvalidRequest(
-            "--png needs matplotlib, which is not installed; pip install 'conch-server[report-png]', or use --html"
-        )
     flags: dict[Path, str] = {}
     for name in (*_WRITERS, "records"):
         path = getattr(options, name)

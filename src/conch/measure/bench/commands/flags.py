@@ -221,7 +221,6 @@ def _add_output(parser: CommandParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", metavar="FILE", help="write the certificate as JSON")
     group.add_argument("--html", metavar="FILE", help="write it as a page with plots")
-    group.add_argument("--png", metavar="FILE", help="write the plots as an image")
     group.add_argument("--csv", metavar="FILE", help="write a table in the form of perf_analyzer's -f")
     group.add_argument("--long-csv", metavar="FILE", help="write one line for each value, with its interval")
     group.add_argument("--records", metavar="FILE", help="write a line of JSON for each request")

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,13 +25,6 @@ def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     message = capsys.readouterr().err
     assert "nothing listens" not in message
     return message
-
-
-def test_an_image_without_matplotlib(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "--png needs matplotlib" in refusal(capsys, f"--png={tmp_path / 'a.png'}")
 
 
 @pytest.mark.parametrize("flag", ["--json", "--html", "--csv", "--long-csv", "--markdown", "--records"])

@@ -252,18 +252,6 @@ def test_apply_to_the_server_and_roll_back(conch: ConchProcess, state: Path) -> 
     assert config(conch, "stage_b") == before
 
 
-def test_a_profile_of_model_analyzer(conch: ConchProcess, state: Path, tmp_path: Path) -> None:
-    profile = tmp_path / "profile.yml"
-    profile.write_text(
-        "profile_models:\n  echo:\n    model_config_parameters:\n      instance_group:\n        - count: [1, 2]\n"
-        "    constraints:\n      perf_latency_p99:\n        max: 60000\ntriton_launch_mode: remote\n"
-    )
-    run = TuneRun(conch, state, "--config-file", str(profile))
-    assert run.wait() == 0, run.text
-    assert f"{profile}:9: 'triton_launch_mode' has no effect" in run.text
-    assert "instances=2" in run.text
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,6 +4,7 @@ A configuration is the document that the server's config endpoint returns (the J
 """
 
 import copy
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -116,7 +117,12 @@ def current_settings(document: Document, names: Sequence[str]) -> dict[str, Valu
 
 
 def parse_values(name: str, text: str) -> tuple[Value, ...]:
-    """Read `1,2,4`, `1:4` (all whole numbers), `off,100`, or `4+8,8` (lists of batch sizes). Raises KnobError."""
+    """Read `1,2,4`, `1:4` (all whole numbers), `off,100`, or `4+8,8` (lists of batch sizes). Raises KnobError.
+
+    Values of a field are JSON where they can be, such as 1, 0.5 and true, else strings.
+    """
+    if name.startswith(FIELD_PREFIX):
+        return tuple(dict.fromkeys(map(_field_value, text.split(","))))
     if name not in KNOBS:
         raise KnobError(f"unknown knob '{name}'; known: {', '.join(KNOBS)}")
     values: list[Value] = []
@@ -131,6 +137,14 @@ def parse_values(name: str, text: str) -> tuple[Value, ...]:
     if name == "instances" and 0 in values:
         raise KnobError(f"knob '{name}': '{text}' has 0, but a model is served by at least 1")
     return tuple(dict.fromkeys(values))
+
+
+def _field_value(text: str) -> Value:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float | str) else text
 
 
 def _parse(knob: Knob, text: str) -> Value:

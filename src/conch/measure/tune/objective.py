@@ -43,26 +43,6 @@ def _metrics() -> dict[str, Figure]:
 
 METRICS = _metrics()
 
-MODEL_ANALYZER_METRICS = {
-    "perf_throughput": "throughput",
-    "perf_latency": "p99",
-    "perf_latency_avg": "avg",
-    "perf_latency_p90": "p90",
-    "perf_latency_p95": "p95",
-    "perf_latency_p99": "p99",
-    "gpu_used_memory": "gpu_memory",
-    "gpu_utilization": "gpu_utilization",
-    "gpu_power_usage": "gpu_power",
-    "cpu_used_ram": "cpu_memory",
-    "output_token_throughput": "output_tokens",
-    **{
-        f"{theirs}_{point}": f"{ours}_{point}"
-        for theirs, ours in (("time_to_first_token", "ttft"), ("inter_token_latency", "itl"))
-        for point in ("avg", "p50", "p90", "p95", "p99")
-    },
-}
-"""Tag of Model Analyzer → name here."""
-
 
 @dataclass(frozen=True, slots=True)
 class Objective:

@@ -105,3 +105,8 @@ def test_values_of_flags(name: str, text: str, values: tuple[Value, ...]) -> Non
 def test_values_that_are_refused(name: str, text: str) -> None:
     with pytest.raises(KnobError, match=r"unknown knob|is not valid|at least 1|such as 1:4"):
         parse_values(name, text)
+
+
+def test_values_of_a_field_are_json_where_they_can_be() -> None:
+    assert parse_values("field:optimization.graph.level", "-1,0.5,fast,-1") == (-1, 0.5, "fast")
+    assert parse_values("field:optimization.input_pinned_memory.enable", "true,false") == (True, False)

@@ -28,11 +28,8 @@ def tune(arguments: Sequence[str]) -> int:
             return _restore(given)
         if given.repository is not None and not given.repository.is_dir():
             parser.error(f"--repository: '{given.repository}' is not a folder; expected the server's model repository")
-        runs = run_settings(parser, given)
-        if given.rollback:
-            return _roll_back(given, runs[0].model)
-        statuses = [run(given, settings) for settings in runs]
-        return max(statuses)
+        settings = run_settings(parser, given)
+        return _roll_back(given, settings.model) if given.rollback else run(given, settings)
     except (BudgetTooShort, KnobError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:

@@ -23,7 +23,6 @@ previous one is restored after any end of the run; --apply keeps the best.
   conch tune detect --maximize throughput --max-p99 200ms         an ensemble: the stage to widen is found
   conch tune detector --knob instances=1:4 --knob backend=onnxruntime,openvino
   conch tune detector --repository models --apply                 writes config.pbtxt; --rollback undoes it
-  conch tune -f profile.yml                                       Model Analyzer's configuration
 
 exit status: 0 measured, whether or not something better was found; 1 nothing measured, or the model could not be
 restored; 2 usage; 130 ended by Ctrl-C, with a report of the trials until then
@@ -37,9 +36,8 @@ def tune_parser() -> CommandParser:
     parser = CommandParser(
         "conch tune", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="?", help="the model; optional with a configuration file")
+    parser.add_argument("model", nargs="?", help="the model; optional with --restore")
     parser.add_argument("--url", "-u", help=f"URL of the server (default: {DEFAULT_URL})")
-    parser.add_argument("--config-file", "-f", type=Path, metavar="FILE", help="YAML of Model Analyzer's profile")
     _add_goal(parser)
     _add_load(parser)
     _add_search(parser)

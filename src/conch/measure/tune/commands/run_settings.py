@@ -1,49 +1,33 @@
-"""The settings of `conch tune`'s runs, from flags and Model Analyzer's file."""
+"""The settings of a run of `conch tune`, from its flags."""
 
-import sys
 from argparse import Namespace
 from dataclasses import replace
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.text_files import read_text
+from conch.measure.tune.config_fields import FIELD_PREFIX
 from conch.measure.tune.knobs import KNOBS, KnobError, parse_values
 from conch.measure.tune.objective import METRICS, Constraint, Goal, Objective
 from conch.measure.tune.settings import SearchSettings, TrialSettings, TuneSettings
 from conch.measure.tune.space import Value
 
 
-def run_settings(parser: CommandParser, given: Namespace) -> list[TuneSettings]:
-    """Return the settings of each model, from the file and then the flags. Exits with status 2 for wrong flags."""
-    if given.config_file is None:
-        if given.model is None:
-            parser.error("a model is needed, such as: conch tune densenet_onnx")
-        return [_with_flags(parser, given, TuneSettings(given.model, trial=TrialSettings(protocol=given.protocol)))]
-    from conch.measure.tune.model_analyzer import read_profile
-
-    profile = read_profile(read_text(given.config_file), str(given.config_file))
-    for notice in profile.notices:
-        print(notice, file=sys.stderr)
-    given.url = given.url or profile.url
-    runs = [each for each in profile.runs if given.model in (None, each.model)]
-    if not runs:
-        known = ", ".join(each.model for each in profile.runs)
-        parser.error(f"'{given.config_file}' has no model '{given.model}'; it has {known}")
-    return [_with_flags(parser, given, each) for each in runs]
-
-
-def _with_flags(parser: CommandParser, given: Namespace, settings: TuneSettings) -> TuneSettings:
+def run_settings(parser: CommandParser, given: Namespace) -> TuneSettings:
+    """Return the settings of a run. Exits with status 2 for wrong flags."""
+    if given.model is None:
+        parser.error("a model is needed, such as: conch tune densenet_onnx")
+    settings = TuneSettings(given.model)
     return replace(
         settings,
-        goal=_goal(parser, given, settings.goal),
-        knobs=_knobs(given) or settings.knobs,
+        goal=_goal(parser, given),
+        knobs=_knobs(given),
         max_instances=given.max_instances or settings.max_instances,
         composing=given.composing or settings.composing,
-        trial=_trial(given, settings.trial),
+        trial=_trial(given, TrialSettings(protocol=given.protocol)),
         search=_search(given, settings.search),
     )
 
 
-def _goal(parser: CommandParser, given: Namespace, default: Goal) -> Goal:
+def _goal(parser: CommandParser, given: Namespace) -> Goal:
     objectives = []
     for names, rising in ((given.maximize, True), (given.minimize, False)):
         for name in names:
@@ -66,7 +50,7 @@ def _goal(parser: CommandParser, given: Namespace, default: Goal) -> Goal:
     for name, limit in (("cpu_memory", given.max_memory), ("gpu_memory", given.max_gpu_memory)):
         if limit is not None:
             constraints.append(Constraint(name, maximum=limit))
-    return Goal(tuple(objectives) or default.objectives, (*default.constraints, *constraints))
+    return Goal(tuple(objectives) or Goal().objectives, tuple(constraints))
 
 
 def _knobs(given: Namespace) -> dict[str, dict[str, tuple[Value, ...] | None]]:
@@ -74,8 +58,11 @@ def _knobs(given: Namespace) -> dict[str, dict[str, tuple[Value, ...] | None]]:
     for text in given.knob:
         path, _, values = text.partition("=")
         model, _, name = path.rpartition("/")
-        if name not in KNOBS:
-            raise KnobError(f"unknown knob '{name}'; known: {', '.join(KNOBS)}")
+        is_field = name.startswith(FIELD_PREFIX)
+        if name not in KNOBS and not is_field:
+            raise KnobError(f"unknown knob '{name}'; known: {', '.join(KNOBS)}, and {FIELD_PREFIX}PATH for any field")
+        if is_field and not values:
+            raise KnobError(f"knob '{name}' needs values, such as {name}=0,1")
         found.setdefault(model, {})[name] = parse_values(name, values) if values else None
     return found
 

@@ -91,7 +91,7 @@ def test_failures_are_printed_and_set_the_exit_status(server: ConchProcess) -> N
         (["hi"], "another", "API key"),
         (["--url", "ftp://here", "hi"], KEY, "ftp://here"),
         (["--url", "http://127.0.0.1:9/v1", "hi"], KEY, "connection refused: no server listens there"),
-        (["--url", f"http://{server.http}", "hi"], KEY, "such as http://localhost:8000/v1"),
+        (["--url", f"http://{server.http}", "hi"], KEY, f"such as http://{server.http}/v1"),
         (["--url", f"http://{server.grpc}/v1", "hi"], KEY, "does not speak HTTP/1.1"),
         ([], KEY, "the prompt is empty"),
     ):

@@ -69,6 +69,7 @@ def test_an_unknown_command_is_a_usage_error_with_a_suggestion() -> None:
         ("client prompt", "unknown command 'prompt'; did you mean 'prompts'?"),
         ("engine plon", "unknown command 'plon'; did you mean 'plan'?"),
         ("engine plan x --dtype float8", "--dtype: unknown value 'float8'; did you mean"),
+        ("bench --max-seconds=3", "unrecognized arguments: --max-seconds=3; see conch bench --help"),
         ("chat --modle=x", "did you mean '--model'?"),
         ("check --strikt .", "did you mean '--strict'?"),
         ("--model-repository=models", "the first argument must be a command: conch serve --model-repository=models"),

@@ -11,6 +11,7 @@ _TIMEOUT_S = 3
 _MAX_INDEX_BYTES = 4 * 2**20
 _MAX_NAMES = 5
 _WILDCARDS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound
+_ARGUMENTS = "it takes --live, --metadata and --port PORT; the variable CONCH_HTTP_ADDRESS is the server's address"
 _HELP = """usage: conch health [--live] [--metadata] [--port PORT]
 
 Print whether a server on this machine is ready: GET /v2/health/ready. The exit status is 0 if it is, otherwise 1.
@@ -38,7 +39,7 @@ def health(arguments: Sequence[str]) -> int:
     if words and words[0].startswith("--port="):
         port = words.pop(0).partition("=")[2]
     if words:
-        return _complain(f"unknown argument {words[0]}; conch health --help lists all")
+        return _complain(f"unknown argument {words[0]}; {_ARGUMENTS}")
     if not (port.isdecimal() and 0 < int(port) < 1 << 16):
         return _complain(f"port {port!r}: must be 1 to 65535")
     address = os.environ.get("CONCH_HTTP_ADDRESS", "")

@@ -1,6 +1,7 @@
 """A client for streamed chat completions of the OpenAI API, with the standard library only."""
 
 import json
+import re
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ _TIMEOUT_S = 600
 _NOT_FOUND = 404
 _MODEL_LOADING = "model_loading"  # code of an error
 _DATA = b"data:"
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+/?")
 # Pieces read in quicker succession were buffered, so their times of arrival are unknown.
 _BURST_S = 0.001
 # For fewer tokens a rate is meaningless.
@@ -74,7 +76,8 @@ class OpenAIClient:
             raise InvalidRequest(str(error)) from None
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(f"'{url}' is not a valid API URL: expected one such as http://localhost:8000/v1")
+            example = f"http://{url.rstrip('/')}/v1" if _HOST_AND_PORT.fullmatch(url) else "http://localhost:8000/v1"
+            raise InvalidRequest(f"'{url}' is not a valid API URL: expected one such as {example}")
         self._url = url
         self._secure = parts.scheme == "https"
         self._place = (parts.hostname, parts.port)
@@ -153,7 +156,8 @@ class OpenAIClient:
         if response.status != 200:
             default = f"{self._url} answers {response.status} {response.reason}"
             if response.status == _NOT_FOUND:
-                default += "; --url must be the URL of the API, such as http://localhost:8000/v1"
+                example = "http://localhost:8000/v1" if self._path else f"{self._url.rstrip('/')}/v1"
+                default += f"; --url must be the URL of the API, such as {example}"
             answer = response.read()
             message = _error_message(answer, default)
             raise ModelLoading(message) if _is_loading(answer) else ConchError(message)

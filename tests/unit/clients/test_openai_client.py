@@ -1,8 +1,9 @@
-"""The token rate of `conch chat`."""
+"""The client of `conch chat`: its token rate and its messages about URLs."""
 
 import pytest
 
-from conch.clients.openai_client import TokenRate
+from conch.base.errors import InvalidRequest
+from conch.clients.openai_client import OpenAIClient, TokenRate
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,16 @@ def test_the_rate(times: list[float], tokens: int, rate: float | None) -> None:
     for each in times:
         pace.add(each)
     assert pace.rate(tokens) == (None if rate is None else pytest.approx(rate, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("url", "example"),
+    [
+        ("localhost:8000", "http://localhost:8000/v1"),
+        ("10.0.0.7:9000/", "http://10.0.0.7:9000/v1"),
+        ("ftp://host/v1", "http://localhost:8000/v1"),
+    ],
+)
+def test_an_invalid_url_is_answered_with_a_valid_one(url: str, example: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"'{url}' is not a valid API URL: expected one such as {example}$"):
+        OpenAIClient(url)

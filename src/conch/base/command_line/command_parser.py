@@ -5,7 +5,7 @@ from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Iterator
 from typing import NoReturn
 
-from conch.base.suggestion import did_you_mean
+from conch.base.suggestion import closest, did_you_mean
 
 _MIN_SIMILARITY = 0.5  # of a suggestion
 _MAX_USAGE_LINES = 8
@@ -34,12 +34,16 @@ class CommandParser(ArgumentParser):
             hint = did_you_mean(found["word"].lower(), known, ".", _MIN_SIMILARITY)
             return f"{subject} '{found['word']}'{hint} Known: {', '.join(known)}"
         if found := _UNRECOGNIZED.match(message):
-            options = sorted(_options(self))
-            for word in found["words"].split():
-                name = word.partition("=")[0]
-                if name.startswith("-") and (suggestion := did_you_mean(name.lower(), options, cutoff=_MIN_SIMILARITY)):
-                    return message + suggestion
+            return message + self._similar_option(found["words"])
         return message
+
+    def _similar_option(self, words: str) -> str:
+        options = sorted(option.removeprefix("--") for option in _options(self))
+        for word in words.split():
+            name = word.partition("=")[0].lower()
+            if name.startswith("-") and (near := closest(name.lstrip("-"), options)):
+                return f"; did you mean '--{near}'?"
+        return f"; see {self.prog} --help"
 
 
 def _options(parser: ArgumentParser) -> Iterator[str]:

@@ -36,7 +36,7 @@ def _check_repositories(options: ServerOptions) -> Iterable[str]:
         elif separator:
             continue  # errors of remote repositories are reported when the models are read
         elif not Path(path).is_dir() and options.exit_on_error:  # without, the server starts anyway, as Triton's does
-            yield f"--model-repository: there is no directory '{path}'"
+            yield f"--model-repository: {_not_a_directory(path)}"
     if options.load_model and options.model_control_mode != "explicit":
         yield (
             "Use of '--load-model' requires setting '--model-control-mode=explicit' as well; "
@@ -44,6 +44,12 @@ def _check_repositories(options: ServerOptions) -> Iterable[str]:
         )
     if "*" in options.load_model and set(options.load_model) != {"*"}:
         yield "Wildcard model name '*' must be the ONLY startup model if specified at all: it loads every one"
+
+
+def _not_a_directory(path: str) -> str:
+    if Path(path).exists():
+        return f"'{path}' is a file; 'conch repo add {path}' adds it to ./models, which is then the repository"
+    return f"directory '{path}' does not exist; 'conch repo add' makes a repository from a model file"
 
 
 def _check_model_dir(options: ServerOptions) -> Iterable[str]:
@@ -85,7 +91,7 @@ def _overlap(one: str, other: str) -> bool:
 
 def _check_host_proc(options: ServerOptions) -> Iterable[str]:
     if options.host_proc and not Path(options.host_proc).is_dir():
-        yield f"--host-proc: there is no directory '{options.host_proc}'; mount /proc of the machine there"
+        yield f"--host-proc: directory '{options.host_proc}' does not exist; mount /proc of the machine there"
 
 
 def _check_tls(options: ServerOptions) -> Iterable[str]:
@@ -104,14 +110,14 @@ def _check_tls(options: ServerOptions) -> Iterable[str]:
 
 def _check_log_file(options: ServerOptions) -> Iterable[str]:
     if options.log_file and not Path(options.log_file).parent.is_dir():
-        yield f"--log-file: there is no directory '{Path(options.log_file).parent}'"
+        yield f"--log-file: directory '{Path(options.log_file).parent}' does not exist"
 
 
 def _check_limits(options: ServerOptions) -> Iterable[str]:
     if options.limits_file and not Path(options.limits_file).is_file():
         yield f"--limits-file: there is no file '{options.limits_file}'"
     if options.limits_audit_log and not Path(options.limits_audit_log).absolute().parent.is_dir():
-        yield f"--limits-audit-log: there is no directory '{Path(options.limits_audit_log).parent}'"
+        yield f"--limits-audit-log: directory '{Path(options.limits_audit_log).parent}' does not exist"
 
 
 def _check_cache(options: ServerOptions) -> Iterable[str]:

@@ -80,7 +80,7 @@ def check_trace_settings(settings: Iterable[TraceSetting]) -> Iterable[str]:
     if options.mode == TRITON and options.levels and not options.file:
         yield "--trace-config: tracing needs a file, --trace-config=triton,file=<path>"
     if options.file and not Path(options.file).absolute().parent.is_dir():
-        yield f"--trace-config: there is no directory '{Path(options.file).absolute().parent}' for the trace file"
+        yield f"--trace-config: directory '{Path(options.file).absolute().parent}' of the trace file does not exist"
     if options.mode == OPENTELEMETRY and "TENSORS" in options.levels:
         yield "--trace-config: level=TENSORS needs mode=triton; spans of OpenTelemetry hold no tensors"
 

@@ -81,5 +81,5 @@ def test_a_missing_proc_of_the_machine_is_refused(
     served: list[ServerOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert serve([f"--model-repository={tmp_path}", "--host-proc=/nonexistent"]) == 2
-    assert "--host-proc: there is no directory '/nonexistent'; mount /proc of the machine" in capsys.readouterr().err
+    assert "--host-proc: directory '/nonexistent' does not exist; mount /proc of the machine" in capsys.readouterr().err
     assert serve([f"--model-repository={tmp_path}", "--host-proc=/proc"]) == 7

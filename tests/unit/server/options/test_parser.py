@@ -212,8 +212,18 @@ def test_a_misspelt_variable_is_reported_with_its_consequence() -> None:
 
 
 def test_a_repository_is_a_directory_or_of_a_known_kind(tmp_path: Path) -> None:
-    assert problems([f"--model-repository={tmp_path}/none", "--model-repository=ftp://host/models"]) == (
-        f"--model-repository: there is no directory '{tmp_path}/none'",
+    file = tmp_path / "model.onnx"
+    file.touch()
+    places = (f"{tmp_path}/none", str(file), "ftp://host/models")
+    assert problems([f"--model-repository={place}" for place in places]) == (
+        (
+            f"--model-repository: directory '{tmp_path}/none' does not exist; "
+            "'conch repo add' makes a repository from a model file"
+        ),
+        (
+            f"--model-repository: '{file}' is a file; 'conch repo add {file}' adds it to ./models, "
+            "which is then the repository"
+        ),
         (
             "--model-repository: 'ftp://' is not supported; expected a directory or one of s3://, gs://, as://, "
             "oci://, http://, https://"
@@ -275,7 +285,7 @@ def test_mutual_tls_is_tls(repository: str, tmp_path: Path) -> None:
 
 def test_a_log_file_needs_a_directory(repository: str, tmp_path: Path) -> None:
     assert problems([repository, f"--log-file={tmp_path}/no/log"]) == (
-        f"--log-file: there is no directory '{tmp_path}/no'",
+        f"--log-file: directory '{tmp_path}/no' does not exist",
     )
 
 

@@ -56,7 +56,7 @@ def test_deprecated_flags_have_a_lower_precedence(tmp_path: Path) -> None:
         ("opentelemetry,resource=x", "expected level=OFF"),
         ("mode=zipkin", "expected level=OFF"),
         ("level=TIMESTAMPS", "tracing needs a file, --trace-config=triton,file=<path>"),
-        ("triton,file=/no/such/place/t.json", "there is no directory '/no/such/place'"),
+        ("triton,file=/no/such/place/t.json", "directory '/no/such/place' of the trace file does not exist"),
     ],
 )
 def test_invalid_settings_are_reported(tmp_path: Path, setting: str, text: str) -> None:

@@ -34,8 +34,8 @@ class Steadiness:
     def trend_text(self) -> str:
         """The trend in words and numbers."""
         return (
-            f"throughput changes by {100 * self.throughput_trend:+.3g} % "
-            f"and latency by {100 * self.latency_trend:+.3g} % over it"
+            f"throughput changes by {100 * self.throughput_trend:+,.0f} % "
+            f"and latency by {100 * self.latency_trend:+,.0f} % over it"
         )
 
 

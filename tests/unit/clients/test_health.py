@@ -87,3 +87,9 @@ def test_a_server_that_does_not_listen_is_unhealthy(capsys: pytest.CaptureFixtur
 def test_wrong_arguments_are_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert health(arguments) == 2
     assert capsys.readouterr().err.startswith("conch health: ")
+
+
+def test_an_unknown_argument_is_answered_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert health(["--url", "localhost:8000"]) == 2
+    known = "it takes --live, --metadata and --port PORT; the variable CONCH_HTTP_ADDRESS is the server's address"
+    assert capsys.readouterr().err == f"conch health: unknown argument --url; {known}\n"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conch.base.archives.bounded_tar import opened_tar
-from conch.base.archives.limits import ArchiveBudget, ArchiveLimits
+from conch.base.archives.expansion_limits import ArchiveBudget, ArchiveLimits
 from conch.base.control_characters import has_control_characters
 from conch.base.errors import ConfigError
 

@@ -12,8 +12,8 @@ from conch.domain.exposition import Family, Point
 from conch.domain.metrics.catalog import all_metrics
 from conch.domain.metrics.gpu import DEVICE_UP
 from conch.machine.accelerators.attribution.model_attribution import ModelAttribution
-from conch.machine.accelerators.attribution.models import AttributedProcess
 from conch.machine.accelerators.attribution.pod_attribution import PodAttribution
+from conch.machine.accelerators.attribution.process_usage import AttributedProcess
 from conch.machine.accelerators.base import CollectorStatus, VendorSample
 from conch.machine.accelerators.collectors import present_vendors
 from conch.machine.accelerators.families import (

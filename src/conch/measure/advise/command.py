@@ -58,7 +58,7 @@ def _advise(given: Namespace) -> int:
     if given.measure:
         if given.machine:
             raise Failure("--measure measures on this machine: omit --machine")
-        from conch.measure.advise.deciding import measure
+        from conch.measure.advise.measure_backends import measure
 
         forms = [advise_on([model], machine, demand) for path in given.alternative for model in read_models(path)]
         advice = measure(advice, [each.models[0] for each in forms], given.measure)

@@ -40,7 +40,7 @@ def alerts(arguments: Sequence[str]) -> int:
 
 
 def _receive(config: "ReceiverConfig", given: Namespace) -> int:
-    from conch.operate.alerts.run import ReceiverOptions, run_receiver
+    from conch.operate.alerts.run_receiver import ReceiverOptions, run_receiver
 
     try:
         run_receiver(config, ReceiverOptions(given.queue, given.address, given.port, given.log_format))

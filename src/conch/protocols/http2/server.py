@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 from conch.protocols.connections.listener import SWEEP_S, Listener
 from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http2.connection import Http2Connection
+from conch.protocols.http2.flow_control import Http2Stream, Receiver
 from conch.protocols.http2.frames import ErrorCode
 from conch.protocols.http2.headers import RequestHead
 from conch.protocols.http2.limits import Http2Limits
-from conch.protocols.http2.stream import Http2Stream, Receiver
 
 Head = TypeVar("Head")
 

@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 
 from conch.domain.tensor import Buffer
 from conch.protocols.http2 import frames
+from conch.protocols.http2.flow_control import Http2Channel
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode
 from conch.protocols.http2.keepalive import Check, Keepalive
 from conch.protocols.http2.limits import TokenBucket
 from conch.protocols.http2.reader import FrameReader
-from conch.protocols.http2.stream import Http2Channel
 from conch.protocols.http2.streams import Streams, StreamsOwner
 
 Head = TypeVar("Head")

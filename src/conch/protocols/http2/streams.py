@@ -8,10 +8,10 @@ from conch.domain.tensor import Buffer
 from conch.protocols.connections.loop_budget import ParseBudget
 from conch.protocols.connections.traffic import SweepClock, Traffic
 from conch.protocols.http2 import frames
+from conch.protocols.http2.flow_control import Http2Channel, Http2Stream, Receiver, SendScheduler
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from conch.protocols.http2.headers import RequestBlocks, RequestHead
 from conch.protocols.http2.limits import Http2Limits, ReceiveWindow, TokenBucket
-from conch.protocols.http2.stream import Http2Channel, Http2Stream, Receiver, SendScheduler
 
 Head = TypeVar("Head")
 

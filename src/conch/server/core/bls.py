@@ -12,7 +12,7 @@ from conch.domain.request import InferRequest, InferResponse, Respond
 from conch.server.backends.base import Instance, ModelSource
 from conch.server.backends.bls import BlsCaller
 from conch.server.core.catalog import Catalog
-from conch.server.core.ensembles.run import EnsembleRun
+from conch.server.core.ensembles.ensemble_run import EnsembleRun
 from conch.server.core.inference import Inference
 from conch.server.core.loading.model_manager import ModelManager
 from conch.server.core.pending import Pending, State

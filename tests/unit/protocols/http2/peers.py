@@ -8,12 +8,12 @@ from typing import NamedTuple
 from hpack import Encoder
 
 from conch.protocols.connections.traffic import SweepClock
+from conch.protocols.http2.flow_control import Http2Stream
 from conch.protocols.http2.frames import PREFACE
 from conch.protocols.http2.header_blocks import response_block, trailers_block
 from conch.protocols.http2.headers import RequestHead
 from conch.protocols.http2.limits import Http2Limits
 from conch.protocols.http2.session import Http2Session
-from conch.protocols.http2.stream import Http2Stream
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 REQUEST = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"test")]

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conch.machine.accelerators.attribution.models import AttributedProcess, ProcessIds, model_usage
+from conch.machine.accelerators.attribution.process_usage import AttributedProcess, ProcessIds, model_usage
 from conch.machine.accelerators.base import VendorSample
 from conch.machine.accelerators.families import ModelUsage
 

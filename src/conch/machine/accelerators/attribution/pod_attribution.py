@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Protocol
 
-from conch.machine.accelerators.attribution.pods import Allocation, assign, unmatched
+from conch.machine.accelerators.attribution.device_allocations import Allocation, assign, unmatched
 from conch.machine.accelerators.base import CollectorError, CollectorStatus, DeviceIdentity
 from conch.machine.accelerators.families import Containers
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from conch.domain.tensor import Tensor
-from conch.measure.bench.inputs.expected import (
+from conch.measure.bench.inputs.answer_comparison import (
     ExpectedEmbedding,
     ExpectedGrpcResponses,
     ExpectedGrpcTensors,

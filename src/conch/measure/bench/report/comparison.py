@@ -11,9 +11,9 @@ from statistics import mean, stdev
 
 from conch.measure.bench.measurement import Effect, Estimate, Measurement, Note
 from conch.measure.bench.report.certificate import Certificate, all_notes
-from conch.measure.bench.statistics.compared_quantities import QUANTITIES, ComparedQuantity
 from conch.measure.bench.statistics.comparison import change_of, verdict_of
 from conch.measure.bench.statistics.quantile_functions import DEFAULT_LEVEL, t_quantile
+from conch.measure.bench.statistics.quantities import QUANTITIES, ComparedQuantity
 
 # Of the environment, what changes results.
 _ENVIRONMENT = ("cpu_model", "cpus", "cpu_quota", "memory_bytes", "virtualization", "governor")

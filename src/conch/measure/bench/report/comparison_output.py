@@ -6,11 +6,11 @@ from typing import Any
 import orjson
 
 from conch.measure.bench.report.comparison import Comparison
-from conch.measure.bench.report.facts import effect_table, quantity_units
+from conch.measure.bench.report.fact_tables import effect_table, quantity_units
 from conch.measure.bench.report.gate import FALSE_ALARM_RATE, ConditionOutcome, Decision
 from conch.measure.bench.report.markdown import markdown_table, markdown_text
 from conch.measure.bench.report.quantity import format_change, format_estimate
-from conch.measure.bench.statistics.compared_quantities import QUANTITIES
+from conch.measure.bench.statistics.quantities import QUANTITIES
 
 WORDS = {
     ConditionOutcome.HOLDS: "FAIL",

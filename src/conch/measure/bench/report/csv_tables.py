@@ -8,7 +8,7 @@ from pathlib import Path
 from conch.measure.bench.measurement import BATCH_SIZE, Estimate, Measurement
 from conch.measure.bench.report.certificate import Certificate
 from conch.measure.bench.report.certificate_file import write_atomically
-from conch.measure.bench.statistics.compared_quantities import QUANTITIES
+from conch.measure.bench.statistics.quantities import QUANTITIES
 
 _SERVER_COLUMNS = {
     "Server Queue": "queue_s",

@@ -12,7 +12,7 @@ from enum import Enum
 from statistics import NormalDist
 
 from conch.measure.bench.measurement import Effect, Estimate
-from conch.measure.bench.statistics.compared_quantities import QUANTITIES
+from conch.measure.bench.statistics.quantities import QUANTITIES
 
 FALSE_ALARM_RATE = 0.01
 """Bound of the share of comparisons that fail without a real change beyond the limits."""

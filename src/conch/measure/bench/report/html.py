@@ -11,7 +11,7 @@ from pathlib import Path
 from conch.measure.bench.measurement import Measurement
 from conch.measure.bench.report.certificate import Certificate, all_notes, verdict_lines
 from conch.measure.bench.report.certificate_file import to_json, write_atomically
-from conch.measure.bench.report.facts import (
+from conch.measure.bench.report.fact_tables import (
     FactTable,
     effect_table,
     environment_table,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from conch.measure.bench.measurement import PERCENTILES, Estimate, Measurement, TokenFigures
 from conch.measure.bench.report.quantity import MISSING, PERCENT, PLAIN, SECONDS, Unit, format_estimate, format_value
 from conch.measure.bench.report.scaling import LevelScaling, scaling
-from conch.measure.bench.statistics.compared_quantities import QUANTITIES, errors_of
+from conch.measure.bench.statistics.quantities import QUANTITIES, errors_of
 
 _PERCENTILES = ("50", "95", "99")  # of latency, in every table
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conch.measure.bench.report.certificate import Certificate, all_notes
 from conch.measure.bench.report.certificate_file import write_atomically
-from conch.measure.bench.report.facts import effect_table, error_table, settings_table
+from conch.measure.bench.report.fact_tables import effect_table, error_table, settings_table
 from conch.measure.bench.report.level_columns import asked_percentiles, level_table, remarks
 from conch.measure.bench.report.public_command import shell_line
 from conch.measure.bench.report.target_line import target_line

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 
 from conch.measure.bench.measurement import Effect, Estimate, Measurement
-from conch.measure.bench.statistics.compared_quantities import ERROR_RATIO, QUANTITIES, ComparedQuantity
 from conch.measure.bench.statistics.quantile_functions import DEFAULT_LEVEL, t_quantile
+from conch.measure.bench.statistics.quantities import ERROR_RATIO, QUANTITIES, ComparedQuantity
 from conch.measure.bench.statistics.time_slices import MAX_SLICES
 
 MIN_ROUNDS = 4

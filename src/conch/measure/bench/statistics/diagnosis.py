@@ -9,8 +9,8 @@ import numpy as np
 from conch.base.durations import duration_text
 from conch.measure.bench.measurement import ClientHealth, Measurement, Note, TimeDistribution
 from conch.measure.bench.records import RequestOutcome
-from conch.measure.bench.statistics.compared_quantities import errors_of
 from conch.measure.bench.statistics.modes import two_modes
+from conch.measure.bench.statistics.quantities import errors_of
 from conch.measure.bench.statistics.selection import RequestColumns
 from conch.measure.bench.statistics.stalls import Stalls, find_stalls
 from conch.measure.bench.statistics.steady_state import Steadiness, steadiness

@@ -21,7 +21,7 @@ def tune(arguments: Sequence[str]) -> int:
     """Tune a model, or restore, or roll back. Returns the exit status."""
     parser = tune_parser()
     given = parser.parse_args(arguments)
-    from conch.measure.tune.commands.run import run
+    from conch.measure.tune.commands.tuning_run import run
 
     try:
         if given.restore:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from conch.operate.scaling.autoscaler import HpaCondition, MetricReading, Pod, ScalingDecision, ScalingEvent
-from conch.operate.scaling.hpa.limits import (
+from conch.operate.scaling.hpa.behavior import (
     Limited,
     RateOfChange,
     Recommendation,

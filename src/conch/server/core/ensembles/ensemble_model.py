@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from conch.base.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavailable
 from conch.domain.model_config import EnsembleStep, ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.server.core.ensembles.ensemble_run import EnsembleRun, SingleRun
 from conch.server.core.ensembles.flow import Flow, needed_steps
-from conch.server.core.ensembles.run import EnsembleRun, SingleRun
 from conch.server.core.ensembles.slots import StepSlots
 from conch.server.core.ensembles.step import StepTimes, located
 from conch.server.core.ensembles.stream import StreamRun

@@ -12,8 +12,8 @@ from functools import partial
 from conch.base.errors import ConchError, Unavailable
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.server.core.ensembles.ensemble_run import CountRun, EnsembleRun
 from conch.server.core.ensembles.flow import Flow
-from conch.server.core.ensembles.run import CountRun, EnsembleRun
 from conch.server.core.ensembles.slots import StepSlots
 from conch.server.core.ensembles.step import (
     SequencePosition,

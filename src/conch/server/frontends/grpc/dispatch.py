@@ -11,8 +11,8 @@ from conch.protocols.access.authorization import Access, Denial
 from conch.protocols.connections.body_budget import BodyBudget
 from conch.protocols.connections.loop_budget import LoopBudget, ParseBudget
 from conch.protocols.connections.traffic import Traffic
+from conch.protocols.http2.flow_control import Http2Stream, Receiver
 from conch.protocols.http2.headers import RequestHead
-from conch.protocols.http2.stream import Http2Stream, Receiver
 from conch.server.frontends.grpc.answer_form import AnswerForm
 from conch.server.frontends.grpc.request import GrpcRequest, read_request
 from conch.server.frontends.grpc.status import GrpcError, Status

@@ -9,7 +9,7 @@ from conch.base.errors import ConchError, InvalidRequest
 from conch.domain.tensor import Buffer
 from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.protocols.connections.loop_budget import ParseBudget
-from conch.protocols.http2.stream import Http2Stream
+from conch.protocols.http2.flow_control import Http2Stream
 from conch.server.frontends.grpc.answer_form import AnswerForm
 from conch.server.frontends.grpc.framing import Compressed, MessageReader
 from conch.server.frontends.grpc.request import GrpcRequest

@@ -14,8 +14,8 @@ from conch.measure.bench.measurement import Effect, Level, Measurement
 from conch.measure.bench.records import Records
 from conch.measure.bench.report.comparison import effect_of
 from conch.measure.bench.report.gate import ConditionOutcome, decide, parse_condition
-from conch.measure.bench.statistics.compared_quantities import QUANTITIES
 from conch.measure.bench.statistics.comparison import effect
+from conch.measure.bench.statistics.quantities import QUANTITIES
 from conch.measure.bench.statistics.steady_state import steadiness
 from conch.measure.bench.statistics.stopping_rule import StoppingRule
 from conch.measure.bench.statistics.summary import summarize

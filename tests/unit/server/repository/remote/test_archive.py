@@ -13,7 +13,7 @@ from time import monotonic
 import pytest
 
 from conch.base.archives import bounded_tar
-from conch.base.archives.limits import ArchiveLimits
+from conch.base.archives.expansion_limits import ArchiveLimits
 from conch.base.errors import ConfigError
 from conch.server.repository.remote.archive import Unpacker
 from conch.server.repository.remote.cache import Cache

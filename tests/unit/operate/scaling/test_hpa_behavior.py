@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from conch.operate.scaling.autoscaler import ScalingEvent
-from conch.operate.scaling.hpa.limits import (
+from conch.operate.scaling.hpa.behavior import (
     RateOfChange,
     Recommendation,
     limit_with_behavior,

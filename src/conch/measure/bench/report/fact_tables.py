@@ -17,7 +17,7 @@ from conch.measure.bench.report.quantity import (
     format_estimate,
     format_value,
 )
-from conch.measure.bench.statistics.compared_quantities import errors_of
+from conch.measure.bench.statistics.quantities import errors_of
 
 _TIMES = ("latency", "mean", "p50", "p90", "p95", "p99", "max", "ttft", "itl", "ttfr", "gap")
 

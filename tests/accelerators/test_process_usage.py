@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from conch.machine.accelerators.attribution.device_allocations import Allocation
 from conch.machine.accelerators.attribution.model_attribution import ModelAttribution
-from conch.machine.accelerators.attribution.models import (
+from conch.machine.accelerators.attribution.pod_attribution import MAX_AGE_S, PodAttribution
+from conch.machine.accelerators.attribution.process_usage import (
     OWN_PROC,
     AttributedProcess,
     ProcessIds,
     model_usage,
     server_process,
 )
-from conch.machine.accelerators.attribution.pod_attribution import MAX_AGE_S, PodAttribution
-from conch.machine.accelerators.attribution.pods import Allocation
 from conch.machine.accelerators.base import CollectorError, DeviceIdentity, DeviceSample, ProcessUsage, VendorSample
 from conch.machine.accelerators.families import ModelUsage, PodContainer
 
@@ -94,8 +94,8 @@ def test_a_server_in_a_container_finds_its_processes_with_the_machines_proc() ->
     script = """
 import os, subprocess
 from pathlib import Path
-from conch.machine.accelerators.attribution.models import AttributedProcess, ProcessIds, model_usage
-from tests.accelerators.test_models import ProcessUsage, sample
+from conch.machine.accelerators.attribution.process_usage import AttributedProcess, ProcessIds, model_usage
+from tests.accelerators.test_process_usage import ProcessUsage, sample
 child = subprocess.Popen(["sleep", "600"])
 # /proc is still that of the outer namespace, as a container sees it where the machine's is mounted.
 machine = Path("/proc")

@@ -98,7 +98,9 @@ def test_an_outage_of_prometheus_keeps_the_replicas(loop: Loop) -> None:
     assert [each["replicas"]["desired"] for each in loop.during_outage] == [4, 4, 4]
     conditions = [each for state in loop.during_outage for each in state["horizontalPodAutoscaler"]["conditions"]]
     assert {(each["type"], each["status"], each["reason"]) for each in conditions} == {
-        ("ScalingActive", "False", "FailedGetPodsMetric")
+        ("AbleToScale", "True", "SucceededGetScale"),
+        ("ScalingActive", "False", "FailedGetPodsMetric"),
+        ("ScalingLimited", "True", "TooManyReplicas"),  # of the last decision: conditions persist, as in Kubernetes
     }
     status, answer = loop.outage_answer
     assert (status, answer["kind"], answer["reason"]) == (500, "Status", "InternalError")

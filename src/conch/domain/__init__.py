@@ -1,1 +1,1 @@
-"""The vocabulary: tensors, requests, configurations, metrics, language models, limits. No I/O but model files."""
+"""The vocabulary: tensors, requests, configurations, metrics, language models, limits. Reads files, opens no socket."""

@@ -1,1 +1,1 @@
-"""Codecs of the wire protocols: KServe v2 in JSON and protobuf, and the OpenAI API. They do no I/O."""
+"""The wire protocols: HTTP/1.1, HTTP/2, KServe v2 and the OpenAI API, and the connections that carry them."""

@@ -7,6 +7,8 @@ attribute `quantile`, because the package has no summaries. `OTEL_…` variables
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from threading import Thread
 from time import monotonic, time_ns
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -28,7 +30,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 import conch
+from conch.base.url_credentials import without_secrets
 from conch.domain.exposition import Buckets, Family, Point, Quantiles
+from conch.server.observability.collector_session import CollectorSession, package_log
 
 _log = logging.getLogger(__name__)
 
@@ -55,22 +59,19 @@ class MetricsExporter:
             environment = environment.merge(Resource({"service.name": _SERVICE}))
         self._resource = environment
         self._scope = InstrumentationScope("conch", conch.__version__)
-        self._exporter = OTLPMetricExporter(endpoint=self._endpoint)
-        self._package_log = _LastMessage()
+        self._package_log = package_log()
+        self._session = CollectorSession()
+        self._exporter = OTLPMetricExporter(endpoint=self._endpoint, session=self._session)
 
     async def run(self) -> None:
         """Send the metrics until cancelled. A failure is logged once, until it succeeds again."""
-        logger = logging.getLogger("opentelemetry.exporter.otlp.proto.http.metric_exporter")
-        logger.addHandler(self._package_log)
-        logger.propagate = False
         try:
             while True:
                 await asyncio.sleep(self._interval_s)
                 families = await self._collected()
-                self._note(await asyncio.to_thread(self._send, families))
+                self._note(await self._sent(families))
         finally:
             self._exporter.shutdown()  # ends the retries of a thread
-            logger.removeHandler(self._package_log)
 
     async def _collected(self) -> list[tuple[Family, list[Point]]]:
         """Read all points on the event loop, in slices."""
@@ -87,6 +88,23 @@ class MetricsExporter:
                 found.append((family, points))
         return found
 
+    async def _sent(self, families: Sequence[tuple[Family, list[Point]]]) -> bool:
+        """Send in a daemon thread: the server's end waits for the loop's own threads, a collector may hang."""
+        loop = asyncio.get_running_loop()
+        sent: asyncio.Future[bool] = loop.create_future()
+
+        def settle(result: bool) -> None:
+            if not sent.done():
+                sent.set_result(result)
+
+        def send() -> None:
+            result = self._send(families)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(settle, result)
+
+        Thread(target=send, name="conch-otlp-metrics", daemon=True).start()
+        return await sent
+
     def _send(self, families: Sequence[tuple[Family, list[Point]]]) -> bool:
         now_ns = time_ns()
         metrics = [self._metric(family, points, now_ns) for family, points in families]
@@ -94,14 +112,15 @@ class MetricsExporter:
         try:
             result = self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
         except Exception as error:
-            self._package_log.text = str(error)
+            self._package_log.text = f"{type(error).__name__} in OpenTelemetry's package"
             return False
         return result is MetricExportResult.SUCCESS
 
     def _note(self, sent: bool) -> None:
         if not sent and not self._failing:
-            text = self._package_log.text
-            _log.warning("cannot send metrics to '%s': %s; dropping until it accepts them", self._endpoint, text)
+            reason = self._session.failure or self._package_log.text
+            url = without_secrets(self._endpoint)
+            _log.warning("cannot send metrics to '%s': %s; dropping until it accepts them", url, reason)
         self._failing = not sent
 
     def _metric(self, family: Family, points: Iterable[Point], now_ns: int) -> Metric:
@@ -146,15 +165,3 @@ class MetricsExporter:
             max=None,  # type: ignore[arg-type]
             exemplars=exemplars,
         )
-
-
-class _LastMessage(logging.Handler):
-    """Keeps the last message of the package, which has the reason of a failure."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.text = "unknown reason"
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message."""
-        self.text = record.getMessage()

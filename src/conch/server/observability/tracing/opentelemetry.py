@@ -7,7 +7,7 @@ processor has a bounded queue and drops spans that a collector does not accept.
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from threading import Timer
+from threading import Thread
 from time import monotonic_ns, time_ns
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -24,6 +24,8 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 import conch
 from conch.base.errors import ConchError
+from conch.base.url_credentials import without_secrets
+from conch.server.observability.collector_session import CollectorSession, package_log
 from conch.server.observability.tracing.request_trace import ModelSpan, Trace
 from conch.server.observability.tracing.trace_file import activities_of, compute_of
 from conch.server.options.trace import TraceOptions
@@ -42,8 +44,10 @@ class SpanSink:
         queue = _number(options.bsp_max_queue_size, OTEL_BSP_MAX_QUEUE_SIZE, 2048)
         delay = _number(options.bsp_schedule_delay, OTEL_BSP_SCHEDULE_DELAY, 5000)
         batch = min(_number(options.bsp_max_export_batch_size, OTEL_BSP_MAX_EXPORT_BATCH_SIZE, 512), queue)
+        url = options.url if "://" in options.url else f"http://{options.url}"
+        shown = without_secrets(url)
         # For the trace settings endpoint.
-        self.settings: dict[str, str] = {"url": options.url}
+        self.settings: dict[str, str] = {"url": options.url if shown == url else shown}
         if options.resource:
             self.settings["resource"] = ",".join(options.resource)
         self.settings |= {
@@ -58,7 +62,6 @@ class SpanSink:
         service = _SERVICE if str(environment_service).startswith("unknown_service") else environment_service
         self._resource = environment.merge(Resource({"service.name": service, **given}))
         self._scope = InstrumentationScope("triton-server", conch.__version__)
-        url = options.url if "://" in options.url else f"http://{options.url}"
         self._exporter = _Exporter(url)
         self._processor = BatchSpanProcessor(
             self._exporter, max_queue_size=queue, schedule_delay_millis=delay, max_export_batch_size=batch
@@ -77,12 +80,11 @@ class SpanSink:
 
     def close(self) -> None:
         """Send the remaining spans within the timeout."""
-        # Otherwise the exporter retries until the collector responds.
-        timer = Timer(0.0 if self._exporter.failing else _STOP_TIMEOUT_S, self._exporter.shutdown)
-        timer.daemon = True
-        timer.start()
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
-        timer.cancel()
+        # A collector that hangs delays the processor for longer than the timeout.
+        sending = Thread(target=self._processor.shutdown, name="conch-spans", daemon=True)
+        sending.start()
+        sending.join(0.0 if self._exporter.failing else _STOP_TIMEOUT_S)
+        self._exporter.shutdown()
 
     def _spans(self, trace: Trace, offset: int) -> Iterable[ReadableSpan]:
         remote = trace.remote
@@ -172,21 +174,19 @@ class _Exporter(SpanExporter):
     """Sends spans, with one warning on failure until it succeeds again."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._inner = OTLPSpanExporter(endpoint=url)
+        self._url = without_secrets(url)
+        self._package_log = package_log()
+        self._session = CollectorSession()
+        self._inner = OTLPSpanExporter(endpoint=url, session=self._session)
         self.failing = False  # whether the last batch was lost
-        self._package_log = _PackageLogHandler()
-        # Instead of the package's several lines for every batch.
-        logger = logging.getLogger("opentelemetry")
-        logger.addHandler(self._package_log)
-        logger.propagate = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send spans."""
         result = self._inner.export(spans)
         failed = result is not SpanExportResult.SUCCESS
         if failed and not self.failing:
-            _log.warning("cannot send traces to '%s': %s; dropping traces", self._url, self._package_log.text)
+            reason = self._session.failure or self._package_log.text
+            _log.warning("cannot send traces to '%s': %s; dropping traces", self._url, reason)
         self.failing = failed
         return result
 
@@ -197,19 +197,3 @@ class _Exporter(SpanExporter):
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         """Flush the inner exporter."""
         return self._inner.force_flush(timeout_millis)
-
-
-class _PackageLogHandler(logging.Handler):
-    """Keeps the last message of the package, which has the reason of a failure."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.text = "unknown reason"
-        self._warned = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message; log a warning when the package first drops spans."""
-        self.text = record.getMessage()
-        if "Queue full" in self.text and not self._warned:
-            self._warned = True
-            _log.warning("the queue of spans is full; dropping traces; bsp_max_queue_size is its size")

@@ -1,0 +1,102 @@
+"""The HTTP session to an OpenTelemetry collector: bounds of time and memory, and a log without secrets."""
+
+import logging
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import requests
+
+from conch.base.http_client import cause_of
+
+_log = logging.getLogger(__name__)
+
+_MIN_TIMEOUT_S = 1.0
+_MAX_TIMEOUT_S = 60.0
+_MAX_REPLY_BYTES = 65_536
+_PIECE_BYTES = 4096
+_MAX_REASON_CHARACTERS = 100
+
+
+class CollectorSession(requests.Session):
+    """Sends requests, each within its timeout including the reply, of which at most 64 KiB are read.
+
+    The exporters compute timeouts from the wall clock, which may be stepped; they are limited here.
+    """
+
+    failure = ""  # of the last request, without the URL and headers; "" for none
+
+    def request(self, method: str, url: str | bytes, *arguments: Any, **options: Any) -> requests.Response:
+        """Send a request. A redirect is a failure: it is not followed, and the exporters take it for a success."""
+        timeout = options.get("timeout")
+        timeout_s = min(
+            max(timeout if isinstance(timeout, int | float) else _MAX_TIMEOUT_S, _MIN_TIMEOUT_S), _MAX_TIMEOUT_S
+        )
+        deadline = monotonic() + timeout_s
+        self.failure = ""
+        options |= {"timeout": timeout_s, "stream": True, "allow_redirects": False}
+        try:
+            response = super().request(method, url, *arguments, **options)
+        except Exception as error:
+            self.failure = _cause_of(error)
+            raise
+        _read(response, deadline)
+        status = response.status_code
+        if status >= 300:
+            self.failure = f"the collector answers {status} {response.reason or ''}"[:_MAX_REASON_CHARACTERS].strip()
+        if 300 <= status < 400:
+            raise requests.TooManyRedirects(self.failure)
+        return response
+
+
+def _read(response: requests.Response, deadline: float) -> None:
+    """Read a reply that is small and in time, so that the connection can be used again; close the connection else."""
+    body = b""
+    with response, suppress(Exception):  # errors of urllib3, http.client and the system; the status is known
+        while piece := response.raw.read1(_PIECE_BYTES, decode_content=False):
+            body += piece
+            if len(body) > _MAX_REPLY_BYTES or monotonic() > deadline:
+                break
+    response._content = body  # otherwise it would be read again
+
+
+def _cause_of(error: Exception) -> str:
+    """Return the cause of a failed request; messages of the package contain the URL or the value of a header."""
+    inner = error.args[0] if error.args and isinstance(error.args[0], BaseException) else error
+    return cause_of(inner)
+
+
+class PackageLog(logging.Handler):
+    """Replaces the log of OpenTelemetry's package, which has several lines for each batch, and secrets."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = "unknown reason"  # the last message, which has the reason of a failure
+        self._warned: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message; log a warning once when the package drops spans or ignores a header."""
+        text = str(record.msg)
+        if "Header format" in text:
+            self._warn("a header of OTEL_EXPORTER_OTLP_HEADERS is not valid, and ignored: expected name=value")
+            return
+        self.text = record.getMessage()
+        if "Queue full" in text:
+            self._warn("the queue of spans is full; dropping traces; bsp_max_queue_size is its size")
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning(text)
+
+
+def package_log() -> PackageLog:
+    """Return the log of the package. Call it before the package reads its environment."""
+    logger = logging.getLogger("opentelemetry")
+    for handler in logger.handlers:
+        if isinstance(handler, PackageLog):
+            return handler
+    handler = PackageLog()
+    logger.addHandler(handler)
+    logger.propagate = False
+    return handler

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from conch.base.control_characters import printable
-from conch.base.errors import ConchError
+from conch.base.errors import ConchError, NotFound
 from conch.domain.config.labels import read_labels
 from conch.domain.model_config import TensorSpec
 from conch.server.repository.roots import LocalRoot, open_root
@@ -22,6 +22,8 @@ from conch.server.repository.store import ModelFiles, Repository
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _TABLE_COLUMNS = 200  # if the output is not a terminal
 _MIN_TENSOR_COLUMNS = 120  # of a terminal; a narrower one would split the names of models and tensors
+
+_SET_AT_LOAD = "set at load"  # tensors of a model whose configuration does not have them
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def list_models(repository: str, *, cache: str, cache_limit: int, as_json: bool)
     if as_json:
         print(json.dumps([row.document() for row in rows], indent=2))
     elif rows:
-        _print_table(rows)
+        _print_table(rows, repository)
     else:
         remedy = "" if "://" in repository else f"; add one with conch repo add --repository={repository} SOURCE"
         print(f"there are no models in {repository}{remedy}")
@@ -68,6 +70,8 @@ def list_models(repository: str, *, cache: str, cache_limit: int, as_json: bool)
 def show_model(repository: str, name: str, *, cache: str, cache_limit: int, as_json: bool) -> int:
     """Print a model's configuration, files and labels; return 0. Raises ConchError."""
     models = _open(repository, cache, cache_limit)
+    if name not in models.names():
+        raise NotFound(f"model '{name}' is not in {repository}{models.suggestion(name)}")
     found = models.read(name)
     try:
         labels = read_labels(found.config, found.directory)
@@ -110,7 +114,7 @@ def _tensor(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "dims": list(spec.dims)}
 
 
-def _print_table(rows: Sequence[_Row]) -> None:
+def _print_table(rows: Sequence[_Row], repository: str) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = _TABLE_COLUMNS
@@ -126,13 +130,14 @@ def _print_table(rows: Sequence[_Row]) -> None:
             continue
         config = row.files.config
         versions = ", ".join(map(str, row.files.versions_on_disk)) or "none"
-        tensors = ["\n".join(map(_shown, specs)) for specs in (config.inputs, config.outputs)]
+        tensors = ["\n".join(map(_shown, specs)) or _SET_AT_LOAD for specs in (config.inputs, config.outputs)]
         table.add_row(
             printable(row.name), versions, config.backend, *((config.platform, *tensors) if wide else ()), size
         )
     console.print(table)
     if not wide:
-        console.print("conch repo show MODEL prints its inputs and outputs.", markup=False, highlight=False)
+        hint = f"conch repo show {printable(repository)} MODEL prints inputs and outputs."
+        console.print(hint, markup=False, highlight=False, soft_wrap=True)
     for row in rows:
         if row.error:
             text = printable(f"{row.name}: {row.error}")

@@ -58,7 +58,7 @@ def autoscale(arguments: Sequence[str]) -> int:
         return _simulate(given)
     except ModuleNotFoundError as error:
         print(
-            f"conch autoscale: {error.name} is not installed; pip install 'conch-server[deploy,monitoring]'",
+            f"conch autoscale: {error.name} is not installed; pip install 'conch-server[deploy]'",
             file=sys.stderr,
         )
         return _FAILURE

@@ -175,3 +175,8 @@ def test_pages_name_modules_that_exist(name: str) -> None:
         assert places, f"{path} does not exist"
         definition = rf"^(class|def) {symbol}\b"
         assert not symbol or re.search(definition, places[0].read_text(), re.MULTILINE), f"{path}:{symbol}"
+
+
+def test_messages_name_pages_that_exist() -> None:
+    pages = {page for path in MODULES for page in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))}
+    assert [page for page in sorted(pages) if not (ROOT / page).is_file()] == []

@@ -193,7 +193,7 @@ FLAGS = (
     PerfAnalyzerFlag(
         ("--trace-level", "--trace-rate", "--trace-count", "--log-frequency"),
         _REFUSED,
-        note="change the server's trace settings over its API; see docs/observability/traces.md",
+        note="change the server's trace settings over its API; see docs/tracing.md",
     ),
 )
 

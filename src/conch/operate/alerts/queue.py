@@ -124,7 +124,9 @@ class AlertQueue:
         now = self._now()
         with self._mutex:
             with self._transaction():
-                self._database.execute("DELETE FROM alerts WHERE settled_at < ?", (now - self._deduplicate_s,))
+                # What was settled in the future is older than a step of the clock, and would drop reminders until then.
+                since, until = now - self._deduplicate_s, now + self._deduplicate_s
+                self._database.execute("DELETE FROM alerts WHERE settled_at < ? OR settled_at > ?", (since, until))
                 new, duplicates = self._without_duplicates(entries)
                 numbers = Counter(entry.target for entry in new)
                 full = tuple(target for target, number in numbers.items() if self._is_full(target, number))

@@ -159,6 +159,14 @@ def test_a_repeat_after_the_time_of_deduplication_is_a_reminder(queue: AlertQueu
     assert put(queue, "A")["hook"] == 1
 
 
+def test_a_clock_that_is_set_back_drops_no_reminders(queue: AlertQueue, clock: Clock) -> None:
+    put(queue, "A")
+    run(delivery_of(queue, clock, Recorder()), clock, clock.now + 10)
+    clock.now -= 24 * HOUR_S
+    assert put(queue, "A")["hook"] == 1
+    assert put(queue, "A")["hook"] == 0
+
+
 def test_changes_of_an_alert_are_not_duplicates(queue: AlertQueue) -> None:
     assert put(queue, "A", "A")["hook"] == 1
     assert put(queue, "A", status="resolved")["hook"] == 1

@@ -140,6 +140,10 @@ BOUNDS = {
             f"1/{memory._REQUEST_MEMORY_SHARE} of free memory, at least {size(MIN_REQUEST_MEMORY_BYTES)}",
             "`--request-memory-limit`",
         ),
+        "Unsent answers of a listener, checked each second": (
+            f"1/{memory._REQUEST_MEMORY_SHARE} of free memory, at least {size(MIN_REQUEST_MEMORY_BYTES)}",
+            FIXED,
+        ),
         "Body size exempt from that memory": (size(UNCHARGED_BYTES), FIXED),
         "Queued requests per model": (f"{OPTIONS.default_max_queue_size:,}", "`--default-max-queue-size`"),
         "Large messages queued for workers": (f"{pool.MAX_WAITING_JOBS:,}", FIXED),

@@ -2,22 +2,36 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import ssl
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
+from conch.machine.memory import default_request_memory
 from conch.protocols.connections.file_limits import max_connections
 from conch.protocols.connections.loop_budget import ParseBudget
 from conch.protocols.connections.traffic import SweepClock, Traffic
 
+_log = logging.getLogger(__name__)
+
 SWEEP_S = 1.0
+_MIN_TAKEN_BYTES_PER_S = 65_536  # a client that reads more slowly is aborted first when memory is short
 _BACKLOG = 1024
 
 
 class Swept(Protocol):
     """A connection as its listener sees it."""
+
+    @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes of answers that the client has not taken."""
 
     def sweep(self) -> None:
         """Enforce the timeouts. Called about once a second."""
@@ -43,8 +57,13 @@ class Listener(ABC, Generic[Connection]):
         handshake_s: float | None = None,
         sweep_s: float = SWEEP_S,
         traffic: Traffic | None = None,
+        max_unsent_bytes: int | None = None,
     ) -> None:
-        """Assign. `connections` is the maximum; `sweep_s` is the interval of the timeout checks."""
+        """Assign. `connections` is the maximum; `sweep_s` is the interval of the timeout checks.
+
+        `max_unsent_bytes` is the memory for unsent answers to all clients, by default as much as for request bodies.
+        """
+        self._max_unsent_bytes = default_request_memory() if max_unsent_bytes is None else max_unsent_bytes
         self.traffic = traffic or Traffic()
         self.parse_budget = ParseBudget()
         self.clock = SweepClock()
@@ -59,6 +78,7 @@ class Listener(ABC, Generic[Connection]):
         self._sweeper: asyncio.Task[None] | None = None
         self._connections: set[Connection] = set()
         self._all_closed = asyncio.Event()
+        self._unsent: dict[Connection, int] = {}  # bytes at the last check, of connections that have some
         self._late: set[asyncio.Task[object]] = set()  # the last connections, being accepted
 
     @abstractmethod
@@ -175,8 +195,35 @@ class Listener(ABC, Generic[Connection]):
         while True:
             await asyncio.sleep(self._sweep_s)
             self.clock.now = loop.time()
-            for connection in tuple(self._connections):
+            connections = tuple(self._connections)
+            for connection in connections:
                 connection.sweep()
+            self._limit_unsent(connections)
+
+    def _limit_unsent(self, connections: Sequence[Connection]) -> None:
+        """Abort connections while the unsent bytes of all exceed the maximum: first slow clients, the largest first."""
+        before = self._unsent
+        self._unsent = {connection: size for connection in connections if (size := connection.unsent_bytes)}
+        excess = sum(self._unsent.values()) - self._max_unsent_bytes
+        if excess <= 0:
+            return
+        taken = _MIN_TAKEN_BYTES_PER_S * self._sweep_s
+        # Each: whether the client reads, or has had no time to; the negative size.
+        order = {
+            each: (each not in before or size < before[each] - taken, -size) for each, size in self._unsent.items()
+        }
+        for connection in sorted(order, key=order.__getitem__):
+            if len(self._unsent) == 1 and order[connection][0]:
+                break  # one answer of any size, to a client that reads
+            size = self._unsent.pop(connection)
+            text = (
+                "aborted a connection of %s: %d MiB of its answers are unsent, and all clients together exceed %d MiB"
+            )
+            _log.warning(text, connection.peer, size >> 20, self._max_unsent_bytes >> 20)
+            connection.abort()
+            excess -= size
+            if excess <= 0:
+                break
 
 
 def peer_address(transport: asyncio.BaseTransport) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Protocol, cast
 
+from conch.protocols.connections.listener import peer_address
 from conch.protocols.http.message import HttpRefusal
 from conch.protocols.http.receiver import HttpReceiver
 from conch.protocols.http.sender import HttpSender
@@ -80,6 +81,16 @@ class HttpConnection:
         self.sender.resume()
 
     # Called by the server.
+
+    @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+        return peer_address(self._transport)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes of answers that the client has not taken."""
+        return self._transport.get_write_buffer_size()
 
     def finish(self) -> None:
         """Close, at once if the connection is idle, else after the answer that is due."""

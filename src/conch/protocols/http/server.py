@@ -29,6 +29,7 @@ class HttpServer(Listener[HttpConnection]):
         refusal: Callable[[HttpRequest], HttpRefusal | None] | None = None,
         budget: BodyBudget | None = None,
         reuse_port: bool = False,
+        max_unsent_bytes: int | None = None,
     ) -> None:
         """Assign. `body_limit` returns the limit of a body that exceeds the default one.
 
@@ -36,7 +37,9 @@ class HttpServer(Listener[HttpConnection]):
         memory for bodies, which servers may share.
         """
         limits = limits or HttpLimits()
-        super().__init__(host, port, connections=limits.connections, reuse_port=reuse_port)
+        super().__init__(
+            host, port, connections=limits.connections, reuse_port=reuse_port, max_unsent_bytes=max_unsent_bytes
+        )
         self.context = ServerContext(
             BudgetedHandler(handler),
             limits,

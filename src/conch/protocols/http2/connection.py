@@ -192,6 +192,11 @@ class Http2Connection(asyncio.BufferedProtocol):
         """Close immediately, whatever is in flight."""
         self._transport.abort()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes of answers that the client has not taken."""
+        return self.session.unsent_bytes + self._transport.get_write_buffer_size()
+
     def sweep(self) -> None:
         """Enforce the timeouts. Called about once a second."""
         now = self._clock.now

@@ -100,6 +100,7 @@ class SendScheduler:
         self.channel = channel
         self._max_held_bytes = max_held_bytes
         self._on_room = on_room
+        self.unsent_bytes = 0  # of answers
         self._held_bytes = 0  # bytes of unanswered requests and unsent answers
         self.window = DEFAULT_WINDOW_BYTES
         self.initial_window = DEFAULT_WINDOW_BYTES
@@ -273,6 +274,7 @@ class Http2Stream:
         waiting = self._outgoing_bytes
         self._outgoing.extend(memoryview(part) for part in parts if len(part))
         self._outgoing_bytes += size
+        scheduler.unsent_bytes += size
         scheduler.count(size)
         scheduler.wait(self)
         if not waiting:
@@ -326,6 +328,7 @@ class Http2Stream:
         scheduler.window -= allowed
         scheduler.data_sent = True
         self._outgoing_bytes -= allowed
+        scheduler.unsent_bytes -= allowed
         scheduler.count(-allowed)
         self._stalled = 0.0
         parts: list[Buffer] = []
@@ -353,6 +356,7 @@ class Http2Stream:
         """Close, and drop unsent data."""
         self.closed = True
         self._outgoing.clear()
+        self._scheduler.unsent_bytes -= self._outgoing_bytes
         self._scheduler.count(-self._outgoing_bytes)
         self._outgoing_bytes = 0
         self._scheduler.forget(self)

@@ -37,6 +37,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
         tls: ssl.SSLContext | None = None,
         reuse_port: bool = False,
         traffic: Traffic | None = None,
+        max_unsent_bytes: int | None = None,
     ) -> None:
         """Assign. `interpret` turns a request's head into what `accept` needs to open its stream.
 
@@ -52,6 +53,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
             handshake_s=limits.preface_s,
             sweep_s=min(SWEEP_S, max(_MIN_SWEEP_S, shortest / 2)),
             traffic=traffic,
+            max_unsent_bytes=max_unsent_bytes,
         )
         self.interpret = interpret
         self.accept = accept

@@ -89,6 +89,11 @@ class Http2Session(Generic[Head]):
         goaway = frames.goaway_frame(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR)
         self._channel.write(goaway + frames.ping_frame(_DRAIN_PING))
 
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes of answers that wait for windows or for the transport."""
+        return self._streams.send_scheduler.unsent_bytes
+
     def refuse_streams(self) -> None:
         """Refuse streams from now on, also those on their way; the client may retry them on another connection."""
         if self._closed:

@@ -14,6 +14,8 @@ from conch.operate.alerts.delivery import DeliveryThread, TargetDelivery
 from conch.operate.alerts.http_post import HttpPoster
 from conch.operate.alerts.queue import AlertQueue
 from conch.operate.alerts.receiver import WebhookReceiver
+from conch.protocols.connections.body_budget import BodyBudget
+from conch.protocols.connections.file_limits import raise_file_limit
 from conch.protocols.http.message import HttpLimits
 from conch.protocols.http.server import HttpServer
 
@@ -22,6 +24,7 @@ _log = logging.getLogger(__name__)
 _DEFAULT_BODY_BYTES = 2**20  # larger ones have the limit below, whose message names no flag of conch serve
 _MAX_BODY_BYTES = 16 * 2**20
 _MAX_CONNECTIONS = 256
+_MAX_BODIES_BYTES = 64 * 2**20  # of all clients
 _CLOSE_S = 5.0
 _STOP_S = 20.0  # longer than an attempt usually takes
 
@@ -60,8 +63,10 @@ async def _run(config: ReceiverConfig, options: ReceiverOptions) -> None:
         limits=limits,
         body_limit=lambda _: _MAX_BODY_BYTES,
         refusal=receiver.refusal,
+        budget=BodyBudget(_MAX_BODIES_BYTES),
     )
     stopping = stop_signals()
+    raise_file_limit()
     await server.start()
     _report_start(config, options, queue, server.port)
     for thread in threads.values():

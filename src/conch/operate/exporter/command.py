@@ -156,10 +156,12 @@ def _pods(socket_path: Path) -> "PodAttribution":
 async def _serve(monitor: "AcceleratorMonitor", host: str, port: int) -> int:
     from conch.base.stop_signals import stop_signals
     from conch.operate.exporter.exporter_http import ExporterHttp
+    from conch.protocols.connections.file_limits import raise_file_limit
     from conch.protocols.http.metrics_page import MetricsHttp
     from conch.protocols.http.server import HttpServer
 
     stopping = stop_signals()
+    raise_file_limit()
     handler = ExporterHttp(MetricsHttp(lambda: _pieces(monitor)), lambda: monitor.healthy)
     server = HttpServer(handler, host, port, refusal=handler.refusal)
     try:

@@ -50,10 +50,12 @@ async def _run(settings: TunnelSettings, address: str, port: int) -> int:
     from conch.base.stop_signals import stop_signals
     from conch.operate.tunnel.state import TunnelState
     from conch.operate.tunnel.supervisor import Tunnel
+    from conch.protocols.connections.file_limits import raise_file_limit
     from conch.protocols.http.metrics_page import MetricsHttp
     from conch.protocols.http.server import HttpServer
 
     stopping = asyncio.ensure_future(stop_signals().wait())
+    raise_file_limit()
     state = TunnelState(settings.name)
     handler = MetricsHttp(state.exposition)
     server = HttpServer(handler, address, port, refusal=handler.refusal)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Protocol
 
 from conch.domain.tensor import Buffer
@@ -178,7 +179,8 @@ class HttpSender(ReplyChannel):
         self._traffic.count_status(refusal.status)
         self.write(refusal.answer())
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with suppress(OSError):  # the client has disconnected, and the loop has not noticed it
+                self._transport.write_eof()
 
     def _charge(self, body: Buffer, size: int) -> bool:
         """Charge a complete body until it is answered, unless it is charged until it is freed; False for no room."""

@@ -10,7 +10,7 @@ five bytes claim 2 GB. A child trusts the server.
 
 The server does not trust a child. A header to the server is JSON, which the server reads by orjson: time and memory are
 proportional to the bytes received (at most 30 bytes of memory for each), nesting is bounded, and no value is harmful.
-Measured for one response of one tensor: 1.5 µs to write, 0.4 µs to read; marshal takes 0.3 µs each. Validating marshal
+Measured for one response of one tensor: 1 µs to write, 0.4 µs to read; marshal takes 0.3 µs each. Validating marshal
 before loading takes 2.5 µs in Python. JSON has neither NaN nor infinities; they travel as "nan", "inf" and "-inf",
 which readers of a float accept. Unpaired surrogates become `?`.
 """
@@ -49,6 +49,19 @@ _SMALL_PIECE = 1 << 12
 _JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"))
 
 
+def _json_writer() -> Callable[[Any], str]:
+    """Return `_JSON.encode` without the encoder that it makes for each text: 1 µs, a third of a small message."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    try:
+        pieces = make(None, _JSON.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    except TypeError:  # there is none in this Python, or another one
+        return _JSON.encode
+    return lambda value: "".join(pieces(value, 0))
+
+
+_json = _json_writer()
+
+
 class WireError(Exception):
     """The stream is malformed."""
 
@@ -78,11 +91,11 @@ def encode_to_server(
     lists, and dicts with strings as keys.
     """
     try:
-        header = _JSON.encode(message).encode()
+        header = _json(message).encode()
     except TypeError as error:
         raise ValueError(str(error)) from None
     except ValueError:  # a float that is not finite, or a surrogate
-        header = _JSON.encode(_finite(message)).encode(errors="replace")
+        header = _json(_finite(message)).encode(errors="replace")
     if len(header) > MAX_CHILD_HEADER_SIZE or exceeds(header, max_values):
         text = "a message of {} bytes exceeds the limit of {} bytes or {} values"
         raise ValueError(text.format(len(header), MAX_CHILD_HEADER_SIZE, max_values))

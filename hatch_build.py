@@ -53,7 +53,10 @@ extensions = mypycify(
     [*options, *modules], group_name="conch", opt_level=level, debug_level="0", target_dir=scratch, multi_file=True
 )
 for extension in extensions:
-    extension.extra_compile_args.append("-Wno-misleading-indentation")  # takes gcc minutes on generated code
+    extension.extra_compile_args += [
+        "-Wno-misleading-indentation",  # takes gcc minutes on generated code
+        "-fvisibility=hidden",  # calls between files are direct, as within one
+    ]
 setup(name="conch", packages=[], ext_modules=extensions, cmdclass={"build_ext": CompileInParallel})
 """
 # What the modules import need not be installed where they are built: its types are unknown then, and the code generic.

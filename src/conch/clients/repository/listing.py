@@ -70,9 +70,12 @@ def list_models(repository: str, *, cache: str, cache_limit: int, as_json: bool)
 def show_model(repository: str, name: str, *, cache: str, cache_limit: int, as_json: bool) -> int:
     """Print a model's configuration, files and labels; return 0. Raises ConchError."""
     models = _open(repository, cache, cache_limit)
-    if name not in models.names():
-        raise NotFound(f"model '{name}' is not in {repository}{models.suggestion(name)}")
-    found = models.read(name)
+    try:
+        found = models.read(name)
+    except NotFound as error:  # Triton's words do not name the model
+        if name in models.names():  # known of a remote repository once it was read
+            raise
+        raise NotFound(f"model '{name}' is not in {repository}{models.suggestion(name)}") from error
     try:
         labels = read_labels(found.config, found.directory)
         document: dict[str, Any] = {

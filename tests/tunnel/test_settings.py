@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from conch.operate.tunnel.backoff import JitteredBackoff
 from conch.operate.tunnel.settings import Forward, TunnelSettings, parse_target, remote_address, ssh_command
 
 
@@ -93,14 +92,3 @@ def test_a_reverse_forward_has_a_socket_for_probes() -> None:
     assert command[command.index("-R") + 1] == "0.0.0.0:9400:localhost:9401"
     assert command[command.index("-L") + 1] == "/run/t/0.sock:127.0.0.1:9400"
     assert remote_address(forward) == "127.0.0.1"
-
-
-def test_the_backoff_doubles_has_jitter_and_begins_again() -> None:
-    backoff = JitteredBackoff(1.0, 8.0, lambda: 1.0)
-    assert [backoff.next_s() for _ in range(5)] == [1, 2, 4, 8, 8]
-    backoff.reset()
-    assert backoff.next_s() == 1
-    assert backoff.next_s(slowly=True) == 8
-    assert JitteredBackoff(1.0, 8.0, lambda: 0.0).next_s() == 0.5
-    many = JitteredBackoff(1.0, 8.0, lambda: 1.0)
-    assert [many.next_s() for _ in range(5000)][-1] == 8

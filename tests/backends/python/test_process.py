@@ -12,8 +12,9 @@ import pytest
 
 from conch.base.errors import ModelLoadError
 from conch.server.backends.child.conch_child.ipc import wire
-from conch.server.backends.processes.child_process import Backoff, ChildProcess
+from conch.server.backends.processes.child_process import ChildProcess
 from conch.server.backends.processes.launch import Exit, Program
+from conch.server.backends.processes.supervisor import restart_delay_s
 from tests.backends.python.running import TIMEOUT_S
 
 ECHO = """
@@ -126,11 +127,8 @@ async def test_a_program_that_is_not_there() -> None:
     assert await host.child.wait(0)
 
 
-def test_backoff() -> None:
-    backoff = Backoff()
-    assert [backoff.delay(worked=False) for _ in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert [backoff.delay(worked=True) for _ in range(3)] == [0, 0, 0]
-    assert backoff.delay(worked=False) == 0.5
+def test_restarts_are_immediate_once_and_then_delayed() -> None:
+    assert [restart_delay_s(deaths) for deaths in range(1, 10)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
 async def test_a_child_that_prints_without_end_is_neither_blocked_nor_logged_without_end(

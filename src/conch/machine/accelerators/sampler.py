@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import monotonic
 
+from conch.base.pacing import backoff_s
 from conch.machine.accelerators.base import (
     CollectorError,
     CollectorStatus,
@@ -124,8 +125,8 @@ class Sampler:
             self._absent = False
             if self._clock() - began >= _STABLE_S:
                 self._failures = 0
-            delay = min(self._first_delay_s * 2.0**self._failures, _MAX_DELAY_S)
             self._failures += 1
+            delay = backoff_s(self._failures, self._first_delay_s, _MAX_DELAY_S)
             _log.warning(
                 "the collector of %s accelerators failed: %s; restarting in %g s", self.vendor, self._error, delay
             )

@@ -10,18 +10,20 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from conch.base.pacing import backoff_s
 from conch.operate.alerts.attempt import attempt
 from conch.operate.alerts.configuration import Target
 from conch.operate.alerts.message import TemplateFailed
 from conch.operate.alerts.posting import number_that_fits
 from conch.operate.alerts.queue import AlertBatch, AlertQueue
-from conch.operate.alerts.retry import SendPace, backoff_s
+from conch.operate.alerts.retry import SendPace
 from conch.operate.alerts.secret import redact
 from conch.operate.alerts.services.service import DeliveryOutcome, OutgoingPost, PostReply, Verdict
 
 _log = logging.getLogger(__name__)
 
 _DISK_RETRY_S = 5.0
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 1.0, 300.0
 _MAX_IDLE_S = 3600.0
 _MAX_LOGGED_NAMES = 5
 
@@ -139,7 +141,7 @@ class TargetDelivery:
         reason = outcome.reason
         if outcome.verdict is Verdict.TARGET_FAILED:
             self._failures += 1
-            delay = max(backoff_s(self._failures, self.clock.jitter()), outcome.retry_after_s or 0.0)
+            delay = max(self._backoff_s(self._failures), outcome.retry_after_s or 0.0)
             self._not_before = now + delay
             level = logging.WARNING if self._failures == 1 else logging.INFO
             _log.log(level, 'target "%s" failed: %s; retrying in %.0f s', self.target.name, reason, delay)
@@ -157,10 +159,13 @@ class TargetDelivery:
             self._settling = batch
             self._settle(batch)
             return
-        delay = backoff_s(failures, self.clock.jitter())
+        delay = self._backoff_s(failures)
         self._rejected[batch.number] = _Postponed(failures, now + delay)
         message = 'target "%s" rejected alert "%s": %s; retrying in %.0f s'
         _log.warning(message, self.target.name, name, reason, delay)
+
+    def _backoff_s(self, failures: int) -> float:
+        return backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S, self.clock.jitter())
 
 
 class DeliveryThread:

@@ -1,14 +1,4 @@
-"""When to send: back-off after failures, and the pace that services allow. Pure: times are arguments."""
-
-_MIN_S = 1.0
-_MAX_S = 300.0
-_MAX_DOUBLINGS = 16
-
-
-def backoff_s(failures: int, jitter: float) -> float:
-    """Return the delay after consecutive failures: 1 s, doubled up to 5 min; `jitter` in [0, 1) halves it at most."""
-    delay = min(_MIN_S * 2.0 ** min(failures - 1, _MAX_DOUBLINGS), _MAX_S)
-    return delay * (1.0 - jitter / 2)
+"""The pace that services allow. Pure: times are arguments."""
 
 
 class SendPace:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from conch.base.errors import Unavailable
+from conch.base.pacing import backoff_s
 from conch.operate.fleet.replica import Replica, ReplicaSettings, ReplicaState
 from conch.operate.fleet.report.journal import Journal
 from conch.operate.fleet.timing import MAX_RESTART_BACKOFF_S, RESTART_BACKOFF_S, ClusterClock
@@ -130,8 +131,8 @@ class ReplicaSet:
             self.replicas.remove(replica)
             if not replica.was_ready:
                 self._failures += 1
-                backoff_s = min(RESTART_BACKOFF_S * 2 ** (self._failures - 1), MAX_RESTART_BACKOFF_S)
-                self._start_after_s = self._clock.now_s + backoff_s
+                delay_s = backoff_s(self._failures, RESTART_BACKOFF_S, MAX_RESTART_BACKOFF_S)
+                self._start_after_s = self._clock.now_s + delay_s
         elif replica.ready and not ready:
             self._failures = 0
             took_s = (self._clock.now_s - replica.created_s) / self._clock.speed

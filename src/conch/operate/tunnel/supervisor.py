@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, time
 
-from conch.operate.tunnel.backoff import JitteredBackoff
+from conch.base.pacing import backoff_s
 from conch.operate.tunnel.failures import EXPORTER, PROBE_TIMEOUT, Retry, TunnelFailure, failure_of
 from conch.operate.tunnel.probe import ProbeResult, probe
 from conch.operate.tunnel.settings import Forward, TunnelSettings, remote_address, ssh_command
@@ -36,7 +36,8 @@ class Tunnel:
     def __init__(self, settings: TunnelSettings, state: TunnelState, random: Callable[[], float]) -> None:
         self._settings = settings
         self._state = state
-        self._backoff = JitteredBackoff(settings.min_backoff_s, settings.max_backoff_s, random)
+        self._random = random
+        self._failures = 0
         self._connected = asyncio.Event()
         self._connected_at = 0.0
 
@@ -49,7 +50,7 @@ class Tunnel:
             self._state.up = False
             self._state.count(failure)
             if self._connected.is_set() and monotonic() - self._connected_at >= self._settings.stable_s:
-                self._backoff.reset()
+                self._failures = 0
             await self._wait(failure, message, keys)
 
     async def _connection(self, folder: Path) -> tuple[TunnelFailure, str]:
@@ -160,7 +161,9 @@ class Tunnel:
             while self._key_versions() == keys:  # noqa: ASYNC110 - a file sets no event
                 await asyncio.sleep(_KEY_POLL_S)
             return
-        delay_s = self._backoff.next_s(slowly=failure.retry is Retry.SLOWLY)
+        self._failures += 1
+        first_s = settings.max_backoff_s if failure.retry is Retry.SLOWLY else settings.min_backoff_s
+        delay_s = backoff_s(self._failures, first_s, settings.max_backoff_s, self._random())
         _log.warning("%s; retrying in %.1f s", text, delay_s, extra=fields)
         await asyncio.sleep(delay_s)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from conch.base.errors import ConfigError
 from conch.base.kubernetes_api import KubernetesApi, KubernetesError, PodIdentity
+from conch.base.pacing import backoff_s
 from conch.domain.limits.annotations import read_annotations
 from conch.domain.limits.limit import LimitKey
 from conch.server.limits.manager import LimitManager
@@ -22,8 +23,8 @@ SOURCE = "kubernetes"
 RESYNC_S = 300.0
 _MIN_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 15.0  # while the API server refuses
-# While the API server cannot be reached: attempts cost it nothing, and limits return soon after it does.
-_MAX_UNREACHABLE_BACKOFF_S = 1.0
+# While the API server cannot be reached, that is 1 s: attempts cost it nothing, and limits return soon after it does.
+_MAX_UNREACHABLE_FAILURES = 2
 _GONE = 410
 _GONE_WAIT_S = 0.1
 _NOT_FOUND = 404
@@ -60,9 +61,14 @@ class ObjectGone(Exception):
     """The object was deleted: another one may own the pod."""
 
 
-def backoff_after(error: KubernetesError, backoff_s: float) -> float:
-    """Return the seconds to wait after an error, of the seconds that the number of errors would make it."""
-    return min(backoff_s, _MAX_BACKOFF_S if error.status else _MAX_UNREACHABLE_BACKOFF_S)
+def failures_after(error: KubernetesError, failures: int) -> int:
+    """Return the number of consecutive failures as the back-off counts them, after one more."""
+    return failures + 1 if error.status else min(failures + 1, _MAX_UNREACHABLE_FAILURES)
+
+
+def delay_s(failures: int) -> float:
+    """Return the seconds to wait after consecutive failures."""
+    return backoff_s(failures, _MIN_BACKOFF_S, _MAX_BACKOFF_S)
 
 
 class KubernetesSource:
@@ -98,18 +104,18 @@ class KubernetesSource:
     # ── in the thread ──
 
     def _follow(self) -> None:
-        backoff_s = _MIN_BACKOFF_S
+        failures = 0
         collection = name = ""
         while not self._stopping.is_set():
             try:
                 if not name:
                     collection, name = self._owner()
                 version = self._list(collection, name)
-                backoff_s = _MIN_BACKOFF_S
+                failures = 0
                 self._watch_from(collection, name, version)
             except ObjectGone:
                 name = ""
-                self._stopping.wait(backoff_s)
+                self._stopping.wait(delay_s(failures + 1))
             except KubernetesError as error:
                 if error.status == _GONE:
                     self._stopping.wait(_GONE_WAIT_S)
@@ -117,9 +123,8 @@ class KubernetesSource:
                 if error.status == _NOT_FOUND:
                     name = ""
                 self._publish(Unread(str(error)))
-                backoff_s = backoff_after(error, backoff_s)
-                self._stopping.wait(backoff_s)
-                backoff_s *= 2
+                failures = failures_after(error, failures)
+                self._stopping.wait(delay_s(failures))
             except Exception as error:
                 _log.exception("the watch of Kubernetes annotations failed unexpectedly")
                 self._publish(Unread(f"{type(error).__name__}: {error}"))

@@ -15,7 +15,7 @@ from conch.operate.alerts.configuration import Target
 from conch.operate.alerts.delivery import DeliveryClock, TargetDelivery
 from conch.operate.alerts.http_post import Unanswered
 from conch.operate.alerts.queue import AlertQueue, QueueEntry
-from conch.operate.alerts.retry import SendPace, backoff_s
+from conch.operate.alerts.retry import SendPace
 from conch.operate.alerts.secret import Secret
 from conch.operate.alerts.services.catalog import SERVICES
 from conch.operate.alerts.services.service import OutgoingPost, PostReply
@@ -306,11 +306,6 @@ def test_a_full_disk_refuses_webhooks_and_keeps_the_rest(queue: AlertQueue) -> N
     batch = queue.next_batch("hook", 10)
     assert batch is not None
     assert [alert.name for alert in batch.alerts] == ["A"]
-
-
-def test_backoff_doubles_to_five_minutes() -> None:
-    assert [backoff_s(failures, 0.0) for failures in (1, 2, 3, 9, 10, 1000)] == [1, 2, 4, 256, 300, 300]
-    assert backoff_s(3, 0.999) == pytest.approx(2, abs=0.01)
 
 
 def test_pace_allows_a_burst_and_then_the_rate() -> None:

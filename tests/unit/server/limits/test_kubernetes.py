@@ -11,7 +11,7 @@ from conch.base.errors import ConfigError
 from conch.base.kubernetes_api import ApiServerAddress, KubernetesApi, KubernetesError, PodIdentity
 from conch.domain.limits.annotations import read_annotations
 from conch.domain.limits.limit import EACH, LimitKey, Quantity, Subject
-from conch.server.limits.kubernetes_source import SOURCE, KubernetesSource, backoff_after
+from conch.server.limits.kubernetes_source import SOURCE, KubernetesSource, delay_s, failures_after
 from conch.server.limits.manager import LimitManager
 from tests.unit.server.limits.api_server import DEPLOYMENTS, NAMESPACE, PODS, REPLICA_SETS, ApiServer, Cluster
 
@@ -123,14 +123,14 @@ async def test_without_the_api_server_the_last_limits_stay_in_force(tmp_path: Pa
 
 @pytest.mark.parametrize(("status", "longest_s"), [(0, 1.0), (403, 15.0), (503, 15.0)])
 def test_an_api_server_that_was_down_for_long_is_asked_again_soon(status: int, longest_s: float) -> None:
-    waited_s, backoff_s = 0.0, 0.5
+    waited_s, failures = 0.0, 0
     while waited_s < 60:
-        backoff_s = backoff_after(KubernetesError("down", status), backoff_s)
-        waited_s += backoff_s
-        backoff_s *= 2
-    assert backoff_s == 2 * longest_s
+        failures = failures_after(KubernetesError("down", status), failures)
+        waited_s += delay_s(failures)
+    assert delay_s(failures) == longest_s
     # The first refusal after an outage does not wait for long either.
-    assert backoff_after(KubernetesError("starting", 503), 2 * backoff_after(KubernetesError("down"), backoff_s)) == 2
+    failures = failures_after(KubernetesError("down"), failures)
+    assert delay_s(failures_after(KubernetesError("starting", 503), failures)) == 2
 
 
 @pytest.mark.slow

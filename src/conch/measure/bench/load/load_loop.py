@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 from time import monotonic_ns
 from typing import Final
 
+from conch.base.pacing import backoff_s
 from conch.measure.bench.load.connection import (
     CLOSED,
     OPEN,
@@ -46,8 +47,8 @@ _MAX_REPORT_ROWS: Final = 16_384
 _MAX_ERRORS_PER_REPORT: Final = 100
 # Connections that are being opened at once: a server's backlog is limited.
 _MAX_CONNECTING: Final = 256
-_FIRST_BACK_OFF_NS: Final = 10 * _MS
-_MAX_BACK_OFF_NS: Final = _S
+_FIRST_BACK_OFF_S: Final = 0.01
+_MAX_BACK_OFF_S: Final = 1.0
 # epoll waits in whole milliseconds, select in microseconds.
 _COARSE_NS: Final = 2 * _MS
 _MAX_SELECT_FD: Final = 1_024
@@ -407,8 +408,8 @@ class LoadLoop(LoadOwner):
             if script.think_s > 0:
                 delay = int(script.think_s * _S)
         if outcome == _CONNECTION_ERROR:
-            delay += _back_off_ns(user.failures)
             user.failures += 1
+            delay += _back_off_ns(user.failures)
         following = self._make(self._next_request(user, answer), user, now_ns + delay)
         if delay:
             self._at(now_ns + delay, following)
@@ -497,8 +498,8 @@ class LoadLoop(LoadOwner):
         now = monotonic_ns()
         self._cause = message
         if now >= self._connect_after_ns:
-            self._connect_after_ns = now + _back_off_ns(self._failures)
             self._failures += 1
+            self._connect_after_ns = now + _back_off_ns(self._failures)
 
     def _fail_waiting(self, message: str) -> None:
         """Fail what waits for a connection: one request, or all of them if no connection is open."""
@@ -576,4 +577,4 @@ def _answer(request: LoadRequest) -> Answer:
 
 
 def _back_off_ns(failures: int) -> int:
-    return min(_FIRST_BACK_OFF_NS << min(failures, 10), _MAX_BACK_OFF_NS)
+    return int(backoff_s(failures, _FIRST_BACK_OFF_S, _MAX_BACK_OFF_S) * _S)

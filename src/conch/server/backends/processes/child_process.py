@@ -296,29 +296,6 @@ def _open_pidfd(process: Process) -> int:
         raise
 
 
-class Backoff:
-    """Delay before the restart of a dead child: exponential, from `FIRST_S` to `MAX_S`.
-
-    A child that has worked, or that died for the first time, is restarted immediately: other requests must not wait
-    because of one that kills it.
-    """
-
-    FIRST_S = 0.5
-    MAX_S = 30.0
-
-    def __init__(self) -> None:
-        self._deaths = 0
-
-    def delay(self, *, worked: bool) -> float:
-        """Return the delay in seconds; `worked` is whether the dead child had executed anything."""
-        if worked:
-            self._deaths = 0
-        self._deaths += 1
-        if self._deaths == 1:
-            return 0.0
-        return min(self.FIRST_S * 2.0 ** (self._deaths - 2), self.MAX_S)
-
-
 class _Control(asyncio.Protocol):
     """Reads messages from the socket, and passes them to the owner for a limited time per iteration of the loop."""
 

@@ -8,10 +8,20 @@ from typing import Generic, Protocol, TypeVar
 
 from conch.base.errors import ConchError
 from conch.base.logs import MODEL_LOGGER
-from conch.server.backends.processes.child_process import Backoff
+from conch.base.pacing import backoff_s
 from conch.server.backends.processes.launch import Exit
 
+_FIRST_RESTART_S, _MAX_RESTART_S = 0.5, 30.0
+
 _log = logging.getLogger(MODEL_LOGGER)
+
+
+def restart_delay_s(deaths: int) -> float:
+    """Return the delay before the restart of a process that died as often since one worked; 0 the first time.
+
+    Other requests must not wait because of one that kills the process.
+    """
+    return backoff_s(deaths - 1, _FIRST_RESTART_S, _MAX_RESTART_S)
 
 
 class Supervised(Protocol):
@@ -51,7 +61,7 @@ class ProcessSupervisor(Generic[P]):
         self._bring_up = bring_up
         self._on_change = on_change
         self._withdrawn: P | None = None
-        self._backoff = Backoff()
+        self._deaths = 0  # since a process worked
         self._recovery: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -85,7 +95,10 @@ class ProcessSupervisor(Generic[P]):
         """Replace the process, which has died and has no requests in flight."""
         if self.current is None or self.current.alive:
             return  # not in service yet: `bring_up` raises
-        delay = self._backoff.delay(worked=self.current.has_worked)
+        if self.current.has_worked:
+            self._deaths = 0
+        self._deaths += 1
+        delay = restart_delay_s(self._deaths)
         self.current = None
         self._log(f"{self._kind} {exit_}; restarting {f'in {delay:g} s' if delay else 'now'}")
         self._recovery = asyncio.get_running_loop().create_task(self._recover(delay))
@@ -98,7 +111,8 @@ class ProcessSupervisor(Generic[P]):
             try:
                 self.current = await self._bring_up()
             except (ConchError, OSError) as error:
-                delay = self._backoff.delay(worked=False)
+                self._deaths += 1
+                delay = restart_delay_s(self._deaths)
                 self._log(f"{error}\nretrying in {delay:g} s")
             else:
                 self._on_change()

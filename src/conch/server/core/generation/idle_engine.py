@@ -6,13 +6,14 @@ and admission do not distinguish a stopped engine from a running one.
 
 import asyncio
 from collections.abc import Sequence
+from itertools import count
 from logging import getLogger
 
 from conch.base.errors import Cancelled, ConchError, ConfigError, Unavailable
 from conch.domain.generation import Delta, DeltaCallback, Generation, GenerationRequest, Usage
 from conch.domain.model_config import ModelConfig
 from conch.server.backends.engines.base import Engine
-from conch.server.backends.processes.child_process import Backoff
+from conch.server.backends.processes.supervisor import restart_delay_s
 from conch.server.core.load_errors import load_error
 
 PARAMETER = "idle_unload_secs"
@@ -148,12 +149,11 @@ class IdleEngine(Engine):
             await asyncio.wait([self._stopping])
             self._stopping = None
         _log.info("starting the engine of model '%s' for a new request", self._name)
-        backoff = Backoff()
-        while True:
+        for failures in count(1):
             try:
                 await self._engine.start()
             except Exception as error:
-                await self._start_failed(load_error(error), backoff.delay(worked=False))
+                await self._start_failed(load_error(error), restart_delay_s(failures))
             else:
                 break
         self._starting = None

@@ -1,0 +1,14 @@
+import pytest
+
+from conch.base.pacing import backoff_s
+
+
+def test_the_delay_doubles_to_its_maximum() -> None:
+    assert [backoff_s(failures, 1.0, 300.0) for failures in (0, 1, 2, 3, 9, 10, 5000)] == [0, 1, 2, 4, 256, 300, 300]
+    assert [backoff_s(failures, 1.0, 8.0) for failures in range(1, 6)] == [1, 2, 4, 8, 8]
+    assert backoff_s(1, 8.0, 8.0) == 8
+
+
+def test_jitter_halves_the_delay_at_most() -> None:
+    assert backoff_s(1, 1.0, 8.0, jitter=1.0) == 0.5
+    assert backoff_s(3, 1.0, 300.0, jitter=0.999) == pytest.approx(2, abs=0.01)

@@ -1,4 +1,4 @@
-"""When to try again: exponential back-off. Pure: times are arguments."""
+"""When to try again and how often: exponential back-off, and a token bucket. Pure: times are arguments."""
 
 _MAX_DOUBLINGS = 60
 
@@ -12,3 +12,25 @@ def backoff_s(failures: int, first_s: float, max_s: float, jitter: float = 0.0) 
     if failures < 1:
         return 0.0
     return min(first_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS), max_s) * (1.0 - jitter / 2)
+
+
+class TokenBucket:
+    """`burst` events at once, refilled at `per_s`. Times are seconds of one monotonic clock."""
+
+    __slots__ = ("_burst", "_left", "_per_s", "_since")
+
+    def __init__(self, burst: float, per_s: float, now: float) -> None:
+        self._left = float(burst)
+        self._burst = float(burst)
+        self._per_s = per_s
+        self._since = now
+
+    def take(self, now: float, cost: float) -> float:
+        """Take tokens and return how many are left; negative, if there were not enough."""
+        self._left = min(self._burst, self._left + (now - self._since) * self._per_s) - cost
+        self._since = now
+        return self._left
+
+    def delay_s(self, now: float) -> float:
+        """Return the seconds until one event is allowed, 0 if it is now."""
+        return max(1.0 - self.take(now, 0.0), 0.0) / self._per_s

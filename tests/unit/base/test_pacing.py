@@ -1,6 +1,6 @@
 import pytest
 
-from conch.base.pacing import backoff_s
+from conch.base.pacing import TokenBucket, backoff_s
 
 
 def test_the_delay_doubles_to_its_maximum() -> None:
@@ -12,3 +12,12 @@ def test_the_delay_doubles_to_its_maximum() -> None:
 def test_jitter_halves_the_delay_at_most() -> None:
     assert backoff_s(1, 1.0, 8.0, jitter=1.0) == 0.5
     assert backoff_s(3, 1.0, 300.0, jitter=0.999) == pytest.approx(2, abs=0.01)
+
+
+def test_a_token_bucket_allows_a_burst_and_then_the_rate() -> None:
+    bucket = TokenBucket(2, 1.0, 100.0)
+    for _ in range(2):
+        assert bucket.delay_s(100.0) == 0
+        bucket.take(100.0, 1)
+    assert bucket.delay_s(100.0) == pytest.approx(1)
+    assert bucket.delay_s(101.0) == pytest.approx(0)

@@ -10,13 +10,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from conch.base.pacing import backoff_s
+from conch.base.pacing import TokenBucket, backoff_s
 from conch.operate.alerts.attempt import attempt
 from conch.operate.alerts.configuration import Target
 from conch.operate.alerts.message import TemplateFailed
 from conch.operate.alerts.posting import number_that_fits
 from conch.operate.alerts.queue import AlertBatch, AlertQueue
-from conch.operate.alerts.retry import SendPace
 from conch.operate.alerts.secret import redact
 from conch.operate.alerts.services.service import DeliveryOutcome, OutgoingPost, PostReply, Verdict
 
@@ -65,7 +64,7 @@ class TargetDelivery:
     give_up_s: float
     clock: DeliveryClock = field(default_factory=DeliveryClock)
     counts: DeliveryCounts = field(default_factory=DeliveryCounts)
-    _pace: SendPace = field(init=False)
+    _pace: TokenBucket = field(init=False)
     _failures: int = 0  # of the target, consecutive
     _not_before: float = -math.inf
     _rejected: dict[int, _Postponed] = field(default_factory=dict)
@@ -73,7 +72,7 @@ class TargetDelivery:
     _disk_failing: bool = False
 
     def __post_init__(self) -> None:
-        self._pace = SendPace(self.target.service.burst, self.target.service.per_minute)
+        self._pace = TokenBucket(self.target.service.burst, self.target.service.per_minute / 60, self.clock.monotonic())
 
     def step(self) -> float:
         """Send the next message if one is due. Return the seconds until the next call; infinity for an empty queue."""
@@ -94,7 +93,7 @@ class TargetDelivery:
         if self._settling is not None:
             self._settle(self._settling)
         now = self.clock.monotonic()
-        wait = max(self._not_before - now, self._pace.delay(now))
+        wait = max(self._not_before - now, self._pace.delay_s(now))
         if wait > 0:
             return wait
         postponed = [number for number, each in self._rejected.items() if each.due > now]
@@ -103,7 +102,7 @@ class TargetDelivery:
             return min((each.due - now for each in self._rejected.values()), default=math.inf)
         if not batch.number:
             batch = self._store(batch)
-        self._pace.spend()
+        self._pace.take(now, 1)
         outcome = attempt(self.target, batch.alerts, self.send, self.clock.unix)
         if outcome.verdict is Verdict.DELIVERED:
             self._delivered(batch)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from conch.base.pacing import TokenBucket
 from conch.protocols.http2 import frames
 
 
@@ -63,22 +64,14 @@ class Http2Limits:
         }
 
 
-class TokenBucket:
-    """Token bucket: `burst` events, refilled at `per_s`."""
+class FrameBudget(TokenBucket):
+    """Token bucket of frames that a peer may send in excess."""
 
-    __slots__ = ("_burst", "_left", "_per_s", "_since")
-
-    def __init__(self, burst: int, per_s: float, now: float) -> None:
-        self._left = float(burst)
-        self._burst = float(burst)
-        self._per_s = per_s
-        self._since = now
+    __slots__ = ()
 
     def spend(self, now: float, what: str, cost: int = 1) -> None:
         """Spend `cost` tokens. Raises ConnectionFault, which names `what`, if there are not enough."""
-        self._left = min(self._burst, self._left + (now - self._since) * self._per_s) - cost
-        self._since = now
-        if self._left < 0:
+        if self.take(now, cost) < 0:
             raise frames.ConnectionFault(frames.ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
 
 

@@ -13,7 +13,7 @@ from conch.protocols.http2 import frames
 from conch.protocols.http2.flow_control import Http2Channel
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode
 from conch.protocols.http2.keepalive import Check, Keepalive
-from conch.protocols.http2.limits import TokenBucket
+from conch.protocols.http2.limits import FrameBudget
 from conch.protocols.http2.reader import FrameReader
 from conch.protocols.http2.streams import Streams, StreamsOwner
 
@@ -39,7 +39,7 @@ class Http2Session(Generic[Head]):
         self._parse_budget = owner.parse_budget
         self._limits = limits
         self._channel = channel
-        self._noise_bucket = TokenBucket(limits.noise_frames, limits.noise_frames_per_s, owner.clock.now)
+        self._noise_bucket = FrameBudget(limits.noise_frames, limits.noise_frames_per_s, owner.clock.now)
         self._streams = Streams(owner, channel, self._noise_bucket, self._finish)
         self._reader = FrameReader(self._streams, self, limits)
         self._keepalive = Keepalive(limits)

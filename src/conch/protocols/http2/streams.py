@@ -11,7 +11,7 @@ from conch.protocols.http2 import frames
 from conch.protocols.http2.flow_control import Http2Channel, Http2Stream, Receiver, SendScheduler
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from conch.protocols.http2.headers import RequestBlocks, RequestHead
-from conch.protocols.http2.limits import Http2Limits, ReceiveWindow, TokenBucket
+from conch.protocols.http2.limits import FrameBudget, Http2Limits, ReceiveWindow
 
 Head = TypeVar("Head")
 
@@ -43,7 +43,7 @@ class Streams(Generic[Head]):
     """All open streams of a connection. Methods that take frames raise ConnectionFault."""
 
     def __init__(
-        self, owner: StreamsOwner[Head], channel: Http2Channel, noise_frames: TokenBucket, on_empty: Callable[[], None]
+        self, owner: StreamsOwner[Head], channel: Http2Channel, noise_frames: FrameBudget, on_empty: Callable[[], None]
     ) -> None:
         """Assign. `noise_frames` limits frames without effect; `on_empty` is called when the last stream has ended."""
         limits = owner.limits
@@ -57,8 +57,8 @@ class Streams(Generic[Head]):
         self._window = ReceiveWindow(limits.connection_window)
         self._open: dict[int, Http2Stream] = {}
         self._reset_ids: deque[int] = deque(maxlen=_MAX_RESET_IDS)
-        self._reset_bucket = TokenBucket(limits.resets, limits.resets_per_s, owner.clock.now)
-        self._small_bucket = TokenBucket(limits.small_frames, limits.small_frames_per_s, owner.clock.now)
+        self._reset_bucket = FrameBudget(limits.resets, limits.resets_per_s, owner.clock.now)
+        self._small_bucket = FrameBudget(limits.small_frames, limits.small_frames_per_s, owner.clock.now)
         self.send_scheduler = SendScheduler(channel, limits.held_bytes, self._resume)
         self._withheld_bytes = 0  # consumed, and not given back to the connection's window
         self._last_opened = 0  # the highest stream that the client has opened

@@ -15,7 +15,6 @@ from conch.operate.alerts.configuration import Target
 from conch.operate.alerts.delivery import DeliveryClock, TargetDelivery
 from conch.operate.alerts.http_post import Unanswered
 from conch.operate.alerts.queue import AlertQueue, QueueEntry
-from conch.operate.alerts.retry import SendPace
 from conch.operate.alerts.secret import Secret
 from conch.operate.alerts.services.catalog import SERVICES
 from conch.operate.alerts.services.service import OutgoingPost, PostReply
@@ -306,12 +305,3 @@ def test_a_full_disk_refuses_webhooks_and_keeps_the_rest(queue: AlertQueue) -> N
     batch = queue.next_batch("hook", 10)
     assert batch is not None
     assert [alert.name for alert in batch.alerts] == ["A"]
-
-
-def test_pace_allows_a_burst_and_then_the_rate() -> None:
-    pace = SendPace(2, 60)
-    for _ in range(2):
-        assert pace.delay(100.0) == 0
-        pace.spend()
-    assert pace.delay(100.0) == pytest.approx(1)
-    assert pace.delay(101.0) == pytest.approx(0)

@@ -5,7 +5,9 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-# Token bucket: the burst at once, and as much again each second.
+from conch.base.pacing import TokenBucket
+
+# Of token buckets: the burst at once, and as much again each second.
 _MAX_LINES_PER_S = 2000
 _MAX_BYTES_PER_S = 2 << 20
 # Lines that are logged in one iteration of the loop: about one millisecond.
@@ -22,9 +24,8 @@ class OutputLimit:
     def __init__(self, log: Callable[[int, str, str], None], report: Callable[[str], None]) -> None:
         self._log = log
         self._report = report
-        self._lines = float(_MAX_LINES_PER_S)
-        self._bytes = float(_MAX_BYTES_PER_S)
-        self._filled = monotonic()
+        self._lines = TokenBucket(_MAX_LINES_PER_S, _MAX_LINES_PER_S, monotonic())
+        self._bytes = TokenBucket(_MAX_BYTES_PER_S, _MAX_BYTES_PER_S, monotonic())
         self._queue: deque[tuple[int, str, str]] = deque()
         self._dropped_lines = self._dropped_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -34,18 +35,16 @@ class OutputLimit:
     def exhausted(self) -> bool:
         """Whether a line would be dropped."""
         now = monotonic()
-        passed, self._filled = now - self._filled, now
-        self._lines = min(self._lines + passed * _MAX_LINES_PER_S, _MAX_LINES_PER_S)
-        self._bytes = min(self._bytes + passed * _MAX_BYTES_PER_S, _MAX_BYTES_PER_S)
-        return self._lines < 1 or self._bytes < 0
+        return self._lines.take(now, 0) < 1 or self._bytes.take(now, 0) < 0
 
     def write(self, level: int, text: str, source: str) -> None:
         """Log one line, now or in a later iteration of the loop, or drop it."""
         if self.exhausted:
             self.drop(1, len(text))
             return
-        self._lines -= 1
-        self._bytes -= len(text)
+        now = monotonic()
+        self._lines.take(now, 1)
+        self._bytes.take(now, len(text))
         if self._queue or self._turn >= _LINES_PER_TURN:
             self._queue.append((level, text, source))
             return

@@ -30,9 +30,12 @@ if [ -z "$yes" ]; then
   [ "$typed" = "$name" ] || { echo "cleanup.sh: not confirmed; nothing was deleted" >&2; exit 2; }
 fi
 
+# Whole, not through a pipe: grep would end Terraform's list early, and pipefail take that for a missing resource.
+resources=$(terraform state list 2> /dev/null || true)
+
 # Load balancers, volumes and Karpenter's nodes belong to Kubernetes: Terraform does not know them, and they keep the
 # network from being deleted.
-if [ -n "$through_kubernetes" ] && terraform state list 2> /dev/null | grep -q '^aws_eks_cluster.this$'; then
+if [ -n "$through_kubernetes" ] && grep -q '^aws_eks_cluster.this$' <<< "$resources"; then
   command -v kubectl > /dev/null || { echo "cleanup.sh: kubectl is not installed" >&2; exit 2; }
   configuration=$(mktemp)
   trap 'rm -f "$configuration"' EXIT
@@ -55,7 +58,7 @@ if [ -n "$through_kubernetes" ] && terraform state list 2> /dev/null | grep -q '
 fi
 
 # A bucket with models is deleted only if this is in its state.
-if terraform state list 2> /dev/null | grep -q '^aws_s3_bucket.models$'; then
+if grep -q '^aws_s3_bucket.models$' <<< "$resources"; then
   terraform apply -input=false -auto-approve "${options[@]}" -var destroy_models=true -target=aws_s3_bucket.models
 fi
 # Network interfaces of ended nodes and load balancers disappear some minutes later.

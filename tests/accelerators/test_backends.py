@@ -11,7 +11,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import onnxruntime
-import psutil
 import pytest
 import torch
 
@@ -20,6 +19,7 @@ from conch.server.server import Server
 from tests.accelerators.nvml import A100, H100, machine_with
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.backends.pytorch.torch_models import Doubled, config_text, write_script
+from tests.processes import command_lines
 from tests.server.models import tensor, write_config, write_scripted
 
 BOTH = "instance_group { kind: KIND_GPU }"
@@ -218,8 +218,8 @@ async def test_tensorrt_is_given_the_device(models: Path, devices: list[int]) ->
 
 def environment_of_engine(model: str) -> Mapping[str, str]:
     """The environment of the process that runs a model's engine."""
-    for child in psutil.Process().children(recursive=True):
-        if any("engine_main.py" in word for word in child.cmdline()):
+    for child, line in command_lines(os.getpid()):
+        if any("engine_main.py" in word for word in line):
             return child.environ()
     raise AssertionError(f"no engine runs for {model}")
 

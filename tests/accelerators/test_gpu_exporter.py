@@ -98,7 +98,7 @@ def test_flags_choose_names_fields_and_labels(library: Path, tmp_path: Path) -> 
     machine = machine_with(library, tmp_path, gpu(H100, **VALUES, **GPM))
     flags = ("--dcgm-names=both", f"--collectors={counters}", "--no-hostname")
     with GpuExporter(machine, *flags, log=tmp_path / "log") as exporter:
-        series = exporter.until(lambda series: UP in series)
+        series = exporter.until(lambda series: value(series, UP) == 1)
     assert {name for name in series if name.startswith("DCGM_")} == {
         "DCGM_FI_DEV_GPU_UTIL",
         "DCGM_FI_DEV_GPU_UTIL_RATIO",
@@ -114,7 +114,7 @@ def test_environment_variables_of_dcgm_exporter_are_read(library: Path, tmp_path
     variables = {"DCGM_EXPORTER_COLLECTORS": str(counters), "DCGM_EXPORTER_INTERVAL": "100"}
     machine = machine_with(library, tmp_path, gpu(H100, **VALUES))
     with GpuExporter({**machine, **variables}, log=tmp_path / "log") as exporter:
-        series = exporter.until(lambda series: UP in series)
+        series = exporter.until(lambda series: value(series, UP) == 1)
         assert "# HELP DCGM_FI_DEV_GPU_TEMP Mine." in exporter.get("/metrics")[1]
         assert "NVML has no value for DCGM_FI_DEV_SERIAL" in exporter.text
     assert [name for name in series if name.startswith("DCGM_")] == ["DCGM_FI_DEV_GPU_TEMP"]

@@ -17,6 +17,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from tests.backends.makers import ALL, Maker, Rows, having
+from tests.processes import command_lines
 from tests.server.process import ConchProcess
 
 BATCHING = "dynamic_batching { max_queue_delay_microseconds: 300000 preferred_batch_size: [ 4 ] } max_batch_size: 4 "
@@ -247,4 +248,4 @@ def held(served: ServedModel, name: str) -> tuple[int, int]:
     process = psutil.Process(served.process.process.pid)
     maps = [each.path for each in process.memory_maps() if f"/{name}/" in each.path]
     files = [each.path for each in process.open_files() if f"/{name}/" in each.path]
-    return len(maps) + len(files), sum(name in " ".join(child.cmdline()) for child in process.children(recursive=True))
+    return len(maps) + len(files), sum(name in " ".join(line) for _, line in command_lines(process.pid))

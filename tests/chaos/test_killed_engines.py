@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.backends.engines.gguf_model import CONTEXT, write_gguf
+from tests.processes import command_lines
 from tests.robustness.llm_endpoints import ENDPOINTS, Reply, busy, engine, metric, resting, running, write_scripted
 from tests.robustness.slow_clients import until
 from tests.server.process import ConchProcess
@@ -171,15 +172,8 @@ def test_unloading_lets_streams_end_and_loading_takes_new_ones(conch: ConchProce
 
 def engines(conch: ConchProcess) -> list[str]:
     """Return the names of the engines that run."""
-    found = []
-    for child in psutil.Process(conch.process.pid).children():
-        try:
-            line = child.cmdline()
-        except psutil.Error:
-            continue
-        if any("engine_main.py" in part for part in line):
-            found.append(line[-1])
-    return found
+    lines = (line for _, line in command_lines(conch.process.pid))
+    return [line[-1] for line in lines if any("engine_main.py" in part for part in line)]
 
 
 def engine_or_none(conch: ConchProcess, model: str) -> int | None:

@@ -4,6 +4,7 @@ The models are of the identity backend, which answers on the event loop, so that
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -182,11 +183,15 @@ async def fuzz_server(directory: Path) -> AsyncIterator[FuzzServer]:
         if not server.inference.ready():
             raise Finding(f"the models did not come up: {server.control.index(ready_only=False)}")
         place = FuzzServer(server)
+        # As the program does: a collection of what other tests left would stall the loop.
+        gc.collect()
+        gc.freeze()
         place.watch()
         try:
             yield place
         finally:
             place.unwatch()
+            gc.unfreeze()
 
 
 async def settle(done: Callable[[], bool]) -> None:

@@ -5,7 +5,7 @@ import json
 import queue
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import tritonclient.grpc as triton
 
+from tests.processes import command_lines
 from tests.robustness.slow_clients import connect, reset, until
 from tests.server.process import ConchProcess
 
@@ -209,15 +210,14 @@ def resting(conch: ConchProcess, model: str) -> None:
 
 def engine(conch: ConchProcess, model: str) -> int:
     """Return the process of a model's engine: the one that was started with its name."""
-    pids = [child.pid for child in _engines(conch) if child.cmdline()[-1] == model]
-    assert len(pids) == 1, (pids, [child.cmdline() for child in _engines(conch)])
+    lines = {
+        child.pid: line
+        for child, line in command_lines(conch.process.pid)
+        if any("engine_main.py" in part for part in line)
+    }
+    pids = [pid for pid, line in lines.items() if line[-1] == model]
+    assert len(pids) == 1, lines
     return pids[0]
-
-
-def _engines(conch: ConchProcess) -> Iterator[psutil.Process]:
-    for child in psutil.Process(conch.process.pid).children():
-        if any("engine_main.py" in part for part in child.cmdline()):
-            yield child
 
 
 def stalled(conch: ConchProcess, request: bytes) -> socket.socket:

@@ -1,13 +1,11 @@
 """A short run of `tests.robustness.fuzz` on the HTTP side; the long ones are by hand."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from conch.server.observability.metrics.loop_lag import INTERVAL_S
 from tests.robustness.fuzz import Report, Target, live_objects, run, run_case
 from tests.robustness.fuzz_server import FuzzServer, fuzz_server, resident_bytes
 from tests.robustness.http_input import conversation, framed, infer_request
@@ -24,8 +22,6 @@ async def test_whatever_is_sent_is_answered_in_order_and_leaves_nothing(
         targets = [kind(place)]
         await run(place, targets, CASES // 2, seed=1)
         objects, memory = live_objects(), resident_bytes()
-        await asyncio.sleep(2 * INTERVAL_S)  # that collection of garbage was a stall of the loop
-        place.forget()
         (report,) = await run(place, targets, CASES, seed=2)
         assert not report.findings
         assert len(report.outcomes) > 1  # right and wrong input was among it

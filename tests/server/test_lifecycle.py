@@ -21,6 +21,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
+from tests.processes import command_lines
 from tests.server.models import ECHO, tensor, write_config, write_identity, write_python
 from tests.server.process import ConchProcess
 
@@ -161,14 +162,14 @@ def test_a_dead_child_costs_its_own_request_and_comes_back(tmp_path: Path) -> No
     write_python(tmp_path / "models", "other", ONE_INT, ECHO)
     with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
         assert ask(server, "mortal", 1) == 1
-        (before,) = [c.pid for c in children(server) if "mortal" in " ".join(c.cmdline())]
+        (before,) = [child.pid for child, line in command_lines(server.process.pid) if "mortal" in " ".join(line)]
         with pytest.raises(InferenceServerException, match="Stub process 'mortal_0' is not healthy") as caught:
             ask(server, "mortal", 13)
         assert "exited with status 3" in str(caught.value)
         assert ask(server, "other", 5) == 5
         server.until("/v2/models/mortal/ready")
         assert ask(server, "mortal", 2) == 2
-        (after,) = [c.pid for c in children(server) if "mortal" in " ".join(c.cmdline())]
+        (after,) = [child.pid for child, line in command_lines(server.process.pid) if "mortal" in " ".join(line)]
         assert after != before
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import tritonclient.http as triton
 
-from conch.base.confined_files import confined_path
 from conch.base.errors import ModelLoadError
-from conch.base.real_path import real_path
+from conch.base.files.confined import confined_path
+from conch.base.files.real_path import real_path
 from conch.clients.repository.command import repo
 from conch.server.repository.remote.location import parse_image
 from conch.server.repository.remote.oci.manifest import this_platform

@@ -1,12 +1,10 @@
 """Apply the edits of findings to files, for `conch check --fix`."""
 
-import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from difflib import unified_diff
 from pathlib import Path
 
+from conch.base.files.atomic import replace_file
 from conch.check.finding import Finding
 from conch.check.run import Report, check_paths
 from conch.check.source import SourceFile
@@ -41,17 +39,7 @@ def fix_paths(paths: Sequence[Path], rules: frozenset[str]) -> tuple[Report, str
 def _write(path: Path, text: str) -> None:
     """Replace the text of a file atomically."""
     mark = b"\xef\xbb\xbf" if path.read_bytes().startswith(b"\xef\xbb\xbf") else b""
-    target = path.resolve()  # the target of a link, not the link
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(mark + text.encode())
-        os.chmod(name, target.stat().st_mode & 0o7777)  # noqa: PTH101
-        os.replace(name, target)  # noqa: PTH105
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)  # noqa: PTH108
-        raise
+    replace_file(path.resolve(), mark + text.encode())  # the target of a link, not the link
 
 
 def _diff(path: Path, before: str) -> str:

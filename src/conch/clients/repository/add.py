@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.filesize import decimal
 
-from conch.base.atomic_folder import atomic_replace
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, Unavailable
+from conch.base.files.atomic import atomic_replace
 from conch.check.finding import Rule, Severity
 from conch.check.rules.repository import ENSEMBLE_CONTRACT, ENSEMBLE_MISSING
 from conch.check.run import check_paths

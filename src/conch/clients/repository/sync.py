@@ -19,8 +19,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from conch.base.atomic_folder import atomic_replace
 from conch.base.errors import NotFound, Unavailable
+from conch.base.files.atomic import atomic_replace
 from conch.clients.repository.progress import fetch_progress
 from conch.clients.repository.transfer import image_url, retried, say_skipped, scan
 from conch.server.repository.remote.cache import link_or_copy

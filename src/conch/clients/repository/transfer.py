@@ -13,8 +13,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from conch.base.atomic_folder import atomic_replace
 from conch.base.errors import ConfigError, NotFound, Unavailable, Unreachable
+from conch.base.files.atomic import atomic_replace
 from conch.clients.repository.progress import fetch_progress, progress_bar
 from conch.server.repository.disk_space import require_space
 from conch.server.repository.remote.location import parse_image

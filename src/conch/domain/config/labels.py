@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from conch.base.confined_files import read_confined
 from conch.base.errors import ModelLoadError
+from conch.base.files.confined import read_confined
 from conch.domain.model_config import ModelConfig
 
 # Of all label files of a model together; the names of 20,000 classes take half a megabyte.

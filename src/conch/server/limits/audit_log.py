@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConfigError
+from conch.base.files.atomic import sync_folder
 from conch.server.limits.audit_chain import (
     CONTINUED,
     DAMAGE,
@@ -162,7 +163,7 @@ class AuditLog:
         self._file = os.open(self.path, flags, _MODE)
         os.fchmod(self._file, _MODE)
         self._size = os.fstat(self._file).st_size
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
 
     def _due_for_rotation(self) -> bool:
         if not self._size:
@@ -297,11 +298,3 @@ def _time_of(record: Mapping[str, Any]) -> datetime | None:
         return datetime.fromisoformat(str(record.get("time")))
     except ValueError:
         return None
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

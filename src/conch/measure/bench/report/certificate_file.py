@@ -2,9 +2,7 @@
 
 import base64
 import math
-import os
 import re
-import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
@@ -16,6 +14,7 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 import orjson
 
 from conch.base.errors import InvalidRequest
+from conch.base.files.atomic import replace_file
 from conch.measure.bench.report.certificate import SCHEMA_VERSION, Certificate
 
 FORMAT = "conch-benchmark"
@@ -28,7 +27,7 @@ _MAX_BYTES = 256 << 20
 
 def write_json(certificate: Certificate, path: Path) -> None:
     """Write a certificate atomically. Raises OSError; what was at the path stays then."""
-    write_atomically(path, to_json(certificate))
+    replace_file(path, to_json(certificate))
 
 
 def to_json(certificate: Certificate, *, indent: bool = True) -> bytes:
@@ -83,28 +82,6 @@ def from_json(content: bytes) -> Certificate:
             " update Conch"
         )
     return cast("Certificate", _decode(Certificate, document, ""))
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file as a whole. Raises OSError; the file is unchanged then, and nothing remains beside it."""
-    if path.exists() and not path.is_file():  # /dev/stdout, a FIFO
-        path.write_bytes(content)
-        return
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    found = re.search(r"^Umask:\s*(\d+)", status, re.MULTILINE)
-    return int(found[1], 8) if found else 0o022
 
 
 def _decode(kind: Any, value: object, place: str) -> Any:

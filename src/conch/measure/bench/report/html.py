@@ -8,9 +8,10 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from conch.base.files.atomic import replace_file
 from conch.measure.bench.measurement import Measurement
 from conch.measure.bench.report.certificate import Certificate, all_notes, verdict_lines
-from conch.measure.bench.report.certificate_file import to_json, write_atomically
+from conch.measure.bench.report.certificate_file import to_json
 from conch.measure.bench.report.fact_tables import (
     FactTable,
     effect_table,
@@ -33,7 +34,7 @@ _SCRIPTS = ("plot.js", "certificate.js")
 
 def write_html(certificate: Certificate, path: Path) -> None:
     """Write a certificate as a page, atomically. Raises OSError."""
-    write_atomically(path, to_html(certificate).encode())
+    replace_file(path, to_html(certificate).encode())
 
 
 def to_html(certificate: Certificate) -> str:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from conch.base.files.atomic import replace_file
 from conch.measure.bench.report.certificate import Certificate, all_notes
-from conch.measure.bench.report.certificate_file import write_atomically
 from conch.measure.bench.report.fact_tables import effect_table, error_table, settings_table
 from conch.measure.bench.report.level_columns import asked_percentiles, level_table, remarks
 from conch.measure.bench.report.public_command import shell_line
@@ -17,7 +17,7 @@ _BADGES = {"invalid": "❌", "warning": "⚠️"}
 
 def write_markdown(certificate: Certificate, path: Path) -> None:
     """Write a certificate as Markdown, atomically. Raises OSError."""
-    write_atomically(path, to_markdown(certificate).encode())
+    replace_file(path, to_markdown(certificate).encode())
 
 
 def to_markdown(certificate: Certificate) -> str:

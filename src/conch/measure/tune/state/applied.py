@@ -8,11 +8,12 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
+from conch.base.files.atomic import replace_file
 from conch.measure.tune.knobs import Document, backend_of, with_settings
 from conch.measure.tune.pbtxt_edit import changed_fields, edit_pbtxt, fields_text
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess
 from conch.measure.tune.space import Value
-from conch.measure.tune.state.folder import StateFolder, remove_durably, write_durably, write_text_durably
+from conch.measure.tune.state.folder import StateFolder, remove_durably, write_json
 from conch.measure.tune.state.saved_state import SavedModel, restore_model
 from conch.measure.tune.trials.deployment import read_if_exists
 
@@ -37,7 +38,7 @@ class AppliedChange:
 
     def save(self, folder: StateFolder) -> None:
         """Write it durably. Raises OSError."""
-        write_durably(folder.applied, asdict(self))
+        write_json(folder.applied, asdict(self))
 
 
 def file_change(repository: Path, model: str, base: Document, settings: Mapping[str, Value]) -> FileChange | None:
@@ -79,7 +80,7 @@ def apply_to_repository(
     record.save(folder)
     try:
         for _, change in changes:
-            write_text_durably(Path(change.path), change.after)
+            replace_file(Path(change.path), change.after.encode(), 0o600)
         for model in dict.fromkeys(name for name, _ in changes):
             client.load(model)
     except BaseException:
@@ -149,7 +150,7 @@ def _put_back(change: FileChange) -> None:
     if change.before is None:
         Path(change.path).unlink(missing_ok=True)
     else:
-        write_text_durably(Path(change.path), change.before)
+        replace_file(Path(change.path), change.before.encode(), 0o600)
 
 
 def _now() -> str:

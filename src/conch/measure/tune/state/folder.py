@@ -6,10 +6,10 @@ import json
 import os
 import re
 import stat
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from conch.base.files.atomic import replace_file, sync_folder
 
 _MODE = 0o700
 
@@ -80,38 +80,12 @@ class StateFolder:
             self._lock = None
 
 
-def write_durably(path: Path, value: Any) -> None:
-    """Replace a JSON file such that after a power failure it has the old or the new contents. Raises OSError."""
-    write_text_durably(path, json.dumps(value, indent=1))
-
-
-def write_text_durably(path: Path, text: str) -> None:
-    """Replace a text file atomically and durably, with the mode that it had. Raises OSError; then it is unchanged."""
-    mode = path.stat().st_mode & 0o7777 if path.exists() else 0o600
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
-    _sync_folder(path.parent)
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file atomically and durably, readable by this user only if it is new. Raises OSError."""
+    replace_file(path, json.dumps(value, indent=1).encode(), 0o600)
 
 
 def remove_durably(path: Path) -> None:
     """Remove a file if it exists."""
     path.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from conch.base.files.atomic import replace_file
 from conch.measure.tune.knobs import Document
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess, ServerRefusal
-from conch.measure.tune.state.folder import StateFolder, remove_durably, write_durably, write_text_durably
+from conch.measure.tune.state.folder import StateFolder, remove_durably, write_json
 
 _FORMAT = 1
 
@@ -43,7 +44,7 @@ class SavedState:
 
     def save(self, folder: StateFolder) -> None:
         """Write the state durably. Raises OSError."""
-        write_durably(folder.restore, {"format": _FORMAT, **asdict(self)})
+        write_json(folder.restore, {"format": _FORMAT, **asdict(self)})
 
 
 def saved_state(folder: StateFolder) -> SavedState | None:
@@ -80,7 +81,7 @@ def restore(client: RepositoryClient, folder: StateFolder, saved: SavedState, sa
         if file.text is None:
             Path(file.path).unlink(missing_ok=True)
         else:
-            write_text_durably(Path(file.path), file.text)
+            replace_file(Path(file.path), file.text.encode(), 0o600)
     failures = []
     for model in saved.models:
         try:

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from conch.base.files.atomic import replace_file
 from conch.measure.tune.knobs import ENGINE_KEYS, Document, backend_of, with_settings
 from conch.measure.tune.repository_client import RepositoryClient
 from conch.measure.tune.space import Value
-from conch.measure.tune.state.folder import write_text_durably
 
 SEPARATOR = "/"
 """Between a composing model and a knob, as in "detector/instances". A model's name has none."""
@@ -66,7 +66,7 @@ class Deployment:
             if document == self._loaded[name] and text == self._engine_loaded.get(name):
                 continue
             if text is not None and text != self._engine_loaded.get(name):
-                write_text_durably(self._engine_files[name], text)
+                replace_file(self._engine_files[name], text.encode(), 0o600)
                 self._engine_loaded[name] = text
             self._client.load(name, document)
             self._loaded[name] = document

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from conch.base.confined_files import read_confined
 from conch.base.errors import ConchError, InvalidRequest, ModelLoadError
+from conch.base.files.confined import read_confined
 from conch.domain.config.limits import MAX_GENERATED_BYTES
 from conch.domain.model_config import ModelConfig, Warmup, WarmupTensor
 from conch.domain.request import InferRequest, InferResponse

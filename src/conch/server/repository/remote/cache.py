@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from conch.base.errors import Unavailable
+from conch.base.files.atomic import sync_folder
 from conch.server.repository.disk_space import FULL, NoSpace, free_bytes
 from conch.server.repository.remote.listing import RemoteFile, inside
 
@@ -128,7 +129,7 @@ class Cache:
             file.chmod(_READ_ONLY)
             os.utime(file, (_mtime_s(target.name), _mtime_s(target.name)))
             file.replace(target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
 
     @contextmanager
     def new_file(self) -> Iterator[tuple[Path, BinaryIO]]:
@@ -245,11 +246,3 @@ def _remove_unused(path: Path) -> None:
                 path.unlink()
     except OSError:  # being fetched, or removed by another process
         return
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

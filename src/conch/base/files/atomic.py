@@ -1,12 +1,55 @@
-"""Write a model's folder into a repository atomically: it is there completely or not at all."""
+"""Replace files and folders atomically: readers find the old or the new contents, completely."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkstemp
 
 from conch.base.errors import ConfigError, Unavailable
+
+_MAX_PREFIX = 100  # of a file's name, which the name of its replacement begins with
+
+
+def replace_file(path: Path, content: bytes, new_mode: int | None = None) -> None:
+    """Replace a file durably: after a power failure it has the old or the new contents.
+
+    The mode stays; a new file gets `new_mode`, or the usual one. A device or pipe is written to. Raises OSError; then
+    the file is unchanged, and no other one is left.
+    """
+    if path.exists() and not path.is_file():  # /dev/stdout, a FIFO
+        path.write_bytes(content)
+        return
+    mode = path.stat().st_mode & 0o7777 if path.exists() else 0o666 & ~_umask() if new_mode is None else new_mode
+    descriptor, name = mkstemp(prefix=f".{path.name[:_MAX_PREFIX]}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            os.fchmod(descriptor, mode)
+            file.flush()
+            os.fsync(descriptor)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Write the names in a folder to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    """Return the process's umask; os.umask would change it for other threads."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    mask = re.search(r"^Umask:\s*(\d+)", status, re.MULTILINE)
+    return int(mask[1], 8) if mask else 0o022
 
 
 @contextmanager

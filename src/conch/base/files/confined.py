@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from conch.base.errors import Code, ModelLoadError
-from conch.base.real_path import real_path
+from conch.base.files.real_path import real_path
 
 
 def confined_path(folder: Path, filename: str, field: str, owner: str) -> Path:

@@ -1,11 +1,11 @@
-"""Atomic replacement of a model's folder."""
+"""Atomic replacement of files and folders."""
 
 from pathlib import Path
 
 import pytest
 
-from conch.base.atomic_folder import atomic_replace
 from conch.base.errors import ConfigError, Unavailable
+from conch.base.files.atomic import atomic_replace, replace_file
 
 
 def put(target: Path, text: str, *, replace: bool = False) -> None:
@@ -65,3 +65,13 @@ def test_a_target_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable, match=r"file/m' cannot be written"):
         put(tmp_path / "file" / "m", "new")
+
+
+def test_a_file_keeps_its_mode_and_a_new_one_gets_the_given_mode(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    replace_file(path, b"one", 0o600)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    replace_file(path, b"two", 0o600)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"two", 0o644)
+    assert list(tmp_path.iterdir()) == [path]

@@ -45,7 +45,7 @@ OPTIONAL = {
         "base/yaml_documents.py",
         "server/backends/child/conch_child/engine/tensorrtllm/arguments.py",
     },
-    "helm_python": {"check/deployment/helm_renderer.py"},
+    "helm_python": {"base/helm.py"},
     "jsonschema": {"check/deployment/schema.py"},
     "kubernetes_validate": {"check/deployment/schema.py"},
     "promql_parser": {"operate/monitoring/promql.py"},

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from conch.base import helm
 from conch.check import source
 from conch.check.command import check
-from conch.check.deployment import charts, schema
+from conch.check.deployment import schema
 from conch.check.finding import Severity
 from conch.check.run import check_paths
 from tests.unit.check.repository import found, ids, one, write
@@ -43,7 +44,9 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 
     def remove(package: str) -> None:
         monkeypatch.setitem(sys.modules, package, None)
-        monkeypatch.setattr(charts, "_LIBRARY", "no_such_package" if package == "helm_python" else charts._LIBRARY)
+        if package == "helm_python":
+            monkeypatch.setattr(helm, "_LIBRARY", "no_such_package")
+            monkeypatch.setenv("PATH", os.devnull)
 
     for each in cached:
         each.cache_clear()

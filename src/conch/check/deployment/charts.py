@@ -1,25 +1,23 @@
 """Render Helm charts, so that the rules for manifests apply to what they create."""
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from conch.base.errors import ConchError
+from conch.base.helm import HelmError, helm_is_installed, render_chart
 from conch.check.finding import Finding, Place, Related
 from conch.check.rules import kubernetes as rules
 from conch.check.source import SourceFile
 
 CHART_FILE = "Chart.yaml"
 _VALUES_FILE = "values.yaml"
-_LIBRARY = "helm_python"
-_TIMEOUT_S = 60
 _MAX_VALUES_FILES = 8
+_OF_LIBRARY = "library charts are not installable"  # they have no objects
 _AT = re.compile(r"\(?([\w./-]+/templates/[\w./-]+):(\d+)(?::(\d+))?")
 # Values that the user of the chart must give are not a mistake of the chart.
 _WANTS_VALUES = re.compile(r"\brequired\b|execution error at|values don't meet the specifications|missing properties")
@@ -62,19 +60,18 @@ def render_charts(directories: Sequence[Path]) -> tuple[list[RenderedChart], lis
     findings: list[Finding] = []
     for directory in directories:
         chart = Place(directory / CHART_FILE)
-        if find_spec(_LIBRARY) is None:
-            message = "charts were not rendered: the package helm-python-sdk is not installed"
+        if not helm_is_installed():
+            message = "charts were not rendered: neither helm nor the package helm-python-sdk is installed"
             findings.append(Finding(rules.CHART_UNRENDERED, chart, message))
             continue
         try:
-            attempts = _attempts(directory)
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            manifests, refusal = _render(directory)
+        except (OSError, ConchError) as error:
             message = f"chart {directory.name} cannot be rendered: {_first_line(str(error))}"
             findings.append(Finding(rules.CHART_INVALID, chart, message))
             continue
-        manifests = next((each["manifests"] for each in attempts if "manifests" in each), None)
         if manifests is None:
-            findings.append(_failure(directory, str(attempts[0]["error"])))
+            findings.append(_failure(directory, refusal))
         else:
             found.append(RenderedChart(directory, tuple(_sources(directory, manifests))))
     return found, findings
@@ -109,15 +106,23 @@ def _plain(line: str) -> str:
     return line.strip().removeprefix("- ").replace('"', "").replace("'", "")
 
 
-def _attempts(directory: Path) -> list[dict[str, Any]]:
-    values = sorted({*directory.glob("*values*.yaml"), *directory.glob("ci/*.yaml")} - {directory / _VALUES_FILE})
-    command = [sys.executable, "-m", "conch.check.deployment.helm_renderer", str(directory)]
-    command += map(str, values[:_MAX_VALUES_FILES])
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    if done.returncode:
-        raise ValueError((done.stderr.strip().splitlines() or ["the renderer failed"])[-1])
-    attempts: list[dict[str, Any]] = json.loads(done.stdout)
-    return attempts
+def _render(directory: Path) -> tuple[dict[str, str] | None, str]:
+    """Return the templates with the defaults, else with the first file of values that works, else Helm's refusal."""
+    refusal = ""
+    files = sorted({*directory.glob("*values*.yaml"), *directory.glob("ci/*.yaml")} - {directory / _VALUES_FILE})
+    for file in [None, *islice(files, _MAX_VALUES_FILES)]:
+        try:
+            return render_chart(directory, _values(file) if file else {}), ""
+        except (HelmError, ValueError) as error:  # the latter of a file that is not YAML
+            refusal = refusal or str(error)
+    return ({}, "") if _OF_LIBRARY in refusal else (None, refusal)
+
+
+def _values(file: Path) -> dict[str, Any]:
+    from conch.base.yaml_documents import load_documents
+
+    documents = load_documents(file.read_text(encoding="utf-8"))
+    return documents[0].value if documents and isinstance(documents[0].value, dict) else {}
 
 
 def _sources(directory: Path, manifests: dict[str, str]) -> Iterator[SourceFile]:

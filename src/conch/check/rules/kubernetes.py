@@ -30,7 +30,7 @@ CHART_UNRENDERED = Rule(
     _NOTICE,
     "Chart that was not rendered",
     "Only the values and what the templates say as they are was checked, not the objects that they create.",
-    "Install what renders charts: pip install 'conch-server[charts]'",
+    "Install what renders charts: the program helm, or pip install 'conch-server[charts]'",
 )
 SELECTOR_MISMATCH = Rule(
     "selector-mismatch",

@@ -40,7 +40,7 @@ notice is information. A comment `conch: ignore[ID]` in the line of a finding, o
 | Dockerfiles, Terraform (read tolerantly, expressions are not evaluated), tunnels of ssh | |
 | manifests of Kubernetes, compose files, Prometheus rules, monitors, autoscalers, dashboards, limits | `[monitoring]` |
 | manifests against the schemas of Kubernetes | `[check]` |
-| what a Helm chart renders, with its defaults or with a `*values*.yaml` beside them | `[charts]` (244 MB) |
+| what a Helm chart renders, with its defaults or with a `*values*.yaml` beside them | `helm`, or `[charts]` (244 MB) |
 
 Objects refer to each other: give their files in one command. What is absent may be deployed elsewhere and is not
 reported. If a package is missing, one notice says what was not checked and how to install the package; it does not

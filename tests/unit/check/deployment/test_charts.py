@@ -1,10 +1,11 @@
 """Helm charts: what they render is checked, and findings have places in the templates or values."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from conch.check.deployment import charts
+from conch.base import helm as helm_renderer
 from conch.check.deployment.charts import template_line
 from tests.helm_process import require_helm
 from tests.unit.check.repository import found, ids, one, write
@@ -123,7 +124,8 @@ def test_a_chart_without_the_charts_that_it_depends_on(tmp_path: Path) -> None:
 
 
 def test_without_the_package_a_notice_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charts, "_LIBRARY", "no_such_package")
+    monkeypatch.setattr(helm_renderer, "_LIBRARY", "no_such_package")
+    monkeypatch.setenv("PATH", os.devnull)
     chart(tmp_path)
     finding = one(tmp_path)
     assert finding.rule.id == "chart-unrendered"
@@ -131,8 +133,8 @@ def test_without_the_package_a_notice_names_the_extra(tmp_path: Path, monkeypatc
 
 
 def test_a_renderer_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charts, "_LIBRARY", "json")
-    monkeypatch.setattr(charts.sys, "executable", "/bin/false")
+    write(tmp_path / "bin" / "helm", "#!/bin/sh\nexit 1\n").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     chart(tmp_path)
     assert ids(tmp_path) == ["chart-invalid"]
 

@@ -88,7 +88,7 @@ bench-tools: .venv/.dev ## Compare conch bench with wrk, h2load, perf_analyzer, 
 
 docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m conch.server.commands.flag_help > docs/reference/flags.md
-	$(BIN)/python -m conch.check.rules.reference > docs/check.md
+	$(BIN)/python -m tools.check_page
 	$(BIN)/python -m conch.domain.metrics.reference > docs/reference/metrics.md
 	$(BIN)/python -m tests.code_map
 	$(BIN)/python -m tests.autoscaling_page

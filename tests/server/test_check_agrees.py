@@ -8,7 +8,8 @@ from pathlib import Path
 import tritonclient.http as client
 from onnx import helper
 
-from conch.check.finding import Finding, Severity
+from conch.check.finding import Finding
+from conch.check.rules import Severity
 from conch.check.run import check_paths
 from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.onnxruntime.onnx_models import FP32, write_model

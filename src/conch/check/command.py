@@ -12,7 +12,8 @@ from conch.base.command_line.command_parser import CommandParser
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from conch.check.finding import Finding, Rule
+    from conch.check.finding import Finding
+    from conch.check.rules import Rule
     from conch.check.run import Report
 
 _CLEAN, _FOUND, _USAGE_ERROR = 0, 1, 2
@@ -25,25 +26,24 @@ def check(arguments: Sequence[str]) -> int:
     """Check repositories and files, print the findings, and return the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    from conch.check.finding import Severity
-    from conch.check.rules.catalog import MISSING_PACKAGES, RULES
+    from conch.check.rules import Severity, rules, unapplied_rules
 
-    known = {rule.id: rule for rule in RULES}
+    known = rules()
     for unknown in sorted({*options.rule, *options.ignore, *options.explain} - known.keys()):
         parser.error(f"unknown rule '{unknown}'; docs/check.md lists the rules")
     if options.explain:
-        return _explain([known[each] for each in options.explain])
+        return _explain([known[rule_id] for rule_id in options.explain])
     _check_paths_options(parser, options)
-    asked = {known[each] for each in options.rule} or set(RULES)
+    asked = set(options.rule) or set(known)
     # A rule that cannot be applied must not look like one without findings.
-    asked |= {missing for missing, unapplied in MISSING_PACKAGES.items() if asked.intersection(unapplied)}
-    selected = frozenset({rule.id for rule in asked} - set(options.ignore))
+    asked |= {missing for missing, unapplied in unapplied_rules().items() if asked & unapplied}
+    selected = frozenset(asked - set(options.ignore))
     try:
         report, diff = _run(options, selected)
     except (OSError, UnicodeDecodeError) as error:
         print(f"conch check: {error}", file=sys.stderr)
         return _USAGE_ERROR
-    findings = [finding for finding in report.findings if finding.rule.id in selected]
+    findings = [finding for finding in report.findings if finding.rule_id in selected]
     _print(options, report, findings, diff)
     severities = {finding.rule.severity for finding in findings}
     failed = Severity.ERROR in severities or (options.strict and Severity.WARNING in severities)
@@ -113,10 +113,10 @@ def _print(options: Namespace, report: "Report", findings: "Sequence[Finding]", 
 
         text = "\n".join(annotations(findings))
     elif options.format == "sarif":
-        from conch.check.rules.catalog import RULES
+        from conch.check.rules import rules
         from conch.check.sarif import as_sarif
 
-        text = json.dumps(as_sarif(findings, RULES, Path.cwd()), indent=2)
+        text = json.dumps(as_sarif(findings, [*rules().values()], Path.cwd()), indent=2)
     else:
         from conch.check.render import as_document
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conch.check.finding import Finding, Place
-from conch.check.rules import repository as rules
 from conch.domain.files.model_folders import is_model_name, is_utf8
 
 _CONFIG_FILE = "config.pbtxt"
@@ -69,7 +68,7 @@ def find_contents(path: Path) -> Contents:
 
     def note(error: OSError) -> None:
         message = f"the folder {error.filename} cannot be read: {error.strerror}"
-        unreadable.append(Finding(rules.FILE_UNREADABLE, Place(Path(error.filename)), message))
+        unreadable.append(Finding("file-unreadable", Place(Path(error.filename)), message))
 
     repositories: dict[Path, list[Path]] = {}
     files: list[Path] = []
@@ -86,7 +85,7 @@ def find_contents(path: Path) -> Contents:
         foreign = (name for name in checked if not is_utf8(name))  # no format can show them
         message = "the name of a file is not UTF-8: {!r}"
         unreadable += [
-            Finding(rules.FILE_UNCHECKED, Place(here), message.format(os.fsencode(name)), "Rename the file.")
+            Finding("file-unchecked", Place(here), message.format(os.fsencode(name)), "Rename the file.")
             for name in foreign
         ]
     return Contents(repositories, files, unreadable)

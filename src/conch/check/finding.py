@@ -1,27 +1,9 @@
-"""Findings and rules of `conch check`: what is wrong, where, why it matters, and the remedy."""
+"""Findings of `conch check`: what is wrong, where, and the remedy."""
 
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
-
-class Severity(Enum):
-    """An error fails when the model is loaded or used; a warning probably has an unintended effect."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    NOTICE = "notice"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule. `id` is stable: it is used with `--ignore` and in CI pipelines."""
-
-    id: str
-    severity: Severity
-    title: str  # what is wrong, in a few words
-    why: str  # the consequence
-    cure: str  # the remedy, unless the finding has a more specific one
+from conch.check.rules import Rule, rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +39,17 @@ class Edit:
 class Finding:
     """One broken rule at one place. `edits` fix it in the file of the place; () if no automatic fix is safe."""
 
-    rule: Rule
+    rule_id: str
     place: Place
     message: str
     cure: str = ""
     related: tuple[Related, ...] = ()
     edits: tuple[Edit, ...] = ()
+
+    @property
+    def rule(self) -> Rule:
+        """The broken rule."""
+        return rules()[self.rule_id]
 
     @property
     def what_to_do(self) -> str:

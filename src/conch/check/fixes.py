@@ -23,7 +23,7 @@ def fix_paths(paths: Sequence[Path], rules: frozenset[str]) -> tuple[Report, str
     for _ in range(_MAX_ROUNDS):
         fixable: dict[Path, Finding] = {}
         for finding in report.findings:
-            if finding.edits and finding.rule.id in rules:
+            if finding.edits and finding.rule_id in rules:
                 fixable.setdefault(finding.place.path, finding)
         for path, finding in fixable.items():
             source = SourceFile.read(path)

@@ -12,7 +12,7 @@ def annotations(findings: Sequence[Finding]) -> Iterator[str]:
         properties = {"file": str(place.path)}
         if place.line:
             properties |= {"line": str(place.line), "col": str(max(place.column, 1))}
-        properties["title"] = finding.rule.id
+        properties["title"] = finding.rule_id
         shown = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
         message = f"{finding.message}\n{finding.rule.why}\n{finding.what_to_do}"
         yield f"::{finding.rule.severity.value} {shown}::{_data(message)}"

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from conch.check.finding import Finding, Place, Rule, Severity
+from conch.check.finding import Finding, Place
+from conch.check.rules import Rule, Severity
 from conch.check.run import Report
 from conch.check.source import SourceReader
 

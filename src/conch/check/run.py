@@ -17,8 +17,7 @@ from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.python.metrics import declared_metrics
 from conch.check.python.models import check_other_python, check_python_model
-from conch.check.rules import repository as rules
-from conch.check.rules.catalog import MISSING_PACKAGES
+from conch.check.rules import unapplied_rules
 from conch.check.served import Served
 from conch.check.source import SourceFile, SourceReader, UncheckedFileError
 from conch.check.suppressions import unsuppressed
@@ -53,7 +52,7 @@ def check_paths(paths: Sequence[Path]) -> Report:
         contained.append((single[0].parent, files_contents(single)))
     for path, contents in contained:
         if not contents.repositories and not contents.files:
-            findings.append(Finding(rules.REPOSITORY_EMPTY, Place(path), f"no model found in {path}"))
+            findings.append(Finding("repository-empty", Place(path), f"no model found in {path}"))
         findings += contents.unreadable
         for root, directories in contents.repositories.items():
             models += len(directories)
@@ -69,11 +68,13 @@ def check_paths(paths: Sequence[Path]) -> Report:
 
 def _unique(findings: Iterable[Finding]) -> Iterable[Finding]:
     """Remove duplicates. That a package is missing is one finding, whatever the number of paths and files."""
-    return {each.message if each.rule in MISSING_PACKAGES else each: each for each in reversed([*findings])}.values()
+    absent = unapplied_rules()
+    keyed = {finding.message if finding.rule_id in absent else finding: finding for finding in reversed([*findings])}
+    return keyed.values()
 
 
 def _order(finding: Finding) -> tuple[str, int, int, str]:
-    return str(finding.place.path), finding.place.line, finding.place.column, finding.rule.id
+    return str(finding.place.path), finding.place.line, finding.place.column, finding.rule_id
 
 
 def _check_repository(root: Path, directories: Sequence[Path]) -> Iterator[Finding]:
@@ -89,7 +90,7 @@ def _check_repository(root: Path, directories: Sequence[Path]) -> Iterator[Findi
         except OSError as error:  # an unreadable folder must not prevent the check of the others
             path = Path(error.filename or directory)
             message = f"{path} cannot be read: {error.strerror}"
-            model, findings = None, [Finding(rules.FILE_UNREADABLE, Place(path), message)]
+            model, findings = None, [Finding("file-unreadable", Place(path), message)]
         checked[directory.name] = model
         if directory in chosen:
             yield from findings
@@ -113,7 +114,7 @@ def _duplicates(directories: Sequence[Path], named: dict[str, Path]) -> Iterator
         first = named.setdefault(directory.name, directory)
         if first != directory:
             message = f"model '{directory.name}' is in {first.parent} and in {directory.parent}"
-            yield Finding(rules.MODEL_DUPLICATE, Place(directory), message)
+            yield Finding("model-duplicate", Place(directory), message)
 
 
 def _check_files(paths: Sequence[Path], models: Sequence[Path], reader: SourceReader) -> Iterator[Finding]:
@@ -123,7 +124,7 @@ def _check_files(paths: Sequence[Path], models: Sequence[Path], reader: SourceRe
         try:
             sources.append(reader.open(path))
         except UncheckedFileError as error:
-            yield Finding(rules.FILE_UNCHECKED, Place(path), f"{path.name} {error}")
+            yield Finding("file-unchecked", Place(path), f"{path.name} {error}")
     written = [each for each in sources if each.path.suffix != ".py"]
     code = [each for each in sources if each.path.suffix == ".py"]
     for source in code:

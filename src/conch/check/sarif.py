@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from conch import __version__
-from conch.check.finding import Finding, Place, Rule, Severity
+from conch.check.finding import Finding, Place
+from conch.check.rules import Rule, Severity
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _PAGE = "https://github.com/conch-server/conch/blob/main/docs/check.md"
@@ -26,7 +27,7 @@ def as_sarif(findings: Sequence[Finding], rules: Sequence[Rule], root: Path) -> 
         "informationUri": _PAGE,
         "rules": [_rule(rule) for rule in rules],
     }
-    results = [_result(finding, indices[finding.rule.id], root) for finding in findings]
+    results = [_result(finding, indices[finding.rule_id], root) for finding in findings]
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
 
 
@@ -44,9 +45,9 @@ def _rule(rule: Rule) -> dict[str, Any]:
 def _result(finding: Finding, index: int, root: Path) -> dict[str, Any]:
     uri = _uri(finding.place.path, root)
     # Stable when lines move, so that code scanning recognises a finding in the next revision.
-    print_ = sha256(f"{finding.rule.id}\0{uri}\0{finding.message}".encode()).hexdigest()[:32]
+    print_ = sha256(f"{finding.rule_id}\0{uri}\0{finding.message}".encode()).hexdigest()[:32]
     result: dict[str, Any] = {
-        "ruleId": finding.rule.id,
+        "ruleId": finding.rule_id,
         "ruleIndex": index,
         "level": _LEVELS[finding.rule.severity],
         "message": {"text": f"{finding.message}\n{finding.what_to_do}"},

@@ -19,7 +19,7 @@ def unsuppressed(findings: Iterable[Finding], reader: SourceReader) -> Iterator[
             source = reader.read(line.path) if line.line else None
             near = (source.text[source.span(number)] for number in (line.line - 1, line.line)) if source else ()
             suppressed[line] = {each for text in near for each in _ids(text)}
-        if finding.rule.id not in suppressed[line]:
+        if finding.rule_id not in suppressed[line]:
             yield finding
 
 

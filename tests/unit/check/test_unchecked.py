@@ -13,7 +13,7 @@ from conch.base import helm
 from conch.check import source
 from conch.check.command import check
 from conch.check.deployment import schema
-from conch.check.finding import Severity
+from conch.check.rules import Severity
 from conch.check.run import check_paths
 from tests.unit.check.repository import found, ids, one, write
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from conch.base.errors import ConchError, ConfigError, ModelLoadError
 from conch.check.config.syntax_repair import find_repair
-from conch.check.finding import Edit, Finding, Place, Rule
+from conch.check.finding import Edit, Finding, Place
 from conch.check.model import CheckedModel, ModelFolder
-from conch.check.rules import repository as rules
 from conch.check.source import SourceFile, before
 from conch.domain.config.document import to_document
 from conch.domain.config.pbtxt import parse_pbtxt
@@ -51,7 +50,7 @@ def check_config(directory: Path) -> tuple[CheckedModel | None, list[Finding]]:
         files = repository.read(folder.name)
     except ConchError as error:
         if folder.source is None:
-            return None, [Finding(rules.CONFIG_INVALID, Place(path if path.is_file() else directory), error.message)]
+            return None, [Finding("config-invalid", Place(path if path.is_file() else directory), error.message)]
         return _all_mistakes(folder, folder.source, repository)
     return _resolved(folder, files, [])
 
@@ -88,7 +87,7 @@ def _parsed(source: SourceFile) -> tuple[Any, list[Finding]]:
             assert match is not None  # parse_pbtxt promises the place
             text, offset = match["text"], repaired.offset(int(match["line"]), int(match["column"]))
             repair = find_repair(repaired, offset, text)
-            rule = rules.CONFIG_UNKNOWN if text.startswith("unknown ") else rules.CONFIG_SYNTAX
+            rule = "config-unknown" if text.startswith("unknown ") else "config-syntax"
             edits = tuple(_in_file(edit, history) for edit in repair.edits) if repair and repair.certain else ()
             place = source.at(_before_all(offset, history))
             mistakes.append(Finding(rule, place, text, "Run `conch check --fix`." if edits else "", edits=edits))
@@ -110,14 +109,14 @@ def _before_all(offset: int, history: Sequence[tuple[Edit, ...]]) -> int:
     return offset
 
 
-def _rule(error: ConchError) -> Rule:
+def _rule(error: ConchError) -> str:
     if "is not supported by this version" in error.message:
-        return rules.CONFIG_UNSUPPORTED
+        return "config-unsupported"
     if "directory name must equal model name" in error.message:
-        return rules.MODEL_NAME
+        return "model-name"
     if "needs --model-namespacing" in error.message:
-        return rules.CONFIG_NAMESPACE
-    return rules.CONFIG_INVALID
+        return "config-namespace"
+    return "config-invalid"
 
 
 def _remove_cause(message: Any, error: str) -> bool:
@@ -168,7 +167,7 @@ def _resolved(folder: ModelFolder, files: ModelFiles, mistakes: list[Finding]) -
     except ConfigError as error:
         mistake = Finding(_rule(error), folder.locate(error.message), error.message)
         return CheckedModel(folder, files, files.config), [*mistakes, mistake]
-    notices = [Finding(rules.CONFIG_NO_EFFECT, folder.locate(notice), notice) for notice in resolved.notices]
+    notices = [Finding("config-no-effect", folder.locate(notice), notice) for notice in resolved.notices]
     return CheckedModel(folder, files, resolved.config), [*mistakes, *_backend(folder, files), *notices]
 
 
@@ -180,11 +179,11 @@ def _backend(folder: ModelFolder, files: ModelFiles) -> Iterator[Finding]:
     try:
         needed = requirement(name)
     except ModelLoadError as error:
-        yield Finding(rules.BACKEND_UNKNOWN, folder.locate(f"'{name}'"), error.message)
+        yield Finding("backend-unknown", folder.locate(f"'{name}'"), error.message)
         return
     if needed and find_spec(needed[0]) is None:
         message = f"backend '{name}' needs the package '{needed[0]}': pip install 'conch-server[{needed[1]}]'"
-        yield Finding(rules.BACKEND_NOT_INSTALLED, folder.locate(f"'{name}'"), message)
+        yield Finding("backend-not-installed", folder.locate(f"'{name}'"), message)
 
 
 def is_known(backend: str) -> bool:

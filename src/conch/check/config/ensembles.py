@@ -7,7 +7,6 @@ from conch.base.errors import ConchError, ConfigError
 from conch.base.suggestion import did_you_mean
 from conch.check.finding import Finding, Place, Related
 from conch.check.model import CheckedModel
-from conch.check.rules import repository as rules
 from conch.domain.config.versions import chosen_versions
 from conch.domain.model_config import EnsembleStep, ModelConfig
 from conch.server.core.ensembles.contract import check_ensemble, misfit_notices
@@ -32,14 +31,14 @@ def _check(model: CheckedModel, models: Mapping[str, CheckedModel | None]) -> It
             known = ", ".join(others) or "none"
             message = f"ensemble '{model.name}': step {number} names model '{step.model_name}', which does not exist"
             message += did_you_mean(step.model_name, others)
-            yield Finding(rules.ENSEMBLE_MISSING, place, message, f"Other models of the repository: {known}.")
+            yield Finding("ensemble-missing-model", place, message, f"Other models of the repository: {known}.")
         elif inner is None or not (inner.knows_tensors or inner.config.is_ensemble):
             message = f"ensemble '{model.name}' was not checked: the tensors of model '{step.model_name}' are unknown"
-            yield Finding(rules.ENSEMBLE_UNCHECKED, place, message)
+            yield Finding("ensemble-unchecked", place, message)
         else:
             configs.append(inner.config)
             if wrong := _version_not_served(step, inner):
-                yield Finding(rules.ENSEMBLE_MISSING, place, f"ensemble '{model.name}': step {number} needs {wrong}")
+                yield Finding("ensemble-missing-model", place, f"ensemble '{model.name}': step {number} needs {wrong}")
     if len(configs) < len(steps):
         return
     try:
@@ -47,10 +46,10 @@ def _check(model: CheckedModel, models: Mapping[str, CheckedModel | None]) -> It
         flow_of(model.config, configs)
     except ConfigError as error:
         sides = _sides(error.message, models)
-        yield Finding(rules.ENSEMBLE_CONTRACT, _step_of(model, error.message), error.message, related=sides)
+        yield Finding("ensemble-contract", _step_of(model, error.message), error.message, related=sides)
         return
     for notice in misfit_notices(model.config, configs):
-        yield Finding(rules.ENSEMBLE_OPTIONAL, _step_of(model, notice), notice, related=_sides(notice, models))
+        yield Finding("ensemble-optional", _step_of(model, notice), notice, related=_sides(notice, models))
 
 
 def _version_not_served(step: EnsembleStep, inner: CheckedModel) -> str:

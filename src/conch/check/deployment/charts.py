@@ -11,7 +11,6 @@ from typing import Any
 from conch.base.errors import ConchError
 from conch.base.helm import HelmError, helm_is_installed, render_chart
 from conch.check.finding import Finding, Place, Related
-from conch.check.rules import kubernetes as rules
 from conch.check.source import SourceFile
 
 CHART_FILE = "Chart.yaml"
@@ -62,13 +61,13 @@ def render_charts(directories: Sequence[Path]) -> tuple[list[RenderedChart], lis
         chart = Place(directory / CHART_FILE)
         if not helm_is_installed():
             message = "charts were not rendered: neither helm nor the package helm-python-sdk is installed"
-            findings.append(Finding(rules.CHART_UNRENDERED, chart, message))
+            findings.append(Finding("chart-unrendered", chart, message))
             continue
         try:
             manifests, refusal = _render(directory)
         except (OSError, ConchError) as error:
             message = f"chart {directory.name} cannot be rendered: {_first_line(str(error))}"
-            findings.append(Finding(rules.CHART_INVALID, chart, message))
+            findings.append(Finding("chart-invalid", chart, message))
             continue
         if manifests is None:
             findings.append(_failure(directory, refusal))
@@ -140,12 +139,12 @@ def _failure(directory: Path, error: str) -> Finding:
     if absent := _absent_dependencies(directory):
         message = f"chart {directory.name} was not rendered: charts/ lacks its dependencies {', '.join(absent)}"
         cure = f"Run `helm dependency build {directory}` first."
-        return Finding(rules.CHART_UNRENDERED, Place(directory / CHART_FILE), message, cure)
+        return Finding("chart-unrendered", Place(directory / CHART_FILE), message, cure)
     message = f"chart {directory.name}: {_summary(error)}"
     if _WANTS_VALUES.search(error):
         cure = f"Put an example of the values that it needs beside it, such as {directory.name}/ci/test-values.yaml."
-        return Finding(rules.CHART_UNRENDERED, place, message, cure)
-    return Finding(rules.CHART_INVALID, place, message)
+        return Finding("chart-unrendered", place, message, cure)
+    return Finding("chart-invalid", place, message)
 
 
 def _absent_dependencies(directory: Path) -> list[str]:

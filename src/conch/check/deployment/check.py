@@ -11,7 +11,6 @@ from conch.check.deployment.secrets import check_known_secrets
 from conch.check.deployment.terraform import check_terraform, embedded_yaml
 from conch.check.deployment.tunnels import check_tunnels
 from conch.check.finding import Finding, Place
-from conch.check.rules import monitoring as monitoring_rules
 from conch.check.served import Served
 from conch.check.source import SourceFile
 
@@ -73,7 +72,7 @@ def _check_data(sources: Sequence[SourceFile], served: Served) -> Iterator[Findi
         from conch.check.monitoring.objects import read_objects
     except ModuleNotFoundError as error:
         message = f"manifests and files for monitoring were not checked: the package {error.name} is not installed"
-        yield Finding(monitoring_rules.MONITORING_UNCHECKED, Place(marked[0].path), message)
+        yield Finding("monitoring-unchecked", Place(marked[0].path), message)
         return
     objects, faults = read_objects(marked)
     limits = {each.path for each in marked if is_limits_file(each)}  # the reader of limits reports their syntax

@@ -7,7 +7,6 @@ from conch.base.kubernetes_parts import items, mapping, selects
 from conch.check.deployment.workloads import Container, PodOwner
 from conch.check.finding import Finding, Related
 from conch.check.monitoring.objects import MonitoringObject
-from conch.check.rules import kubernetes as rules
 from conch.operate.scaling.doctor.facts import HPA, owner_of
 
 _METRICS_PORT = 8002
@@ -40,7 +39,7 @@ def check_together(objects: Sequence[MonitoringObject], workloads: Sequence[PodO
                 message = f"{each.kind} '{each.name}' and {first.kind} '{first.name}' scale {key[0]} '{key[1]}'"
                 related = Related(first.place("spec"), f"{first.kind} '{first.name}'")
                 place = each.place("spec", "scaleTargetRef")
-                yield Finding(rules.AUTOSCALER_TWICE, place, message, related=(related,))
+                yield Finding("autoscaler-twice", place, message, related=(related,))
 
 
 def _service(service: MonitoringObject, workloads: Sequence[PodOwner]) -> Iterator[Finding]:
@@ -53,7 +52,7 @@ def _service(service: MonitoringObject, workloads: Sequence[PodOwner]) -> Iterat
             wanted = ", ".join(f"{name}={value}" for name, value in selector.items())
             has = ", ".join(f"{name}={value}" for name, value in named[0].labels.items()) or "no labels"
             message = f"Service '{service.name}' selects {wanted}, but the pods of {named[0].what} have {has}"
-            yield Finding(rules.SERVICE_SELECTS_NOTHING, service.place("spec", "selector"), message)
+            yield Finding("service-selects-nothing", service.place("spec", "selector"), message)
     containers = [container for each in selected for container in each.containers()]
     yield from _target_ports(service, containers)
     if mapping(service.value, "spec").get("type") in _PUBLIC:
@@ -67,7 +66,7 @@ def _target_ports(service: MonitoringObject, containers: Sequence[Container]) ->
         if containers and isinstance(target, str) and not target.isdecimal() and target not in names:
             listed = ", ".join(sorted(names)) or "none"
             message = f"Service '{service.name}' sends to port '{target}'; the selected pods name {listed}"
-            yield Finding(rules.PORT_UNKNOWN, service.place("spec", "ports", index, "targetPort"), message)
+            yield Finding("port-unknown", service.place("spec", "ports", index, "targetPort"), message)
 
 
 def _public(service: MonitoringObject, servers: Sequence[Container]) -> Iterator[Finding]:
@@ -76,7 +75,7 @@ def _public(service: MonitoringObject, servers: Sequence[Container]) -> Iterator
     for index, port in enumerate(ports):
         if servers and (port.get("port") == _METRICS_PORT or port.get("name") == "metrics"):
             message = f"Service '{service.name}' of type {kind} exposes the metrics port"
-            yield Finding(rules.METRICS_PUBLIC, service.place("spec", "ports", index), message)
+            yield Finding("metrics-public", service.place("spec", "ports", index), message)
     for server in servers:
         mode = server.flag("model-control-mode")
         if mode in _OPEN_CONTROL and not any(server.flag(each) is not None for each in _RESTRICTIONS):
@@ -85,7 +84,7 @@ def _public(service: MonitoringObject, servers: Sequence[Container]) -> Iterator
                 "a restriction"
             )
             related = Related(server.place(), f"container '{server.name}'")
-            yield Finding(rules.CONTROL_PUBLIC, service.place("spec", "type"), message, related=(related,))
+            yield Finding("control-public", service.place("spec", "type"), message, related=(related,))
 
 
 def _budget(
@@ -95,10 +94,10 @@ def _budget(
     least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
     if str(most) in ("0", "0%"):
         message = f"PodDisruptionBudget '{budget.name}' has maxUnavailable: {most}"
-        yield Finding(rules.PDB_BLOCKS_DRAIN, budget.place("spec", "maxUnavailable"), message)
+        yield Finding("pdb-blocks-drain", budget.place("spec", "maxUnavailable"), message)
     elif least == "100%":
         message = f"PodDisruptionBudget '{budget.name}' has minAvailable: 100%"
-        yield Finding(rules.PDB_BLOCKS_DRAIN, budget.place("spec", "minAvailable"), message)
+        yield Finding("pdb-blocks-drain", budget.place("spec", "minAvailable"), message)
     elif isinstance(least, int) and not items(spec, "selector", "matchExpressions"):
         wanted = mapping(spec, "selector", "matchLabels")
         for each in workloads:
@@ -109,7 +108,7 @@ def _budget(
                 replicas, related = lowest
                 message = f"PodDisruptionBudget '{budget.name}' keeps {least} of {replicas} replicas of {each.what}"
                 place = budget.place("spec", "minAvailable")
-                yield Finding(rules.PDB_BLOCKS_DRAIN, place, message, related=(related,))
+                yield Finding("pdb-blocks-drain", place, message, related=(related,))
 
 
 def _lowest_replicas(workload: PodOwner, scalers: Sequence[MonitoringObject]) -> tuple[int, Related] | None:
@@ -144,7 +143,7 @@ def _autoscaler(scaler: MonitoringObject, workloads: Sequence[PodOwner]) -> Iter
     least, most = spec.get(keys[0], 1), spec.get(keys[1])
     if isinstance(least, int) and isinstance(most, int) and least > most:
         message = f"{scaler.kind} '{scaler.name}' has {keys[0]}: {least} and {keys[1]}: {most}"
-        yield Finding(rules.AUTOSCALER_RANGE, scaler.place("spec", keys[0]), message)
+        yield Finding("autoscaler-range", scaler.place("spec", keys[0]), message)
     target = mapping(spec, "scaleTargetRef")
     for index, metric in enumerate(items(spec, "metrics")):
         resource = mapping(metric, "resource")
@@ -161,7 +160,7 @@ def _autoscaler(scaler: MonitoringObject, workloads: Sequence[PodOwner]) -> Iter
                 )
                 related = Related(without[0].place(), f"container '{without[0].name}' has no request of {name}")
                 place = scaler.place("spec", "metrics", index)
-                yield Finding(rules.AUTOSCALER_NO_REQUEST, place, message, related=(related,))
+                yield Finding("autoscaler-no-request", place, message, related=(related,))
 
 
 def _requests(container: Mapping[str, Any], resource: str) -> bool:

@@ -11,7 +11,6 @@ from functools import lru_cache
 
 from conch.base.flags import Flag, Given, Standing, read_arguments
 from conch.check.finding import Finding, Place
-from conch.check.rules import deployment as rules
 from conch.check.source import SourceFile
 from conch.server.options.server_options import FLAGS
 
@@ -78,7 +77,7 @@ def _check(word: Word, name: str, value: str | None, flag: Flag | None) -> Itera
         cure = _INVENTED.get(name, "") if flag is None else ""
         if name == "metrics-config" and (value or "").endswith(".so"):
             cure = _LIBRARY_CURE
-        yield Finding(rules.FLAG_UNKNOWN if flag is None else rules.FLAG_VALUE, word.place, problem, cure)
+        yield Finding("flag-unknown" if flag is None else "flag-value", word.place, problem, cure)
     for one in given:
         yield from _standing(word, one)
 
@@ -93,9 +92,9 @@ def _read(argument: str) -> tuple[list[Given], list[str]]:
 def _standing(word: Word, given: Given) -> Iterator[Finding]:
     flag = given.flag
     if flag.standing is Standing.REFUSED and not flag.harmless(given.value):
-        yield Finding(rules.FLAG_REFUSED, word.place, f"--{flag.name} is not supported: {flag.reason}")
+        yield Finding("flag-refused", word.place, f"--{flag.name} is not supported: {flag.reason}")
     elif flag.standing is Standing.IGNORED:
-        yield Finding(rules.FLAG_NO_EFFECT, word.place, f"--{flag.name} has no effect: {flag.reason}")
+        yield Finding("flag-no-effect", word.place, f"--{flag.name} has no effect: {flag.reason}")
 
 
 def _commands(source: SourceFile) -> Iterator[list[Word]]:

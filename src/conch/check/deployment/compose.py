@@ -11,7 +11,6 @@ from conch.check.deployment.dockerfiles import is_outside_of_models
 from conch.check.deployment.secrets import is_secret, secret_message
 from conch.check.finding import Finding
 from conch.check.monitoring.objects import MonitoringObject
-from conch.check.rules import deployment as rules
 
 _UNVERSIONED = re.compile(r"^[\w./-]+(?::\d+/[\w./-]+)?(?::latest)?$")
 
@@ -39,23 +38,23 @@ def _resources(each: MonitoringObject, name: str, service: dict[str, Any]) -> It
     limits = mapping(service, "deploy", "resources", "limits")
     if "devices" in limits:
         place = each.place("services", name, "deploy", "resources", "limits", "devices")
-        yield Finding(rules.COMPOSE_GPU, place, f"service '{name}' has devices in deploy.resources.limits")
+        yield Finding("compose-gpu", place, f"service '{name}' has devices in deploy.resources.limits")
     devices = mapping(service, "deploy", "resources", "reservations").get("devices")
     for index, device in enumerate(devices if isinstance(devices, list) else ()):
         place = each.place("services", name, "deploy", "resources", "reservations", "devices", index)
         if isinstance(device, dict) and "capabilities" not in device:
             message = f"a device of service '{name}' has no capabilities"
-            yield Finding(rules.COMPOSE_INVALID, place, message, "Add `capabilities: [gpu]`.")
+            yield Finding("compose-invalid", place, message, "Add `capabilities: [gpu]`.")
         elif isinstance(device, dict) and "count" in device and "device_ids" in device:
             message = f"a device of service '{name}' has count and device_ids"
-            yield Finding(rules.COMPOSE_INVALID, place, message, "Keep one of the two.")
+            yield Finding("compose-invalid", place, message, "Keep one of the two.")
 
 
 def _image(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
     image = service.get("image")
     # With a build, the name is that of what is built here.
     if isinstance(image, str) and _UNVERSIONED.match(image) and "build" not in service:
-        yield Finding(rules.IMAGE_LATEST, each.place("services", name, "image"), f"service '{name}' runs {image}")
+        yield Finding("image-latest", each.place("services", name, "image"), f"service '{name}' runs {image}")
 
 
 def _command(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
@@ -85,7 +84,7 @@ def _environment(each: MonitoringObject, name: str, service: dict[str, Any]) -> 
         if is_secret(variable, value):
             place = each.place("services", name, "environment", key)
             message = secret_message(f"variable {variable} of service '{name}'")
-            yield Finding(rules.SECRET_TEXT, place, message)
+            yield Finding("secret-text", place, message)
 
 
 def _volumes(each: MonitoringObject, name: str, service: dict[str, Any], named: set[str]) -> Iterator[Finding]:
@@ -98,9 +97,9 @@ def _volumes(each: MonitoringObject, name: str, service: dict[str, Any], named: 
             else (*str(volume).split(":"), "")[:2]
         )
         if source.rpartition("/")[2] == "config.pbtxt" and is_outside_of_models(target):
-            yield Finding(rules.CONFIG_ELSEWHERE, place, f"service '{name}' mounts config.pbtxt at {target}")
+            yield Finding("config-elsewhere", place, f"service '{name}' mounts config.pbtxt at {target}")
         is_bind = isinstance(volume, dict) and volume.get("type", "volume") != "volume"
         if target and not is_bind and re.fullmatch(r"[A-Za-z0-9][\w.-]*", source) and source not in named:
             message = f"service '{name}' uses volume '{source}', which the file does not define"
             cure = f"Define it: `volumes: {{{source}: }}`; a folder begins with ./ or /."
-            yield Finding(rules.COMPOSE_INVALID, place, message, cure)
+            yield Finding("compose-invalid", place, message, cure)

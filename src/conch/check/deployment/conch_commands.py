@@ -6,7 +6,6 @@ from difflib import get_close_matches
 
 from conch.check.deployment.command_lines import Word, check_words
 from conch.check.finding import Finding
-from conch.check.rules import deployment as rules
 
 # The sub-commands of `conch`; a test compares them with those of its command line.
 COMMANDS = frozenset(
@@ -48,9 +47,9 @@ def check_conch_command(image: str, command: Sequence[Word], arguments: Sequence
         if first.text == "serve" and not (command and command[0].place.line == first.place.line):
             yield from check_words(following)
     elif first.text.startswith("-"):
-        yield Finding(rules.COMMAND_MISSING, first.place, f"the container runs `conch {first.text}`, without a command")
+        yield Finding("command-missing", first.place, f"the container runs `conch {first.text}`, without a command")
     else:
         near = get_close_matches(first.text, sorted(COMMANDS), n=1)
         cure = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(sorted(COMMANDS))}"
         message = f"the container runs `conch {first.text}`, which is not a command"
-        yield Finding(rules.COMMAND_MISSING, first.place, message, cure)
+        yield Finding("command-missing", first.place, message, cure)

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 
 from conch.check.deployment.secrets import is_secret, secret_message
 from conch.check.finding import Finding, Place
-from conch.check.rules import deployment as rules
 from conch.check.source import SourceFile
 
 NAMES = ("Dockerfile", "Containerfile")
@@ -113,7 +112,7 @@ def _base(stage: Stage, names: set[str]) -> Iterator[Finding]:
         return
     tag = image.rpartition("/")[2].partition(":")[2]
     if tag in ("", "latest"):
-        yield Finding(rules.IMAGE_LATEST, stage.begin, f"the image begins with {image}")
+        yield Finding("image-latest", stage.begin, f"the image begins with {image}")
 
 
 def _scratch(stage: Stage) -> Iterator[Finding]:
@@ -123,11 +122,11 @@ def _scratch(stage: Stage) -> Iterator[Finding]:
         is_shell = each.name == "RUN" or (each.name in ("CMD", "ENTRYPOINT") and not _is_json(each.text))
         if is_shell:
             message = f"{each.name} needs a shell, which an image FROM scratch does not have"
-            yield Finding(rules.IMAGE_SCRATCH_COMMAND, each.place, message)
+            yield Finding("image-scratch-command", each.place, message)
             return
     if any(each.name in ("COPY", "ADD") for each in stage.instructions):
         copied = ", ".join(stage.destinations)
-        yield Finding(rules.IMAGE_SCRATCH, stage.begin, f"the image contains only {copied}")
+        yield Finding("image-scratch", stage.begin, f"the image contains only {copied}")
 
 
 def _secrets(instruction: Instruction) -> Iterator[Finding]:
@@ -137,7 +136,7 @@ def _secrets(instruction: Instruction) -> Iterator[Finding]:
     for name, value in settings:
         if is_secret(name, value.strip("\"'")):
             message = secret_message(f"{instruction.name} {name}")
-            yield Finding(rules.SECRET_TEXT, instruction.place, message)
+            yield Finding("secret-text", instruction.place, message)
 
 
 def _configuration(instruction: Instruction) -> Iterator[Finding]:
@@ -146,7 +145,7 @@ def _configuration(instruction: Instruction) -> Iterator[Finding]:
         target = words[-1]
         if is_outside_of_models(target):
             message = f"{instruction.name} writes config.pbtxt to {target}"
-            yield Finding(rules.CONFIG_ELSEWHERE, instruction.place, message)
+            yield Finding("config-elsewhere", instruction.place, message)
 
 
 def is_outside_of_models(target: str) -> bool:

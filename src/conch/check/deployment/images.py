@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from conch.check.deployment.command_lines import fenced_lines
 from conch.check.finding import Finding, Place, Related
-from conch.check.rules import deployment as rules
 from conch.check.source import SourceFile
 
 _TEXTS = (".md", ".rst", ".txt")
@@ -42,7 +41,7 @@ def _differing(sources: Sequence[SourceFile], texts: Sequence[SourceFile]) -> It
                 other, named_place = next(iter(named.items()))
                 message = f"{name}:{tag} is deployed, but the text names {name}:{other}"
                 yield Finding(
-                    rules.IMAGE_TAG, place, message, related=(Related(named_place, f"the text names tag {other}"),)
+                    "image-tag", place, message, related=(Related(named_place, f"the text names tag {other}"),)
                 )
 
 
@@ -59,9 +58,7 @@ def check_shm_variable(source: SourceFile) -> Iterator[Finding]:
         ):
             inside = False
         if inside and _SHM.match(line):
-            yield Finding(
-                rules.SHM_VARIABLE, Place(source.path, number, _indent(line) + 1), f"variable {line.strip(' -')}"
-            )
+            yield Finding("shm-variable", Place(source.path, number, _indent(line) + 1), f"variable {line.strip(' -')}")
 
 
 def _deployed(source: SourceFile) -> Iterator[tuple[str, str, Place]]:

@@ -6,7 +6,6 @@ from pathlib import PurePosixPath
 from conch.check.deployment.dockerfiles import stages_of
 from conch.check.deployment.workloads import PodOwner
 from conch.check.finding import Finding, Related
-from conch.check.rules import kubernetes as rules
 from conch.check.source import SourceFile
 
 _COPIES = ("cp", "sh", "bash", "/bin/cp", "/bin/sh", "/bin/bash", "rsync", "tar")
@@ -34,7 +33,7 @@ def check_init_containers(dockerfiles: Sequence[SourceFile], workloads: Sequence
                     )
                     related = Related(stage.begin, f"the image with {copied} is built FROM scratch")
                     place = container.place()
-                    yield Finding(rules.INIT_CONTAINER_SCRATCH, place, message, related=(related,))
+                    yield Finding("init-container-scratch", place, message, related=(related,))
 
 
 def _below(word: str, folder: str) -> bool:

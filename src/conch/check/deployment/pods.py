@@ -10,8 +10,6 @@ from conch.check.deployment.conch_commands import check_conch_command
 from conch.check.deployment.secrets import is_secret, secret_message
 from conch.check.deployment.workloads import Container, PodOwner
 from conch.check.finding import Finding
-from conch.check.rules import deployment as deployment_rules
-from conch.check.rules import kubernetes as rules
 
 _GPU = re.compile(r"nvidia\.com/(?:gpu|mig-.*)$")
 _MIN_LOAD_S = 120  # a liveness probe that waits as long is taken as meant for a slow start
@@ -58,7 +56,7 @@ def _selector(workload: PodOwner) -> Iterator[Finding]:
         name, value = next(iter(absent.items()))
         has = ", ".join(f"{key}={each}" for key, each in workload.labels.items()) or "no labels"
         message = f"{workload.what} selects {name}={value}, but its pods have {has}"
-        yield Finding(rules.SELECTOR_MISMATCH, workload.source.place("spec", "selector"), message)
+        yield Finding("selector-mismatch", workload.source.place("spec", "selector"), message)
 
 
 def _volumes(container: Container, volumes: set[str]) -> Iterator[Finding]:
@@ -66,7 +64,7 @@ def _volumes(container: Container, volumes: set[str]) -> Iterator[Finding]:
         name = str(mount.get("name"))
         if name not in volumes:
             message = f"container '{container.name}' mounts volume '{name}'; the pod has {_listed(volumes)}"
-            yield Finding(rules.VOLUME_UNKNOWN, container.place("volumeMounts", index), message)
+            yield Finding("volume-unknown", container.place("volumeMounts", index), message)
 
 
 def _ports(container: Container) -> Iterator[Finding]:
@@ -76,13 +74,13 @@ def _ports(container: Container) -> Iterator[Finding]:
             port = mapping(container.value, probe, how).get("port")
             if isinstance(port, str) and not port.isdecimal() and port not in named:
                 message = f"{probe} of container '{container.name}' uses port '{port}'; it names {_listed(named)}"
-                yield Finding(rules.PORT_UNKNOWN, container.place(probe), message)
+                yield Finding("port-unknown", container.place(probe), message)
 
 
 def _image(container: Container) -> Iterator[Finding]:
     if container.image and _UNVERSIONED.match(container.image):
         message = f"container '{container.name}' runs {container.image}"
-        yield Finding(deployment_rules.IMAGE_LATEST, container.place("image"), message)
+        yield Finding("image-latest", container.place("image"), message)
 
 
 def _environment(container: Container) -> Iterator[Finding]:
@@ -91,7 +89,7 @@ def _environment(container: Container) -> Iterator[Finding]:
         if isinstance(value, str) and is_secret(name, value):
             place = container.place("env", index)
             message = secret_message(f"variable {name} of container '{container.name}'")
-            yield Finding(deployment_rules.SECRET_TEXT, place, message)
+            yield Finding("secret-text", place, message)
 
 
 def _gpus(container: Container) -> Iterator[Finding]:
@@ -103,13 +101,13 @@ def _gpus(container: Container) -> Iterator[Finding]:
         if _GPU.match(str(name)) and str(limits.get(name)) != str(number):
             limit = f"limits {limits[name]}" if name in limits else "sets no limit"
             message = f"container '{container.name}' requests {number} {name} and {limit}"
-            yield Finding(rules.GPU_REQUEST, container.place("resources"), message)
+            yield Finding("gpu-request", container.place("resources"), message)
     visible = next((each for each in container.environment if each.get("name") == "NVIDIA_VISIBLE_DEVICES"), None)
     value = str((visible or {}).get("value", ""))
     if value and value not in ("none", "void") and not any(_GPU.match(str(name)) for name in (*limits, *requests)):
         index = container.environment.index(visible or {})
         message = f"NVIDIA_VISIBLE_DEVICES={value} gives container '{container.name}' GPUs, but it has no limit of them"
-        yield Finding(rules.GPU_UNLIMITED, container.place("env", index), message)
+        yield Finding("gpu-unlimited", container.place("env", index), message)
 
 
 def _probes(server: Container) -> Iterator[Finding]:
@@ -121,13 +119,13 @@ def _probes(server: Container) -> Iterator[Finding]:
                 f"livenessProbe of container '{server.name}' ends it {patience:g} s after its start; without a "
                 "startupProbe, that is all the time it has to load models"
             )
-            yield Finding(rules.PROBE_KILLS_LOADING, server.place("livenessProbe"), message)
+            yield Finding("probe-kills-loading", server.place("livenessProbe"), message)
     path = str(mapping(liveness, "httpGet").get("path", ""))
     if path.rstrip("/").endswith("/ready"):
         message = f"livenessProbe of container '{server.name}' asks {path}"
-        yield Finding(rules.PROBE_LIVENESS_READY, server.place("livenessProbe"), message)
+        yield Finding("probe-liveness-ready", server.place("livenessProbe"), message)
     if not mapping(server.value, "readinessProbe"):
-        yield Finding(rules.PROBE_MISSING, server.place(), f"container '{server.name}' has no readinessProbe")
+        yield Finding("probe-missing", server.place(), f"container '{server.name}' has no readinessProbe")
 
 
 def _patience_s(probe: dict[str, Any]) -> float:
@@ -151,7 +149,7 @@ def _shared_memory(server: Container) -> Iterator[Finding]:
         reasons.append(f"--tensor-parallel-size={parallel}")
     if reasons:
         message = f"container '{server.name}' needs shared memory ({reasons[0]}), but mounts nothing at /dev/shm"
-        yield Finding(rules.SHM_SMALL, server.place(), message)
+        yield Finding("shm-small", server.place(), message)
 
 
 def _grace_period(server: Container, workload: PodOwner) -> Iterator[Finding]:
@@ -159,7 +157,7 @@ def _grace_period(server: Container, workload: PodOwner) -> Iterator[Finding]:
     grace = workload.pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S)
     if timeout.isdecimal() and isinstance(grace, int) and int(timeout) > grace:
         message = f"--exit-timeout-secs={timeout} of container '{server.name}' exceeds the grace period of {grace} s"
-        yield Finding(rules.GRACE_PERIOD, workload.place("terminationGracePeriodSeconds"), message)
+        yield Finding("grace-period", workload.place("terminationGracePeriodSeconds"), message)
 
 
 def _listed(names: set[str]) -> str:

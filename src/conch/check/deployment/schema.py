@@ -9,7 +9,6 @@ from typing import Any
 
 from conch.check.finding import Finding, Place
 from conch.check.monitoring.objects import MonitoringObject
-from conch.check.rules import kubernetes as rules
 
 # Groups of the API server itself; objects of other groups have schemas that only a cluster has.
 _GROUP = re.compile(r"^(?:v1|(?:apps|autoscaling|batch|policy|(?:networking|rbac\.authorization)\.k8s\.io)/v\d\w*)$")
@@ -59,7 +58,7 @@ def check_schemas(objects: Sequence[MonitoringObject]) -> Iterator[Finding]:
                 f"manifests were not checked against the schemas of Kubernetes: the package {missing.name} is not "
                 "installed"
             )
-            yield Finding(rules.SCHEMA_UNCHECKED, Place(each.source.path), message)
+            yield Finding("schema-unchecked", Place(each.source.path), message)
             return
         error = next(iter(sorted(validator.iter_errors(each.value), key=_depth)), None) if validator else None
         if error is not None:
@@ -68,7 +67,7 @@ def check_schemas(objects: Sequence[MonitoringObject]) -> Iterator[Finding]:
             said = f"unknown field {dropped[1]}" if dropped else error.message
             where = ".".join(map(str, path)) or "the object"
             message = f"{each.kind} '{each.name}': {said} in {where}"
-            yield Finding(rules.MANIFEST_INVALID, each.place(*path), message[:_MAX_MESSAGE_CHARACTERS])
+            yield Finding("manifest-invalid", each.place(*path), message[:_MAX_MESSAGE_CHARACTERS])
 
 
 def _depth(error: Any) -> tuple[int, str]:

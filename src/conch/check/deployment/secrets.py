@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 
 from conch.check.finding import Finding
-from conch.check.rules import deployment as rules
 from conch.check.source import SourceFile
 
 _NAME = re.compile(
@@ -35,4 +34,4 @@ def check_known_secrets(source: SourceFile) -> Iterator[Finding]:
     for match in _KNOWN.finditer(source.text):
         if len(set(match[0][4:])) > 4 or match[0].startswith("-"):  # not hf_xxxx
             begin = match[0][:8].rstrip("-") if match[0].startswith("-") else match[0][:4]
-            yield Finding(rules.SECRET_TEXT, source.at(match.start()), f"a secret that begins with '{begin}'")
+            yield Finding("secret-text", source.at(match.start()), f"a secret that begins with '{begin}'")

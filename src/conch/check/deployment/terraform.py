@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from conch.check.deployment.secrets import is_secret, secret_message
 from conch.check.finding import Finding
-from conch.check.rules import deployment as rules
 from conch.check.source import SourceFile
 
 _HEREDOC = re.compile(r"<<-?[ \t]*\"?(\w+)\"?[ \t]*$")
@@ -40,13 +39,13 @@ def check_terraform(source: SourceFile) -> Iterator[Finding]:
             name = configured[0].strip(" \t={")
             message = f"enable_{match[1]} is false, but {name} is given"
             at = match.start() + len(match[0]) - len(match[0].lstrip())
-            yield Finding(rules.TERRAFORM_DISABLED, source.at(at), message, f"Set enable_{match[1]} = true.")
+            yield Finding("terraform-disabled", source.at(at), message, f"Set enable_{match[1]} = true.")
     settings = [(match, match[1], match[2]) for match in _SETTING.finditer(text)]
     defaults = [(variable, _DEFAULT.search(variable[2])) for variable in _VARIABLE.finditer(text)]
     settings += [(variable, variable[1], default[1]) for variable, default in defaults if default]
     for match, name, value in settings:
         if is_secret(name, value) and not re.fullmatch(r"[\w-]*[Tt]oken|name|[A-Z_]+", value):
-            yield Finding(rules.SECRET_TEXT, source.at(match.start(1)), secret_message(name))
+            yield Finding("secret-text", source.at(match.start(1)), secret_message(name))
     yield from _open_ports(source, text)
 
 
@@ -61,7 +60,7 @@ def _open_ports(source: SourceFile, text: str) -> Iterator[Finding]:
         if open_ports:
             begin_at = match.start() + len(match[0]) - len(match[0].lstrip())
             message = f"port {', '.join(open_ports)} is open to 0.0.0.0/0"
-            yield Finding(rules.TERRAFORM_OPEN_PORT, source.at(begin_at), message)
+            yield Finding("terraform-open-port", source.at(begin_at), message)
 
 
 def embedded_yaml(source: SourceFile) -> Iterator[SourceFile]:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 
 from conch.check.finding import Finding
-from conch.check.rules import deployment as rules
 from conch.check.source import SourceFile
 
 _SSH = re.compile(r"(?<![\w./-])(?:/usr/bin/)?(?:auto)?ssh(?![\w.-])[ \t\"',]+(?=-|\\)")
@@ -25,11 +24,11 @@ def check_tunnels(source: SourceFile) -> Iterator[Finding]:
         text = source.text[command.end() : end]
         for match in _FORWARD.finditer(text):
             message = f"ssh -{match[1]} {match[2]} listens on all addresses"
-            yield Finding(rules.TUNNEL_PUBLIC, source.at(command.end() + match.start()), message)
+            yield Finding("tunnel-public", source.at(command.end() + match.start()), message)
         gateway = _GATEWAY.search(text)
         if gateway and re.search(r"(?<!\S)-\w*[LD]", text) and not _FORWARD.search(text):
             message = f"ssh {gateway[0]} makes the forwarded port listen on all addresses"
-            yield Finding(rules.TUNNEL_PUBLIC, source.at(command.end() + gateway.start()), message)
+            yield Finding("tunnel-public", source.at(command.end() + gateway.start()), message)
 
 
 def _end(text: str, start: int) -> int:

@@ -10,7 +10,6 @@ from conch.check.config.configs import named_gpus
 from conch.check.files.torch_script_file import DamagedScript, read_script
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
-from conch.check.rules import repository as rules
 from conch.domain.config.resolve import resolve
 from conch.domain.files.ir_file import NotIr, read_ir
 from conch.domain.files.onnx_file import NotOnnx, read_onnx
@@ -54,13 +53,13 @@ def _check_onnx(model: CheckedModel, path: Path) -> Checked:
     missing = [name for name in onnx.external if not (path.parent / name).is_file()]
     if missing:
         message = f"{path.name} of model '{model.name}' keeps weights in '{missing[0]}', which is not beside it"
-        return model, [Finding(rules.FILE_MISSING, Place(path), message)]
+        return model, [Finding("file-missing", Place(path), message)]
     if not onnx.shaped and needs_completion(model.files.document):
         message = (
             f"outputs of model '{model.name}' were not checked: {path.name} has no shapes for them; only a running "
             "server can check them"
         )
-        return model, [Finding(rules.MODEL_UNREAD, Place(path), message)]
+        return model, [Finding("model-unread", Place(path), message)]
     return _compared(model, onnx.signature)
 
 
@@ -74,11 +73,11 @@ def _check_ir(model: CheckedModel, path: Path) -> Checked:
     if size < ir.weights_bytes:
         actual = f"{weights.name} has {size}" if weights.is_file() else f"there is no {weights.name}"
         message = f"{path.name} of model '{model.name}' needs {ir.weights_bytes} bytes of weights, but {actual}"
-        return model, [Finding(rules.FILE_DAMAGED if size else rules.FILE_MISSING, Place(path), message)]
+        return model, [Finding("file-damaged" if size else "file-missing", Place(path), message)]
     parameters = model.config.parameters
     if ir.foreign and "CPU_EXTENSION_PATH" not in parameters:
         message = f"{path.name} of model '{model.name}' has layers of an extension: {', '.join(ir.foreign[:3])}"
-        return model, [Finding(rules.MODEL_OPERATIONS, Place(path), message)]
+        return model, [Finding("model-operations", Place(path), message)]
     if any(name in parameters for name in ("RESHAPE_IO_LAYERS", "CPU_EXTENSION_PATH")):
         return model, [unread(path, model, "openvino")]
     declared = {spec.name for spec in (*model.config.inputs, *model.config.outputs)}
@@ -95,9 +94,9 @@ def _check_torch(model: CheckedModel, source: ModelSource) -> Checked:
     try:
         document = check_file(source, default_max_batch_size({}))
     except ConfigError as error:
-        return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
+        return model, [Finding("model-signature", model.folder.locate(error.message), error.message)]
     except ModelLoadError as error:
-        return model, [Finding(rules.FILE_DAMAGED, Place(source.version_directory), error.message)]
+        return model, [Finding("file-damaged", Place(source.version_directory), error.message)]
     if document is source.config.document:
         return model, list(_torch_script(model, source))
     return _completed(model, document)
@@ -118,7 +117,7 @@ def _torch_script(model: CheckedModel, source: ModelSource) -> Iterator[Finding]
     except DamagedScript as error:
         yield _damaged(path, model, f"is damaged: {error}")
     except ConfigError as error:
-        yield Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)
+        yield Finding("model-signature", model.folder.locate(error.message), error.message)
 
 
 def _check_forest(model: CheckedModel, source: ModelSource) -> Checked:
@@ -128,9 +127,9 @@ def _check_forest(model: CheckedModel, source: ModelSource) -> Checked:
         if path.suffix == ".json" and path.stat().st_size <= _MAX_JSON_BYTES:
             json.loads(path.read_bytes())
     except ConfigError as error:
-        return model, [Finding(rules.CONFIG_INVALID, model.folder.locate(error.message), error.message)]
+        return model, [Finding("config-invalid", model.folder.locate(error.message), error.message)]
     except ModelLoadError as error:
-        return model, [Finding(rules.FILE_MISSING, Place(source.version_directory), error.message)]
+        return model, [Finding("file-missing", Place(source.version_directory), error.message)]
     except (ValueError, RecursionError) as error:
         return model, [_damaged(path, model, f"cannot be read as {kind}: {error}")]
     return model, [unread(path, model, "fil")]
@@ -151,7 +150,7 @@ def _compared(model: CheckedModel, signature: Signature) -> Checked:
         config = resolve(document, backend=None, gpus=named_gpus(model.files)).config
         check_signature(config, signature)
     except ConfigError as error:
-        return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
+        return model, [Finding("model-signature", model.folder.locate(error.message), error.message)]
     return model.completed(config), []
 
 
@@ -159,11 +158,11 @@ def _completed(model: CheckedModel, document: Mapping[str, Any]) -> Checked:
     try:
         return model.completed(resolve(document, backend=None, gpus=named_gpus(model.files)).config), []
     except ConfigError as error:
-        return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
+        return model, [Finding("model-signature", model.folder.locate(error.message), error.message)]
 
 
 def _damaged(path: Path, model: CheckedModel, message: str) -> Finding:
-    return Finding(rules.FILE_DAMAGED, Place(path), f"{path.name} of model '{model.name}' {message}")
+    return Finding("file-damaged", Place(path), f"{path.name} of model '{model.name}' {message}")
 
 
 def unread(path: Path, model: CheckedModel, backend: str) -> Finding:
@@ -172,4 +171,4 @@ def unread(path: Path, model: CheckedModel, backend: str) -> Finding:
         f"the contents of {path.name} of model '{model.name}' were not checked: only a running server with backend "
         f"'{backend}' can read them"
     )
-    return Finding(rules.MODEL_UNREAD, Place(path), message)
+    return Finding("model-unread", Place(path), message)

@@ -6,7 +6,6 @@ from math import prod
 from conch.base.errors import ModelLoadError
 from conch.check.finding import Edit, Finding, Place
 from conch.check.model import CheckedModel
-from conch.check.rules import repository as rules
 from conch.check.source import SourceFile
 from conch.domain.config.labels import read_labels
 
@@ -16,7 +15,7 @@ def check_labels(model: CheckedModel) -> Iterator[Finding]:
     try:
         labels = read_labels(model.config, model.directory)
     except ModelLoadError as error:
-        yield Finding(rules.LABEL_FILE, model.folder.locate(error.message), error.message)
+        yield Finding("label-file", model.folder.locate(error.message), error.message)
         return
     for index, output in enumerate(model.config.outputs):
         if output.name not in labels:
@@ -28,10 +27,10 @@ def check_labels(model: CheckedModel) -> Iterator[Finding]:
                 f"{path.name} has {count} labels, but output '{output.name}' of model '{model.name}' has {classes} "
                 "classes"
             )
-            yield Finding(rules.LABEL_COUNT, model.folder.field(f"output[{index}].label_filename"), message)
+            yield Finding("label-count", model.folder.field(f"output[{index}].label_filename"), message)
         source = SourceFile.read(path)
         if source and "\r\n" in source.text:
             edits = tuple(
                 Edit(at, at + 1, "") for at, mark in enumerate(source.text) if source.text[at : at + 2] == "\r\n"
             )
-            yield Finding(rules.LABEL_LINE_ENDS, Place(path, 1, 1), f"lines of {path.name} end in CR LF", edits=edits)
+            yield Finding("label-line-ends", Place(path, 1, 1), f"lines of {path.name} end in CR LF", edits=edits)

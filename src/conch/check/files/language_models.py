@@ -13,10 +13,9 @@ from conch.base.errors import ConfigError
 from conch.check.config.configs import named_gpus
 from conch.check.files.readable import check_readable
 from conch.check.files.safetensors_file import safetensors_problems
-from conch.check.finding import Finding, Place, Severity
+from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
-from conch.check.rules import language as rules
-from conch.check.rules import repository as repository_rules
+from conch.check.rules import Severity
 from conch.check.source import SourceFile
 from conch.domain.config.resolve import resolve
 from conch.domain.files.gguf_file import NotGguf, read_gguf
@@ -44,13 +43,13 @@ def check_language_model(model: CheckedModel, versions: Sequence[int]) -> tuple[
     """Check versions of a model of a backend in `ENGINES`; return it with the tensors that the server gives it."""
     if any(_makes_embeddings(model.directory / str(version)) for version in versions):
         message = f"the files of embedding model '{model.name}' were not checked: only a running server can read them"
-        return model, [Finding(repository_rules.MODEL_UNREAD, Place(model.directory), message)]
+        return model, [Finding("model-unread", Place(model.directory), message)]
     findings = [finding for version in versions for finding in _version(model, model.directory / str(version))]
     try:
         refuse_parameters(model.name, model.config.parameters if model.config.backend == "tensorrtllm" else {})
         config = resolve(engine_document(model.files.document), backend=None, gpus=named_gpus(model.files)).config
     except ConfigError as error:
-        findings.append(Finding(repository_rules.CONFIG_INVALID, model.folder.locate(error.message), error.message))
+        findings.append(Finding("config-invalid", model.folder.locate(error.message), error.message))
     else:
         model = model.completed(config)
     return model, findings
@@ -67,7 +66,7 @@ def _makes_embeddings(directory: Path) -> bool:
 def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:
     if irregular := [path for path in sorted(directory.iterdir()) if path.exists() and not _is_regular(path)]:
         message = f"{irregular[0].name} of model '{model.name}' is not a regular file"
-        yield Finding(repository_rules.FILE_UNREADABLE, Place(irregular[0]), message)
+        yield Finding("file-unreadable", Place(irregular[0]), message)
         return  # an engine's library would wait for a pipe
     findings = [finding for path in sorted(directory.glob("*.gguf")) for finding in _gguf(model, path)]
     broken = [each for each in findings if each.rule.severity is Severity.ERROR]
@@ -78,15 +77,15 @@ def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:
     try:
         weights = ENGINES[model.config.backend](directory)
     except DamagedModel as damaged:
-        yield Finding(repository_rules.FILE_DAMAGED, Place(directory), f"model '{model.name}': {damaged.text}")
+        yield Finding("file-damaged", Place(directory), f"model '{model.name}': {damaged.text}")
     except Refused as refused:
         yield _refused(model, directory, refused.text)
     except ImportError as error:
         message = f"files of model '{model.name}' were not checked: that needs the package '{error.name}'"
-        yield Finding(repository_rules.MODEL_UNREAD, Place(directory), message)
+        yield Finding("model-unread", Place(directory), message)
     except Exception as error:  # of a library that reads an invalid file
         message = f"the model of '{model.name}' cannot be read: {type(error).__name__}: {error}"
-        yield Finding(repository_rules.FILE_DAMAGED, Place(directory), message)
+        yield Finding("file-damaged", Place(directory), message)
     else:
         yield from _context(model, directory, weights)
         yield from _weights(model, weights)
@@ -106,18 +105,18 @@ def _gguf(model: CheckedModel, path: Path) -> Iterator[Finding]:
         gguf = read_gguf(path)
     except NotGguf as error:
         message = f"{path.name} of model '{model.name}' is not a GGUF file, or is damaged: {error}"
-        yield Finding(repository_rules.FILE_DAMAGED, Place(path), message)
+        yield Finding("file-damaged", Place(path), message)
         return
     if missing := gguf.missing_tensors():
         message = f"{path.name} of model '{model.name}' lacks tensor '{missing[0]}' ({len(missing)} in all)"
-        yield Finding(repository_rules.FILE_DAMAGED, Place(path), message)
+        yield Finding("file-damaged", Place(path), message)
     if model.config.backend != "openvino_genai":
         return
     if unknown := sorted(gguf.types.keys() - _GGUF_TYPES):
         message = f"{gguf.types[unknown[0]]} of {len(gguf.tensors)} tensors of {path.name} are in {unknown[0]}"
-        yield Finding(rules.QUANTISATION, Place(path), message)
+        yield Finding("quantisation", Place(path), message)
     if not gguf.chat_template:
-        yield Finding(rules.CHAT_TEMPLATE_MISSING, Place(path), f"{path.name} has no chat template")
+        yield Finding("chat-template-missing", Place(path), f"{path.name} has no chat template")
 
 
 def _context(model: CheckedModel, directory: Path, weights: Path) -> Iterator[Finding]:
@@ -127,13 +126,13 @@ def _context(model: CheckedModel, directory: Path, weights: Path) -> Iterator[Fi
     asked = read_json_object(directory / "model.json").get("max_model_len")
     if isinstance(trained, int) and isinstance(asked, int) and asked > trained and not config.get("rope_scaling"):
         message = f"max_model_len {asked} of model '{model.name}' exceeds the {trained} tokens of its config.json"
-        yield Finding(rules.CONTEXT_LENGTH, Place(directory / "model.json"), message)
+        yield Finding("context-length", Place(directory / "model.json"), message)
 
 
 def _weights(model: CheckedModel, weights: Path) -> Iterator[Finding]:
     for path, problem in safetensors_problems(weights) if weights.is_dir() else ():
         message = f"{path.name} of model '{model.name}' {problem}"
-        yield Finding(repository_rules.FILE_DAMAGED, Place(path), message)
+        yield Finding("file-damaged", Place(path), message)
 
 
 def _refused(model: CheckedModel, directory: Path, text: str) -> Finding:
@@ -144,14 +143,14 @@ def _refused(model: CheckedModel, directory: Path, text: str) -> Finding:
     elsewhere = _ELSEWHERE.search(text)
     if elsewhere and not Path(elsewhere[1]).is_relative_to(directory.parent):
         message = f"model '{model.name}': {elsewhere[1]} does not exist on this machine"
-        return Finding(rules.PATH_ELSEWHERE, Place(directory / "model.json"), message)
+        return Finding("path-elsewhere", Place(directory / "model.json"), message)
     path, separator, rest = text.partition(": ")
     named = Path(path)
     if not separator or named.parent != directory:
-        return Finding(rules.ENGINE_ARGUMENTS, Place(directory), f"model '{model.name}': {text}")
+        return Finding("engine-arguments", Place(directory), f"model '{model.name}': {text}")
     at = _AT.search(rest)
     place = Place(named, int(at[1]), int(at[2])) if at else Place(named)
-    return Finding(rules.ENGINE_ARGUMENTS, place, f"{named.name} of model '{model.name}': {rest}")
+    return Finding("engine-arguments", place, f"{named.name} of model '{model.name}': {rest}")
 
 
 def _templates(weights: Path) -> Iterator[Finding]:
@@ -160,9 +159,9 @@ def _templates(weights: Path) -> Iterator[Finding]:
         try:
             ChatTemplate(source, {})
         except ConfigError as error:
-            yield Finding(rules.CHAT_TEMPLATE, Place(path), f"{path.name}: {error.message}")
+            yield Finding("chat-template", Place(path), f"{path.name}: {error.message}")
         except (RecursionError, MemoryError):
-            yield Finding(rules.CHAT_TEMPLATE, Place(path), f"{path.name}: the template is nested too deeply")
+            yield Finding("chat-template", Place(path), f"{path.name}: the template is nested too deeply")
 
 
 def _template_sources(weights: Path) -> Iterator[tuple[Path, str]]:

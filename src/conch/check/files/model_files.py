@@ -10,7 +10,6 @@ from conch.check.files.language_models import ENGINES, check_language_model
 from conch.check.files.readable import check_readable
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
-from conch.check.rules import repository as rules
 from conch.domain.config.versions import chosen_versions
 from conch.domain.model_config import VersionPolicyKind
 from conch.server.backends.pytorch.files import MODEL_FILE
@@ -26,7 +25,7 @@ def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
     try:
         versions = chosen_versions(model.config, model.files.versions_on_disk, model.directory)
     except ModelLoadError as error:
-        return model, [*findings, Finding(rules.VERSION_NONE, model.folder.locate(error.message), error.message)]
+        return model, [*findings, Finding("version-none", model.folder.locate(error.message), error.message)]
     findings += _absent_versions(model)
     if model.config.is_ensemble:
         return model, findings
@@ -65,7 +64,7 @@ def _version_names(model: CheckedModel) -> Iterator[Finding]:
         digits = path.name.lower().removeprefix("version").lstrip("v_-")
         if path.is_dir() and path.name not in known and digits.isdecimal():
             cure = f"Rename it to '{int(digits)}'." if int(digits) else "Version numbers begin with 1."
-            yield Finding(rules.VERSION_NAME, Place(path), f"'{path.name}' is not a valid version", cure)
+            yield Finding("version-name", Place(path), f"'{path.name}' is not a valid version", cure)
 
 
 def _absent_versions(model: CheckedModel) -> Iterator[Finding]:
@@ -78,7 +77,7 @@ def _absent_versions(model: CheckedModel) -> Iterator[Finding]:
                     f"version_policy names version {version} of model '{model.name}', which does not exist; "
                     f"found: {found}"
                 )
-                yield Finding(rules.VERSION_ABSENT, model.folder.locate(message), message)
+                yield Finding("version-absent", model.folder.locate(message), message)
 
 
 def _warmup_files(model: CheckedModel) -> Iterator[Finding]:
@@ -88,7 +87,7 @@ def _warmup_files(model: CheckedModel) -> Iterator[Finding]:
             path = model.directory / "warmup" / each.filename
             if each.filename and not path.is_file():
                 message = f"input '{each.name}' of model_warmup '{warmup.name}' needs {path}, which does not exist"
-                yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{each.filename}'"), message)
+                yield Finding("file-missing", model.folder.locate(f"'{each.filename}'"), message)
 
 
 def _native_extensions(model: CheckedModel) -> Iterator[Finding]:
@@ -104,7 +103,7 @@ def _native_extensions(model: CheckedModel) -> Iterator[Finding]:
             f"{field} of model '{model.name}' names '{filename}', native code that requires "
             "--allow-native-extensions=true"
         )
-        yield Finding(rules.NATIVE_EXTENSION, model.folder.locate(f"'{field}'"), message)
+        yield Finding("native-extension", model.folder.locate(f"'{field}'"), message)
 
 
 def _environment(model: CheckedModel) -> Iterator[Finding]:
@@ -114,4 +113,4 @@ def _environment(model: CheckedModel) -> Iterator[Finding]:
         resolved = model.directory / path.removeprefix(_MODEL_DIRECTORY).lstrip("/")
         if not resolved.exists():
             message = f"{_ENVIRONMENT} of model '{model.name}' names '{path}', but {resolved} does not exist"
-            yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{_ENVIRONMENT}'"), message)
+            yield Finding("file-missing", model.folder.locate(f"'{_ENVIRONMENT}'"), message)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
-from conch.check.rules import repository as rules
 
 _LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 
@@ -17,7 +16,7 @@ def check_readable(model: CheckedModel, path: Path) -> Iterator[Finding]:
     if inner.is_dir():
         return
     if inner.exists() and not inner.is_file():
-        yield Finding(rules.FILE_UNREADABLE, Place(inner), f"{inner.name} is not a regular file")
+        yield Finding("file-unreadable", Place(inner), f"{inner.name} is not a regular file")
         return
     try:
         with inner.open("rb") as file:
@@ -26,12 +25,12 @@ def check_readable(model: CheckedModel, path: Path) -> Iterator[Finding]:
         yield _missing(model, inner)
         return
     except OSError as error:
-        yield Finding(rules.FILE_UNREADABLE, Place(inner), f"{inner.name} cannot be read: {error.strerror}")
+        yield Finding("file-unreadable", Place(inner), f"{inner.name} cannot be read: {error.strerror}")
         return
     if not head:
-        yield Finding(rules.FILE_EMPTY, Place(inner), f"{inner.name} of model '{model.name}' is empty")
+        yield Finding("file-empty", Place(inner), f"{inner.name} of model '{model.name}' is empty")
     elif head == _LFS_HEAD:
-        yield Finding(rules.FILE_LFS, Place(inner), f"{inner.name} of model '{model.name}' is a Git LFS pointer")
+        yield Finding("file-lfs-pointer", Place(inner), f"{inner.name} of model '{model.name}' is a Git LFS pointer")
 
 
 def _missing(model: CheckedModel, path: Path) -> Finding:
@@ -45,4 +44,4 @@ def _missing(model: CheckedModel, path: Path) -> Finding:
     cure = ""
     if len(alike) == 1:
         cure = f'Rename {alike[0]} to {path.name}, or write `default_model_filename: "{alike[0]}"` into config.pbtxt.'
-    return Finding(rules.FILE_MISSING, Place(path.parent), message, cure)
+    return Finding("file-missing", Place(path.parent), message, cure)

@@ -6,7 +6,6 @@ from typing import Any
 from conch.base.kubernetes_parts import items, mapping
 from conch.check.finding import Finding, Place
 from conch.check.monitoring.objects import MonitoringObject
-from conch.check.rules import monitoring as rules
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.promql import Aggregation, Call, Node, PromqlError, Selector, metric_names, parse, strip
 from conch.operate.monitoring.rules.known_metrics import MetricTable
@@ -36,9 +35,9 @@ def check_autoscalers(objects: Sequence[MonitoringObject], recorded: Mapping[str
 def _of_name(what: str, name: str, place: Place, table: MetricTable) -> Iterator[Finding]:
     metric = table.find(name)
     if metric is not None and metric.is_counter:
-        yield Finding(rules.AUTOSCALER_COUNTER, place, f"{what} scales on '{name}', a counter")
+        yield Finding("autoscaler-counter", place, f"{what} scales on '{name}', a counter")
     elif metric is None and table.is_own(name):
-        yield Finding(rules.AUTOSCALER_METRIC, place, f"{what}: no metric is named '{name}'{table.suggestion(name)}")
+        yield Finding("autoscaler-metric", place, f"{what}: no metric is named '{name}'{table.suggestion(name)}")
 
 
 def _of_query(what: str, query: str, place: Place, table: MetricTable) -> Iterator[Finding]:
@@ -46,16 +45,16 @@ def _of_query(what: str, query: str, place: Place, table: MetricTable) -> Iterat
         tree = parse(query)
     except PromqlError as error:
         if not any(sign in query for sign in "{$"):  # a template
-            yield Finding(rules.AUTOSCALER_METRIC, place, f"{what}: {error}")
+            yield Finding("autoscaler-metric", place, f"{what}: {error}")
         return
     selector = _plain(tree)
     metric = table.find(selector.metric or "") if selector else None
     if selector is not None and metric is not None and metric.is_counter:
-        yield Finding(rules.AUTOSCALER_COUNTER, place, f"{what} scales on '{selector.metric}', a counter")
+        yield Finding("autoscaler-counter", place, f"{what} scales on '{selector.metric}', a counter")
     for name in sorted(metric_names(tree)):
         if table.find(name) is None and table.is_own(name):
             message = f"{what}: no metric is named '{name}'{table.suggestion(name)}"
-            yield Finding(rules.AUTOSCALER_METRIC, place, message)
+            yield Finding("autoscaler-metric", place, message)
 
 
 def _plain(node: Node) -> Selector | None:

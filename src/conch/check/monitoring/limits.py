@@ -7,7 +7,6 @@ from conch.base.errors import ConfigError
 from conch.base.suggestion import did_you_mean
 from conch.check.finding import Finding, Place
 from conch.check.monitoring.objects import MonitoringObject
-from conch.check.rules import monitoring as rules
 from conch.check.source import SourceFile
 from conch.domain.limits.annotations import read_annotations
 from conch.domain.limits.limits_file import read_limits_text
@@ -27,14 +26,14 @@ def check_limits(
             limits = read_limits_text(source.text, f"'{source.path.name}'")
         except ConfigError as error:
             found = _LINE.search(error.message)
-            yield Finding(rules.LIMITS_INVALID, Place(source.path, int(found[1]) if found else 1, 1), error.message)
+            yield Finding("limits-invalid", Place(source.path, int(found[1]) if found else 1, 1), error.message)
         else:
             yield from _unknown_models(source, sorted({key.subject.model for key in limits}), models)
     for each in objects:
         try:
             read_annotations(each.value)
         except ConfigError as error:
-            yield Finding(rules.LIMITS_INVALID, each.place("metadata", "annotations"), error.message)
+            yield Finding("limits-invalid", each.place("metadata", "annotations"), error.message)
 
 
 def is_limits_file(source: SourceFile) -> bool:
@@ -47,4 +46,4 @@ def _unknown_models(source: SourceFile, named: Sequence[str], models: frozenset[
         if models and name not in (*models, "*", ""):
             message = f"limits for model '{name}', which no checked repository has{did_you_mean(name, models)}"
             place = source.find(rf"\bmodel:[ \t]*[\"']?{re.escape(name)}\b")
-            yield Finding(rules.LIMITS_UNKNOWN_MODEL, place, message)
+            yield Finding("limits-unknown-model", place, message)

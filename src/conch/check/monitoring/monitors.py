@@ -7,7 +7,6 @@ from typing import Any
 from conch.base.kubernetes_parts import items, labels_of, mapping
 from conch.check.finding import Finding, Related
 from conch.check.monitoring.objects import MonitoringObject
-from conch.check.rules import monitoring as rules
 
 _WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet", "Job")
 _ENDPOINTS = {"ServiceMonitor": "endpoints", "PodMonitor": "podMetricsEndpoints"}
@@ -50,7 +49,7 @@ def _check(monitor: MonitoringObject, candidates: Sequence[_Selectable]) -> Iter
             related = Related(nearest.source.place("metadata"), f"{nearest.what} has {has}")
             cure = f"Add the labels to {nearest.what}: {wanted}" if wanted else ""
             place = monitor.place("spec", "selector")
-            yield Finding(rules.MONITOR_SELECTS_NOTHING, place, message, cure, (related,))
+            yield Finding("monitor-selects-nothing", place, message, cure, (related,))
         return
     for index, port in enumerate(ports):
         if not any(port in each.ports for each in selected):
@@ -58,7 +57,7 @@ def _check(monitor: MonitoringObject, candidates: Sequence[_Selectable]) -> Iter
             message = f"{monitor.kind} '{monitor.name}' scrapes port '{port}'; {selected[0].what} names: {names}"
             place = monitor.place("spec", _ENDPOINTS[monitor.kind], index, "port")
             related = Related(selected[0].source.place("spec"), f"the ports of {selected[0].what}")
-            yield Finding(rules.MONITOR_PORT, place, message, related=(related,))
+            yield Finding("monitor-port", place, message, related=(related,))
 
 
 def _service(source: MonitoringObject) -> _Selectable:

@@ -9,7 +9,6 @@ from typing import Any
 from conch.base.kubernetes_parts import labels_of, mapping
 from conch.base.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
 from conch.check.finding import Finding, Place
-from conch.check.rules.repository import FILE_SYNTAX, FILE_UNCHECKED
 from conch.check.source import SourceFile
 
 _TEMPLATE = re.compile(r"\{\{|\{%|<%|\$\{|@[A-Z_]+@")
@@ -61,7 +60,7 @@ def read_objects(sources: Sequence[SourceFile]) -> tuple[list[MonitoringObject],
         except YamlError as error:
             if source.path.suffix != ".tf" and not _TEMPLATE.search(source.text):
                 # A tag, such as `!reset` of compose files, has a meaning only for its reader.
-                rule = FILE_UNCHECKED if _TAG in str(error) else FILE_SYNTAX
+                rule = "file-unchecked" if _TAG in str(error) else "file-syntax"
                 faults.append(Finding(rule, Place(source.path, error.line, 1), f"{source.path.name}: {error}"))
     return found, faults
 

@@ -9,7 +9,6 @@ from conch.base.yaml_documents import YamlDocument
 from conch.check.finding import Finding, Place, Related
 from conch.check.monitoring.objects import MonitoringObject
 from conch.check.python.metrics import DeclaredMetric
-from conch.check.rules import monitoring as rules
 from conch.check.source import SourceFile
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.promql import Node, PromqlError, metric_names
@@ -59,22 +58,22 @@ def _document_of(each: MonitoringObject) -> YamlDocument:
 def _of_rule(source: SourceFile, analysed: AnalysedRule) -> Iterator[Finding]:
     rule = analysed.rule
     for fault in rule.faults:
-        yield Finding(rules.RULE_INVALID, Place(source.path, fault.line, 1), f"rule '{rule.name}': {fault.message}")
+        yield Finding("rule-invalid", Place(source.path, fault.line, 1), f"rule '{rule.name}': {fault.message}")
     if rule.faults:
         return
     for message, problem in {each.message: each for each in reversed(analysed.problems)}.items():
         place = Place(source.path, rule.line + rule.expr[: problem.offset].count("\n"), 1)
         what = f"alert '{rule.name}'" if rule.is_alert else f"record '{rule.name}'"
         if problem.verdict == "never":
-            found = rules.ALERT_NEVER_FIRES if rule.is_alert else rules.QUERY_NO_DATA
+            found = "alert-never-fires" if rule.is_alert else "query-no-data"
             yield Finding(found, place, f"{what}: {message}")
         elif problem.verdict == "wrong":
-            yield Finding(rules.ALERT_WRONG, place, f"{what}: {message}")
+            yield Finding("alert-wrong", place, f"{what}: {message}")
 
 
 def _of_groups(each: MonitoringObject) -> Iterator[Finding]:
     for fault in group_faults(_document_of(each)):
-        yield Finding(rules.RULE_INVALID, Place(each.source.path, fault.line, 1), fault.message)
+        yield Finding("rule-invalid", Place(each.source.path, fault.line, 1), fault.message)
 
 
 def _of_declared(
@@ -92,7 +91,7 @@ def _of_declared(
                 "which has no _total and no rate"
             )
             cure = f"Use avg_over_time({metric.name}[…]), or the rate of a counter: nv_inference_request_success."
-            found = rules.ALERT_NEVER_FIRES if rule.is_alert else rules.QUERY_NO_DATA
+            found = "alert-never-fires" if rule.is_alert else "query-no-data"
             yield Finding(found, place, message, cure, (Related(metric.place, f"the gauge '{metric.name}'"),))
 
 
@@ -115,7 +114,7 @@ def _of_dashboard(
     for panel, text in dict.fromkeys(_panel_queries(dashboard, "")):
         for problem in _problems(text, table, recorded):
             where = place or each.source.at(max(each.source.text.find(json.dumps(text, ensure_ascii=False)), 0))
-            rule = rules.QUERY_NO_DATA if problem.code in (*_NO_DATA, "syntax") else rules.QUERY_WRONG
+            rule = "query-no-data" if problem.code in (*_NO_DATA, "syntax") else "query-wrong"
             yield Finding(rule, where, f"panel '{panel}': {problem.message}")
 
 

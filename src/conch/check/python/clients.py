@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from conch.check.finding import Finding
 from conch.check.python.file import Function, PythonFile
-from conch.check.rules import python as rules
 
 CLIENT_MODULE = "tritonclient"
 _CLOCKS = ("time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "monotonic_ns", "now")
@@ -23,7 +22,7 @@ def check_timing(file: PythonFile) -> Iterator[Finding]:
                 if submitted is not None:
                     name = submitted.func.attr if isinstance(submitted.func, ast.Attribute) else ""
                     message = f"the clock stops when {name} returns, before the response arrives"
-                    yield Finding(rules.CLIENT_TIMING, file.place(submitted), message)
+                    yield Finding("client-timing", file.place(submitted), message)
                 clocked, submitted = True, None
             elif kind == "submission" and clocked:
                 submitted = node

@@ -11,7 +11,6 @@ from pathlib import Path
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.python.file import API_MODULE, MODEL_CLASS, Function, PythonFile
-from conch.check.rules import python as rules
 from conch.server.backends import child as child_folder
 
 _PROVIDED = {API_MODULE, "c_python_backend_utils"}
@@ -34,7 +33,7 @@ def check_class(file: PythonFile) -> Iterator[Finding]:
     if model is None:
         if not file.binds(MODEL_CLASS):
             message = f"{file.source.path.name} does not define a class {MODEL_CLASS}"
-            yield Finding(rules.PYTHON_CLASS, file.place(file.tree), message)
+            yield Finding("python-class", file.place(file.tree), message)
         return
     execute = file.method("execute")
     if execute is None:
@@ -42,7 +41,7 @@ def check_class(file: PythonFile) -> Iterator[Finding]:
             isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "execute" for node in model.body
         )
         if not assigned and all(ast.unparse(base) == "object" for base in model.bases):
-            yield Finding(rules.PYTHON_EXECUTE, file.place(model), f"class {MODEL_CLASS} has no method 'execute'")
+            yield Finding("python-execute", file.place(model), f"class {MODEL_CLASS} has no method 'execute'")
         return
     arguments = execute.args
     positional = [*arguments.posonlyargs, *arguments.args]
@@ -51,7 +50,7 @@ def check_class(file: PythonFile) -> Iterator[Finding]:
     required = len(positional) - len(arguments.defaults)
     if arguments.vararg is None and not required <= passed <= len(positional):
         message = f"execute takes {len(positional)} arguments; the server calls it with {passed}: self and requests"
-        yield Finding(rules.PYTHON_EXECUTE, file.place(execute), message)
+        yield Finding("python-execute", file.place(execute), message)
 
 
 def check_execute(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
@@ -65,21 +64,21 @@ def check_execute(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
     if model.config.decoupled:
         for node in values:
             message = "execute of a decoupled model returns a value; it must return None"
-            yield Finding(rules.PYTHON_RETURN, file.place(node), message)
+            yield Finding("python-return", file.place(node), message)
         return
     if not values and not sends and not _only_raises(execute):
         message = "execute returns nothing, and no response sender is used: no request gets a response"
-        yield Finding(rules.PYTHON_RETURN, file.place(execute), message)
+        yield Finding("python-return", file.place(execute), message)
     for node in values:
         value = file.value_of(node.value)
         if isinstance(value, ast.Call) and file.api(value.func) == "InferenceResponse":
             message = "execute returns one InferenceResponse; it must return a list of them"
-            yield Finding(rules.PYTHON_RETURN, file.place(node), message)
+            yield Finding("python-return", file.place(node), message)
     if sends:
         attributes = (each for each in file.nodes if isinstance(each, ast.Attribute))
         sender = next((each for each in attributes if each.attr == "get_response_sender"), execute)
         message = f"model '{model.name}' uses a response sender, but its model_transaction_policy is not decoupled"
-        yield Finding(rules.PYTHON_SENDER, file.place(sender), message)
+        yield Finding("python-sender", file.place(sender), message)
         return
     yield from _response_count(file, execute)
 
@@ -94,11 +93,11 @@ def _response_count(file: PythonFile, execute: Function) -> Iterator[Finding]:
         for node in _own(loop):
             if isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
                 message = "execute returns from inside its loop: the requests after this one get no response"
-                yield Finding(rules.PYTHON_RESPONSE_COUNT, file.place(node), message)
+                yield Finding("python-response-count", file.place(node), message)
             elif isinstance(node, ast.Continue | ast.Break) and _leaves_unanswered(file, node, loop):
                 word = "continue" if isinstance(node, ast.Continue) else "break"
                 message = f"`{word}` leaves this request without a response"
-                yield Finding(rules.PYTHON_RESPONSE_COUNT, file.place(node), message)
+                yield Finding("python-response-count", file.place(node), message)
 
 
 def _leaves_unanswered(file: PythonFile, node: ast.AST, loop: ast.For) -> bool:
@@ -126,17 +125,17 @@ def check_names(file: PythonFile) -> Iterator[Finding]:
     for node in file.nodes:
         name = file.api(node) if isinstance(node, ast.Attribute) else ""
         if name and name not in api_names():
-            yield Finding(rules.PYTHON_API, file.place(node), f"{API_MODULE} has no '{name}'", _nearest(name))
+            yield Finding("python-api", file.place(node), f"{API_MODULE} has no '{name}'", _nearest(name))
         elif isinstance(node, ast.ImportFrom) and node.module == API_MODULE:
             for alias in node.names:
                 if alias.name != "*" and alias.name not in api_names():
                     message = f"{API_MODULE} has no '{alias.name}'"
-                    yield Finding(rules.PYTHON_API, file.place(node), message, _nearest(alias.name))
+                    yield Finding("python-api", file.place(node), message, _nearest(alias.name))
         elif isinstance(node, ast.ClassDef):
             for base in node.bases:
                 if file.api(base) in ("MetricFamily", "Metric"):
                     message = f"class {node.name} is a subclass of {file.api(base)}"
-                    yield Finding(rules.PYTHON_METRIC_CLASS, file.place(node), message)
+                    yield Finding("python-metric-class", file.place(node), message)
 
 
 def check_habits(file: PythonFile) -> Iterator[Finding]:
@@ -145,7 +144,7 @@ def check_habits(file: PythonFile) -> Iterator[Finding]:
         if not isinstance(node, ast.Call):
             continue
         if isinstance(node.func, ast.Name) and node.func.id == "print" and file.function_of(node):
-            yield Finding(rules.PYTHON_PRINT, file.place(node), "print(…)")
+            yield Finding("python-print", file.place(node), "print(…)")
         elif ast.unparse(node.func) == "time.sleep":
             function = file.function_of(node)
             if (
@@ -153,7 +152,7 @@ def check_habits(file: PythonFile) -> Iterator[Finding]:
                 and function.name not in _LIFECYCLE_METHODS
                 and file.parents[function] is file.model_class
             ):
-                yield Finding(rules.PYTHON_SLEEP, file.place(node), f"time.sleep in {function.name}")
+                yield Finding("python-sleep", file.place(node), f"time.sleep in {function.name}")
 
 
 def check_imports(files: Sequence[PythonFile], beside: set[str]) -> Iterator[Finding]:
@@ -164,7 +163,7 @@ def check_imports(files: Sequence[PythonFile], beside: set[str]) -> Iterator[Fin
             places.setdefault(name, []).append(place)
     for name, found in places.items():
         more = f" (and {len(found) - 1} more places)" if len(found) > 1 else ""
-        yield Finding(rules.PYTHON_IMPORT, found[0], f"there is no module '{name}' in this environment{more}")
+        yield Finding("python-import", found[0], f"there is no module '{name}' in this environment{more}")
 
 
 def _missing_imports(file: PythonFile, beside: set[str]) -> Iterator[tuple[str, Place]]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from conch.check.finding import Finding
 from conch.check.model import CheckedModel
 from conch.check.python.file import PythonFile, argument, text_of
-from conch.check.rules import python as rules
 
 _NMS = re.compile(r"nms|non_?max_?supp", re.IGNORECASE)
 _DECODERS = {"cv2.imdecode", "Image.open", "PIL.Image.open", "imageio.imread", "iio.imread"}
@@ -30,12 +29,12 @@ def check_items(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
                     f"only item 0 of input {name} is read; max_batch_size of model '{model.name}' is "
                     f"{model.config.max_batch_size}"
                 )
-                yield Finding(rules.PYTHON_FIRST_ITEM, file.place(node), message)
+                yield Finding("python-first-item", file.place(node), message)
         elif isinstance(node, ast.Call) and _NMS.search(_last_name(node.func)):
             name = next((name for each in node.args if (name := _input_behind(file, each)) is not None), None)
             if name is not None:
                 message = f"{_last_name(node.func)} receives input {name} of a whole request"
-                yield Finding(rules.PYTHON_BATCH_NMS, file.place(node), message)
+                yield Finding("python-batch-nms", file.place(node), message)
 
 
 def check_class_names(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
@@ -53,7 +52,7 @@ def check_class_names(file: PythonFile, model: CheckedModel) -> Iterator[Finding
             message = (
                 f"{len(names)} class names for {classes} classes: rows of {wide[0]} are box, objectness and scores"
             )
-            yield Finding(rules.PYTHON_CLASS_COUNT, file.place(node), message)
+            yield Finding("python-class-count", file.place(node), message)
 
 
 def check_images(files: Sequence[PythonFile]) -> Iterator[Finding]:
@@ -64,7 +63,7 @@ def check_images(files: Sequence[PythonFile]) -> Iterator[Finding]:
         for node in file.nodes:
             if isinstance(node, ast.Call) and ast.unparse(node.func) in _DECODERS:
                 message = f"{ast.unparse(node.func)} decodes images of any size"
-                yield Finding(rules.PYTHON_IMAGE_LIMIT, file.place(node), message)
+                yield Finding("python-image-limit", file.place(node), message)
 
 
 def _input_behind(file: PythonFile, node: ast.expr) -> str | None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from conch.check.finding import Finding, Place
 from conch.check.python.file import PythonFile, text_of
-from conch.check.rules import python as rules
 from conch.check.source import SourceFile
 
 _FAMILY = "MetricFamily"
@@ -51,7 +50,7 @@ def check_gauges(file: PythonFile) -> Iterator[Finding]:
         values = [*node.args[:1], *(each.value for each in node.keywords if each.arg == "value")]
         if values and isinstance(values[0], ast.Constant) and values[0].value in (1, 1.0):
             message = f"{receiver}.set({ast.unparse(values[0])}) leaves the gauge at 1, whatever the number of requests"
-            yield Finding(rules.PYTHON_GAUGE, file.place(node), message)
+            yield Finding("python-gauge-constant", file.place(node), message)
 
 
 def _is_gauge(file: PythonFile, receiver: str) -> bool:

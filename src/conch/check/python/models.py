@@ -12,8 +12,6 @@ from conch.check.python.file import API_MODULE, PythonFile, siblings
 from conch.check.python.items import check_class_names, check_images, check_items
 from conch.check.python.metrics import check_gauges
 from conch.check.python.tensors import check_tensors
-from conch.check.rules import python as rules
-from conch.check.rules.repository import FILE_UNCHECKED
 from conch.check.source import NotTextError, SourceFile, UncheckedFileError
 from conch.domain.config.versions import chosen_versions
 
@@ -80,7 +78,7 @@ def _read(path: Path) -> Iterator[PythonFile | Finding]:
         source = SourceFile.open(path)
     except UncheckedFileError as error:
         if path.is_file():
-            rule = rules.PYTHON_SYNTAX if isinstance(error, NotTextError) else FILE_UNCHECKED
+            rule = "python-syntax" if isinstance(error, NotTextError) else "file-unchecked"
             yield Finding(rule, Place(path), f"{path.name} {error}")
         return
     yield from _parsed(source)
@@ -93,4 +91,4 @@ def _parsed(source: SourceFile) -> Iterator[PythonFile | Finding]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, column = (error.lineno or 0, error.offset or 1) if isinstance(error, SyntaxError) else (0, 0)
         message = error.msg if isinstance(error, SyntaxError) else str(error) or "nested too deeply"
-        yield Finding(rules.PYTHON_SYNTAX, Place(path, line, column), f"{path.name}: {message}")
+        yield Finding("python-syntax", Place(path, line, column), f"{path.name}: {message}")

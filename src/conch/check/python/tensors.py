@@ -7,7 +7,6 @@ from conch.check.finding import Finding, Related
 from conch.check.model import CheckedModel
 from conch.check.python.arrays import datatype, rank
 from conch.check.python.file import PythonFile, argument, text_of
-from conch.check.rules import python as rules
 from conch.domain.model_config import ModelConfig, TensorSpec
 
 
@@ -25,7 +24,7 @@ def check_tensors(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
         elif config.outputs and name not in own | _state_outputs(config):
             declared = ", ".join(each.name for each in config.outputs)
             message = f"output '{name}' is not declared in the configuration of model '{model.name}'"
-            yield Finding(rules.PYTHON_OUTPUT, file.place(call), message, f"Declared outputs: {declared}.")
+            yield Finding("python-output", file.place(call), message, f"Declared outputs: {declared}.")
     if outputs and _makes_all_outputs_itself(file):
         made = {name for _, name in outputs}
         for index, spec in enumerate(config.outputs):
@@ -34,7 +33,7 @@ def check_tensors(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
                     f"output '{spec.name}' of model '{model.name}' is declared, but {file.source.path.name} never "
                     "creates it"
                 )
-                yield Finding(rules.PYTHON_OUTPUT_MISSING, model.folder.field(f"output[{index}].name"), message)
+                yield Finding("python-output-missing", model.folder.field(f"output[{index}].name"), message)
 
 
 def _inputs(file: PythonFile, model: CheckedModel, config: ModelConfig, own: set[str]) -> Iterator[Finding]:
@@ -50,7 +49,7 @@ def _inputs(file: PythonFile, model: CheckedModel, config: ModelConfig, own: set
         if name is not None and name not in known | given:
             message = f"input '{name}' is not declared in the configuration of model '{model.name}'"
             cure = f"Declared inputs: {', '.join(sorted(known | given - own))}."
-            yield Finding(rules.PYTHON_INPUT, file.place(call), message, cure)
+            yield Finding("python-input", file.place(call), message, cure)
 
 
 def _given(file: PythonFile) -> Iterator[tuple[ast.Call, str]]:
@@ -87,7 +86,7 @@ def _output(
     made = datatype(file, array)
     if made and made != spec.datatype:
         message = f"output '{spec.name}' is created as {made}, but declared as {spec.datatype}"
-        yield Finding(rules.PYTHON_DATATYPE, file.place(call), message, related=declaration)
+        yield Finding("python-datatype", file.place(call), message, related=declaration)
     dims = spec.dims if spec.reshape is None else spec.reshape
     batched = config.max_batch_size > 0
     found, declared = rank(file, array), len(dims) + batched
@@ -99,5 +98,5 @@ def _output(
     lacks_batch = batched and found == declared - 1
     if lacks_batch:
         message = f"{message}; max_batch_size is {config.max_batch_size}"
-    rule = rules.PYTHON_BATCH_AXIS if lacks_batch else rules.PYTHON_RANK
+    rule = "python-batch-axis" if lacks_batch else "python-rank"
     yield Finding(rule, file.place(call), message, related=declaration)

@@ -16,8 +16,7 @@ from rich.filesize import decimal
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, Unavailable
 from conch.base.files.atomic import atomic_replace
-from conch.check.finding import Rule, Severity
-from conch.check.rules.repository import ENSEMBLE_CONTRACT, ENSEMBLE_MISSING
+from conch.check.rules import Severity
 from conch.check.run import check_paths
 from conch.server.backends.registry import install_command
 from conch.server.repository.entries.model_entry import Entry, EntryOptions, entry_of
@@ -29,7 +28,7 @@ _CONFIG = "config.pbtxt"
 # The name of the model is at the beginning of a line; names of tensors are indented or in braces.
 _NAME_FIELD = re.compile(r"""^name[ \t]*:[ \t]*(?:"[^"\n]*"|'[^'\n]*')[ \t]*[,;]?[ \t]*(?:\r?\n)?""", re.MULTILINE)
 # Rules about an ensemble's steps, which may be added later.
-_RULES_FOR_STEPS = (ENSEMBLE_CONTRACT, ENSEMBLE_MISSING)
+_RULES_FOR_STEPS = ("ensemble-contract", "ensemble-missing-model")
 _HUB = "hf://"
 _MAX_NAMES = 8
 _HUB_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[^/]+)?", re.ASCII)
@@ -138,7 +137,7 @@ def _add_folder(given: Namespace, console: Console) -> int:
         _check(folder, {str(folder): str(source)}, ignored=_RULES_FOR_STEPS)
     _list(console, target)
     for finding in check_paths([target]).findings:  # again, now beside the other models of the repository
-        if finding.rule in _RULES_FOR_STEPS:
+        if finding.rule_id in _RULES_FOR_STEPS:
             console.print(f"note: {finding.message}", markup=False)
     console.print(f"serve:  conch serve --model-repository={target.parent}", markup=False)
     return 0
@@ -197,13 +196,13 @@ def _rename(config: Path) -> None:
         config.write_text(_NAME_FIELD.sub("", text, count=1), encoding="utf-8")
 
 
-def _check(folder: Path, sources: Mapping[str, str], ignored: Collection[Rule] = ()) -> None:
+def _check(folder: Path, sources: Mapping[str, str], ignored: Collection[str] = ()) -> None:
     """Raise ConfigError if `conch check` finds an error in the written model.
 
     `sources` maps written paths, which are removed after an error, to the paths that the message names instead.
     """
     for finding in check_paths([folder]).findings:
-        if finding.rule.severity is Severity.ERROR and finding.rule not in ignored:
+        if finding.rule.severity is Severity.ERROR and finding.rule_id not in ignored:
             message = finding.message
             for written, source in sources.items():
                 message = message.replace(written, source)

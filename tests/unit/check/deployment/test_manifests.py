@@ -8,7 +8,6 @@ import yaml
 from conch import cli as main
 from conch.check.deployment import schema
 from conch.check.deployment.conch_commands import COMMANDS
-from conch.check.rules.deployment import COMMAND_MISSING
 from tests.docs.blocks import ROOT, blocks_of
 from tests.unit.check.repository import found, ids, write
 
@@ -182,7 +181,7 @@ def test_manifests_of_the_documentation_name_a_command(tmp_path: Path) -> None:
     for block in manifests:
         path = tmp_path / f"{Path(block.page).stem}-{block.line}.yaml"
         path.write_text("\n".join(block.lines))
-    assert [finding.message for finding in found(tmp_path) if finding.rule is COMMAND_MISSING] == []
+    assert [finding.message for finding in found(tmp_path) if finding.rule == "command-missing"] == []
 
 
 def test_without_schemas_one_notice_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

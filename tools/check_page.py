@@ -1,8 +1,10 @@
-"""Generate the reference page of all rules, `docs/check.md`."""
+"""Write the reference page of all rules, `docs/check.md`: `python -m tools.check_page`."""
 
-from conch.check.finding import Rule
-from conch.check.rules import deployment, kubernetes, monitoring, python, repository
-from conch.check.rules.catalog import FAMILIES
+from pathlib import Path
+
+from conch.check.rules import Rule, families
+
+PAGE = Path(__file__).parents[1] / "docs" / "check.md"
 
 _PAGE = """\
 # `conch check`
@@ -83,33 +85,33 @@ except the last: which of a sentence's numbers are parts of a sum is nothing tha
 | Mistake | Rules |
 |---|---|"""
 # A mistake of published articles → the rules that find it.
-MISTAKES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
-    ("An alert on a limit that `label_replace` joins parses, but never fires", (monitoring.ALERT_NEVER_FIRES,)),
-    ("An autoscaler on a counter scales up for ever", (monitoring.AUTOSCALER_COUNTER,)),
-    ("A ServiceMonitor selects a Service that has no labels", (monitoring.MONITOR_SELECTS_NOTHING,)),
+MISTAKES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("An alert on a limit that `label_replace` joins parses, but never fires", ("alert-never-fires",)),
+    ("An autoscaler on a counter scales up for ever", ("autoscaler-counter",)),
+    ("A ServiceMonitor selects a Service that has no labels", ("monitor-selects-nothing",)),
     (
         "An init container runs `cp` of an image FROM scratch",
-        (kubernetes.INIT_CONTAINER_SCRATCH, deployment.IMAGE_SCRATCH),
+        ("init-container-scratch", "image-scratch"),
     ),
-    ("`dynamic_batching [ { … } ]` is a list", (repository.CONFIG_SYNTAX,)),
-    ("A client measures how long it takes to send a request", (python.CLIENT_TIMING,)),
-    ("The size of the shared memory is an environment variable", (deployment.SHM_VARIABLE,)),
+    ("`dynamic_batching [ { … } ]` is a list", ("config-syntax",)),
+    ("A client measures how long it takes to send a request", ("client-timing",)),
+    ("The size of the shared memory is an environment variable", ("shm-variable",)),
     (
         "The image's tag differs from the text, in another file or between a page's code blocks and its prose",
-        (deployment.IMAGE_TAG,),
+        ("image-tag",),
     ),
-    ("A tunnel listens on 0.0.0.0", (deployment.TUNNEL_PUBLIC,)),
+    ("A tunnel listens on 0.0.0.0", ("tunnel-public",)),
     (
         "A Python model drops the batch axis, mixes boxes of images, has 2 names for 80 classes, or no size limit",
-        (python.PYTHON_BATCH_AXIS, python.PYTHON_BATCH_NMS, python.PYTHON_CLASS_COUNT, python.PYTHON_IMAGE_LIMIT),
+        ("python-batch-axis", "python-batch-nms", "python-class-count", "python-image-limit"),
     ),
-    ("A metric is a `.so` plug-in or a subclass of MetricFamily", (deployment.FLAG_VALUE, python.PYTHON_METRIC_CLASS)),
+    ("A metric is a `.so` plug-in or a subclass of MetricFamily", ("flag-value", "python-metric-class")),
     (
         "A command has an invented flag such as `--cpu-only` (sentences, which may warn of it, are not reported)",
-        (deployment.FLAG_UNKNOWN,),
+        ("flag-unknown",),
     ),
-    ("A gauge is set to 1 as if that counted requests", (python.PYTHON_GAUGE,)),
-    ("A query has the rate of `x_total`, but `x` is a gauge", (monitoring.QUERY_NO_DATA,)),
+    ("A gauge is set to 1 as if that counted requests", ("python-gauge-constant",)),
+    ("A query has the rate of `x_total`, but `x` is a gauge", ("query-no-data",)),
     ("The text claims 65 requests where 1 + 5 + 30 = 36 were sent; `conch bench` counts them", ()),
 )
 
@@ -117,9 +119,9 @@ MISTAKES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
 def reference() -> str:
     """Return the page as Markdown."""
     parts = [_PAGE, _MISTAKES_HEAD]
-    parts += [f"| {mistake} | {', '.join(f'`{rule.id}`' for rule in rules)} |" for mistake, rules in MISTAKES]
+    parts += [f"| {mistake} | {', '.join(f'`{rule}`' for rule in rules)} |" for mistake, rules in MISTAKES]
     parts.append("")
-    for family, rules in FAMILIES.items():
+    for family, rules in families().items():
         parts.append(f"## {family}\n\n| Rule | Severity | Problem | Consequence | Remedy |\n|---|---|---|---|---|")
         parts += [_row(rule) for rule in rules]
         parts.append("")
@@ -132,4 +134,4 @@ def _row(rule: Rule) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    PAGE.write_text(reference(), encoding="utf-8")

@@ -1,1 +1,0 @@
-"""The rules of `conch check`, one module for each family."""

@@ -26,6 +26,7 @@ from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.server_context import ServerContext
 from conch.server.frontends.offload import jobs
 from conch.server.frontends.offload.pool import Done, Job, OffloadPool, Outcome
+from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_http.routes import V2Http
 from conch.server.options.server_options import ServerOptions
 from conch.server.server import Server
@@ -114,9 +115,8 @@ class FuzzServer:
         self.connections: set[HttpConnection] = set()
         # How an answer is ordered must not depend on the clock here.
         self.parse_budget = ParseBudget(inf, inf)
-        self._routes = V2Http(
-            server.inference, server.control, max_input_bytes=MAX_INPUT_BYTES, header_forward_pattern="X-Forward.*"
-        )
+        options = ServerOptions(http_max_input_size=MAX_INPUT_BYTES, http_header_forward_pattern="X-Forward.*")
+        self._routes = V2Http(Parts(options, server.inference, server.control))
         self.context = ServerContext(
             self._handle,
             HttpLimits(body_bytes=MAX_INPUT_BYTES, head_bytes=4096, head_fields=32),

@@ -13,17 +13,13 @@ from hpack import Decoder
 from tritonclient.grpc import service_pb2
 
 from conch.base.errors import ConchError
-from conch.protocols.access.authorization import Access
-from conch.protocols.connections.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.protocols.connections.traffic import SweepClock, Traffic
 from conch.protocols.http2.connection import Http2Connection
 from conch.protocols.http2.limits import Http2Limits
 from conch.protocols.v2_proto.inference import read_infer_request
-from conch.protocols.v2_proto.parameters import is_reserved
-from conch.server.frontends.forwarded_headers import ForwardedHeaders
 from conch.server.frontends.grpc.dispatch import Dispatcher
-from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint
-from conch.server.frontends.v2_grpc.service import InferenceService
+from conch.server.frontends.parts import Parts
+from conch.server.options.server_options import ServerOptions
 from tests.robustness import grpc_input as grpc
 from tests.robustness.fuzz_server import Finding, FuzzServer, InlinePool
 from tests.robustness.mutate import pieces
@@ -52,15 +48,9 @@ class GrpcFuzzServer:
     """What a connection knows of its server."""
 
     def __init__(self, place: FuzzServer) -> None:
-        inference = place.server.inference
-        calls = Dispatcher(
-            InferenceService(inference, place.server.control, "fuzzed").methods(),
-            GrpcInferEndpoint(inference, ForwardedHeaders("x-forward.*", is_reserved), pool=InlinePool("fuzz")),
-            Access(),
-            compression="none",
-            header_limit=4096,
-            budget=BodyBudget(DEFAULT_LIMIT_BYTES),
-        )
+        options = ServerOptions(id="fuzzed", grpc_header_forward_pattern="x-forward.*")
+        parts = Parts(options, place.server.inference, place.server.control, codecs=InlinePool("fuzz"))
+        calls = Dispatcher(parts, header_limit=4096, traffic=Traffic())
         self.interpret = calls.interpret
         self.accept = lambda opener, stream: opener(stream)
         self.limits = Http2Limits(

@@ -12,11 +12,11 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from conch.base.errors import ConchError, drop_frames
-from conch.protocols.v2_proto.parameters import is_reserved
 from conch.server.core.shared_memory.regions import SharedMemory
-from conch.server.frontends.forwarded_headers import ForwardedHeaders
+from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.server.frontends.v2_http.routes import V2Http
+from conch.server.options.server_options import ServerOptions
 from tests.robustness.fuzz_server import MAX_INPUT_BYTES, FuzzServer, fuzz_server, settle
 from tests.robustness.http_targets import check_alive, talk
 
@@ -71,13 +71,8 @@ MODELS = {"number": ("FP32", [1, 4]), "open": ("INT32", [5]), "text": ("BYTES", 
 async def test_over_http(owned: Object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random, regions, statuses = Random(5), regions_of(owned), set()
     async with fuzz_server(tmp_path) as place:
-        routes = V2Http(
-            place.server.inference,
-            place.server.control,
-            max_input_bytes=MAX_INPUT_BYTES,
-            header_forward_pattern="",
-            shared_memory=regions,
-        )
+        options = ServerOptions(http_max_input_size=MAX_INPUT_BYTES)
+        routes = V2Http(Parts(options, place.server.inference, place.server.control, shared_memory=regions))
         monkeypatch.setattr(place, "_routes", routes)
         for _ in range(CASES):
             disturb(random, owned, regions)
@@ -102,7 +97,8 @@ async def test_over_http(owned: Object, tmp_path: Path, monkeypatch: pytest.Monk
 async def test_over_grpc(owned: Object, tmp_path: Path) -> None:
     random, regions = Random(6), regions_of(owned)
     async with fuzz_server(tmp_path) as place:
-        endpoint = GrpcInferEndpoint(place.server.inference, ForwardedHeaders("", is_reserved), regions)
+        parts = Parts(ServerOptions(), place.server.inference, place.server.control, shared_memory=regions)
+        endpoint = GrpcInferEndpoint(parts)
         answers = [await asked(place, endpoint, random, owned, regions) for _ in range(CASES)]
         place.check_clean()
     refused = [answer for answer in answers if isinstance(answer, ConchError)]

@@ -34,7 +34,7 @@ from conch.server.core.shared_memory import regions as shared_memory
 from conch.server.core.validation import MAX_STRING_ELEMENTS
 from conch.server.frontends.grpc import framing
 from conch.server.frontends.offload import fair_queue, pool
-from conch.server.frontends.openai import chat_prompt as openai_chat_prompt
+from conch.server.frontends.openai import chat
 from conch.server.frontends.openai import exchange as openai_exchange
 from conch.server.frontends.v2_grpc import stream as v2_grpc_stream
 from conch.server.frontends.v2_http import generate as v2_http_generate
@@ -101,7 +101,7 @@ BOUNDS = {
         "Request id of a client": (f"{openai_extensions.MAX_REQUEST_ID_CHARACTERS} characters", FIXED),
         "Chat template": (f"{chat_prompt.MAX_TEMPLATE_CHARACTERS:,} characters", FIXED),
         "Chat template rendering": (
-            f"{seconds(openai_chat_prompt.MAX_TEMPLATE_S)}, {size(openai_chat_prompt.MAX_TEMPLATE_MEMORY_BYTES)}",
+            f"{seconds(chat.MAX_TEMPLATE_S)}, {size(chat.MAX_TEMPLATE_MEMORY_BYTES)}",
             FIXED,
         ),
         "Prompt rendered by a template": (size(chat_prompt.MAX_PROMPT_BYTES), FIXED),

@@ -42,10 +42,10 @@ from conch.server.core.request_limits import limit_manager, limit_metrics
 from conch.server.core.response_cache import ResponseCache
 from conch.server.core.scheduling.rate_limiter import RateLimiter
 from conch.server.core.shared_memory.regions import SharedMemory
-from conch.server.frontends.listener_metrics import listener_families
 from conch.server.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, default_workers
-from conch.server.frontends.openai.chat_prompt import ChatPrompts
-from conch.server.frontends.services import Parts, Service, services
+from conch.server.frontends.openai.chat import ChatPrompts
+from conch.server.frontends.parts import Parts
+from conch.server.frontends.services import Service, listener_families, services
 from conch.server.observability.metrics.custom import MetricSample
 from conch.server.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
 from conch.server.observability.metrics.loop_lag import LoopLag
@@ -157,15 +157,15 @@ class Server:
             self._options,
             self.inference,
             self.control,
-            self._shared_memory,
-            self._observer,
-            self._log,
-            self._budget,
-            self._codecs,
-            self._prompts,
-            self._start_metrics(),
-            self._keys,
-            self._limits,
+            shared_memory=self._shared_memory,
+            observer=self._observer,
+            log=self._log,
+            budget=self._budget,
+            codecs=self._codecs,
+            prompts=self._prompts,
+            metrics=self._start_metrics(),
+            keys=self._keys,
+            limits=self._limits,
         )
         for service in services(parts):
             with _naming_flags(service):
@@ -318,7 +318,7 @@ class Server:
         yield Family.of(API_KEYS_UP, [Point(int(self._keys.up), {})])
 
     def _of_listeners(self) -> Iterator[Family]:
-        return listener_families({service.flags: service.listener for service in self._services})
+        return listener_families(self._services)
 
     def _of_accelerators(self) -> Iterator[Family]:
         return iter(()) if self._accelerators is None else self._accelerators.families()

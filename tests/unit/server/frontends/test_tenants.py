@@ -7,7 +7,7 @@ import pytest
 
 from conch.protocols.access.api_keys import ApiKeys
 from conch.protocols.http.message import HttpRequest
-from conch.server.frontends.tenants import Tenants
+from conch.server.frontends.request_headers import Tenants
 
 
 def request(**headers: str) -> HttpRequest:

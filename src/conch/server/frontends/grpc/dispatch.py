@@ -8,18 +8,19 @@ from typing import TypeAlias
 from conch.base.errors import Unsupported
 from conch.domain.tensor import Buffer
 from conch.protocols.access.authorization import Access, Denial
-from conch.protocols.connections.body_budget import BodyBudget
+from conch.protocols.access.restrictions import grpc_restrictions
 from conch.protocols.connections.loop_budget import LoopBudget, ParseBudget
 from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http2.flow_control import Http2Stream, Receiver
 from conch.protocols.http2.headers import RequestHead
-from conch.server.frontends.grpc.answer_form import AnswerForm
+from conch.server.frontends.grpc.framing import AnswerForm
 from conch.server.frontends.grpc.request import GrpcRequest, read_request
 from conch.server.frontends.grpc.status import GrpcError, Status
 from conch.server.frontends.grpc.stream import StreamCall
 from conch.server.frontends.grpc.unary import InferCall, TaskCall
+from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata
-from conch.server.frontends.v2_grpc.service import INFERENCE_SERVICE, Method
+from conch.server.frontends.v2_grpc.service import INFERENCE_SERVICE, InferenceService
 from conch.server.observability.tracing.observer import Observer
 
 # Opens one call; the same opener serves all calls with equal heads.
@@ -39,26 +40,16 @@ _STREAM_INFER = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
 class Dispatcher:
     """Opens calls by their path; an unknown path is UNIMPLEMENTED."""
 
-    def __init__(
-        self,
-        methods: dict[str, Method],
-        endpoint: GrpcInferEndpoint,
-        access: Access,
-        *,
-        compression: str,
-        header_limit: int,
-        budget: BodyBudget,
-        traffic: Traffic | None = None,
-    ) -> None:
-        """Assign. `compression` is the level of answers, `header_limit` the maximum of metadata in bytes."""
-        self._traffic = traffic or Traffic()
-        self._methods = methods
-        self._endpoint = endpoint
-        self._access = access
-        self._budget = budget
-        self._compression = compression
+    def __init__(self, parts: Parts, *, header_limit: int, traffic: Traffic) -> None:
+        """Create the calls' handlers. `header_limit` is the maximum of metadata in bytes. Raises ConfigError."""
+        self._traffic = traffic
+        self._methods = InferenceService(parts).methods()
+        self._endpoint = GrpcInferEndpoint(parts)
+        self._access = Access(grpc_restrictions(parts.options.grpc_restricted_protocol), parts.keys)
+        self._budget = parts.budget
+        self._compression = parts.options.grpc_infer_response_compression_level
         self._header_limit = header_limit
-        self._categories = {path: method.category for path, method in methods.items()}
+        self._categories = {path: method.category for path, method in self._methods.items()}
         self._categories |= dict.fromkeys((_INFER, _STREAM_INFER), "inference")
         self._loop_budget = LoopBudget()
         self._parse_budget = ParseBudget()

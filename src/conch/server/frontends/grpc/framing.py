@@ -1,4 +1,8 @@
-"""gRPC message framing: one byte for the compressed flag, four of length, the message."""
+"""gRPC message framing: one byte for the compressed flag, four of length, the message.
+
+`MessageReader` reads the messages of a call, `AnswerForm` frames its answers, compressed if that is configured and the
+client accepts it.
+"""
 
 import zlib
 from collections.abc import Sequence
@@ -6,9 +10,18 @@ from struct import Struct
 
 import numpy as np
 
-from conch.base.errors import InvalidRequest
+from conch.base.errors import ConchError, InvalidRequest
 from conch.domain.tensor import Buffer
-from conch.server.frontends.grpc.status import GrpcError, Status
+from conch.protocols.connections.traffic import Traffic
+from conch.protocols.http2.header_blocks import response_block
+from conch.server.frontends.grpc.status import (
+    ACCEPTED_CODINGS,
+    CONTENT_TYPE,
+    GrpcError,
+    Status,
+    error_block,
+    refusal_reason,
+)
 
 # The largest message that gRPC can frame, as in Triton: gRPC's default of 4 MiB is too small for tensors.
 MAX_MESSAGE_SIZE = 2**31 - 1
@@ -21,6 +34,9 @@ CODINGS = frozenset({IDENTITY, *_WINDOW_BITS})
 # A client sends as little as a thousandth of this, and the server does the work.
 MAX_DECOMPRESSED_BYTES = 256 * 2**20
 _MAX_INLINE_BYTES = 2**20
+# `--grpc-infer-response-compression-level` as levels of zlib.
+_LEVELS = {"none": 0, "low": 1, "medium": 6, "high": 9}
+_HEAD = response_block(200, [CONTENT_TYPE, ACCEPTED_CODINGS])
 
 
 class Compressed:
@@ -180,3 +196,37 @@ def compressed(parts: Sequence[Buffer], coding: bytes, level: int) -> list[Buffe
     """Compress a message given in parts."""
     deflater = zlib.compressobj(level, zlib.DEFLATED, _WINDOW_BITS[coding])
     return [*(deflater.compress(part) for part in parts), deflater.flush()]
+
+
+class AnswerForm:
+    """Frames and compresses the answers to calls with equal heads."""
+
+    __slots__ = ("_coding", "_level", "_traffic", "head")
+
+    def __init__(self, level: str, accepted: bytes, traffic: Traffic) -> None:
+        """Create a form. `level` is the configured compression, `accepted` the best coding that the client accepts."""
+        self._traffic = traffic
+        self._level = _LEVELS[level]
+        self._coding = accepted if self._level else IDENTITY
+        # The header block that stands before the first message.
+        self.head = _HEAD
+        if self._coding != IDENTITY:
+            self.head = response_block(200, [CONTENT_TYPE, ACCEPTED_CODINGS, (b"grpc-encoding", self._coding)])
+
+    def error_block(self, error: ConchError | GrpcError) -> bytes:
+        """Return the block that answers a call which failed, and count it if it is refused."""
+        self._traffic.count_refusal(refusal_reason(error))
+        return error_block(error)
+
+    def message(self, parts: Sequence[Buffer]) -> tuple[list[Buffer], int]:
+        """Frame a message that is given in parts. Returns the parts to send and their size. Raises InvalidRequest."""
+        size = sum(map(len, parts))
+        if size > MAX_MESSAGE_SIZE:
+            raise InvalidRequest(
+                f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_MESSAGE_SIZE}."
+            )
+        if self._coding == IDENTITY:
+            return [PREFIX.pack(0, size), *parts], size + PREFIX.size
+        packed = compressed(parts, self._coding, self._level)
+        size = sum(map(len, packed))
+        return [PREFIX.pack(1, size), *packed], size + PREFIX.size

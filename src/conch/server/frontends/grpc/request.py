@@ -9,8 +9,8 @@ from conch.base.errors import ConchError, InvalidRequest, Unsupported
 from conch.protocols.http2.header_blocks import Field, response_block
 from conch.protocols.http2.headers import RequestHead
 from conch.server.frontends.grpc.framing import CODINGS, IDENTITY
-from conch.server.frontends.grpc.status import CODINGS as KNOWN_CODINGS
 from conch.server.frontends.grpc.status import (
+    ACCEPTED_CODINGS,
     CONTENT_TYPE,
     GrpcError,
     Status,
@@ -55,7 +55,7 @@ def read_request(head: RequestHead, header_limit: int, check: Callable[[str, Met
     coding = fields.get(b"grpc-encoding", IDENTITY)
     if coding not in CODINGS:
         unknown = Unsupported(f"grpc-encoding '{coding.decode('ascii', 'backslashreplace')}' is not supported")
-        block = response_block(200, [CONTENT_TYPE, *error_fields(unknown), KNOWN_CODINGS])
+        block = response_block(200, [CONTENT_TYPE, *error_fields(unknown), ACCEPTED_CODINGS])
         return GrpcRequest(path, (), refusal=block)
     try:
         if head.size > header_limit:

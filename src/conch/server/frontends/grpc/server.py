@@ -1,99 +1,42 @@
 """The gRPC frontend: the service on an HTTP/2 listener, from opening the port to the last call."""
 
 import os
+import ssl
 
-from conch.base.logs import LogSettings
-from conch.protocols.access.api_keys import ApiKeys
-from conch.protocols.access.authorization import Access
-from conch.protocols.access.restrictions import grpc_restrictions, secret_headers
-from conch.protocols.connections.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
+from conch.base.errors import ConfigError
 from conch.protocols.connections.traffic import Traffic
+from conch.protocols.http2.limits import Http2Limits
 from conch.protocols.http2.server import Http2Server
-from conch.protocols.regions import NO_REGIONS
-from conch.protocols.v2_proto.parameters import is_reserved
-from conch.server.core.inference import Inference
-from conch.server.core.loading.model_manager import ModelManager
-from conch.server.core.shared_memory.regions import SharedMemory
-from conch.server.frontends.forwarded_headers import ForwardedHeaders
 from conch.server.frontends.grpc.dispatch import Dispatcher, Opener
-from conch.server.frontends.grpc.options import http2_limits, tls_context
-from conch.server.frontends.offload.pool import OffloadPool
-from conch.server.frontends.tenants import Tenants
-from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint
-from conch.server.frontends.v2_grpc.service import InferenceService
-from conch.server.observability.tracing.observer import Observer
+from conch.server.frontends.parts import Parts
 from conch.server.options.server_options import ServerOptions
 
 
 class GrpcFrontend:
     """Serves `inference.GRPCInferenceService` and the health service. Life: `start` → `stop`."""
 
-    def __init__(
-        self,
-        inference: Inference,
-        control: ModelManager,
-        options: ServerOptions,
-        shared_memory: SharedMemory | None = None,
-        observer: Observer | None = None,
-        log: LogSettings | None = None,
-        budget: BodyBudget | None = None,
-        pool: OffloadPool | None = None,
-        keys: ApiKeys | None = None,
-        tenants: Tenants | None = None,
-    ) -> None:
-        self._keys = keys
-        self._tenants = tenants
-        self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
-        self._options = options
-        self._pool = pool
-        self._observer = observer or Observer()
-        self._service = InferenceService(inference, control, options.id, shared_memory, self._observer, log)
-        self._regions = shared_memory or NO_REGIONS
-        self._inference = inference
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._calls: Dispatcher | None = None
         self._server: Http2Server[Opener] | None = None
         self.traffic = Traffic()
-        self.port = options.grpc_port
+        self.port = parts.options.grpc_port
 
     async def start(self, *, listen: bool = True) -> None:
         """Bind the port, and accept connections now or at `listen`; afterwards `port` is the port.
 
         Raises OSError if the address is not available, ConfigError for invalid files, patterns and restrictions.
         """
-        options = self._options
+        options = self._parts.options
         limits = http2_limits(options)
-        calls = Dispatcher(
-            self._service.methods(),
-            GrpcInferEndpoint(
-                self._inference,
-                ForwardedHeaders(
-                    options.grpc_header_forward_pattern,
-                    is_reserved,
-                    flag="--grpc-header-forward-pattern",
-                    secret=secret_headers(options.http_restricted_api, options.grpc_restricted_protocol),
-                ),
-                self._regions,
-                self._observer,
-                self._pool,
-                self._budget,
-                self._tenants,
-            ),
-            Access(
-                grpc_restrictions(options.grpc_restricted_protocol),
-                self._keys,
-            ),
-            compression=options.grpc_infer_response_compression_level,
-            header_limit=limits.header_bytes,
-            budget=self._budget,
-            traffic=self.traffic,
-        )
+        calls = Dispatcher(self._parts, header_limit=limits.header_bytes, traffic=self.traffic)
         server: Http2Server[Opener] = Http2Server(
             options.grpc_address,
             options.grpc_port,
             interpret=calls.interpret,
             accept=lambda opener, stream: opener(stream),
             limits=limits,
-            tls=tls_context(options),
+            tls=_tls_context(options),
             reuse_port=options.reuse_grpc_port,
             traffic=self.traffic,
         )
@@ -136,3 +79,39 @@ def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
     address = f"[{host}]:{port}" if ":" in host else f"{host or '0.0.0.0'}:{port}"  # noqa: S104 - what "" means
     reason = os.strerror(error.errno) if error.errno else str(error)
     return OSError(error.errno, f"gRPC cannot listen on {address}: {reason}")
+
+
+def http2_limits(options: ServerOptions) -> Http2Limits:
+    """Return the limits of a connection."""
+    return Http2Limits(
+        keepalive_s=options.grpc_keepalive_time / 1000,
+        keepalive_timeout_s=options.grpc_keepalive_timeout / 1000,
+        keepalive_idle=options.grpc_keepalive_permit_without_calls,
+        pings_without_data=options.grpc_http2_max_pings_without_data,
+        ping_interval_s=options.grpc_http2_min_recv_ping_interval_without_data / 1000,
+        ping_strikes=options.grpc_http2_max_ping_strikes,
+        age_s=options.grpc_max_connection_age / 1000,
+        age_grace_s=options.grpc_max_connection_age_grace / 1000,
+    )
+
+
+def _tls_context(options: ServerOptions) -> ssl.SSLContext | None:
+    """Return the TLS context, None for plain text. Raises ConfigError for a file that is missing or wrong."""
+    if not options.grpc_use_ssl:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    flags, paths = "--grpc-server-cert, --grpc-server-key", f"'{options.grpc_server_cert}', '{options.grpc_server_key}'"
+    try:
+        # An empty password for an encrypted key: an error instead of a prompt.
+        context.load_cert_chain(options.grpc_server_cert, options.grpc_server_key, password="")
+        if options.grpc_use_ssl_mutual:
+            flags, paths = "--grpc-root-cert", f"'{options.grpc_root_cert}'"
+            context.load_verify_locations(options.grpc_root_cert)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except ssl.SSLError as error:
+        raise ConfigError(f"{flags}: {paths} cannot be used: {error.reason or error}") from None
+    except OSError as error:
+        raise ConfigError(f"{flags}: cannot read {paths}: {error.strerror}") from None
+    return context

@@ -48,7 +48,7 @@ _MAX_TEXT_BYTES = 6000
 _LEFT_OUT = " [… the rest is left out]"
 
 CONTENT_TYPE = (b"content-type", b"application/grpc")
-CODINGS = (b"grpc-accept-encoding", b"identity, deflate, gzip")
+ACCEPTED_CODINGS = (b"grpc-accept-encoding", b"identity, deflate, gzip")
 OK_TRAILERS = trailers_block([(b"grpc-status", b"0")])
 
 

@@ -10,8 +10,7 @@ from conch.domain.tensor import Buffer
 from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.protocols.connections.loop_budget import ParseBudget
 from conch.protocols.http2.flow_control import Http2Stream
-from conch.server.frontends.grpc.answer_form import AnswerForm
-from conch.server.frontends.grpc.framing import Compressed, MessageReader
+from conch.server.frontends.grpc.framing import AnswerForm, Compressed, MessageReader
 from conch.server.frontends.grpc.request import GrpcRequest
 from conch.server.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_trailers, no_memory
 from conch.server.frontends.grpc.unary import error_of

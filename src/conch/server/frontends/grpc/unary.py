@@ -11,11 +11,11 @@ from conch.domain.tensor import Buffer
 from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.protocols.connections.loop_budget import LoopBudget
 from conch.protocols.http2.flow_control import Http2Stream
-from conch.server.frontends.grpc.answer_form import AnswerForm
 from conch.server.frontends.grpc.framing import (
     MAX_MESSAGE_SIZE,
     PREFIX,
     PREFIX_SIZE,
+    AnswerForm,
     Compressed,
     MessageReader,
     too_large,

@@ -17,14 +17,10 @@ from conch.protocols.openai.fields import InvalidField
 from conch.protocols.openai.large import join_prompts
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.core.generation.generative_model import GenerativeModel
-from conch.server.core.inference import Inference
 from conch.server.core.served_model import ServedModel
-from conch.server.frontends.http_trace import begin_trace, log_unread
 from conch.server.frontends.offload.pool import OffloadPool, Outcome
-from conch.server.frontends.openai.absent import absent
-from conch.server.frontends.openai.errors import JSON, send_error
-from conch.server.frontends.tenants import Tenants
-from conch.server.observability.tracing.observer import Observer
+from conch.server.frontends.openai.errors import JSON, absent, send_error
+from conch.server.frontends.parts import Parts
 from conch.server.observability.tracing.request_trace import Trace
 
 # Requests of one call in flight: enough for full batches and busy instances, while a call of many texts neither fills
@@ -46,15 +42,12 @@ def makes_embeddings(model: ServedModel) -> bool:
 class EmbeddingsEndpoint:
     """Serves `/v1/embeddings`."""
 
-    def __init__(
-        self, inference: Inference, observer: Observer, pool: OffloadPool, tenants: Tenants, *, lists: bool
-    ) -> None:
-        """Assign. `lists`: whether errors may name the served models."""
-        self._inference = inference
-        self._tenants = tenants
-        self._pool = pool
-        self._observer = observer
-        self._lists = lists
+    def __init__(self, parts: Parts) -> None:
+        self._inference = parts.inference
+        self._tenants = parts.tenants
+        self._pool = parts.codecs
+        self._observer = parts.observer
+        self._lists = parts.models_are_public
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one call, now or when the model has. Raises ConchError if it is refused."""
@@ -63,7 +56,7 @@ class EmbeddingsEndpoint:
             try:
                 call = read_embedding(request.body)
             except ConchError as error:
-                log_unread(self._observer, request, error)
+                self._observer.unread_http(request, error)
                 raise
             self._begin(request, reply, call, timeline)
             return
@@ -83,7 +76,7 @@ class EmbeddingsEndpoint:
         reply.on_disconnect = self._pool.submit("embedding", {}, [request.body], read, client=client).cancel
 
     def _begin(self, request: HttpRequest, reply: HttpReply, call: EmbeddingCall, timeline: Timeline) -> None:
-        trace = begin_trace(self._observer, request, call.model, timeline) if self._observer.on else None
+        trace = self._observer.begin_http(request, call.model, timeline) if self._observer.on else None
         try:
             model = self._find(call.model)
             model, form = self._form(model, call)

@@ -1,12 +1,18 @@
 """Errors as the OpenAI API answers them."""
 
-from conch.base.errors import Code, ConchError
+from collections.abc import Iterable
+from itertools import islice
+
+from conch.base.errors import Code, ConchError, ModelLoading, NotFound, Unavailable
 from conch.protocols.http.errors import JSON, retry_after, send_refusal, status_of
 from conch.protocols.http.message import HttpRefusal
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai import replies as openai_replies
+from conch.server.core.inference import Inference
 
-__all__ = ["JSON", "refusal_of", "send_error", "send_refusal"]
+__all__ = ["JSON", "absent", "refusal_of", "send_error", "send_refusal"]
+
+_MAX_NAMES = 10
 
 
 def send_error(reply: HttpReply, error: ConchError, status: int | None = None, code: str | None = None) -> None:
@@ -20,3 +26,28 @@ def refusal_of(error: ConchError, status: int | None = None, code: str | None = 
     # Unlike in Triton, what an engine cannot do is the request's fault.
     usual = 400 if error.code is Code.UNSUPPORTED else status_of(error)
     return HttpRefusal(status or usual, error.message, JSON + retry_after(error), body)
+
+
+def absent(inference: Inference, name: str, error: ConchError, served: Iterable[str]) -> ConchError:
+    """Return the error of a call for a model that is not served, from the core's `error`.
+
+    `served` are the names of the models that the call could be for, as far as the client may know them.
+    """
+    state = inference.unserved(name)
+    if isinstance(error, ModelLoading):
+        return ModelLoading(state or error.message, retry_after_s=error.retry_after_s)
+    if isinstance(error, Unavailable):
+        return error
+    if state:
+        return NotFound(f"The model `{name}` is not served: {state}")
+    return NotFound(f"The model `{name}` does not exist.{_listed(served)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return which models there are, " …", or "" if they are unknown."""
+    known = sorted(set(names))
+    if not known:
+        return ""
+    shown = ", ".join(f"`{name}`" for name in islice(known, _MAX_NAMES))
+    more = f" and {len(known) - _MAX_NAMES} others" if len(known) > _MAX_NAMES else ""
+    return f" Served models: {shown}{more}."

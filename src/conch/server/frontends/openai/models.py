@@ -11,12 +11,10 @@ from conch.protocols.http.tasks import ReplyTasks
 from conch.protocols.openai import replies as openai_replies
 from conch.protocols.openai.replies import ModelEntry
 from conch.server.core.generation.generative_model import GenerativeModel
-from conch.server.core.inference import Inference
-from conch.server.core.loading.model_manager import ModelManager
 from conch.server.core.served_model import ServedModel
-from conch.server.frontends.openai.absent import absent
 from conch.server.frontends.openai.embeddings import makes_embeddings
-from conch.server.frontends.openai.errors import JSON, send_error
+from conch.server.frontends.openai.errors import JSON, absent, send_error
+from conch.server.frontends.parts import Parts
 
 PATH = "/v1/models"
 
@@ -24,18 +22,15 @@ PATH = "/v1/models"
 class OpenAiModels:
     """Models by the names that clients use: a model's own, or with that of one of its LoRA adapters.
 
-    `lora_separator` stands between the two; `created`, in seconds of the epoch, is reported for every model; `lists`:
-    whether all clients may list the models, so that errors may name them.
+    `--lora-separator` stands between the two; `created`, in seconds of the epoch, is reported for every model.
     """
 
-    def __init__(
-        self, inference: Inference, control: ModelManager, lora_separator: str, created: int, *, lists: bool
-    ) -> None:
-        self._inference = inference
-        self._control = control
-        self._separator = lora_separator
+    def __init__(self, parts: Parts, created: int) -> None:
+        self._inference = parts.inference
+        self._control = parts.control
+        self._separator = parts.options.lora_separator
         self._created = created
-        self._lists = lists
+        self._lists = parts.models_are_public
         self._tasks = ReplyTasks(send_error)
 
     def find(self, name: str) -> tuple[GenerativeModel, str]:

@@ -13,7 +13,7 @@ from conch.domain.generation import DeltaCallback, Generation, GenerationRequest
 from conch.domain.llm.chat_prompt import HERMES
 from conch.domain.llm.output import OutputParser, PlainOutput
 from conch.domain.request import Span, Timeline, TokenMeter
-from conch.protocols.access.authorization import MISSING_KEY, Access, Denial
+from conch.protocols.access.authorization import MISSING_KEY, Denial
 from conch.protocols.http.errors import CHALLENGE
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
@@ -30,21 +30,16 @@ from conch.protocols.openai.requests import (
 )
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.core.generation.generative_model import GenerativeModel
-from conch.server.core.inference import Inference
-from conch.server.core.loading.model_manager import ModelManager
-from conch.server.frontends.http_trace import begin_trace, log_unread
-from conch.server.frontends.offload.pool import OffloadPool, Outcome
-from conch.server.frontends.openai.chat_output import OutputForm
-from conch.server.frontends.openai.chat_prompt import ChatPrompt, ChatPrompts
+from conch.server.frontends.offload.pool import Outcome
+from conch.server.frontends.openai.chat import ChatPrompt, OutputForm
 from conch.server.frontends.openai.embeddings import EmbeddingsEndpoint
-from conch.server.frontends.openai.errors import refusal_of, send_error, send_refusal
+from conch.server.frontends.openai.errors import refusal_of, send_error
 from conch.server.frontends.openai.exchange import Exchange
 from conch.server.frontends.openai.forms import ChatForm, CompletionForm
 from conch.server.frontends.openai.models import PATH as MODELS
 from conch.server.frontends.openai.models import OpenAiModels
 from conch.server.frontends.openai.tokens import TokensEndpoint
-from conch.server.frontends.tenants import Tenants
-from conch.server.observability.tracing.observer import Observer
+from conch.server.frontends.parts import Parts
 from conch.server.observability.tracing.request_trace import Trace
 
 _T = TypeVar("_T")
@@ -63,50 +58,28 @@ _REQUEST_ID = b"x-request-id"
 
 
 class OpenAiHttp:
-    """Handler of the paths of the OpenAI API.
+    """Handler of the paths of the OpenAI API. The same clients may call it as on the HTTP port."""
 
-    `access` decides which clients may call, as on the HTTP port.
-    `lora_separator` stands between the name of a model and that of one of its LoRA adapters.
-    """
-
-    def __init__(
-        self,
-        inference: Inference,
-        control: ModelManager,
-        *,
-        lora_separator: str = "_lora_",
-        access: Access | None = None,
-        observer: Observer | None = None,
-        pool: OffloadPool | None = None,
-        prompts: ChatPrompts | None = None,
-        tenants: Tenants | None = None,
-        max_input_bytes: int = 64 * 1024 * 1024,
-    ) -> None:
-        """Assign. The `pool` decodes large bodies, of up to `max_input_bytes`."""
-        self._max_input_bytes = max_input_bytes
-        lists = access is None or not access.restricts("metadata")
-        self._models = OpenAiModels(inference, control, lora_separator, int(time.time()), lists=lists)
-        self._inference = inference
-        self._tenants = tenants or Tenants()
-        self._access = access or Access()
-        self._observer = observer or Observer()
-        self._pool = pool or OffloadPool("codec")
-        self._prompts = prompts or ChatPrompts()
-        tokens = TokensEndpoint(self._models, self._prompts, self._tenants)
+    def __init__(self, parts: Parts) -> None:
+        self._inference = parts.inference
+        self._tenants = parts.tenants
+        self._access = parts.http_access
+        self._observer = parts.observer
+        self._pool = parts.codecs
+        self._prompts = parts.prompts
+        self._max_input_bytes = parts.options.http_max_input_size
+        self._models = OpenAiModels(parts, int(time.time()))
+        tokens = TokensEndpoint(parts, self._models)
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
-            "/v1/embeddings": EmbeddingsEndpoint(inference, self._observer, self._pool, self._tenants, lists=lists),
+            "/v1/embeddings": EmbeddingsEndpoint(parts),
             TOKENIZE: tokens.tokenize,
             DETOKENIZE: tokens.detokenize,
         }
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer one request."""
-        refusal = self.refusal(request)
-        if refusal is not None:
-            send_refusal(reply, refusal)
-            return
+        """Answer one request, for which `refusal` is None."""
         post = self._posts.get(request.path)
         try:
             if post is not None:
@@ -122,7 +95,7 @@ class OpenAiHttp:
         if path in self._posts:
             refusal = self.denied("inference", request)
             if refusal is not None:
-                log_unread(self._observer, request, refusal)
+                self._observer.unread_http(request, refusal)
             return refusal or (None if method == b"POST" else wrong_method(request))
         of_models = path == MODELS or path.startswith(MODELS + "/")
         refusal = self.denied("model-repository" if of_models and method != b"GET" else "metadata", request)
@@ -248,7 +221,7 @@ class OpenAiHttp:
         try:
             return read()
         except ConchError as error:
-            log_unread(self._observer, request, error)
+            self._observer.unread_http(request, error)
             raise
 
     def _read_large(self, job: str, request: HttpRequest, reply: HttpReply, then: Callable[[Outcome], None]) -> None:
@@ -278,7 +251,7 @@ class OpenAiHttp:
         return self._inference.admit(model, timeline, self._tenants.of_http(request))
 
     def _begin_trace(self, request: HttpRequest, call: GenerationCall, timeline: Timeline) -> Trace | None:
-        return begin_trace(self._observer, request, call.model, timeline) if self._observer.on else None
+        return self._observer.begin_http(request, call.model, timeline) if self._observer.on else None
 
     def _exchange(
         self,

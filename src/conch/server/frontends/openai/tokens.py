@@ -14,19 +14,19 @@ from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.large import MAX_REST_BYTES
 from conch.protocols.openai.tokens import TokenizeCall, detokenized, read_detokenize, read_tokenize, tokenized
 from conch.server.core.generation.generative_model import GenerativeModel
-from conch.server.frontends.openai.chat_prompt import ChatPrompt, ChatPrompts
+from conch.server.frontends.openai.chat import ChatPrompt
 from conch.server.frontends.openai.errors import JSON, send_error
 from conch.server.frontends.openai.models import OpenAiModels
-from conch.server.frontends.tenants import Tenants
+from conch.server.frontends.parts import Parts
 
 
 class TokensEndpoint:
     """Answers both paths."""
 
-    def __init__(self, models: OpenAiModels, prompts: ChatPrompts, tenants: Tenants) -> None:
+    def __init__(self, parts: Parts, models: OpenAiModels) -> None:
         self._models = models
-        self._prompts = prompts
-        self._tenants = tenants
+        self._prompts = parts.prompts
+        self._tenants = parts.tenants
 
     def tokenize(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the token ids of a text or a conversation. Raises ConchError."""

@@ -10,19 +10,20 @@ from conch.domain.tensor import BYTES, Buffer, Tensor
 from conch.domain.triton_messages import service_pb2
 from conch.protocols.classification import classify
 from conch.protocols.compression import MAX_RATIO
-from conch.protocols.connections.body_budget import DEFAULT_LIMIT_BYTES, UNCHARGED_BYTES, BodyBudget
-from conch.protocols.regions import NO_REGIONS, Regions, write_outputs
+from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyBudget
+from conch.protocols.regions import Regions, write_outputs
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.protocols.v2_proto.inference import InferMessage, ResponseOptions, split_fields
 from conch.protocols.v2_proto.large import is_large
+from conch.protocols.v2_proto.parameters import is_reserved
 from conch.protocols.v2_proto.request_cache import ProtoRequestCache, ProtoResponseCache, RequestMessage
 from conch.server.core.inference import Inference
 from conch.server.core.served_model import ServedModel
-from conch.server.frontends.forwarded_headers import ForwardedHeaders
 from conch.server.frontends.grpc.framing import MAX_DECOMPRESSED_BYTES, Compressed
 from conch.server.frontends.grpc.status import no_memory
 from conch.server.frontends.offload.pool import Job, OffloadPool, Outcome
-from conch.server.frontends.tenants import Tenants
+from conch.server.frontends.parts import Parts
+from conch.server.frontends.request_headers import ForwardedHeaders, Tenants
 from conch.server.observability.tracing.observer import Observer
 from conch.server.observability.tracing.request_trace import Trace
 
@@ -76,23 +77,20 @@ class _LargeCall:
 class GrpcInferEndpoint:
     """Serves ModelInfer, and holds what it shares with ModelStreamInfer. Large messages are decoded by the `pool`."""
 
-    def __init__(
-        self,
-        inference: Inference,
-        forwarded: ForwardedHeaders,
-        regions: Regions = NO_REGIONS,
-        observer: Observer | None = None,
-        pool: OffloadPool | None = None,
-        budget: BodyBudget | None = None,
-        tenants: Tenants | None = None,
-    ) -> None:
-        self.inference = inference
-        self.observer = observer or Observer()
-        self._tenants = tenants or Tenants()
-        self._forwarded = forwarded
-        self._regions = regions
-        self._pool = pool or OffloadPool("codec")
-        self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
+    def __init__(self, parts: Parts) -> None:
+        """Create the endpoint. Raises ConfigError for an invalid pattern of headers to forward."""
+        self.inference: Inference = parts.inference
+        self.observer: Observer = parts.observer
+        self._tenants: Tenants = parts.tenants
+        self._forwarded = ForwardedHeaders(
+            parts.options.grpc_header_forward_pattern,
+            is_reserved,
+            flag="--grpc-header-forward-pattern",
+            secret=parts.secret_headers,
+        )
+        self._regions: Regions = parts.regions
+        self._pool: OffloadPool = parts.codecs
+        self._budget: BodyBudget = parts.budget
         self._requests = ProtoRequestCache()
         self.responses = ProtoResponseCache()
 

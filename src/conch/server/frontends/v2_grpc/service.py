@@ -10,24 +10,22 @@ from typing import Any, NamedTuple, TypeAlias
 from google.protobuf.message import DecodeError
 
 import conch
-from conch.base.errors import InvalidRequest, Unsupported
-from conch.base.logs import LogSettings
+from conch.base.errors import Code, ConchError, InvalidRequest, Unsupported
 from conch.domain.tensor import Buffer
 from conch.domain.triton_messages import service_pb2
 from conch.protocols.access.authorization import MODEL_HEALTH
+from conch.protocols.regions import not_allowed
 from conch.protocols.v2_json import documents
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.protocols.v2_proto import documents as proto_documents
 from conch.protocols.v2_proto import health as health_proto
+from conch.protocols.v2_proto import settings as settings_proto
 from conch.protocols.v2_proto.inference import parse_version, split_fields
 from conch.protocols.v2_proto.text_sizes import check_texts
-from conch.server.core.inference import Inference
-from conch.server.core.loading.model_manager import ModelManager
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.grpc.framing import MAX_MESSAGE_SIZE
-from conch.server.frontends.v2_grpc.settings import SettingsCalls
-from conch.server.frontends.v2_grpc.shared_memory import SharedMemoryCalls
-from conch.server.observability.tracing.observer import Observer
+from conch.server.frontends.parts import Parts
+from conch.server.frontends.v2_http.management import check_model
 
 # Of a request whose message has no fields.
 _MAX_UNKNOWN_BYTES = 4096
@@ -73,23 +71,16 @@ class Method(NamedTuple):
 
 
 class InferenceService:
-    """The methods for health, metadata, statistics, settings, and model control."""
+    """The methods for health, metadata, statistics, settings, shared memory and model control."""
 
-    def __init__(
-        self,
-        inference: Inference,
-        control: ModelManager,
-        server_name: str,
-        shared_memory: SharedMemory | None = None,
-        observer: Observer | None = None,
-        log: LogSettings | None = None,
-    ) -> None:
-        self._inference = inference
-        self._settings = SettingsCalls(inference, observer or Observer(), log or LogSettings())
-        self._shared_memory = SharedMemoryCalls(shared_memory)
-        self._extensions = documents.extensions(shared_memory=shared_memory is not None)
-        self._control = control
-        self._server_name = server_name
+    def __init__(self, parts: Parts) -> None:
+        self._inference = parts.inference
+        self._control = parts.control
+        self._observer = parts.observer
+        self._log = parts.log
+        self._memory = parts.shared_memory
+        self._server_name = parts.options.id
+        self._extensions = documents.extensions(shared_memory=parts.shared_memory is not None)
 
     def methods(self) -> dict[str, Method]:
         """Return the unary calls but ModelInfer, by their paths."""
@@ -106,10 +97,18 @@ class InferenceService:
                 "model-repository", service_pb2.RepositoryModelLoadRequest, self._load, large=True
             ),
             "RepositoryModelUnload": Method("model-repository", service_pb2.RepositoryModelUnloadRequest, self._unload),
-            "TraceSetting": Method("trace", service_pb2.TraceSettingRequest, self._settings.trace),
-            "LogSettings": Method("logging", service_pb2.LogSettingsRequest, self._settings.logging),
+            "TraceSetting": Method("trace", service_pb2.TraceSettingRequest, self._trace_setting),
+            "LogSettings": Method("logging", service_pb2.LogSettingsRequest, self._log_settings),
         }
-        for name, answer in self._shared_memory.answers().items():
+        regions = {
+            "SystemSharedMemoryStatus": self._region_status,
+            "SystemSharedMemoryRegister": self._register,
+            "SystemSharedMemoryUnregister": self._unregister,
+            "CudaSharedMemoryStatus": self._cuda_status,
+            "CudaSharedMemoryRegister": self._cuda_register,
+            "CudaSharedMemoryUnregister": self._cuda_unregister,
+        }
+        for name, answer in regions.items():
             described[name] = Method("shared-memory", getattr(service_pb2, f"{name}Request"), answer)
         methods = {f"/{INFERENCE_SERVICE}/{name}": method for name, method in described.items()}
         health = Method("health", health_proto.HealthCheckRequest, self._health_check)
@@ -174,6 +173,63 @@ class InferenceService:
         unload_dependents = proto_documents.unload_parameters(request.parameters)
         await self._control.unload(request.model_name, unload_dependents)
         return service_pb2.RepositoryModelUnloadResponse()
+
+    async def _trace_setting(self, request: Message) -> Message:
+        """Answer with the settings of a model, or of all, after applying the requested changes."""
+        model = request.model_name
+        if model:
+            check_model(self._inference, model)
+        if request.settings:
+            self._observer.update(model, settings_proto.read_trace_changes(request))
+        return settings_proto.trace_settings(self._observer.document(model))
+
+    async def _log_settings(self, request: Message) -> Message:
+        """Answer with the log's settings after applying the requested changes."""
+        try:
+            self._log.update(settings_proto.read_log_changes(request))
+        except ConchError as error:
+            if error.code is Code.UNAVAILABLE:  # which Triton says over HTTP only
+                raise InvalidRequest(error.message.replace("--log_format", "log_format")) from None
+            raise
+        self._observer.follow_verbosity(self._log.log_verbose_level)
+        return settings_proto.log_settings(self._log.document())
+
+    async def _region_status(self, request: Message) -> Message:
+        response = service_pb2.SystemSharedMemoryStatusResponse()
+        for region in self._allowed(request).status(request.name):
+            row = response.regions[region.name]
+            row.name, row.key, row.offset, row.byte_size = region.name, region.key, region.offset, region.byte_size
+        return response
+
+    async def _register(self, request: Message) -> Message:
+        self._allowed(request).register(request.name, request.key, request.offset, request.byte_size)
+        return service_pb2.SystemSharedMemoryRegisterResponse()
+
+    async def _unregister(self, request: Message) -> Message:
+        self._allowed(request).unregister(request.name)
+        return service_pb2.SystemSharedMemoryUnregisterResponse()
+
+    async def _cuda_status(self, request: Message) -> Message:
+        response = service_pb2.CudaSharedMemoryStatusResponse()
+        for region in self._allowed(request).cuda_status(request.name):
+            row = response.regions[region.name]
+            row.name, row.device_id, row.byte_size = region.name, region.device, region.byte_size
+        return response
+
+    async def _cuda_register(self, request: Message) -> Message:
+        memory = self._allowed(request)
+        memory.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
+        return service_pb2.CudaSharedMemoryRegisterResponse()
+
+    async def _cuda_unregister(self, request: Message) -> Message:
+        self._allowed(request).unregister_cuda(request.name)
+        return service_pb2.CudaSharedMemoryUnregisterResponse()
+
+    def _allowed(self, request: Message) -> SharedMemory:
+        """Return the regions. Raises Unsupported where clients may not share memory."""
+        if self._memory is None:
+            raise not_allowed(request.DESCRIPTOR.name.removesuffix("Request"))
+        return self._memory
 
 
 def _refuse_repository_name(request: Message) -> None:

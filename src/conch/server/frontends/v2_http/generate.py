@@ -11,12 +11,10 @@ from conch.protocols.http.message import HttpRequest, content_type, header
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.v2_json import documents, generate
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
-from conch.server.core.inference import Inference
-from conch.server.frontends.http_trace import begin_trace
 from conch.server.frontends.offload.pool import Done, OffloadPool, Outcome
-from conch.server.frontends.tenants import Tenants
+from conch.server.frontends.parts import Parts
+from conch.server.frontends.request_headers import Tenants
 from conch.server.frontends.v2_http.in_flight import InFlight
-from conch.server.observability.tracing.observer import Observer
 
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
 # Unsent responses of one slow client; beyond this its stream ends.
@@ -32,11 +30,11 @@ _NOT_ONE = (
 class GenerateEndpoints:
     """Serves `generate` and `generate_stream` for models of every kind."""
 
-    def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool, tenants: Tenants) -> None:
-        self._inference = inference
-        self._tenants = tenants
-        self._pool = pool
-        self._observer = observer
+    def __init__(self, parts: Parts) -> None:
+        self._inference = parts.inference
+        self._tenants = parts.tenants
+        self._pool = parts.codecs
+        self._observer = parts.observer
 
     def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with the only response of the model. Raises ConchError if the request is refused."""
@@ -48,7 +46,7 @@ class GenerateEndpoints:
 
     def _serve(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, respond: Respond) -> None:
         timeline = Timeline()
-        trace = begin_trace(self._observer, request, name, timeline) if self._observer.on else None
+        trace = self._observer.begin_http(request, name, timeline) if self._observer.on else None
         try:
             model = self._inference.model(name, version)
             if request.headers.get(b"content-encoding", b"identity") != b"identity":

@@ -14,7 +14,7 @@ from conch.protocols.http.reply import HttpReply
 from conch.server.core.inference import Inference
 from conch.server.core.served_model import ServedModel
 from conch.server.frontends.offload.pool import OffloadPool, Outcome
-from conch.server.frontends.tenants import Tenants
+from conch.server.frontends.request_headers import Tenants
 from conch.server.observability.tracing.request_trace import Trace
 
 _log = logging.getLogger(__name__)

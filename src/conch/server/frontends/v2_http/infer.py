@@ -1,6 +1,5 @@
 """`POST /v2/models/<model>/infer`: one request in, one response out, without a task or a future on the way."""
 
-from collections.abc import Iterable
 from functools import partial
 
 from conch.base.errors import ConchError, Unavailable, Unsupported
@@ -12,7 +11,7 @@ from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyBudget
 from conch.protocols.http.errors import JSON, send_error
 from conch.protocols.http.message import HttpRequest, content_type, header, no_memory
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.regions import NO_REGIONS, Regions
+from conch.protocols.regions import Regions
 from conch.protocols.v2_json.inference import (
     RESERVED_PARAMETERS,
     RESERVED_PREFIX,
@@ -26,11 +25,10 @@ from conch.protocols.v2_json.large import MAX_INLINE_BYTES, check_size, describe
 from conch.protocols.v2_json.raw_request import decode_raw_request
 from conch.protocols.v2_json.request_cache import JsonRequestCache
 from conch.server.core.inference import Inference
-from conch.server.frontends.forwarded_headers import ForwardedHeaders
-from conch.server.frontends.http_trace import begin_trace
 from conch.server.frontends.offload.fair_queue import LARGE_JOB_BYTES
 from conch.server.frontends.offload.pool import OffloadPool, Outcome
-from conch.server.frontends.tenants import Tenants
+from conch.server.frontends.parts import Parts
+from conch.server.frontends.request_headers import ForwardedHeaders, Tenants
 from conch.server.frontends.v2_http.in_flight import InFlight
 from conch.server.observability.tracing.observer import Observer
 
@@ -44,36 +42,21 @@ _NO_BYTES = memoryview(b"")
 class HttpInferEndpoint:
     """Decodes requests, passes them to the core, and sends the responses."""
 
-    def __init__(
-        self,
-        inference: Inference,
-        *,
-        max_input_bytes: int,
-        header_forward_pattern: str,
-        secret_headers: Iterable[str] = (),
-        regions: Regions = NO_REGIONS,
-        observer: Observer,
-        budget: BodyBudget,
-        pool: OffloadPool,
-        tenants: Tenants,
-    ) -> None:
-        """Assign. Large JSON is decoded and encoded by the `pool`.
-
-        Headers whose names the pattern is found in become parameters of the request; "" forwards none. The
-        `secret_headers` are never forwarded.
-
-        Raises ConfigError for a pattern that is not a valid regular expression.
-        """
-        self._inference = inference
-        self._observer = observer
-        self._budget = budget
-        self._max_input_bytes = max_input_bytes
-        self._regions = regions
-        self._pool = pool
-        self._tenants = tenants
-        self._requests = JsonRequestCache(regions)
+    def __init__(self, parts: Parts) -> None:
+        """Create the endpoint. Raises ConfigError for an invalid pattern of headers to forward."""
+        self._inference: Inference = parts.inference
+        self._observer: Observer = parts.observer
+        self._budget: BodyBudget = parts.budget
+        self._max_input_bytes: int = parts.options.http_max_input_size
+        self._regions: Regions = parts.regions
+        self._pool: OffloadPool = parts.codecs
+        self._tenants: Tenants = parts.tenants
+        self._requests = JsonRequestCache(self._regions)
         forwarded = ForwardedHeaders(
-            header_forward_pattern, _is_reserved, flag="--http-header-forward-pattern", secret=secret_headers
+            parts.options.http_header_forward_pattern,
+            _is_reserved,
+            flag="--http-header-forward-pattern",
+            secret=parts.secret_headers,
         )
         self._forwarded = forwarded or None
 
@@ -84,7 +67,7 @@ class HttpInferEndpoint:
     def __call__(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer one request, now or when the model has. Raises ConchError if it is refused."""
         timeline = Timeline()
-        trace = begin_trace(self._observer, request, name, timeline) if self._observer.on else None
+        trace = self._observer.begin_http(request, name, timeline) if self._observer.on else None
         try:
             model = self._inference.model(name, version)
             if model.config.decoupled:

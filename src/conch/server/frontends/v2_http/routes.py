@@ -4,16 +4,14 @@ Paths are compared as sent, like Triton's: no unquoting, no trailing slash, case
 Triton offers at a path and this server does not is refused by name rather than not found.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache, partial
 from logging import getLogger
 from typing import NamedTuple
 
 import conch
 from conch.base.errors import ConchError, InvalidRequest, Unsupported
-from conch.base.logs import LogSettings
 from conch.protocols.access.authorization import MODEL_HEALTH, Access
-from conch.protocols.connections.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.protocols.http.errors import (
     JSON,
     access_refusal,
@@ -27,23 +25,15 @@ from conch.protocols.http.message import HttpRefusal, HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.sliced_reply import send_in_slices
 from conch.protocols.http.tasks import ReplyTasks
-from conch.protocols.regions import NO_REGIONS
 from conch.protocols.v2_json import documents
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.core.inference import Inference
-from conch.server.core.loading.model_manager import ModelManager
-from conch.server.core.shared_memory.regions import SharedMemory
-from conch.server.frontends.http_trace import log_unread
-from conch.server.frontends.offload.pool import OffloadPool
-from conch.server.frontends.tenants import Tenants
+from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_http.generate import GenerateEndpoints
 from conch.server.frontends.v2_http.infer import HttpInferEndpoint
-from conch.server.frontends.v2_http.limits import PATH as LIMITS
-from conch.server.frontends.v2_http.limits import ROLL_BACK, LimitsEndpoints
-from conch.server.frontends.v2_http.repository import RepositoryEndpoints
-from conch.server.frontends.v2_http.settings import SettingsEndpoints
-from conch.server.frontends.v2_http.shared_memory import SharedMemoryEndpoints
-from conch.server.limits.manager import LimitManager
+from conch.server.frontends.v2_http.limits_endpoints import PATH as LIMITS
+from conch.server.frontends.v2_http.limits_endpoints import ROLL_BACK, LimitsEndpoints
+from conch.server.frontends.v2_http.management import RepositoryEndpoints, SettingsEndpoints, SharedMemoryEndpoints
 from conch.server.observability.tracing.observer import Observer
 
 _log = getLogger(__name__)
@@ -82,57 +72,23 @@ class _ModelEndpoint(NamedTuple):
 class V2Http:
     """Handler of the HTTP port. Called with each request; answers now or later, with exactly one reply."""
 
-    def __init__(
-        self,
-        inference: Inference,
-        control: ModelManager,
-        *,
-        server_name: str = "triton",
-        max_input_bytes: int = 64 * 1024 * 1024,
-        header_forward_pattern: str = "",
-        secret_headers: Iterable[str] = (),
-        access: Access | None = None,
-        shared_memory: SharedMemory | None = None,
-        observer: Observer | None = None,
-        log: LogSettings | None = None,
-        budget: BodyBudget | None = None,
-        pool: OffloadPool | None = None,
-        tenants: Tenants | None = None,
-        limits: LimitManager | None = None,
-        limits_remote: bool = False,
-        health_documents: bool = False,
-    ) -> None:
-        """Assign. `max_input_bytes` bounds JSON and decompressed bodies; binary tensors may be larger.
-
-        `health_documents`: whether health is answered with a document, as KServe does, or without, as Triton does.
-        """
-        self._inference = inference
-        self._observer = observer = observer or Observer()
-        pool = pool or OffloadPool("codec")
-        tenants = tenants or Tenants()
-        self._settings = SettingsEndpoints(inference, observer, log or LogSettings())
+    def __init__(self, parts: Parts) -> None:
+        """Create the endpoints. Raises ConfigError for invalid patterns and restrictions."""
+        options = parts.options
+        self._inference: Inference = parts.inference
+        self._observer: Observer = parts.observer
         self._tasks = ReplyTasks()
-        self._infer = HttpInferEndpoint(
-            inference,
-            max_input_bytes=max_input_bytes,
-            header_forward_pattern=header_forward_pattern,
-            secret_headers=secret_headers,
-            regions=shared_memory or NO_REGIONS,
-            observer=observer,
-            budget=budget or BodyBudget(DEFAULT_LIMIT_BYTES),
-            pool=pool,
-            tenants=tenants,
-        )
-        self._generate = GenerateEndpoints(inference, observer, pool, tenants)
-        self._shared_memory = SharedMemoryEndpoints(shared_memory)
-        self._repository = RepositoryEndpoints(control, self._tasks, pool, tenants)
-        self._access = access or None
-        self._limits = LimitsEndpoints(
-            inference, limits, self._tasks, self._access or Access(), tenants, remote=limits_remote
-        )
-        self._live_body, self._ready_body = (_LIVE, _READY) if health_documents else (b"", b"")
+        self._settings = SettingsEndpoints(parts)
+        self._infer = HttpInferEndpoint(parts)
+        self._generate = GenerateEndpoints(parts)
+        self._shared_memory = SharedMemoryEndpoints(parts.shared_memory)
+        self._repository = RepositoryEndpoints(parts, self._tasks)
+        self._limits = LimitsEndpoints(parts, self._tasks)
+        self._access: Access | None = parts.http_access or None
+        # Health is answered with a document, as KServe does, or without, as Triton does.
+        self._live_body, self._ready_body = (_LIVE, _READY) if options.model_dir else (b"", b"")
         self._metadata = documents.server_metadata(
-            server_name, conch.__version__, shared_memory=shared_memory is not None
+            options.id, conch.__version__, shared_memory=parts.shared_memory is not None
         )
         self._of_server = self._server_endpoints()
         self._of_models = self._model_endpoints()
@@ -192,7 +148,7 @@ class V2Http:
             refusal = access_refusal(self._access, endpoint.category, request)
             if refusal is not None:
                 if endpoint.category == "inference":
-                    log_unread(self._observer, request, refusal)
+                    self._observer.unread_http(request, refusal)
                 return refusal
         if request.method not in endpoint.methods:
             return wrong_method()
@@ -223,7 +179,7 @@ class V2Http:
             ("stats",): _ModelEndpoint(_GET, "statistics", self._model_statistics),
             ("generate",): _ModelEndpoint(_POST, "inference", self._generate.one, large=True),
             ("generate_stream",): _ModelEndpoint(_POST, "inference", self._generate.stream, large=True),
-            ("trace", "setting"): _ModelEndpoint(_EITHER, "trace", self._model_trace),
+            ("trace", "setting"): _ModelEndpoint(_EITHER, "trace", self._settings.model_trace),
         }
 
     def _of_repository(self, path: str) -> _Endpoint | None:
@@ -272,9 +228,6 @@ class V2Http:
         model = self._inference.model(name, version)
         versions = self._inference.versions(name) if version is None else [version]
         reply.send(200, JSON, documents.model_metadata(model.config, versions))
-
-    def _model_trace(self, request: HttpRequest, reply: HttpReply, name: str, _version: int | None) -> None:
-        self._settings.model_trace(request, reply, name)
 
     def _model_config(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         reply.send(200, JSON, documents.model_config(self._inference.model(name, version).config))

@@ -13,8 +13,9 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Protocol
 
-from conch.base.errors import ConfigError
+from conch.base.errors import ConchError, ConfigError
 from conch.domain.request import Timeline
+from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.server.observability.tracing.request_log import RequestLog
 from conch.server.observability.tracing.request_trace import Trace, read_context
 from conch.server.observability.tracing.trace_file import TraceFile
@@ -32,6 +33,8 @@ _MAX_BATCH_AGE_S = 0.1
 _MAX_QUEUED_TRACES = 16_384
 _MAX_QUEUED_BYTES = 256 * 2**20
 _STOP_TIMEOUT_S = 10.0
+# Statuses of refusals as gRPC names them.
+_HTTP_STATUS = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}
 
 
 class TraceSink(Protocol):
@@ -114,6 +117,19 @@ class Observer:
             remote=remote,
             distributed=sampled and self._distributed,
         )
+
+    def begin_http(self, request: HttpRequest, model: str, timeline: Timeline) -> Trace | None:
+        """Begin the trace of an HTTP request, whose W3C trace context is in two headers; None if it is not sampled."""
+        parent, state = request.headers.get(b"traceparent", b""), request.headers.get(b"tracestate", b"")
+        return self.begin("HTTP", model, timeline, parent.decode("latin-1"), state.decode("latin-1"))
+
+    def unread_http(self, request: HttpRequest, refusal: ConchError | HttpRefusal) -> None:
+        """Log an HTTP request that is refused before its model is known."""
+        if isinstance(refusal, ConchError):
+            status = refusal.code.name
+        else:
+            status = _HTTP_STATUS.get(refusal.status, str(refusal.status))
+        self.unread("HTTP", request.path, status, refusal.message)
 
     def unread(self, protocol: str, path: str, status: str, error: str) -> None:
         """Log a request that is refused before its model is known: without a key, or with an invalid body."""

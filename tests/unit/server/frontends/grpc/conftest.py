@@ -7,6 +7,7 @@ import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 
 from conch.server.frontends.grpc.server import GrpcFrontend
+from conch.server.frontends.parts import Parts
 from conch.server.options.server_options import ServerOptions
 from tests.unit.server.frontends.grpc.fakes import FakeControl, FakeInference, echo, hold
 
@@ -31,11 +32,8 @@ async def serve(inference, control):
     frontends: list[GrpcFrontend] = []
 
     async def start(**options) -> GrpcFrontend:
-        frontend = GrpcFrontend(
-            inference,
-            control,
-            ServerOptions(**{"grpc_address": "127.0.0.1", "grpc_port": 0} | options),
-        )
+        chosen = ServerOptions(**{"grpc_address": "127.0.0.1", "grpc_port": 0} | options)
+        frontend = GrpcFrontend(Parts(chosen, inference, control))
         await frontend.start()
         frontends.append(frontend)
         return frontend

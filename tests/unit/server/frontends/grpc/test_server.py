@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from conch.base.errors import ConfigError
 from conch.domain.tensor import Tensor
-from conch.server.frontends.grpc.options import http2_limits
+from conch.server.frontends.grpc.server import http2_limits
 from conch.server.options.server_options import ServerOptions
 from tests.unit.server.frontends.grpc.test_v2_grpc import refusal
 from tests.unit.server.frontends.grpc.test_v2_grpc_stream import request

@@ -11,7 +11,9 @@ import uvloop
 
 from conch.protocols.http.message import HttpLimits
 from conch.protocols.http.server import HttpServer
+from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_http.routes import V2Http
+from conch.server.options.server_options import ServerOptions
 from tests.unit.server.frontends.http.scripted_core import ScriptedControl, ScriptedInference, model
 
 TIMEOUT_S = 20
@@ -167,8 +169,9 @@ def serve(listen, inference, control):
     """Start a whole v2 frontend over a scripted core."""
 
     def start(**options) -> HttpServer:
-        handler = V2Http(inference, control, **options)
-        limits = {"body_bytes": options.get("max_input_bytes", HttpLimits().body_bytes)}
+        chosen = ServerOptions(**options)
+        handler = V2Http(Parts(chosen, inference, control))
+        limits = {"body_bytes": chosen.http_max_input_size}
         return listen(handler, limits=limits, body_limit=handler.body_limit, refusal=handler.refusal)
 
     return start

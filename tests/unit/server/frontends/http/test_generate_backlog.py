@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from conch.domain.request import InferResponse
 from conch.domain.tensor import Tensor, pack_bytes
 from conch.protocols.http.message import HttpRequest
-from conch.server.frontends.tenants import Tenants
+from conch.server.frontends.request_headers import Tenants
 from conch.server.frontends.v2_http import generate
 
 LARGE = pack_bytes([b"x" * (2**20)])

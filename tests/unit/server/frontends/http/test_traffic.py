@@ -5,7 +5,7 @@ import pytest
 from conch.base.errors import BackendError, ConchError, Exhausted, InvalidRequest, LimitExceeded, QueueFull, Unavailable
 from conch.protocols.connections.traffic import REASONS
 from conch.server.frontends.grpc.status import GrpcError, Status, no_memory, refusal_reason
-from conch.server.frontends.listener_metrics import listener_families
+from conch.server.frontends.services import Service, listener_families
 from tests.unit.server.frontends.http.conftest import client_of
 
 
@@ -73,7 +73,8 @@ def test_refusals_of_all_listeners_are_added(listen) -> None:
     for server in servers.values():
         with client_of(server) as client:
             client("GET", "/")
-    families = {family.name: list(family.points) for family in listener_families(servers)}
+    services = [Service(name, name, "127.0.0.1", server.port, server) for name, server in servers.items()]
+    families = {family.name: list(family.points) for family in listener_families(services)}
     refused = {point.labels["reason"]: point.value for point in families["conch_rejected_requests_total"]}
     assert refused["unauthenticated"] == 2
     assert {point.labels["protocol"] for point in families["conch_connections"]} == {"http", "metrics"}

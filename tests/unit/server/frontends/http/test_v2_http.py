@@ -18,8 +18,6 @@ from conch.base.errors import (
 )
 from conch.clients.health import health
 from conch.domain.tensor import Tensor, pack_bytes
-from conch.protocols.access.authorization import Access
-from conch.protocols.access.restrictions import Restrictions
 from tests.unit.server.frontends.http.conftest import client_of
 
 INFER = "/v2/models/identity/infer"
@@ -271,7 +269,7 @@ def test_unknown_codings(client, coding):
 
 
 def test_damaged_and_overlong_compressed_requests(serve):
-    with client_of(serve(max_input_bytes=10_000)) as client:
+    with client_of(serve(http_max_input_size=10_000)) as client:
         status, body, _ = client("POST", INFER, b"no gzip", {"Content-Encoding": "gzip"})
         assert (status, b"not valid gzip data" in body) == (400, True)
         status, body, _ = client("POST", INFER, gzip.compress(bytes(20_000), mtime=0), {"Content-Encoding": "gzip"})
@@ -402,10 +400,10 @@ def test_what_is_not_there_is_refused_by_name(client, method, path, what):
 
 
 def test_json_is_bounded_and_binary_data_are_not(serve):
-    with client_of(serve(max_input_bytes=1000)) as client:
+    with client_of(serve(http_max_input_size=1000)) as client:
         status, body, _ = client("POST", INFER, b"x" * 1001)
         assert (status, b"--http-max-input-size" in body) == (400, True)
-    with client_of(serve(max_input_bytes=100)) as client:
+    with client_of(serve(http_max_input_size=100)) as client:
         header = b'{"inputs":[{"name":"I","datatype":"INT8","shape":[999],"parameters":{"binary_data_size":999}}]}'
         status, _, _ = client("POST", INFER, header + bytes(999), {"Inference-Header-Content-Length": str(len(header))})
         assert status == 200
@@ -420,14 +418,14 @@ def test_json_is_bounded_and_binary_data_are_not(serve):
 
 
 def test_forwarded_headers_are_parameters(serve, inference):
-    with client_of(serve(header_forward_pattern="X-.*|Trace")) as client:
+    with client_of(serve(http_header_forward_pattern="X-.*|Trace")) as client:
         status, _ = post(client, INFER, identity(), {"X-User": "ada", "My-Trace-Id": "7", "Other": "no"})
         assert status == 200
         assert inference.admitted[0].request.parameters == {"X-User": "ada", "My-Trace-Id": "7"}
 
 
 def test_credentials_are_never_forwarded(serve, inference):
-    with client_of(serve(header_forward_pattern=".*", secret_headers={"admin-key"})) as client:
+    with client_of(serve(http_header_forward_pattern=".*", http_restricted_api=["trace:Admin-Key=sesame"])) as client:
         secret = {"Authorization": "Bearer sesame", "Admin-Key": "sesame", "COOKIE": "sesame"}
         assert post(client, INFER, identity(), {**secret, "X-User": "ada"})[0] == 200
     parameters = inference.admitted[0].request.parameters
@@ -437,19 +435,18 @@ def test_credentials_are_never_forwarded(serve, inference):
 
 @pytest.mark.parametrize("name", ["triton_x", "priority"])
 def test_reserved_headers_are_not_forwarded(serve, name):
-    with client_of(serve(header_forward_pattern="triton|prio")) as client:
+    with client_of(serve(http_header_forward_pattern="triton|prio")) as client:
         status, answer = post(client, INFER, identity(), {name: "1"})
         assert (status, name in answer["error"]) == (400, True)
 
 
 def test_a_pattern_that_is_none(serve):
     with pytest.raises(ConfigError, match="--http-header-forward-pattern"):
-        serve(header_forward_pattern="(")
+        serve(http_header_forward_pattern="(")
 
 
 def test_restricted_endpoints(serve):
-    access = Access(Restrictions(["inference,model-config:Admin-Key=secret"]))
-    with client_of(serve(access=access)) as client:
+    with client_of(serve(http_restricted_api=["inference,model-config:Admin-Key=secret"])) as client:
         for headers in ({}, {"Admin-Key": "wrong"}):
             status, answer = post(client, INFER, identity(), headers)
             assert status == 403
@@ -463,7 +460,7 @@ def test_restricted_endpoints(serve):
 
 
 def test_server_metadata(serve):
-    with client_of(serve(server_name="mine")) as client:
+    with client_of(serve(id="mine")) as client:
         status, document = get(client, "/v2")
         assert (status, document["name"]) == (200, "mine")
         assert "binary_tensor_data" in document["extensions"]

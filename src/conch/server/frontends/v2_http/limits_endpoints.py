@@ -8,13 +8,11 @@ import orjson
 
 from conch.base.errors import ConfigError, InvalidRequest, Unsupported
 from conch.domain.limits.limit import Limits, Quantity, read_limits
-from conch.protocols.access.authorization import Access
 from conch.protocols.http.errors import JSON, send_refusal
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.tasks import ReplyTasks
-from conch.server.core.inference import Inference
-from conch.server.frontends.tenants import Tenants
+from conch.server.frontends.parts import Parts
 from conch.server.limits.limiter import Limiter
 from conch.server.limits.manager import LimitManager
 
@@ -32,22 +30,12 @@ _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 class LimitsEndpoints:
     """Serves `/v2/limits`: to clients with a key or header where one is required, else to clients on this machine."""
 
-    def __init__(
-        self,
-        inference: Inference,
-        manager: LimitManager | None,
-        tasks: ReplyTasks,
-        access: Access,
-        tenants: Tenants,
-        *,
-        remote: bool = False,
-    ) -> None:
-        """Assign. `remote`: serve also other machines where no key or header is required."""
-        self._inference = inference
-        self._manager = manager
+    def __init__(self, parts: Parts, tasks: ReplyTasks) -> None:
+        self._inference = parts.inference
+        self._manager = parts.limits
         self._tasks = tasks
-        self._open = remote or access.protects(CATEGORY)
-        self._tenants = tenants
+        self._open = parts.options.limits_admin_remote or parts.http_access.protects(CATEGORY)
+        self._tenants = parts.tenants
 
     def answer(self, request: HttpRequest, reply: HttpReply) -> None:
         """GET the limits in force, PUT those of the administrator, or DELETE them. Raises ConchError."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from conch.base.durations import parse_prometheus_duration
 from conch.base.errors import ConfigError
 from conch.base.suggestion import did_you_mean
 from conch.base.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
@@ -27,8 +28,6 @@ from conch.operate.alerts.services.catalog import SERVICES
 from conch.operate.alerts.services.generic import body_of_template
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_DURATION = re.compile(r"(\d+)([smhd])")
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MAX_QUEUED = 1_000_000
 
 _TOP = ("auth", "queue", "targets", "routes")
@@ -240,11 +239,11 @@ class _ConfigReader:
     def _duration(self, given: Mapping[str, Any], name: str, default: float) -> float:
         if name not in given:
             return default
-        match = _DURATION.fullmatch(str(given[name]))
-        if match is None:
+        try:
+            return parse_prometheus_duration(str(given[name]))
+        except ValueError:
             self._problem(("queue", name), f"'{name}' must be a number with a unit, such as 30s, 5m, 1h or 2d")
             return default
-        return float(match[1]) * _UNITS_S[match[2]]
 
     def _file(self, value: object, path: YamlPath) -> Path | None:
         if value is None:

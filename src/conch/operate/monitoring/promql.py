@@ -21,9 +21,6 @@ _LEVELS = (("or",), ("and", "unless"), COMPARISONS, ("+", "-"), ("*", "/", "%", 
 _PRECEDENCE = {operator: level for level, operators in enumerate(_LEVELS, 1) for operator in operators}
 _UNARY_PRECEDENCE = _PRECEDENCE["unary -"]
 _MAX_QUOTED = 30
-_RULE_DURATION = re.compile("".join(rf"(?:(\d+){unit})?" for unit in ("y", "w", "d", "h", "m", "s", "ms")))
-_DURATION_UNITS = (365 * 86_400_000, 7 * 86_400_000, 86_400_000, 3_600_000, 60_000, 1000, 1)  # in milliseconds
-_MAX_DURATION_S = (2**63 - 1) / 1e9  # of Go's time.Duration
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 # Comments and strings are tokens, so that names in them are not taken for those of metrics and functions.
 _TOKEN = re.compile(
@@ -276,22 +273,6 @@ def render(node: Node) -> str:
 def duration(seconds: float) -> str:
     """Return a duration as PromQL and rule files write it, such as 1h30m."""
     return str(promql_parser.display_duration(timedelta(seconds=seconds)))
-
-
-def rule_duration(text: str) -> float:
-    """Return the seconds of a duration in a rule file, such as 1h30m or 0m. Raises ValueError.
-
-    Rule files allow zero, which queries refuse, and numbers without a unit only if they are zero.
-    """
-    parts = _RULE_DURATION.fullmatch(text)
-    if text == "0":
-        return 0.0
-    if not text or parts is None:
-        raise ValueError(f"not a valid duration: {text}")
-    seconds = sum(int(part or 0) * unit for part, unit in zip(parts.groups(), _DURATION_UNITS, strict=True)) / 1000
-    if seconds > _MAX_DURATION_S:
-        raise ValueError(f"duration out of range: {text}")
-    return seconds
 
 
 def _binary(node: Binary) -> str:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from argparse import Action, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from random import random
@@ -15,6 +16,7 @@ from typing import TypeVar
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.numbers import count, port, port_or_any
 from conch.base.command_line.text_files import write_text
+from conch.base.durations import parse_prometheus_duration
 from conch.operate.tunnel.manifests import ScrapedTunnel, manifests
 from conch.operate.tunnel.settings import Forward, TunnelSettings, parse_target
 
@@ -303,11 +305,10 @@ def _path_or_none(text: str) -> str:
 
 def _duration(text: str) -> str:
     """Check a duration as the ServiceMonitor's schema has it."""
-    if not re.search("[1-9]", text) or not re.fullmatch(
-        r"(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?", text, re.ASCII
-    ):
-        raise ValueError(f"'{text}' is not a valid duration: a number with a unit, such as 15s or 1m")
-    return text
+    with suppress(ValueError):
+        if parse_prometheus_duration(text) > 0:
+            return text
+    raise ValueError(f"'{text}' is not a valid duration: a number with a unit, such as 15s or 1m")
 
 
 def _object_name(text: str) -> str:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from conch.base.durations import parse_prometheus_duration
 from conch.base.suggestion import did_you_mean
 from conch.base.yaml_documents import YamlDocument, YamlPath
-from conch.operate.monitoring.promql import rule_duration
 
 _KEYS = ("alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations")
 _EXTENSIONS = ("debug", "update_entries_limit")  # of VictoriaMetrics
@@ -60,7 +60,7 @@ def read_rules(document: YamlDocument) -> list[UserRule]:
         )
         name = value.get("alert") or value.get("record") or "unnamed"
         try:
-            for_s = rule_duration(str(value["for"])) if value.get("for") is not None else 0
+            for_s = parse_prometheus_duration(str(value["for"])) if value.get("for") is not None else 0
         except ValueError:
             for_s = 0
         labels, annotations = _mapping(value.get("labels")), _mapping(value.get("annotations"))
@@ -109,7 +109,7 @@ def _faults_of_group(group: dict[Any, Any], names: set[str]) -> Iterator[tuple[t
     for key in ("interval", "query_offset"):
         try:
             if group.get(key) is not None:
-                rule_duration(str(group[key]))
+                parse_prometheus_duration(str(group[key]))
         except ValueError:
             yield (key,), f"{shown}: {key}: '{group[key]}' is not a valid duration, such as 1m"
 
@@ -164,7 +164,7 @@ def _faults(written: dict[str, Any], value: dict[str, Any], meant: dict[str, str
     for key in ("for", "keep_firing_for"):
         try:
             if value.get(key) is not None:
-                rule_duration(str(value[key]))
+                parse_prometheus_duration(str(value[key]))
         except ValueError:
             yield key, f"{key}: '{value[key]}' is not a valid duration, such as 5m"
 

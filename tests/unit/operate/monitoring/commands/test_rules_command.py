@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from conch.base.durations import parse_prometheus_duration
 from conch.base.yaml_documents import dump_documents, load_documents
 from conch.operate.alerts.configuration import DEFAULT_DEDUPLICATE_S
 from conch.operate.monitoring.commands.command import rules
 from conch.operate.monitoring.commands.prove_progress import proof_progress
-from conch.operate.monitoring.promql import rule_duration
 from conch.operate.monitoring.rules.documents import rule_file
 from conch.operate.monitoring.rules.groups import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds
@@ -288,7 +288,7 @@ def test_critical_alerts_repeat_after_the_time_of_deduplication(capsys: pytest.C
     assert rules(["alertmanager"]) == 0
     [document] = load_documents(capsys.readouterr().out)
     route = document.value["route"]
-    repeats = [rule_duration(each["repeat_interval"]) for each in (route, *route["routes"])]
+    repeats = [parse_prometheus_duration(each["repeat_interval"]) for each in (route, *route["routes"])]
     assert min(repeats) > DEFAULT_DEDUPLICATE_S
 
 

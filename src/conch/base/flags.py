@@ -7,12 +7,12 @@ strict: unknown flags, invalid values and stray words are all problems, and all 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from conch.base.flag_values import ValueKind
+from conch.base.suggestion import closest
 
 ENVIRONMENT_PREFIX = "CONCH_"
 
@@ -145,8 +145,8 @@ def unknown_variables(flags: Sequence[Flag], environ: Mapping[str, str]) -> list
     for name, value in sorted(environ.items()):
         if not name.upper().startswith(ENVIRONMENT_PREFIX) or name in known or _of_a_service(name, value):
             continue
-        near = get_close_matches(name.upper(), known, n=1, cutoff=_MIN_VARIABLE_SIMILARITY)
-        consequence = f"did you mean {near[0]}?" if near else "ignored"
+        near = closest(name.upper(), known, _MIN_VARIABLE_SIMILARITY)
+        consequence = f"did you mean {near}?" if near else "ignored"
         notices.append(f"unknown environment variable {name}; {consequence}")
     return notices
 
@@ -198,5 +198,5 @@ def _meant_by(word: str, known: Iterable[str]) -> str:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name.replace("_", "-").lower(), known, n=1, cutoff=_MIN_FLAG_SIMILARITY)
-    return f"did you mean '--{near[0]}'?" if near else _NO_SUGGESTION
+    near = closest(name.replace("_", "-").lower(), known, _MIN_FLAG_SIMILARITY)
+    return f"did you mean '--{near}'?" if near else _NO_SUGGESTION

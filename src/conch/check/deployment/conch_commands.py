@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 
+from conch.base.suggestion import closest
 from conch.check.deployment.command_lines import Word, check_words
 from conch.check.finding import Finding
 
@@ -49,7 +49,7 @@ def check_conch_command(image: str, command: Sequence[Word], arguments: Sequence
     elif first.text.startswith("-"):
         yield Finding("command-missing", first.place, f"the container runs `conch {first.text}`, without a command")
     else:
-        near = get_close_matches(first.text, sorted(COMMANDS), n=1)
-        cure = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(sorted(COMMANDS))}"
+        near = closest(first.text, sorted(COMMANDS))
+        cure = f"Did you mean {near}?" if near else f"Commands: {', '.join(sorted(COMMANDS))}"
         message = f"the container runs `conch {first.text}`, which is not a command"
         yield Finding("command-missing", first.place, message, cure)

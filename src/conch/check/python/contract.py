@@ -3,11 +3,11 @@
 import ast
 import sys
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from conch.base.suggestion import closest
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.python.file import API_MODULE, MODEL_CLASS, Function, PythonFile
@@ -189,8 +189,8 @@ def _is_installed(name: str) -> bool:
 
 
 def _nearest(name: str) -> str:
-    near = get_close_matches(name, api_names(), n=1)
-    return f"Did you mean '{near[0]}'?" if near else f"It has: {', '.join(sorted(api_names()))}."
+    near = closest(name, api_names())
+    return f"Did you mean '{near}'?" if near else f"It has: {', '.join(sorted(api_names()))}."
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:

@@ -1,10 +1,10 @@
 """Suggestions for fields and values that Triton's configuration schema does not have."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor
 
+from conch.base.suggestion import closest, did_you_mean
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.domain.triton_messages import model_config_pb2
 
@@ -31,8 +31,8 @@ def unknown_field(message_type: str, field: str) -> str:
     error = f"unknown field '{field}' in {_short(message_type)}"
     descriptor: Descriptor = model_config_pb2.DESCRIPTOR.pool.FindMessageTypeByName(message_type)
     known = [each.name for each in descriptor.fields]
-    if near := get_close_matches(field, known, n=1):
-        return f"{error}; did you mean '{near[0]}'?"
+    if hint := did_you_mean(field, known):
+        return error + hint
     if owner := _owner(field):
         return f"{error}; it is a field of '{owner}'"
     return f"{error}; known fields: {', '.join(known)}"
@@ -58,7 +58,7 @@ def _near(value: str, known: Sequence[str]) -> str:
     if alias in known:
         return alias
     by_ending = [name for name in known if name.endswith(f"_{upper}") or name == upper]
-    return next(iter(by_ending or get_close_matches(upper, known, n=1)), "")
+    return by_ending[0] if by_ending else closest(upper, known) or ""
 
 
 def _owner(field: str) -> str:

@@ -2,12 +2,12 @@
 
 import runpy
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from conch.base.errors import ConfigError, Unavailable
+from conch.base.suggestion import closest
 from conch.domain.declared_metrics.expression import ExpressionError, compile_expression
 from conch.domain.declared_metrics.facts import AT_BEGIN, AT_END, Type
 from conch.domain.declared_metrics.family import DEFAULT_MAX_SERIES, DeclaredFamily, Evaluate
@@ -89,8 +89,8 @@ class _Reader:
             self._fail(at, "a metric is a mapping with name, kind, help and expression")
         for key in entry:
             if key not in _KEYS:
-                near = get_close_matches(str(key), _KEYS, n=1)
-                hint = f'did you mean "{near[0]}"?' if near else f"known: {', '.join(_KEYS)}"
+                near = closest(str(key), _KEYS)
+                hint = f'did you mean "{near}"?' if near else f"known: {', '.join(_KEYS)}"
                 self._fail((*at, str(key)), f'unknown key "{key}"; {hint}')
         kind = entry.get("kind")
         if kind not in _KINDS:

@@ -7,9 +7,9 @@ that an expression cannot reach anything but the request. Products are of number
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
+from conch.base.suggestion import closest
 from conch.domain.declared_metrics.facts import RequestFacts, Type
 from conch.domain.declared_metrics.family import Evaluate
 
@@ -223,5 +223,5 @@ def _source(node: ast.AST) -> str:
 
 
 def _suggestion(name: str, names: Sequence[str] | Mapping[str, Type]) -> str:
-    near = get_close_matches(name, names, n=1)
-    return f'; did you mean "{near[0]}"?' if near else f"; names: {', '.join(names)}"
+    near = closest(name, names)
+    return f'; did you mean "{near}"?' if near else f"; names: {', '.join(names)}"

@@ -3,14 +3,13 @@
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from conch.base.durations import parse_prometheus_duration
 from conch.base.errors import ConfigError
-from conch.base.suggestion import did_you_mean
+from conch.base.suggestion import closest, did_you_mean
 from conch.base.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
 from conch.operate.alerts.configuration import (
     DEFAULT_DEDUPLICATE_S,
@@ -153,8 +152,8 @@ class _ConfigReader:
             self._problem(path, "the route has no 'targets'; list the names of targets")
         for name in names:
             if name not in known:
-                near = get_close_matches(name, map(str, known), 1) or list(map(str, known))
-                self._problem((*path, "targets"), f"unknown target '{name}'; known are {', '.join(near)}")
+                near = closest(name, map(str, known)) or ", ".join(map(str, known))
+                self._problem((*path, "targets"), f"unknown target '{name}'; known are {near}")
         matchers = {}
         for field in ("match", "match_re"):
             for label, text in self._mapping(given.get(field), (*path, field)).items():

@@ -1,10 +1,10 @@
 """Read fields of Kubernetes objects with checks: errors name the path, the value and what is allowed there."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from conch.base.errors import ConfigError
+from conch.base.suggestion import closest
 from conch.operate.scaling.quantity import parse_quantity
 
 
@@ -116,8 +116,8 @@ class ObjectReader:
         """Reject unknown fields, with the one that was probably meant."""
         for name in self._fields:
             if name not in self._known:
-                near = get_close_matches(name, self._known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(self._known))}"
+                near = closest(name, self._known)
+                hint = f"did you mean {near}?" if near else f"known: {', '.join(sorted(self._known))}"
                 raise ConfigError(f"{self.path}.{name}: unknown field; {hint}")
 
     def _require(self, name: str) -> Any:

@@ -8,7 +8,6 @@ import sys
 from argparse import Action, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from random import random
 from typing import TypeVar
@@ -17,6 +16,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.numbers import count, port, port_or_any
 from conch.base.command_line.text_files import write_text
 from conch.base.durations import parse_prometheus_duration
+from conch.base.suggestion import closest
 from conch.operate.tunnel.manifests import ScrapedTunnel, manifests
 from conch.operate.tunnel.settings import Forward, TunnelSettings, parse_target
 
@@ -35,7 +35,7 @@ def tunnel(arguments: Sequence[str]) -> int:
         return _write_manifests(arguments[1:])
     parser = _parser()
     forwards = {"--forward", "--reverse"} & {each.partition("=")[0] for each in arguments}
-    if not forwards and get_close_matches("".join(arguments[:1]), ["manifests"], cutoff=_MIN_SIMILARITY):
+    if not forwards and closest("".join(arguments[:1]), ["manifests"], _MIN_SIMILARITY):
         parser.error(f"unknown command '{arguments[0]}'; did you mean 'manifests'?")
     given = parser.parse_args(arguments)
     settings = _settings(parser, given)

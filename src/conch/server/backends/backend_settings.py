@@ -1,8 +1,8 @@
 """The settings of `--backend-config` by backend, to name those that have no effect."""
 
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 
+from conch.base.suggestion import closest
 from conch.server.backends.openvino.options import SETTINGS as OPENVINO
 from conch.server.backends.processes.sandbox import SETTINGS as SANDBOX
 from conch.server.backends.python.settings import SETTINGS as PYTHON
@@ -47,6 +47,6 @@ def _remedy(backend: str, key: str, known: Iterable[str]) -> str:
     if key == "env-path" and backend in ("python", "pytorch"):
         return f"; {_ENVIRONMENT}"
     names = {name.lower().replace("_", "-"): name for name in known}
-    match = get_close_matches(key.lower().replace("_", "-"), names, n=1)
-    meant = f"; did you mean '{names[match[0]]}'?" if match else ""
+    match = closest(key.lower().replace("_", "-"), names)
+    meant = f"; did you mean '{names[match]}'?" if match else ""
     return f"{meant or ';'} it has: {', '.join(sorted(known))}" if names and backend else meant

@@ -5,12 +5,12 @@ A package provides a backend by an entry point of the group `conch.backends`: `x
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from conch.base.errors import Code, ModelLoadError
+from conch.base.suggestion import closest
 from conch.server.backends.base import Backend
 
 ENTRY_POINTS = "conch.backends"
@@ -142,7 +142,7 @@ def _known() -> list[str]:
 def _did_you_mean(name: str, known: Sequence[str], begin: str) -> str:
     if name in _ALTERNATIVES:  # not misspelt
         return ""
-    match = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), known, n=1)), "")
+    match = _ALIASES.get(name.lower()) or closest(name.lower(), known)
     return f"{begin} you mean '{match}'?" if match else ""
 
 

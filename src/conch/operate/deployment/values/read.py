@@ -3,13 +3,13 @@
 import re
 from ast import literal_eval
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from itertools import chain
 from typing import Any, get_args
 
 import msgspec
 
 from conch.base.errors import ConfigError
+from conch.base.suggestion import closest
 from conch.operate.deployment.kubernetes.refusals import refusals
 from conch.operate.deployment.values.conflicts import conflicts
 from conch.operate.deployment.values.deployment import DeploymentValues
@@ -88,8 +88,8 @@ def _message(error: str, document: Mapping[str, Any]) -> str:
     problem, place = found["problem"], found["place"] or ""
     if unknown := _UNKNOWN.fullmatch(problem):
         known = [key.name for key in _children(place)]
-        near = get_close_matches(unknown[1], known, n=1)
-        suggestion = f"did you mean '{near[0]}'? " if near else ""
+        near = closest(unknown[1], known)
+        suggestion = f"did you mean '{near}'? " if near else ""
         return f"values: unknown key '{_join(place, unknown[1])}'; {suggestion}Known: {', '.join(known)}"
     annotation = annotation_at(DeploymentValues, place)
     pattern = _pattern(problem)

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import inf
 
 from conch.base.errors import FailureReason
-from conch.base.suggestion import did_you_mean
+from conch.base.suggestion import closest, did_you_mean
 from conch.domain.metrics.dcgm import DCGM_OPTIONAL
 from conch.domain.metrics.metric import MetricDefinition
 
@@ -132,7 +131,7 @@ class MetricTable:
         """Return whether a scrape configuration may add a label: it is none of a metric, nor a misspelt one."""
         if label in self._metric_labels:
             return False
-        return not get_close_matches(label, metric.labels, n=1, cutoff=_MIN_SIMILARITY)
+        return closest(label, metric.labels, _MIN_SIMILARITY) is None
 
     def is_own(self, name: str) -> bool:
         """Return whether a name is one that the catalogue would have if it existed."""

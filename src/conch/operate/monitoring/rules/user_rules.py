@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from conch.base.durations import parse_prometheus_duration
-from conch.base.suggestion import did_you_mean
+from conch.base.suggestion import closest, did_you_mean
 from conch.base.yaml_documents import YamlDocument, YamlPath
 
 _KEYS = ("alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations")
@@ -141,8 +140,8 @@ def _meant_keys(value: dict[Any, Any]) -> dict[str, str]:
     for key in map(str, value):
         if key not in (*_KEYS, *_EXTENSIONS):
             free = [each for each in _KEYS if each not in value and each not in found.values()]
-            if near := get_close_matches(key.lower(), free, n=1, cutoff=_MIN_SIMILARITY):
-                found[key] = near[0]
+            if near := closest(key.lower(), free, _MIN_SIMILARITY):
+                found[key] = near
     return found
 
 

@@ -32,16 +32,11 @@ quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow,
 test: check ## Run the checks and all tests (ARGS go to pytest)
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-# Tests of a room beside its unit tests.
 ROOMS := base domain machine protocols server measure operate check clients
-TESTS_machine := tests/accelerators
-TESTS_server := tests/server tests/backends tests/chaos tests/conformance tests/remote tests/robustness
-TESTS_measure := tests/bench tests/advise tests/tuning
-TESTS_operate := tests/fleet tests/tunnel tests/kserve tests/load_balancing tests/terraform tests/workflows
 
 .PHONY: $(ROOMS:%=test-%)
 $(ROOMS:%=test-%): test-%: .venv/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) tests/unit/$* $(TESTS_$*) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) tests/unit/$* $(wildcard tests/$*) $(ARGS)
 
 vllm: .venv/.dev ## Make .bench/vllm-venv, where the vllm engine and its tests find vLLM (3.4 GB)
 	$(BIN)/python -m benchmarks.vllm_install
@@ -50,16 +45,16 @@ test-vllm: vllm ## Run the tests that need vLLM, which other runs skip where it 
 	$(BIN)/python -m pytest -m vllm $(ARGS)
 
 kserve: .venv/.dev ## Make .bench/kserve-venv with KServe's Python packages, which tests use (550 MB)
-	$(BIN)/python -m tests.kserve.environment
+	$(BIN)/python -m tests.operate.kserve.environment
 
 test-kserve: kserve ## Run the tests that need it, which other runs skip where it is missing (ARGS go to pytest)
 	$(BIN)/python -m pytest -m kserve $(ARGS)
 
 test-terraform: .venv/.dev ## Run all tests of the blueprint for EKS; make test omits those that take minutes
-	CONCH_TEST_TERRAFORM=1 $(BIN)/python -m pytest tests/terraform $(ARGS)
+	CONCH_TEST_TERRAFORM=1 $(BIN)/python -m pytest tests/operate/terraform $(ARGS)
 
 test-fleet: .venv/.dev ## Run the tests of conch fleet that take minutes: nginx, HTTP, KEDA (ARGS go to pytest)
-	CONCH_TEST_FLEET=1 $(BIN)/python -m pytest tests/fleet $(ARGS)
+	CONCH_TEST_FLEET=1 $(BIN)/python -m pytest tests/operate/fleet $(ARGS)
 
 check: .venv/.dev ## Run linter, formatter, type checker, import contract, spelling and style
 	$(BIN)/ruff check .
@@ -101,7 +96,7 @@ image: ## Build the container image with docker (ENGINE=podman; ARGS="--build-ar
 	$(ENGINE) build -f deploy/Dockerfile -t conch $(ARGS) .
 
 test-image: .venv/.dev ## Build the image with podman and run it; needs root, runc and mmdebstrap (ARGS go to pytest)
-	CONCH_TEST_IMAGE=1 $(BIN)/python -m pytest -n 0 tests/image $(ARGS)
+	CONCH_TEST_IMAGE=1 $(BIN)/python -m pytest -n 0 tests/operate/image $(ARGS)
 
 clean: ## Remove the environment and what tools leave behind
 	rm -rf .venv .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-output

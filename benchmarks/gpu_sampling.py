@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from tests.accelerators.nvml import GPM, H100, VALUES, compile_library, gpu, machine_with
+from tests.machine.accelerators.nvml import GPM, H100, VALUES, compile_library, gpu, machine_with
 
 COLUMNS = {
     "sample": "ms in the sampling process",

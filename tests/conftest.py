@@ -17,13 +17,13 @@ LONGEST_FIRST = (
     "test_wheel.py",
     "docs/test_code_blocks.py",
     "examples/test_observe.py",
-    "terraform/test_eks.py",
-    "robustness/test_llm_slow_clients.py",
-    "robustness/test_grpc_slow_clients.py",
-    "fleet/test_loop.py",
-    "tuning/test_tune.py",
-    "load_balancing/test_real_proxies.py",
-    "backends/pytorch/test_processes.py",
+    "operate/terraform/test_eks.py",
+    "server/robustness/test_llm_slow_clients.py",
+    "server/robustness/test_grpc_slow_clients.py",
+    "operate/fleet/test_loop.py",
+    "measure/tune/test_tune.py",
+    "operate/load_balancing/test_real_proxies.py",
+    "server/backends/pytorch/test_processes.py",
 )
 
 # The run ends, with the stacks of the process that hands out the tests, when it has not ended by itself. Each test has
@@ -91,8 +91,8 @@ def _signal_state() -> tuple[object, ...]:
 def own_signal_handlers() -> Iterator[None]:
     """Keep libraries out of the processes of tests that replace signal handlers or their stack.
 
-    Helm's does the first (tests/helm_process.py). OpenVINO GenAI's does the second, after which a test that raised a
-    signal died without a message (tests/backends/engines/ir_model.py).
+    Helm's does the first (tests/support/helm_process.py). OpenVINO GenAI's does the second, after which a test that
+    raised a signal died without a message (tests/server/backends/engines/ir_model.py).
     """
     before = _signal_state()
     yield

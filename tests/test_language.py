@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-FOLDERS = ("src", "tests", "benchmarks", "examples", "docs")
+FOLDERS = ("src", "tests", "tools", "benchmarks", "examples", "docs")
 SUFFIXES = {".py", ".md", ".pbtxt", ".toml"}
 # Written by `make docs` from texts in src; and this file, which spells the phrases out.
 EXEMPT = {"docs/reference/flags.md", "docs/check.md", "docs/reference/metrics.md", "tests/test_language.py"}

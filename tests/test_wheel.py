@@ -48,7 +48,8 @@ def test_the_request_path_is_compiled(python: Path) -> None:
 
 
 def test_a_server_from_the_wheel_answers_as_one_from_the_sources(python: Path) -> None:
-    output = _run(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance", "tests/robustness")
+    folders = [f"tests/server/{name}" for name in ("conformance", "robustness")]
+    output = _run(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *folders)
     assert " passed" in output, output
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.debian import debian_command
+from tests.support.debian import debian_command
 
 OBSERVE = Path(__file__).parents[2] / "examples" / "observe.py"
 

@@ -10,7 +10,7 @@ import tritonclient.grpc as grpc
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.server.process import ConchProcess
+from tests.support.server_process import ConchProcess
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "python_backend"
 sys.path.insert(0, str(FOLDER))

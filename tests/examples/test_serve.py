@@ -13,7 +13,7 @@ import tritonclient.http as triton
 from sklearn.datasets import load_digits
 from tritonclient.utils import InferenceServerException
 
-from tests.server.process import ConchProcess
+from tests.support.server_process import ConchProcess
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES / "clients"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.http as httpclient
 
-from tests.server.process import ConchProcess
+from tests.support.server_process import ConchProcess
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_backend"
 

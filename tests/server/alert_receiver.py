@@ -16,7 +16,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.debian import debian_command, debian_environment
+from tests.support.debian import debian_command, debian_environment
 
 TIMEOUT_S = 60
 _STARTED = re.compile(r"Started alert receiver at 127\.0\.0\.1:(\d+)")

@@ -18,11 +18,11 @@ from onnx import TensorProto, helper, numpy_helper
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 
-from tests.backends.engines.gguf_model import write_gguf
-from tests.backends.makers import onnx_doubling, openvino_writer, trees
-from tests.backends.onnxruntime.onnx_models import FP32, write_model
-from tests.backends.pytorch.torch_models import Doubled, Scaled, config_text, write_script
-from tests.server.models import tensor
+from tests.server.backends.engines.gguf_model import write_gguf
+from tests.server.backends.makers import onnx_doubling, openvino_writer, trees
+from tests.server.backends.onnxruntime.onnx_models import FP32, write_model
+from tests.server.backends.pytorch.torch_models import Doubled, Scaled, config_text, write_script
+from tests.support.models import tensor
 
 Write = Callable[[Path], object]
 LABELS = "label_filename: 'l.txt'"

@@ -6,7 +6,7 @@ import numpy as np
 import tritonclient.grpc as grpc
 import tritonclient.http as http
 
-from tests.server.process import ConchProcess
+from tests.support.server_process import ConchProcess
 
 _WIRE = {np.dtype(np.float32): "FP32", np.dtype(np.int32): "INT32", np.dtype(np.int64): "INT64"}
 

@@ -16,7 +16,7 @@ import grpc.aio
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.server.process import ConchProcess
+from tests.support.server_process import ConchProcess
 
 # Longer than anything that is to be answered takes.
 _TIMEOUT_S = 30

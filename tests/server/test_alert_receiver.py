@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from conch.domain.metrics.alerts import METRICS
-from tests.chat_services import CHECKS, SECRET, TOKEN, ChatServer, Received, Wrong
-from tests.debian import debian_environment, debian_tool
 from tests.server.alert_receiver import TIMEOUT_S, Receiver, alertmanager, receiver, until
-from tests.small_disk import fill, small_disk
+from tests.support.chat_services import CHECKS, SECRET, TOKEN, ChatServer, Received, Wrong
+from tests.support.debian import debian_environment, debian_tool
+from tests.support.small_disk import fill, small_disk
 from tests.unit.operate.alerts.webhooks import webhook
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ from tritonclient.utils import InferenceServerException
 
 from conch.clients.chat import chat
 from conch.clients.client import client
-from tests.server.models import write_identity, write_scripted
-from tests.server.process import ConchProcess
+from tests.support.models import write_identity, write_scripted
+from tests.support.server_process import ConchProcess
 
 KEYS = """
 user     infer         key-of-user

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.process import ConchProcess
 from tests.server.test_openai import write_scripted
+from tests.support.server_process import ConchProcess
 
 
 @pytest.fixture

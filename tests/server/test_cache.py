@@ -11,8 +11,8 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.server.clients import Client, response_id
-from tests.server.models import tensor, write_ensemble, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_ensemble, write_python
+from tests.support.server_process import ConchProcess
 
 # Every execution has a number, so that a repeated answer shows.
 COUNTED = """

@@ -13,8 +13,8 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.server.load import Answer, GrpcClient, HttpClient, Load, Lost, Tally, until
-from tests.server.models import ECHO, tensor, write_ensemble, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import ECHO, tensor, write_ensemble, write_python
+from tests.support.server_process import ConchProcess
 
 NUMBERS = f"input {tensor('INPUT0', 'INT32', -1)} output {tensor('OUTPUT0', 'INT32', -1)}"
 EXPLICIT = ["--model-control-mode=explicit", "--load-model=*"]

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.server.models import tensor, write_python
-from tests.server.process import ConchProcess
 from tests.server.test_openai import write_scripted
+from tests.support.models import tensor, write_python
+from tests.support.server_process import ConchProcess
 
 KEY = "a-secret"
 SCRIPT: dict[str, Any] = {

@@ -11,11 +11,11 @@ from onnx import helper
 from conch.check.finding import Finding
 from conch.check.rules import Severity
 from conch.check.run import check_paths
-from tests.backends.engines.gguf_model import write_gguf
-from tests.backends.onnxruntime.onnx_models import FP32, write_model
+from tests.server.backends.engines.gguf_model import write_gguf
+from tests.server.backends.onnxruntime.onnx_models import FP32, write_model
 from tests.server.check_cases import CASES, python, write_cases
-from tests.server.models import tensor, write_config, write_ensemble
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_config, write_ensemble
+from tests.support.server_process import ConchProcess
 
 # Parts of configurations, right and wrong ones; a model has a few of them.
 PARTS = (

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from conch.clients.client import client
-from tests.backends.engines.gguf_model import write_gguf
-from tests.server.process import ConchProcess
+from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.test_openai import write_scripted
+from tests.support.server_process import ConchProcess
 
 SCRIPT: dict[str, Any] = {
     "rules": [

@@ -24,8 +24,8 @@ from conch.domain.model_config import ModelConfig
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.domain.triton_messages import service_pb2
 from conch.server.options.server_options import FLAGS
-from tests.server.models import write_identity
-from tests.server.process import ConchProcess
+from tests.support.models import write_identity
+from tests.support.server_process import ConchProcess
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "conch"

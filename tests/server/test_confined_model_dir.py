@@ -10,7 +10,7 @@ import tritonclient.http as http
 from sklearn.linear_model import LinearRegression
 
 from conch.server.backends.child.conch_child.ipc.sandbox import landlock_abi
-from tests.server.process import ConchProcess
+from tests.support.server_process import ConchProcess
 
 pytestmark = pytest.mark.skipif(not landlock_abi(), reason="the kernel has no Landlock")
 

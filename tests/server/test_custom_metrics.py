@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.models import tensor, write_ensemble, write_identity, write_python, write_scripted
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_ensemble, write_identity, write_python, write_scripted
+from tests.support.server_process import ConchProcess
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 60

@@ -18,15 +18,15 @@ import tritonclient.grpc as triton_grpc
 from conch.domain.metrics import accelerators, vllm
 from conch.operate.monitoring.dashboards.catalog import all_dashboards
 from conch.operate.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard, PanelQuery
-from tests.accelerators.exporter import GpuExporter
-from tests.accelerators.nvml import GPM, H100, VALUES, compile_library, gpu, machine_with
-from tests.backends.onnxruntime.onnx_models import FP32
-from tests.backends.onnxruntime.onnx_models import write_identity as write_onnx
-from tests.prometheus import Prometheus, Value
+from tests.machine.accelerators.exporter import GpuExporter
+from tests.machine.accelerators.nvml import GPM, H100, VALUES, compile_library, gpu, machine_with
+from tests.server.backends.onnxruntime.onnx_models import FP32
+from tests.server.backends.onnxruntime.onnx_models import write_identity as write_onnx
 from tests.server.exporters import exporter
-from tests.server.models import ECHO, tensor, write_ensemble, write_identity, write_python, write_scripted
-from tests.server.process import ConchProcess
 from tests.server.third_party_dashboards import DASHBOARDS, PAGE, ForeignPanel, page
+from tests.support.models import ECHO, tensor, write_ensemble, write_identity, write_python, write_scripted
+from tests.support.prometheus import Prometheus, Value
+from tests.support.server_process import ConchProcess
 
 pytestmark = [pytest.mark.slow]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.backends.onnxruntime.onnx_models import FP32, write_model
+from tests.server.backends.onnxruntime.onnx_models import FP32, write_model
 from tests.server.clients import Client
-from tests.server.models import ECHO, tensor, write_ensemble, write_identity, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import ECHO, tensor, write_ensemble, write_identity, write_python
+from tests.support.server_process import ConchProcess
 
 # Which inputs came, by the first letters of their names.
 NAMES = """

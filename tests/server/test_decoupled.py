@@ -13,8 +13,8 @@ import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
-from tests.server.models import tensor, write_ensemble, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_ensemble, write_python
+from tests.support.server_process import ConchProcess
 
 # The first number selects what it does; otherwise it is the number of responses. A second request lets it continue.
 SCRIPT = """

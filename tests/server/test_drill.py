@@ -13,10 +13,10 @@ import pytest
 
 from conch.operate.monitoring.commands.command import rules
 from conch.operate.monitoring.commands.drill import drill
-from tests.prometheus import Prometheus
 from tests.server.alert_receiver import alertmanager_address
-from tests.server.models import write_identity
-from tests.server.process import ConchProcess
+from tests.support.models import write_identity
+from tests.support.prometheus import Prometheus
+from tests.support.server_process import ConchProcess
 
 pytestmark = [pytest.mark.slow]
 

@@ -14,8 +14,8 @@ import pytest
 import tritonclient.http as triton
 
 from tests.server.ir_encoder import WORDS, write_encoder
-from tests.server.models import tensor, write_python, write_scripted
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_python, write_scripted
+from tests.support.server_process import ConchProcess
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
 TABLE = np.random.default_rng(1).normal(size=(len(WORDS), 8)).astype(np.float32)

@@ -13,9 +13,9 @@ import pytest
 
 from conch.server.limits.audit_log import verify
 from tests.server.clients import Client
-from tests.server.models import write_identity
-from tests.server.process import ConchProcess
-from tests.small_disk import fill, small_disk
+from tests.support.models import write_identity
+from tests.support.server_process import ConchProcess
+from tests.support.small_disk import fill, small_disk
 
 ARRAY = {"INPUT0": np.array([1.5, -2], np.float32)}
 

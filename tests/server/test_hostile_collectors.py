@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.server.clients import Client
-from tests.server.models import write_identity
-from tests.server.process import ConchProcess
+from tests.support.models import write_identity
+from tests.support.server_process import ConchProcess
 
 ARRAY = {"INPUT0": np.array([1.5, -2], np.float32)}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n"

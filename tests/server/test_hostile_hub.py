@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.engines.gguf_model import write_gguf
+from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.hub import Hub
 from tests.server.test_repo_add import from_hub
 

@@ -10,8 +10,8 @@ import pytest
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from tests.server.models import tensor, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_python
+from tests.support.server_process import ConchProcess
 
 # Two requests at once reach both instances, if there are two: each waits for the other.
 EXECUTE = """

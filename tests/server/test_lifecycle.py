@@ -22,8 +22,8 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.processes import command_lines
-from tests.server.models import ECHO, tensor, write_config, write_identity, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import ECHO, tensor, write_config, write_identity, write_python
+from tests.support.server_process import ConchProcess
 
 ONE_INT = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
 

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from conch.server.commands.audit import audit
-from tests.server.models import tensor, write_ensemble, write_identity, write_python, write_scripted
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_ensemble, write_identity, write_python, write_scripted
+from tests.support.server_process import ConchProcess
 
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1]}]}).encode()
 FILE = """

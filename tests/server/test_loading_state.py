@@ -18,8 +18,8 @@ import pytest
 import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.server.models import ECHO, tensor, write_config, write_ensemble, write_python, write_scripted
-from tests.server.process import ConchProcess
+from tests.support.models import ECHO, tensor, write_config, write_ensemble, write_python, write_scripted
+from tests.support.server_process import ConchProcess
 
 LOADING = r"model 'slow' is loading \(\d+ s so far\)"
 TENSORS = f"input {tensor('INPUT0', 'FP32', -1)} output {tensor('OUTPUT0', 'FP32', -1)}"

@@ -16,8 +16,8 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.server.models import ECHO, tensor, write_config, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import ECHO, tensor, write_config, write_python
+from tests.support.server_process import ConchProcess
 
 EXAMPLE = Path(__file__).parents[2] / "examples/models/digits/1/model.onnx"
 TENSORS = f"input {tensor('INPUT0', 'FP32', -1)} output {tensor('OUTPUT0', 'FP32', -1)}"

@@ -16,8 +16,8 @@ from tritonclient.utils import InferenceServerException
 from conch.domain.metrics import server, triton, vllm
 from conch.domain.metrics.catalog import all_metrics, metrics_of
 from tests.server.clients import Client
-from tests.server.models import ECHO, tensor, write_ensemble, write_identity, write_python, write_scripted
-from tests.server.process import ConchProcess
+from tests.support.models import ECHO, tensor, write_ensemble, write_identity, write_python, write_scripted
+from tests.support.server_process import ConchProcess
 
 ARRAY = {"INPUT0": np.array([1.5, -2], np.float32)}
 IO = f"input [{tensor('INPUT0', 'FP32', -1)}] output [{tensor('OUTPUT0', 'FP32', -1)}]"

@@ -8,8 +8,8 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from tests.server.models import tensor, write_ensemble, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_ensemble, write_python
+from tests.support.server_process import ConchProcess
 
 CONFIG = f"input {tensor('INPUT0', 'FP32', 1)} output {tensor('OUTPUT0', 'FP32', 1)}"
 TIMES = """

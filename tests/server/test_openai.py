@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.process import ConchProcess
+from tests.support.server_process import ConchProcess
 
 KEY = "a-secret"
 SCRIPT: dict[str, Any] = {

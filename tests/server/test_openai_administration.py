@@ -12,8 +12,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.models import write_identity, write_scripted
-from tests.server.process import ConchProcess
+from tests.support.models import write_identity, write_scripted
+from tests.support.server_process import ConchProcess
 
 KEY = "a-secret"
 ASKED: Any = [{"role": "user", "content": "Hello there"}]

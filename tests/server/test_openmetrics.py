@@ -10,11 +10,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from conch.domain.metrics.catalog import all_metrics
-from tests.prometheus import Prometheus
 from tests.server.clients import Client
 from tests.server.collector import Collector
-from tests.server.models import tensor, write_ensemble, write_identity
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_ensemble, write_identity
+from tests.support.prometheus import Prometheus
+from tests.support.server_process import ConchProcess
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 ARRAY = {"INPUT0": np.array([1.5, -2], np.float32)}

@@ -10,8 +10,8 @@ import pytest
 from conch.domain.metrics.catalog import all_metrics
 from tests.server.clients import Client
 from tests.server.collector import Collector
-from tests.server.models import write_identity
-from tests.server.process import ConchProcess
+from tests.support.models import write_identity
+from tests.support.server_process import ConchProcess
 
 ARRAY = {"INPUT0": np.array([1.5, -2], np.float32)}
 MODEL = {"model": "copy", "version": "1"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.server.load import Answer, Client, GrpcClient, HttpClient, Load, Lost, Refusal, until
-from tests.server.models import tensor, write_ensemble, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_ensemble, write_python
+from tests.support.server_process import ConchProcess
 
 NUMBERS = f"input {tensor('INPUT0', 'INT32', -1)} output {tensor('OUTPUT0', 'INT32', -1)}"
 MAX_QUEUE = 6

@@ -10,8 +10,8 @@ from conch.operate.deployment.kubernetes.objects import objects
 from conch.operate.deployment.kubernetes.release import Release
 from conch.operate.deployment.values.read import read_values
 from tests.server.load import until
-from tests.server.models import ECHO, tensor, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import ECHO, tensor, write_python
+from tests.support.server_process import ConchProcess
 
 NUMBERS = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
 

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.backends.onnxruntime.ragged_model import CONFIG, write_ragged
+from tests.server.backends.onnxruntime.ragged_model import CONFIG, write_ragged
 from tests.server.clients import Client
-from tests.server.models import tensor, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_python
+from tests.support.server_process import ConchProcess
 
 # Three requests make a batch, and nothing but three.
 THREE = "dynamic_batching { preferred_batch_size: [ 3 ] max_queue_delay_microseconds: 30000000 }"

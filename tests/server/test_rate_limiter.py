@@ -8,8 +8,8 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.server.clients import Client
-from tests.server.models import tensor, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_python
+from tests.support.server_process import ConchProcess
 
 # Each execution writes when it begins and when it ends.
 WRITES = """

@@ -13,8 +13,8 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
 from conch.operate.traces.read import read_traces
-from tests.server.models import tensor, write_python, write_scripted
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_python, write_scripted
+from tests.support.server_process import ConchProcess
 
 TENSORS = f"input {tensor('INPUT0', 'FP32', 1)} output {tensor('OUTPUT0', 'FP32', 1)}"
 REQUEST = {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1.0]}]}

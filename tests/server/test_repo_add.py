@@ -24,12 +24,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from conch.check.command import check
 from conch.clients.repository.command import repo
-from tests.backends.engines.gguf_model import write_gguf
-from tests.backends.fil.test_fil import train
-from tests.backends.onnxruntime.onnx_models import FP32, write_identity
-from tests.backends.pytorch.torch_models import Doubled, write_script
+from tests.server.backends.engines.gguf_model import write_gguf
+from tests.server.backends.fil.test_fil import train
+from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity
+from tests.server.backends.pytorch.torch_models import Doubled, write_script
 from tests.server.hub import Hub
-from tests.server.process import ConchProcess
+from tests.support.server_process import ConchProcess
 
 # The library that runs GGUF files writes them as IR with a tokenizer, too.
 SAVE_IR = "import sys, openvino_genai; openvino_genai.LLMPipeline(sys.argv[1], 'CPU', enable_save_ov_model=True)"

@@ -15,8 +15,8 @@ import tritonclient.grpc as grpc
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.server.models import ECHO, tensor, write_config, write_ensemble, write_identity, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import ECHO, tensor, write_config, write_ensemble, write_identity, write_python
+from tests.support.server_process import ConchProcess
 
 ONE_INT = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
 EXPLICIT = "--model-control-mode=explicit"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.models import tensor, write_ensemble, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_ensemble, write_python
+from tests.support.server_process import ConchProcess
 
 TIMEOUT_S = 30
 NUMBERS = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from conch.server.backends.processes.environment import ChildEnvironment
-from tests.server.models import tensor, write_python, write_scripted
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_python, write_scripted
+from tests.support.server_process import ConchProcess
 
 SECRETS = {"openai": "first-s3cret", "variable": "second-s3cret", "address": "third-s3cret", "grpc": "fourth-s3cret"}
 INPUT = f"input {tensor('PATH', 'STRING', 1)} output {tensor('FOUND', 'STRING', 1)}"

@@ -13,8 +13,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.server.models import tensor, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_python
+from tests.support.server_process import ConchProcess
 
 # Adds up. Given a negative number it says so by a file `begun`, and waits until there is a file of the number's name.
 ADD = """

@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.models import write_scripted
-from tests.server.process import ConchProcess
+from tests.support.models import write_scripted
+from tests.support.server_process import ConchProcess
 
 WORDS = 20
 SLOW = {"max_running": 1, "step_ms": 5, "context_length": 100}

@@ -19,8 +19,8 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.server.load import until
-from tests.server.models import ECHO, tensor, write_ensemble, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import ECHO, tensor, write_ensemble, write_python
+from tests.support.server_process import ConchProcess
 
 NUMBERS = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
 TIMEOUT_S = 20

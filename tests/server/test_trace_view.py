@@ -15,8 +15,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.server.clients import Client
 from tests.server.collector import Collector
-from tests.server.models import tensor, write_ensemble, write_identity, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_ensemble, write_identity, write_python
+from tests.support.server_process import ConchProcess
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from tritonclient.utils import InferenceServerException
 
 from tests.server.clients import Client
 from tests.server.collector import Collector, Span
-from tests.server.models import tensor, write_ensemble, write_identity, write_python
-from tests.server.process import ConchProcess
+from tests.support.models import tensor, write_ensemble, write_identity, write_python
+from tests.support.server_process import ConchProcess
 
 INPUT = f"input [{tensor('INPUT0', 'FP32', -1)}]"
 OUTPUT = f"output [{tensor('OUTPUT0', 'FP32', -1)}]"

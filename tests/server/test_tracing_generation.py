@@ -7,9 +7,9 @@ import openai
 import pytest
 
 from tests.server.collector import Collector
-from tests.server.models import tensor, write_python, write_scripted
-from tests.server.process import ConchProcess
 from tests.server.test_tracing import REMOTE, read
+from tests.support.models import tensor, write_python, write_scripted
+from tests.support.server_process import ConchProcess
 
 SCRIPT = {
     "rules": [{"match": "weather", "reply": "It rains."}, {"match": "fall", "reply": "I do fall", "error": "a fault"}]

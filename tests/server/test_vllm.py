@@ -14,11 +14,11 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import np_to_triton_dtype
 
-from tests.backends.engines.driving import family
-from tests.backends.engines.gguf_model import CONTEXT
-from tests.backends.engines.hf_model import write_adapter, write_hf
-from tests.backends.engines.vllm_environment import ENVIRONMENT, needs_vllm
-from tests.server.process import ConchProcess
+from tests.server.backends.engines.driving import family
+from tests.server.backends.engines.gguf_model import CONTEXT
+from tests.server.backends.engines.hf_model import write_adapter, write_hf
+from tests.server.backends.engines.vllm_environment import ENVIRONMENT, needs_vllm
+from tests.support.server_process import ConchProcess
 
 pytestmark = [*needs_vllm]
 

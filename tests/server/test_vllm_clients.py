@@ -14,8 +14,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.process import ConchProcess
 from tests.server.test_openai import TOOL, write_scripted
+from tests.support.server_process import ConchProcess
 
 CHAT = Path(__file__).parents[2] / "examples" / "models" / "chat"
 ASKED: Any = [{"role": "user", "content": "How is the weather?"}]

@@ -9,10 +9,10 @@ import openai
 import pytest
 import tritonclient.http as triton
 
-from tests.backends.engines.gguf_model import CONTEXT, HIDDEN
-from tests.backends.engines.hf_model import write_hf
-from tests.backends.engines.vllm_environment import SETTINGS, needs_vllm
-from tests.server.process import ConchProcess
+from tests.server.backends.engines.gguf_model import CONTEXT, HIDDEN
+from tests.server.backends.engines.hf_model import write_hf
+from tests.server.backends.engines.vllm_environment import SETTINGS, needs_vllm
+from tests.support.server_process import ConchProcess
 
 pytestmark = list(needs_vllm)
 

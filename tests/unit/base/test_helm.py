@@ -10,8 +10,8 @@ import yaml
 from conch.base import helm
 from conch.base.errors import Unavailable
 from conch.base.helm import HelmError, helm_is_installed, merge_values, render_chart
-from tests.helm_process import require_helm
-from tests.kubernetes_programs import kubernetes_program
+from tests.support.helm_process import require_helm
+from tests.support.kubernetes_programs import kubernetes_program
 
 RENDERERS = ("program", "package")
 TEMPLATE = """kind: {{ .Values.kind }}

@@ -8,7 +8,7 @@ from onnx import helper
 from tools.check_page import reference
 
 from conch.check.rules import families, rules
-from tests.backends.onnxruntime.onnx_models import FP32, write_model
+from tests.server.backends.onnxruntime.onnx_models import FP32, write_model
 from tests.unit.check.deployment.test_files import WRONG as WRONG_FILES
 from tests.unit.check.deployment.test_manifests import WRONG as WRONG_MANIFESTS
 from tests.unit.check.repository import ECHO, TENSORS, ids, write, write_python

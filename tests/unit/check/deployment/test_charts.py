@@ -7,7 +7,7 @@ import pytest
 
 from conch.base import helm as helm_renderer
 from conch.check.deployment.charts import template_line
-from tests.helm_process import require_helm
+from tests.support.helm_process import require_helm
 from tests.unit.check.repository import found, ids, one, write
 
 DEPLOYMENT = """

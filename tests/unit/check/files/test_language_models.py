@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conch.check.finding import Place
-from tests.backends.engines.gguf_model import write_gguf
+from tests.server.backends.engines.gguf_model import write_gguf
 from tests.unit.check.repository import found, ids, one, write
 
 
@@ -133,7 +133,7 @@ def test_a_template_that_does_not_compile(tmp_path: Path, wrong: Any) -> None:
 
 
 def test_a_template_in_a_gguf_file_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.backends.engines.gguf_model.TEMPLATE", "{% if %}")
+    monkeypatch.setattr("tests.server.backends.engines.gguf_model.TEMPLATE", "{% if %}")
     write_gguf(_model(tmp_path, "openvino_genai") / "model.gguf")
     assert ids(tmp_path) == ["chat-template"]
 

@@ -18,8 +18,8 @@ from conch.check.files.torch_script_file import DamagedScript, read_script
 from conch.domain.files.gguf_file import NotGguf, read_gguf
 from conch.domain.files.ir_file import NotIr, read_ir
 from conch.server.backends.pytorch.archive import open_archive
-from tests.backends.engines.gguf_model import CONTEXT, LAYERS, write_gguf
-from tests.backends.pytorch.torch_models import write_script
+from tests.server.backends.engines.gguf_model import CONTEXT, LAYERS, write_gguf
+from tests.server.backends.pytorch.torch_models import write_script
 from tests.unit.check.repository import found, ids, one, write
 
 TENSORS = 'input { name: "x" data_type: TYPE_FP32 dims: 2 } output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: 2 }'

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from conch.domain.files.onnx_file import NotOnnx, read_onnx
 from conch.server.backends.onnxruntime.backend import _signature
-from tests.backends.onnxruntime.onnx_models import FP32, write_model
+from tests.server.backends.onnxruntime.onnx_models import FP32, write_model
 
 MODELS = sorted((Path(__file__).parents[4] / "examples" / "models").glob("*/1/model.onnx"))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from conch.measure.tune.commands.command import tune
-from tests.bench.targets.odd_servers import scripted
+from tests.measure.bench.targets.odd_servers import scripted
 
 
 def test_a_repository_that_is_not_a_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

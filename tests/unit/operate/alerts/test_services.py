@@ -12,7 +12,7 @@ from conch.operate.alerts.posting import build_post, number_that_fits
 from conch.operate.alerts.secret import Secret
 from conch.operate.alerts.services.catalog import SERVICES
 from conch.operate.alerts.services.service import PostReply, Verdict, retry_after
-from tests.chat_services import CHECKS, PATHS, SECRET, Received
+from tests.support.chat_services import CHECKS, PATHS, SECRET, Received
 from tests.unit.operate.alerts.webhooks import alerts
 
 NOW = 1_900_000_000.0
@@ -47,7 +47,7 @@ def huge(characters: int, labels: int = 30) -> Alert:
 
 def check(kind: str, target: Target, some: list[Alert], monkeypatch: pytest.MonkeyPatch) -> Received:
     """Build the request and verify it as the service does."""
-    monkeypatch.setattr("tests.chat_services.time.time", lambda: NOW)
+    monkeypatch.setattr("tests.support.chat_services.time.time", lambda: NOW)
     post = build_post(target, some, NOW)
     headers = {"content-type": "application/json; charset=utf-8"}
     received = Received(post.url.removeprefix("http://localhost"), headers, post.body)

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deploy_files import CHART
-from tests.helm_process import HelmChart
+from tests.support.helm_process import HelmChart
 
 
 @pytest.fixture(scope="session")

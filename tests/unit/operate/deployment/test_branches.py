@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy_files import CHART
-from tests.helm_process import HelmChart
+from tests.support.helm_process import HelmChart
 from tests.unit.operate.deployment.refused_values import REFUSED
 from tests.unit.operate.deployment.template_branches import marked_copy
 from tests.unit.operate.deployment.value_sets import value_sets

@@ -9,7 +9,7 @@ from conch.operate.deployment.kubernetes.objects import objects
 from conch.operate.deployment.kubernetes.release import Release
 from conch.operate.deployment.values.read import read_values
 from tests import deploy_files
-from tests.helm_process import HelmChart, by_name, differences
+from tests.support.helm_process import HelmChart, by_name, differences
 from tests.unit.operate.deployment.value_sets import value_sets
 
 VALUE_SETS = value_sets()

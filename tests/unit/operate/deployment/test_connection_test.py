@@ -9,7 +9,7 @@ from conch.clients.health import health
 from conch.operate.deployment.kubernetes.objects import objects
 from conch.operate.deployment.kubernetes.release import Release
 from conch.operate.deployment.values.read import read_values
-from tests.helm_process import HelmChart, is_hook
+from tests.support.helm_process import HelmChart, is_hook
 
 VALUES: dict[str, Any] = {
     "service": {"httpPort": 80},

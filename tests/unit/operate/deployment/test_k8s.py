@@ -7,7 +7,7 @@ import yaml
 
 from conch.operate.deployment.commands.command import k8s
 from tests.deploy_files import CHART
-from tests.helm_process import HelmChart, by_name, differences
+from tests.support.helm_process import HelmChart, by_name, differences
 
 
 def test_it_writes_what_the_chart_creates(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import yaml
 from conch.operate.deployment.commands.command import k8s
 from tests.deploy_files import ROOT
 from tests.docs.blocks import Block, blocks_of
-from tests.kubernetes_programs import kubernetes_program
+from tests.support.kubernetes_programs import kubernetes_program
 
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 # Fields of a kustomization that the example uses, of those of kustomize.config.k8s.io/v1beta1.

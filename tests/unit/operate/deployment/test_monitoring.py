@@ -25,9 +25,9 @@ from conch.operate.deployment.values.read import read_values
 from conch.operate.deployment.values.scaling.autoscaling import PodMetricName
 from conch.operate.monitoring.rules.rule import InputSeries, Proof
 from conch.operate.monitoring.rules.thresholds import Thresholds
-from tests.alert_proofs import proof_file
-from tests.debian import debian_tool
-from tests.prometheus import Prometheus
+from tests.support.alert_proofs import proof_file
+from tests.support.debian import debian_tool
+from tests.support.prometheus import Prometheus
 from tests.unit.operate.deployment.value_sets import example_values
 
 RELEASE = Release("gpt2", "models")

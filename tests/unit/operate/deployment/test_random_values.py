@@ -10,7 +10,7 @@ from conch.base.errors import ConfigError
 from conch.operate.deployment.values.deployment import DeploymentValues
 from conch.operate.deployment.values.description import constraints, keys, plain_type
 from conch.operate.deployment.values.read import merge, read_values
-from tests.helm_process import HelmChart, HelmError
+from tests.support.helm_process import HelmChart, HelmError
 from tests.unit.operate.deployment.refused_values import REFUSED
 from tests.unit.operate.deployment.test_chart import assert_equal
 from tests.unit.operate.deployment.value_sets import value_sets

@@ -6,7 +6,7 @@ import pytest
 
 from conch.base.errors import ConfigError
 from conch.operate.deployment.values.read import read_values
-from tests.helm_process import HelmChart, HelmError
+from tests.support.helm_process import HelmChart, HelmError
 from tests.unit.operate.deployment.refused_values import INVALID, REFUSED
 
 

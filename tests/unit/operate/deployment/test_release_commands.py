@@ -10,7 +10,7 @@ import yaml
 
 from conch import __version__
 from tests.deploy_files import CHART
-from tests.helm_process import HelmChart, by_name
+from tests.support.helm_process import HelmChart, by_name
 
 _HELM = """
 import json, sys, helm_python

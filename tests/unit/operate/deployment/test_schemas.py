@@ -13,7 +13,7 @@ from conch import __version__
 from conch.operate.deployment.kubernetes.objects import objects
 from conch.operate.deployment.kubernetes.release import Release
 from conch.operate.deployment.values.read import read_values
-from tests.custom_resources import KINDS, custom_resource_errors
+from tests.support.custom_resources import KINDS, custom_resource_errors
 from tests.unit.operate.deployment.value_sets import value_sets
 
 VERSIONS = [f"1.{minor}" for minor in range(30, 38)]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from conch.operate.deployment.commands.command import k8s
-from tests.api_server import ApiServer
 from tests.deploy_files import CHART
-from tests.kubernetes_programs import kubernetes_program
+from tests.support.api_server import ApiServer
+from tests.support.kubernetes_programs import kubernetes_program
 
 _HPAS = ("autoscaling/v2", "horizontalpodautoscalers")
 

@@ -12,8 +12,8 @@ import pytest
 from conch.base.errors import ConfigError
 from conch.server.repository.entries.model_dir import ModelDirRoot, wait_for_path
 from conch.server.repository.store import ModelFiles, Repository
-from tests.backends.engines.gguf_model import write_gguf
-from tests.backends.onnxruntime.onnx_models import FP32, write_identity
+from tests.server.backends.engines.gguf_model import write_gguf
+from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.unit.server.repository.test_store import put
 
 

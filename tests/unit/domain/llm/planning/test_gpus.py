@@ -9,7 +9,7 @@ import pytest
 
 from conch.base.errors import InvalidRequest
 from conch.measure.advise.planning.gpus import GIB, Gpus, parse_gpus
-from tests.accelerators.nvml import A100, H100, compile_library, machine_with
+from tests.machine.accelerators.nvml import A100, H100, compile_library, machine_with
 
 
 @pytest.mark.parametrize(

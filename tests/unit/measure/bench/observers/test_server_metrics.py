@@ -10,7 +10,7 @@ from conch.measure.bench.observers.server_metrics import (
     queue_depth,
     totals_of,
 )
-from tests.bench.targets.odd_servers import scripted
+from tests.measure.bench.targets.odd_servers import scripted
 
 _TRITON = """\
 # HELP nv_inference_request_success Successful inference requests.

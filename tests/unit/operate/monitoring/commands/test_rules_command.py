@@ -16,8 +16,8 @@ from conch.operate.monitoring.rules.documents import rule_file
 from conch.operate.monitoring.rules.groups import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds
 from conch.operate.monitoring.rules.user_rules import group_faults, read_rules
-from tests.alert_proofs import rules_of
-from tests.debian import debian_tool
+from tests.support.alert_proofs import rules_of
+from tests.support.debian import debian_tool
 from tests.unit.operate.monitoring.rules.test_analysis import QPS_ARTICLE
 
 SOUND = """

@@ -10,8 +10,8 @@ from conch.operate.monitoring.rules.documents import alertmanager_file, promethe
 from conch.operate.monitoring.rules.groups import rule_groups
 from conch.operate.monitoring.rules.rule import AlertingRule
 from conch.operate.monitoring.rules.thresholds import Thresholds
-from tests.alert_proofs import proof_file, rules_of
-from tests.debian import debian_tool
+from tests.support.alert_proofs import proof_file, rules_of
+from tests.support.debian import debian_tool
 
 STRICT = Thresholds(queue_time=0.02, failure_ratio=0.01, objective=0.99, p99=0.2, utilization=0.8, scale_up=240)
 ALERTS = [

@@ -12,7 +12,7 @@ from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.rules.analysis import analyse_rules
 from conch.operate.monitoring.rules.known_metrics import MetricTable
 from conch.operate.monitoring.rules.user_rules import read_rules
-from tests.debian import debian_tool
+from tests.support.debian import debian_tool
 from tests.unit.operate.monitoring.rules.labelled_rules import HEALTHY, MISFIRING, MISFIRING_MISSED, NEVER, NEVER_MISSED
 
 NEVER_FIRING = [rule for rules in NEVER.values() for rule in rules]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from conch.operate.monitoring import promql
 from conch.operate.monitoring.translate.dialects import DIALECTS, SERIES, Correspondence, Dialect
 from conch.operate.monitoring.translate.expression import Rewriter, original_unit
-from tests.prometheus import Prometheus, Value
+from tests.support.prometheus import Prometheus, Value
 from tests.unit.operate.monitoring.translate.samples import AT, exposition, in_job, renamed
 
 pytestmark = [pytest.mark.slow]

@@ -16,8 +16,8 @@ import pytest
 from conch.base.yaml_documents import load_documents
 from conch.operate.deployment.commands.command import k8s
 from conch.operate.scaling.commands.command import autoscale
-from tests.api_server import ApiServer
-from tests.kubernetes_programs import kubernetes_program
+from tests.support.api_server import ApiServer
+from tests.support.kubernetes_programs import kubernetes_program
 
 METRICS = ("triton:queue_compute:ratio", "conch:instance_utilization:ratio_rate1m")
 

@@ -1,0 +1,148 @@
+"""A language model of random weights as Hugging Face has them, and a LoRA adapter for it, written with numpy alone."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.server.backends.engines.gguf_model import (
+    CONTEXT,
+    FEED_FORWARD,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    LAYERS,
+    SPECIAL,
+    TEMPLATE,
+    vocabulary,
+)
+
+_HEAD = HIDDEN // HEADS
+_RANK = 8
+# Parts of a layer → (outputs, inputs).
+_PROJECTIONS = {
+    "self_attn.q_proj": (HIDDEN, HIDDEN),
+    "self_attn.k_proj": (KV_HEADS * _HEAD, HIDDEN),
+    "self_attn.v_proj": (KV_HEADS * _HEAD, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, HIDDEN),
+    "mlp.gate_proj": (FEED_FORWARD, HIDDEN),
+    "mlp.up_proj": (FEED_FORWARD, HIDDEN),
+    "mlp.down_proj": (HIDDEN, FEED_FORWARD),
+}
+
+
+def write_hf(directory: Path, *, seed: int = 3) -> Path:
+    """Write the model that `gguf_model` writes in one file: configuration, tokenizer, weights."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tokens, merges = vocabulary()
+    first = len(tokens) - len(SPECIAL)
+    _write(directory / "config.json", _config(len(tokens)))
+    _write(directory / "generation_config.json", {"bos_token_id": first, "eos_token_id": len(tokens) - 1})
+    _write(directory / "tokenizer.json", _tokenizer(tokens, merges))
+    special = {"eos_token": SPECIAL[-1], "bos_token": SPECIAL[0], "pad_token": SPECIAL[0]}
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": CONTEXT, "chat_template": TEMPLATE}
+    _write(directory / "tokenizer_config.json", {**kind, **special})
+    _write_safetensors(directory / "model.safetensors", _weights(len(tokens), np.random.default_rng(seed)))
+    return directory
+
+
+def write_adapter(directory: Path, *, seed: int) -> Path:
+    """Write an adapter that changes what the model says beyond recognition."""
+    directory.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    weights = {}
+    for layer in range(LAYERS):
+        for name in ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj"):
+            outputs, inputs = _PROJECTIONS[name]
+            prefix = f"base_model.model.model.layers.{layer}.{name}"
+            weights[f"{prefix}.lora_A.weight"] = random.standard_normal((_RANK, inputs)).astype(np.float32)
+            weights[f"{prefix}.lora_B.weight"] = random.standard_normal((outputs, _RANK)).astype(np.float32)
+    _write_safetensors(directory / "adapter_model.safetensors", weights)
+    targets = ["q_proj", "v_proj", "o_proj"]
+    kind = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", "base_model_name_or_path": "random"}
+    _write(directory / "adapter_config.json", {**kind, "r": _RANK, "lora_alpha": 16, "target_modules": targets})
+    return directory
+
+
+def _config(tokens: int) -> dict[str, Any]:
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "intermediate_size": FEED_FORWARD,
+        "vocab_size": tokens,
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10_000.0,
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+        "bos_token_id": tokens - len(SPECIAL),
+        "eos_token_id": tokens - 1,
+    }
+
+
+def _tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
+    """Byte pairs as `tokenizers` has them; what a letter is, is left to the bytes."""
+    plain = len(tokens) - len(SPECIAL)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": plain + number, "content": token, "special": True, **flags} for number, token in enumerate(SPECIAL)
+        ],
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "vocab": {token: number for number, token in enumerate(tokens[:plain])},
+            "merges": [merge.split(" ") for merge in merges],
+        },
+    }
+
+
+def _weights(tokens: int, random: np.random.Generator) -> dict[str, Any]:
+    def normal(*shape: int) -> Any:
+        return (random.standard_normal(shape) * 0.05).astype(np.float32)
+
+    weights = {
+        "model.embed_tokens.weight": normal(tokens, HIDDEN),
+        "lm_head.weight": normal(tokens, HIDDEN),
+        "model.norm.weight": np.ones(HIDDEN, np.float32),
+    }
+    for layer in range(LAYERS):
+        block = f"model.layers.{layer}."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            weights[f"{block}{name}.weight"] = np.ones(HIDDEN, np.float32)
+        for name, shape in _PROJECTIONS.items():
+            weights[f"{block}{name}.weight"] = normal(*shape)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            outputs, _ = _PROJECTIONS[f"self_attn.{name}"]
+            weights[f"{block}self_attn.{name}.bias"] = np.zeros(outputs, np.float32)
+    return weights
+
+
+def _write_safetensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Length of the header, header, then the FP32 arrays in its order."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for name, array in tensors.items():
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(array.shape),
+            "data_offsets": [position, position + array.nbytes],
+        }
+        position += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(array.tobytes() for array in tensors.values()))
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document))

@@ -13,12 +13,26 @@ from conch.base.header_patterns import compile_pattern
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """One kind of value. `read` parses text or raises ValueError; `allowed` describes valid values."""
+    """One kind of value. `read` parses text or raises ValueError; `allowed` describes valid values.
+
+    Of commands that use argparse, `read` raises ArgumentTypeError, whose message describes them.
+    """
 
     metavar: str
     allowed: str
     read: Callable[[str], object]
     secret: bool = False  # not to be shown in messages
+    choices: tuple[str, ...] = ()  # for argparse
+
+
+def value_kind(metavar: str, read: Callable[[str], object] = str) -> ValueKind:
+    """Return the kind of values of a command that uses argparse, by default texts."""
+    return ValueKind(metavar, "", read)
+
+
+def one_of(*words: str) -> ValueKind:
+    """Return the kind of words that argparse checks."""
+    return ValueKind("", "", str, choices=words)
 
 
 def _read_boolean(text: str) -> bool:

@@ -1,10 +1,11 @@
 """An ArgumentParser whose errors suggest similar commands, choices and options."""
 
 import re
-from argparse import ArgumentParser, _SubParsersAction
-from collections.abc import Iterator
-from typing import NoReturn
+from argparse import SUPPRESS, ArgumentParser, _ArgumentGroup, _SubParsersAction
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
+from conch.base.flags import Flag, declared_flags
 from conch.base.suggestion import closest, did_you_mean
 
 _MIN_SIMILARITY = 0.5  # of a suggestion
@@ -18,6 +19,18 @@ _UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<words>.*)", re.DOTALL)
 
 class CommandParser(ArgumentParser):
     """An ArgumentParser with suggestions in its errors. argparse uses the same class for its sub-parsers."""
+
+    def add_flags(self, settings: type, descriptions: Mapping[str, str] | None = None) -> None:
+        """Add the flags that a dataclass declares, in their groups, whose headings may have descriptions.
+
+        `settings_of` makes the dataclass: flags that are not given are absent in the namespace.
+        """
+        groups: dict[str, ArgumentParser | _ArgumentGroup] = {"": self}
+        for flag in declared_flags(settings):
+            if flag.group not in groups:
+                groups[flag.group] = self.add_argument_group(flag.group, (descriptions or {}).get(flag.group))
+            names = (*(f"-{alias}" for alias in flag.aliases), f"--{flag.name}")
+            groups[flag.group].add_argument(*names, help=flag.help or None, default=SUPPRESS, **_reading(flag))
 
     def error(self, message: str) -> NoReturn:
         """Print the message with a suggestion, and the usage unless it hides the message; exit with status 2."""
@@ -44,6 +57,16 @@ class CommandParser(ArgumentParser):
             if name.startswith("-") and (near := closest(name.lstrip("-"), options)):
                 return f"; did you mean '--{near}'?"
         return f"; see {self.prog} --help"
+
+
+def _reading(flag: Flag) -> dict[str, Any]:
+    """Return the arguments of `add_argument` that say how a flag's value is read."""
+    if flag.bare:
+        return {"action": "store_false" if flag.default is True else "store_true"}
+    action = "append" if flag.repeatable else "store"
+    if flag.kind.choices:
+        return {"action": action, "choices": flag.kind.choices}
+    return {"action": action, "type": flag.kind.read, "metavar": flag.kind.metavar or None}
 
 
 def _options(parser: ArgumentParser) -> Iterator[str]:

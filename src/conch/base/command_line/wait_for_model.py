@@ -12,7 +12,8 @@ from conch.base.errors import ModelLoading
 
 _T = TypeVar("_T")
 
-_DEFAULT_WAIT_S = 600.0
+DEFAULT_WAIT_S = 600.0
+WAIT_HELP = "wait for a model that is loading, at most this long (default: 10m; 0 does not wait)"
 _ASK_EVERY_S = 1.0
 # Where standard error is not a terminal.
 _LINE_EVERY_S = 10.0
@@ -24,9 +25,9 @@ def add_wait_flag(parser: ArgumentParser | _ArgumentGroup) -> None:
     parser.add_argument(
         "--wait",
         type=duration,
-        default=_DEFAULT_WAIT_S,
+        default=DEFAULT_WAIT_S,
         metavar="TIME",
-        help="wait for a model that is loading, at most this long (default: 10m; 0 does not wait)",
+        help=WAIT_HELP,
     )
 
 

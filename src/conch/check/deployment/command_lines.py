@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from conch.base.flags import Flag, Given, Standing, read_arguments
+from conch.base.flags import Flag, Standing
 from conch.check.finding import Finding, Place
 from conch.check.source import SourceFile
+from conch.server.options.parser import Given, read_arguments
 from conch.server.options.server_options import FLAGS
 
 _PROGRAM = re.compile(

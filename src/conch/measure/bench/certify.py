@@ -7,12 +7,13 @@ import orjson
 
 from conch.base.build_info import build_line
 from conch.measure.bench.environment import read_environment
+from conch.measure.bench.levels import FindMax
 from conch.measure.bench.measurement import Effect, Measurement, Note
 from conch.measure.bench.merged_rounds import merge_rounds
 from conch.measure.bench.report.certificate import AbComparison, Certificate, CertifiedTarget
 from conch.measure.bench.report.public_command import public_url
 from conch.measure.bench.report.scaling import find_saturation
-from conch.measure.bench.run import RunSettings, is_lost
+from conch.measure.bench.run import PreparedRun, is_lost
 from conch.measure.bench.statistics.comparison import compare_rounds, verdict_text
 from conch.measure.bench.targets.target import BenchTarget
 
@@ -20,34 +21,32 @@ Rounds = Mapping[str, Sequence[Measurement]]
 """Measurements by label of their level."""
 
 
-def certify(
-    settings: RunSettings, created_at: str, rounds: Rounds, baseline: Rounds, notes: Sequence[Note]
-) -> Certificate:
+def certify(run: PreparedRun, created_at: str, rounds: Rounds, baseline: Rounds, notes: Sequence[Note]) -> Certificate:
     """Return the certificate. `baseline` are the rounds of the server that was measured in turn, if there was one."""
     effects = [each for label, taken in baseline.items() for each in compare_rounds(taken, rounds[label])]
     verdict = verdict_text(effects) if effects else ""
     measurements = tuple(merge_rounds(taken) for taken in rounds.values() if taken)
-    if settings.find_max is not None:  # in the order of the load, not of the search
+    if isinstance(run.load, FindMax):  # in the order of the load, not of the search
         measurements = tuple(sorted(measurements, key=lambda each: each.level.value))
     return Certificate(
         created_at=created_at,
         tool_version=build_line(),
-        command=settings.command,
-        target=certified(settings.side.target),
+        command=run.plan.command,
+        target=certified(run.side.target),
         environment=read_environment(),
         measurements=measurements,
-        settings=settings.described,
+        settings=run.plan.described(run.side.inputs),
         saturation=find_saturation(measurements),
-        ab=_ab(settings, baseline, effects, verdict),
-        notes=(*notes, *(Note("target", "info", text) for text in settings.side.target.notes)),
+        ab=_ab(run, baseline, effects, verdict),
+        notes=(*notes, *(Note("target", "info", text) for text in run.side.target.notes)),
     )
 
 
-def _ab(settings: RunSettings, baseline: Rounds, effects: Sequence[Effect], verdict: str) -> AbComparison | None:
-    if settings.against is None:
+def _ab(run: PreparedRun, baseline: Rounds, effects: Sequence[Effect], verdict: str) -> AbComparison | None:
+    if run.against is None:
         return None
     measurements = tuple(merge_rounds(taken) for taken in baseline.values())
-    return AbComparison(certified(settings.against.target), measurements, tuple(effects), verdict)
+    return AbComparison(certified(run.against.target), measurements, tuple(effects), verdict)
 
 
 def certified(target: BenchTarget) -> CertifiedTarget:

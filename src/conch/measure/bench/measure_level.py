@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from conch.measure.bench.load.generator import Load
 from conch.measure.bench.load_plan import LoadPlan, OpenLoop
 from conch.measure.bench.measurement import ClientHealth, Level, Measurement, Note
-from conch.measure.bench.measuring_window import Interruption, MeasuringWindow, Precision
 from conch.measure.bench.observers.observer import Sampling, ServerObserver
+from conch.measure.bench.plan import Interruption, MeasuringWindow, Precision
 from conch.measure.bench.prepared_request import ScriptSource
 from conch.measure.bench.record_log import RecordLog
 from conch.measure.bench.records import RequestOutcome

@@ -1,33 +1,36 @@
-"""One run of `conch bench`: levels one after the other, a search, or two servers in turn."""
+"""One run of `conch bench`: what is sent to each server, levels one after the other, a search, or two in turn."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 from conch.base.durations import duration_text
+from conch.base.errors import InvalidRequest
+from conch.base.scrape import ScrapeSettings
+from conch.measure.bench.input_settings import DEFAULT_INPUT_DATA, DEFAULT_OUTPUT_TOKENS, PreparedInputs
 from conch.measure.bench.inputs.answer_check import answer_check
+from conch.measure.bench.inputs.build import prepare_inputs, prepare_trace
+from conch.measure.bench.levels import FindMax, LoadLevel, Replay, window_for
 from conch.measure.bench.load.generator import Load
 from conch.measure.bench.load.process_load import ProcessLoad
-from conch.measure.bench.load_level import LoadLevel, Replay, window_for
 from conch.measure.bench.load_plan import LoadPlan
 from conch.measure.bench.measure_level import IN_WARM_UP, INTERRUPTED, measure_level
 from conch.measure.bench.measurement import Measurement, Note
-from conch.measure.bench.measuring_window import Interruption, MeasuringWindow
+from conch.measure.bench.observers.local_processes import LocalProcesses, is_local
 from conch.measure.bench.observers.observer import ServerObserver
+from conch.measure.bench.observers.server_metrics import ServerMetrics
+from conch.measure.bench.plan import BenchPlan, Interruption
 from conch.measure.bench.prepared_request import ScriptSource
-from conch.measure.bench.slo_search import SloSearch
 from conch.measure.bench.targets.target import BenchTarget
 from conch.measure.bench.view.plain_view import level_name
 from conch.measure.bench.view.run_view import RunView
 
 if TYPE_CHECKING:
+    from conch.domain.load_traces.load_trace import LoadTrace
     from conch.measure.bench.report.certificate import Certificate
     from conch.measure.bench.report.request_records import RequestRecords
-
-
-DEFAULT_ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,51 +44,88 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class FindMax:
-    """A search for the highest level that meets the SLOs; `level` makes a level from its value."""
+class PreparedRun:
+    """A plan whose servers have answered and whose requests are made."""
 
-    search: SloSearch
-    level: Callable[[float], LoadLevel]
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """What a run measures. With `find_max`, `levels` is empty."""
-
+    plan: BenchPlan
+    load: tuple[LoadLevel, ...] | FindMax
     side: Side
-    levels: tuple[LoadLevel, ...]
-    window: MeasuringWindow
-    slo: dict[str, float] = field(default_factory=dict)
-    slo_share: float = 0.99  # of requests, that must meet `slo`
-    find_max: FindMax | None = None
     against: Side | None = None  # A, the baseline; `side` is B
-    rounds: int = DEFAULT_ROUNDS
-    repeat: int = 1
-    timeout_s: float = 60.0
-    connections: int | None = None
-    processes: int | None = None
-    seed: int = 0
-    percentiles: tuple[float, ...] = ()
-    command: tuple[str, ...] = ()  # without secrets
-    described: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+
+
+def side_of(plan: BenchPlan, target: BenchTarget, trace: "LoadTrace | None") -> Side:
+    """Return the server with its requests and observers. Raises ConchError."""
+    inputs = _inputs(plan, target, trace)
+    target = replace(target, notes=(*target.notes, *_cache_notes(target), *inputs.notes))
+    return Side(target, _shared(plan, target, inputs.source), _observers(plan, target), inputs.description)
+
+
+def _cache_notes(target: BenchTarget) -> tuple[str, ...]:
+    cache = target.model.config.get("response_cache")
+    if not isinstance(cache, dict) or not cache.get("enable"):
+        return ()
+    text = f"model '{target.model.name}' has response_cache enabled: the server may answer a request that repeats"
+    return (f"{text} without running the model",)
+
+
+def _shared(plan: BenchPlan, target: BenchTarget, source: ScriptSource) -> ScriptSource:
+    """Put tensors into shared memory where that is asked for. Raises InvalidRequest, InputError, TargetError."""
+    if plan.shared_memory == "cuda":
+        raise InvalidRequest("--shared-memory cuda is not supported; use --shared-memory system")
+    if plan.shared_memory == "none":
+        if plan.output_shared_memory_size is not None:
+            raise InvalidRequest("--output-shared-memory-size needs --shared-memory system")
+        return source
+    from conch.measure.bench.inputs.shared_memory import share_tensors
+
+    return share_tensors(target, source, plan.output_shared_memory_size)
+
+
+def _inputs(plan: BenchPlan, target: BenchTarget, trace: "LoadTrace | None") -> PreparedInputs:
+    """Return the requests; those of a trace with token counts have its lengths."""
+    settings = replace(plan.inputs, seed=plan.seed)
+    if trace is None or trace.input_tokens is None or settings.input_data != DEFAULT_INPUT_DATA:
+        return prepare_inputs(target, settings)
+    from conch.measure.bench.inputs.text.language import RequestSize
+
+    outputs = trace.output_tokens if trace.output_tokens is not None else trace.input_tokens * 0 + DEFAULT_OUTPUT_TOKENS
+    hashes = trace.hash_ids or [()] * len(trace.times_s)
+    columns = zip(trace.input_tokens.tolist(), outputs.tolist(), hashes, strict=True)
+    return prepare_trace(target, settings, [RequestSize(*column) for column in columns])
+
+
+def _observers(plan: BenchPlan, target: BenchTarget) -> tuple[ServerObserver, ...]:
+    observers: list[ServerObserver] = []
+    named = plan.metrics_url not in (None, "none")
+    url = plan.metrics_url if named else target.metrics_url
+    headers = target.endpoint.headers
+    if url and plan.metrics_url != "none":
+        settings = ScrapeSettings(url, headers, plan.ca_file, verify=not plan.insecure)
+        observers.append(ServerMetrics(settings, target.model.name, required=named))
+    if plan.gpu_metrics_url:
+        from conch.measure.bench.observers.gpu_metrics import GpuMetrics
+
+        observers.append(GpuMetrics(ScrapeSettings(plan.gpu_metrics_url)))
+    observers.append(LocalProcesses(target.endpoint.port if is_local(target.endpoint.host) else None))
+    return tuple(observers)
 
 
 class BenchRun:
-    """Measures what the settings ask, and makes the certificate. `interruption` ends it early."""
+    """Measures what the plan asks, and makes the certificate. `interruption` ends it early."""
 
     def __init__(
         self,
-        settings: RunSettings,
+        run: PreparedRun,
         view: RunView,
         interruption: Interruption | None = None,
         make_load: Callable[[LoadPlan], Load] | None = None,
         records: "RequestRecords | None" = None,
     ) -> None:
-        """Assign."""
-        self._settings = settings
+        self._run = run
+        self._plan = run.plan
         self._view = view
         self._interruption = interruption or Interruption()
-        self._make_load = make_load or partial(ProcessLoad, processes=settings.processes)
+        self._make_load = make_load or partial(ProcessLoad, processes=run.plan.processes)
         self._records = records
         self._rounds: dict[str, list[Measurement]] = {}  # by label of the level
         self._baseline: dict[str, list[Measurement]] = {}
@@ -96,13 +136,13 @@ class BenchRun:
     def run(self) -> "Certificate":
         """Measure, and return the certificate also of a part. Raises ConnectionError, RuntimeError."""
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
-        if self._settings.find_max is not None:
-            self._search(self._settings.find_max)
-        elif self._settings.against is not None:
-            for level in self._settings.levels:
-                self._compare(self._settings.against, level)
+        if isinstance(self._run.load, FindMax):
+            self._search(self._run.load)
+        elif self._run.against is not None:
+            for level in self._run.load:
+                self._compare(self._run.against, level)
         else:
-            self._sweep()
+            self._sweep(self._run.load)
         if self._interruption.requested:
             self._notes.append(self._interrupted_note())
         return self._certificate(created_at)
@@ -110,22 +150,22 @@ class BenchRun:
     def _certificate(self, created_at: str) -> "Certificate":
         from conch.measure.bench.certify import certify  # what only the report needs is imported after the load
 
-        return certify(self._settings, created_at, self._rounds, self._baseline, self._notes)
+        return certify(self._run, created_at, self._rounds, self._baseline, self._notes)
 
-    def _sweep(self) -> None:
+    def _sweep(self, levels: tuple[LoadLevel, ...]) -> None:
         """Measure all levels; with repetitions, each as often, all levels one after the other."""
-        for repetition in range(self._settings.repeat):
-            for level in self._settings.levels:
+        for repetition in range(self._plan.repeat):
+            for level in levels:
                 if self._is_over:
                     return
-                self._measure(self._settings.side, level, repetition, self._rounds.setdefault(level.level.label, []))
+                self._measure(self._run.side, level, repetition, self._rounds.setdefault(level.level.label, []))
 
     def _compare(self, baseline: Side, level: LoadLevel) -> None:
         """Measure both servers in turn: A B, B A, A B, …, so that a drift of the machine meets both alike."""
         a: list[Measurement] = []
         b: list[Measurement] = []
-        for number in range(self._settings.rounds):
-            order = [(baseline, a), (self._settings.side, b)]
+        for number in range(self._plan.pairs):
+            order = [(baseline, a), (self._run.side, b)]
             for side, taken in order if number % 2 == 0 else reversed(order):
                 if self._is_over:
                     break
@@ -143,10 +183,10 @@ class BenchRun:
         tried: dict[float, bool] = {}
         while (value := find_max.search.next_level(tried)) is not None and not self._is_over:
             level = find_max.level(value)
-            measurement = self._measure(self._settings.side, level, 0, self._rounds.setdefault(level.level.label, []))
+            measurement = self._measure(self._run.side, level, 0, self._rounds.setdefault(level.level.label, []))
             if not is_interrupted(measurement):
-                tried[value] = meets_slo(measurement, self._settings.slo_share)
-        note = _search_note(find_max, tried, self._settings)
+                tried[value] = meets_slo(measurement, self._plan.slo_share)
+        note = _search_note(find_max, tried, self._plan)
         if self._interruption.requested:
             found = f"until then, {note.message}" if tried else "no load was measured"
             note = Note(note.code, "warning", f"the search was interrupted; {found}")
@@ -154,16 +194,16 @@ class BenchRun:
 
     def _measure(self, side: Side, level: LoadLevel, repetition: int, taken: list[Measurement]) -> Measurement:
         """Measure one level and append the result to `taken`."""
-        window = window_for(level, self._settings.window)
-        seed = self._settings.seed + repetition
+        window = window_for(level, self._plan.window())
+        seed = self._plan.seed + repetition
         plan = LoadPlan(
             side.target.endpoint,
             side.source,
             level.pacing(len(side.source.fixed or ()))
             if isinstance(level, Replay)
             else level.pacing(window.limit_s, seed),
-            timeout_s=self._settings.timeout_s,
-            connections=self._settings.connections,
+            timeout_s=self._plan.timeout_s,
+            connections=self._plan.connections,
             seed=seed,
             check=answer_check(side.target),
             has_tokens=side.target.takes_prompts,
@@ -173,8 +213,8 @@ class BenchRun:
             window,
             level.level,
             side.observers,
-            slo=self._settings.slo,
-            percentiles=self._settings.percentiles,
+            slo=self._plan.slo,
+            percentiles=self._plan.percentile,
             on_progress=self._view.progress,
             interruption=self._interruption,
             make_load=self._make_load,
@@ -203,21 +243,12 @@ class BenchRun:
 
     def _interrupted_note(self) -> Note:
         """Return which level was interrupted, and which were not measured."""
-        names = [level_name(each.level.kind, each.level.label) for each in self._settings.levels]
-        measured = {level_name(each.level.kind, each.level.label) for taken in self._rounds.values() for each in taken}
+        planned = () if isinstance(self._run.load, FindMax) else self._run.load
+        names = [level_name(level.level.kind, level.level.label) for level in planned]
+        measured = {level_name(part.level.kind, part.level.label) for taken in self._rounds.values() for part in taken}
         missing = [name for name in dict.fromkeys(names) if name not in measured and not self._cut.startswith(name)]
         text = f"interrupted at {self._cut}" if self._cut else "interrupted between two levels"
         return Note("interrupted", "warning", f"{text}; not measured: {', '.join(missing)}" if missing else text)
-
-
-def run(
-    settings: RunSettings,
-    view: RunView,
-    interruption: Interruption | None = None,
-    records: "RequestRecords | None" = None,
-) -> "Certificate":
-    """Measure, and return the certificate also of a part. Raises ConnectionError, RuntimeError."""
-    return BenchRun(settings, view, interruption, records=records).run()
 
 
 def meets_slo(measurement: Measurement, share: float) -> bool:
@@ -242,9 +273,9 @@ def _cut_text(measured: Measurement) -> str:
     return f"{duration_text(measured.window_s)} into its window: its figures are of the time until then"
 
 
-def _search_note(find_max: FindMax, tried: dict[float, bool], settings: RunSettings) -> Note:
-    targets = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in settings.slo.items())
-    rule = f"{100 * settings.slo_share:.4g} % of requests within {targets}"
+def _search_note(find_max: FindMax, tried: dict[float, bool], plan: BenchPlan) -> Note:
+    targets = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in plan.slo.items())
+    rule = f"{100 * plan.slo_share:.4g} % of requests within {targets}"
     best = find_max.search.best(tried)
     if best is None:
         lowest = _level_text(find_max, min(tried, default=find_max.search.lowest))

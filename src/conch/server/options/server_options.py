@@ -43,7 +43,7 @@ from conch.base.flag_values import (
     MetricsValue,
     ResourceLimit,
 )
-from conch.base.flags import Flag
+from conch.base.flags import Flag, declared_flags
 from conch.base.flags import flag_field as _flag
 from conch.server.options.trace import DEPRECATED_FLAGS, TRACE_SETTING, TraceSetting
 from conch.server.options.triton_only_flags import TRITON_ONLY_FLAGS
@@ -443,7 +443,7 @@ class ServerOptions:
         return f"ServerOptions({', '.join(f'{one.name}={self._shown(one)}' for one in shown)})"
 
     def _shown(self, one: Field[Any]) -> str:
-        secret = one.metadata and one.metadata["kind"].secret
+        secret = "flag" in one.metadata and one.metadata["flag"]["kind"].secret
         return "..." if secret else repr(getattr(self, one.name))
 
     def backend_settings(self, backend: str) -> dict[str, str]:
@@ -510,9 +510,5 @@ STRICT_MODEL_CONFIG = Flag(
     default=False,
 )
 
-OWN_FLAGS: tuple[Flag, ...] = tuple(
-    Flag(name=one.name.replace("_", "-"), default=one.default, **one.metadata)
-    for one in fields(ServerOptions)
-    if one.metadata
-)
+OWN_FLAGS = declared_flags(ServerOptions)
 FLAGS: tuple[Flag, ...] = (*OWN_FLAGS, *TRITON_ONLY_FLAGS, *DEPRECATED_FLAGS, STRICT_MODEL_CONFIG)

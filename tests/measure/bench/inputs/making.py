@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from conch.domain.request import InferRequest
+from conch.measure.bench.input_settings import InputSettings
 from conch.measure.bench.inputs.build import build_source
-from conch.measure.bench.inputs.settings import InputSettings
 from conch.measure.bench.load_plan import Endpoint, Transport
 from conch.measure.bench.prepared_request import PreparedRequest, Script
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetModel, TensorMetadata

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from conch.domain.tensor import unpack_bytes
-from conch.measure.bench.inputs.settings import InputError, InputSettings
+from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.targets.target import TensorMetadata
 from tests.measure.bench.inputs.making import decoded, fixed, model, target
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from conch.measure.bench.input_settings import Amount, Cancellation, InputError, InputSettings, OpenAiRoute
 from conch.measure.bench.inputs.build import build_source, prepare_inputs, prepare_trace
 from conch.measure.bench.inputs.expectations import send_once
-from conch.measure.bench.inputs.settings import Amount, Cancellation, InputError, InputSettings, OpenAiRoute
 from conch.measure.bench.inputs.text.language import RequestSize
 from conch.measure.bench.prepared_request import Answer, Cancel, PreparedRequest
 from conch.measure.bench.targets.discover import discover

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conch.domain.tensor import BYTES, DATATYPES, NUMPY_DTYPES, Tensor, byte_size, unpack_bytes
 from conch.domain.triton_messages import service_pb2
-from conch.measure.bench.inputs.settings import InputError, InputSettings
+from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.inputs.tensors import to_wire
 from conch.measure.bench.targets.target import Protocol, TensorMetadata
 from tests.measure.bench.inputs.making import decoded, fixed, model, target

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from conch.measure.bench.input_settings import InputSettings
 from conch.measure.bench.inputs.build import build_source
-from conch.measure.bench.inputs.settings import InputSettings
 from conch.measure.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.grpc_probe import GrpcProbe

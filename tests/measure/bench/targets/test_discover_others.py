@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trustme
 
+from conch.measure.bench.input_settings import Amount, InputError, InputSettings
 from conch.measure.bench.inputs.build import prepare_inputs
-from conch.measure.bench.inputs.settings import Amount, InputError, InputSettings
 from conch.measure.bench.load_plan import Tls
 from conch.measure.bench.targets.address import is_address, parse_address
 from conch.measure.bench.targets.discover import discover

@@ -4,22 +4,28 @@ import gc
 import os
 import signal
 import sys
-from argparse import Namespace
+from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.wait_for_model import wait_for_model
 from conch.base.errors import ConchError, InvalidRequest
-from conch.measure.bench.commands.flags import parser
-from conch.measure.bench.commands.perf_analyzer import translate
+from conch.base.flags import settings_of
+from conch.measure.bench.commands.perf_analyzer import help_text, translate
+from conch.measure.bench.levels import levels_of, trace_of
+from conch.measure.bench.plan import GROUP_DESCRIPTIONS, BenchPlan, Interruption
+from conch.measure.bench.targets.discover import discover
+from conch.measure.bench.targets.target import BenchTarget, Protocol
 
-if TYPE_CHECKING:
-    from conch.measure.bench.measuring_window import Interruption
+if TYPE_CHECKING:  # what is not needed to ask the server is imported after that
     from conch.measure.bench.report.certificate import Certificate
     from conch.measure.bench.report.request_records import RequestRecords
-    from conch.measure.bench.run import RunSettings
+    from conch.measure.bench.run import PreparedRun
     from conch.measure.bench.view.run_view import RunView
 
 # Option → module of conch.measure.bench.report and the function that writes the file.
@@ -30,6 +36,23 @@ _WRITERS = {
     "long_csv": ("csv_tables", "write_long_csv"),
     "markdown": ("markdown", "write_markdown"),
 }
+_DEFAULT_COLUMNS = 80
+_EXAMPLES = """\
+examples:
+  conch bench localhost:8000                        the only model of a server, at concurrency 1, 5 and 30
+  conch bench densenet_onnx --concurrency 1:32:x2   a model of localhost:8000; 1, 2, 4, 8, 16, 32
+  conch bench localhost:8001 -m digits --protocol grpc --rate 100,200 --duration 30s
+  conch bench localhost:8000 -m chat --protocol openai --output-tokens 64 --slo ttft:200ms,itl:30ms
+  conch bench localhost:8000 -m digits --find-max --slo latency:20ms
+  conch bench localhost:8000 -m digits --against localhost:9000 --html ab.html
+  conch bench compare before.json after.json --fail-if 'p99 > +5 %'
+
+The main flags of perf_analyzer work too, with its meanings: conch bench --help-perf-analyzer lists them.
+
+exit status: 0 measured; 1 no successful request, or the server was lost; 2 usage; 3 measured, but not to be compared
+with other runs: a note of the report says why; 130 (Ctrl-C) or 143 (SIGTERM) ended early, with a report of the levels
+that were finished.
+"""
 _FAILURE = 1
 _USAGE_ERROR = 2
 _INVALID = 3
@@ -44,18 +67,57 @@ def bench(arguments: Sequence[str]) -> int:
         words, notices = translate(arguments)
     except ConchError as error:
         return _fail(error.message, _USAGE_ERROR)
-    options = parser().parse_args(words)
-    for notice in notices:
-        print(f"conch bench: {notice}", file=sys.stderr)
     try:
-        _check_outputs(options)
-        settings = _settings(options, arguments)
+        plan = read_plan(words)
+        for notice in notices:
+            print(f"conch bench: {notice}", file=sys.stderr)
+        _check_outputs(plan)
+        run = _prepared(plan, ("conch", "bench", *arguments))
     except ConchError as error:
         return _fail(error.message, _USAGE_ERROR)
-    return _measure(settings, options)
+    return _measure(run)
 
 
-def _settings(options: Namespace, arguments: Sequence[str]) -> "RunSettings":
+def read_plan(words: Sequence[str]) -> BenchPlan:
+    """Parse the flags, exits with status 2 for wrong ones. Raises InvalidRequest."""
+    parser = CommandParser(
+        "conch bench",
+        usage="conch bench [URL] [MODEL] [flags]",
+        description="Measure an inference server over KServe v2 (HTTP, gRPC) or the OpenAI API.",
+        epilog=_EXAMPLES,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("words", nargs="*", metavar="URL|MODEL", help="server and model (default: localhost:8000)")
+    parser.add_argument("--help-perf-analyzer", action=_PerfAnalyzerHelp, nargs=0, help=SUPPRESS)
+    parser.add_flags(BenchPlan, GROUP_DESCRIPTIONS)
+    given = parser.parse_args(words)
+    return settings_of(BenchPlan, given, words=tuple(given.words))
+
+
+class _HelpFormatter(RawDescriptionHelpFormatter):
+    """As wide as the terminal. argparse makes one for each flag, and imports shutil with three compressors for it."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        super().__init__(prog, **{"width": _columns() - 2, **more})
+
+
+def _columns() -> int:
+    try:
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns)
+    except (ValueError, OSError):
+        return _DEFAULT_COLUMNS
+
+
+class _PerfAnalyzerHelp(Action):
+    """Print the table of perf_analyzer's flags."""
+
+    def __call__(self, parser: ArgumentParser, *_: object) -> None:
+        print(help_text())
+        parser.exit()
+
+
+def _prepared(plan: BenchPlan, command: Sequence[str]) -> "PreparedRun":
     """Find the server and make its requests. Raises ConchError.
 
     For a quick start, nothing collects garbage among the imports, and numpy starts no threads for linear algebra.
@@ -64,34 +126,65 @@ def _settings(options: Namespace, arguments: Sequence[str]) -> "RunSettings":
     collects = gc.isenabled()
     gc.disable()
     try:
-        from conch.measure.bench.commands.run_settings import run_settings
-
-        return run_settings(options, ("conch", "bench", *arguments))
+        return _prepare(plan, command)
     finally:
         if collects:
             gc.enable()
+
+
+def _prepare(plan: BenchPlan, command: Sequence[str]) -> "PreparedRun":
+    url, model = plan.url_and_model()
+    trace = trace_of(plan, model)
+    load = levels_of(plan, trace)
+    target = _find(plan, url, model)
+    from conch.measure.bench.report.public_command import public_command
+    from conch.measure.bench.run import PreparedRun, side_of
+
+    side = side_of(plan, target, trace)
+    against = None
+    if plan.against is not None:
+        against = side_of(plan, _find(plan, plan.against, side.target.model.name), trace)
+    return PreparedRun(replace(plan, command=public_command(command)), load, side, against)
+
+
+def _find(plan: BenchPlan, url: str | None, model: str | None) -> BenchTarget:
+    """Return the server that answers at a URL, and its model, once it is loaded. Raises ConchError."""
+    headers, tls = plan.headers(), plan.tls()
+
+    def attempt() -> BenchTarget:
+        return discover(
+            url,
+            protocol=Protocol(plan.protocol) if plan.protocol else None,
+            model=model,
+            version=plan.model_version,
+            headers=headers,
+            tls=tls,
+            metrics=plan.metrics_url is None,
+        )
+
+    return wait_for_model(attempt, "conch bench", plan.wait_s)
 
 
 def _compare(arguments: Sequence[str]) -> int:
     return int(import_module("conch.measure.bench.commands.compare").compare(arguments))
 
 
-def _measure(settings: "RunSettings", options: Namespace) -> int:
-    from conch.measure.bench.measuring_window import Interruption
-    from conch.measure.bench.run import run
+def _measure(run: "PreparedRun") -> int:
+    from conch.measure.bench.run import BenchRun
 
+    plan = run.plan
     interruption = Interruption()
     signals = _Signals(interruption)
-    view = _view(settings, options)
+    view = _view(run)
     records = None
-    if options.records is not None:
+    if plan.records is not None:
         try:
-            records = _open_records(options.records)
+            records = _open_records(plan.records)
         except OSError as error:
-            return _fail(f"--records: cannot write {options.records}: {error.strerror or error}", _USAGE_ERROR)
+            return _fail(f"--records: cannot write {plan.records}: {error.strerror or error}", _USAGE_ERROR)
     signals.install()
     try:
-        certificate = run(settings, view, interruption, records)
+        certificate = BenchRun(run, view, interruption, records=records).run()
     except KeyboardInterrupt:
         return _SIGNALLED + signal.SIGINT
     except ConchError as error:
@@ -105,9 +198,9 @@ def _measure(settings: "RunSettings", options: Namespace) -> int:
             records.close()
     from conch.measure.bench.certify import exit_status
 
-    status = _report(certificate, options)
+    status = _report(certificate, plan)
     if records is not None and records.error is not None:
-        status = _fail(f"cannot write {options.records}: {records.error.strerror or records.error}", _FAILURE)
+        status = _fail(f"cannot write {plan.records}: {records.error.strerror or records.error}", _FAILURE)
     status = status or exit_status(certificate)
     return _SIGNALLED + signals.received if signals.received and status in (0, _INVALID) else status
 
@@ -121,7 +214,7 @@ def _open_records(path: str) -> "RequestRecords":
     return records
 
 
-def _report(certificate: "Certificate", options: Namespace) -> int:
+def _report(certificate: "Certificate", plan: BenchPlan) -> int:
     """Print the result, then write the files; return 1 if one could not be written."""
     from conch.measure.bench.report.terminal import print_certificate
 
@@ -129,7 +222,7 @@ def _report(certificate: "Certificate", options: Namespace) -> int:
     sys.stdout.flush()
     status = 0
     for name in _WRITERS:
-        path = getattr(options, name)
+        path = getattr(plan, name)
         if path is None:
             continue
         try:
@@ -139,7 +232,7 @@ def _report(certificate: "Certificate", options: Namespace) -> int:
         except ConchError as error:
             status = _fail(error.message, _FAILURE)
         else:
-            if not options.quiet:
+            if not plan.quiet:
                 print(f"conch bench: wrote {path}", file=sys.stderr)
     return status
 
@@ -150,11 +243,11 @@ def _write(name: str, certificate: "Certificate", path: Path) -> None:
     getattr(import_module(f"conch.measure.bench.report.{module}"), function)(certificate, path)
 
 
-def _check_outputs(options: Namespace) -> None:
+def _check_outputs(plan: BenchPlan) -> None:
     """Raise InvalidRequest for files that cannot be written, before minutes are spent on measuring."""
     flags: dict[Path, str] = {}
     for name in (*_WRITERS, "records"):
-        path = getattr(options, name)
+        path = getattr(plan, name)
         if path is None:
             continue
         flag = f"--{name.replace('_', '-')}"
@@ -172,25 +265,25 @@ def _check_outputs(options: Namespace) -> None:
             raise InvalidRequest(f"{flag}: '{written}' is not writable")
 
 
-def _view(settings: "RunSettings", options: Namespace) -> "RunView":
+def _view(run: "PreparedRun") -> "RunView":
     from conch.measure.bench.view.run_view import QuietView
 
-    if options.quiet:
+    if run.plan.quiet:
         return QuietView()
-    if options.plain or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if run.plan.plain or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         from conch.measure.bench.view.plain_view import PlainView
 
         return PlainView()
     from conch.measure.bench.view.live_view import LiveView
 
-    target = settings.side.target
+    target = run.side.target
     return LiveView(f"{target.model.name} · {target.url} · {target.protocol.value}")
 
 
 class _Signals:
     """The first SIGINT or SIGTERM ends the load, with a report; the second ends the command at once."""
 
-    def __init__(self, interruption: "Interruption") -> None:
+    def __init__(self, interruption: Interruption) -> None:
         self._interruption = interruption
         self._previous: dict[int, object] = {}
         self.received = 0

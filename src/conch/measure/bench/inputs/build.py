@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from conch.measure.bench.input_settings import InputError, InputSettings, PreparedInputs
 from conch.measure.bench.inputs.cancellations import CancellationPattern, with_cancellations
 from conch.measure.bench.inputs.rows import InputRow, InputStreams, batches
 from conch.measure.bench.inputs.sequences import DEFAULT_LENGTH, SequenceSource, SequenceStep
-from conch.measure.bench.inputs.settings import InputError, InputSettings, PreparedInputs
 from conch.measure.bench.inputs.tensor_request import fixed_parameters, tensor_encoder
 from conch.measure.bench.inputs.tensors import InputForm, TensorGenerator, input_forms
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conch.measure.bench.inputs.settings import Cancellation
+from conch.measure.bench.input_settings import Cancellation
 from conch.measure.bench.prepared_request import Cancel, PreparedRequest
 
 # In turn, so that any share in percent is met.

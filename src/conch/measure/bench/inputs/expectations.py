@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from conch.domain.tensor import Tensor
+from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.inputs.answer_comparison import (
     ExpectedEmbedding,
     ExpectedGrpcResponses,
@@ -18,7 +19,6 @@ from conch.measure.bench.inputs.answer_comparison import (
     read_http_outputs,
 )
 from conch.measure.bench.inputs.sequences import SequenceSource
-from conch.measure.bench.inputs.settings import InputError, InputSettings
 from conch.measure.bench.inputs.text.sessions import answer_text
 from conch.measure.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, ResponseKind
 from conch.measure.bench.targets.http_probe import HttpProbe

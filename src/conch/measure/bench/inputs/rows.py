@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from conch.domain.tensor import BYTES, ITEM_SIZES, Tensor
-from conch.measure.bench.inputs.settings import InputError
+from conch.measure.bench.input_settings import InputError
 from conch.measure.bench.targets.target import TargetModel
 
 

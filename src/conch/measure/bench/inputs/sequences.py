@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from copy import copy
 
 from conch.domain.tensor import Tensor
+from conch.measure.bench.input_settings import Amount
 from conch.measure.bench.inputs.cancellations import CancellationPattern
-from conch.measure.bench.inputs.settings import Amount
 from conch.measure.bench.inputs.tensor_request import ParameterMap, TensorRequestEncoder
 from conch.measure.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, Script, ScriptSource
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import orjson
 
-from conch.measure.bench.inputs.settings import InputError
+from conch.measure.bench.input_settings import InputError
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
 from conch.measure.bench.targets.grpc_probe import GrpcProbe
 from conch.measure.bench.targets.http_probe import HttpProbe

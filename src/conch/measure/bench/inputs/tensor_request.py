@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from conch.domain.tensor import Tensor
-from conch.measure.bench.inputs.settings import InputError, InputSettings
+from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.prepared_request import ResponseKind
 from conch.measure.bench.targets.kserve_http import model_path
 from conch.measure.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetModel

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.domain.tensor import BYTES, ITEM_SIZES, NUMPY_DTYPES, Tensor, pack_bytes
-from conch.measure.bench.inputs.settings import InputError, InputSettings
+from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.targets.target import TargetModel, TensorMetadata
 
 BF16 = "BF16"

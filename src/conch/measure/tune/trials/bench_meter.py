@@ -6,14 +6,14 @@ import numpy as np
 
 from conch.domain.arrivals.arrival_times import Arrivals, arrival_times
 from conch.domain.arrivals.rate_curve import steady
+from conch.measure.bench.input_settings import Amount, InputSettings
 from conch.measure.bench.inputs.answer_check import answer_check
 from conch.measure.bench.inputs.build import build_source
-from conch.measure.bench.inputs.settings import Amount, InputSettings
 from conch.measure.bench.load_plan import ClosedLoop, LoadPlan, OpenLoop, Tls
 from conch.measure.bench.measure_level import measure_level
 from conch.measure.bench.measurement import Level, Measurement, TimeDistribution
-from conch.measure.bench.measuring_window import MeasuringWindow
 from conch.measure.bench.observers.observer import ServerObserver
+from conch.measure.bench.plan import MeasuringWindow
 from conch.measure.bench.prepared_request import ScriptSource
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol

@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import InvalidRequest
-from conch.measure.bench.commands.flags import parser
+from conch.base.flags import declared_flags
+from conch.measure.bench.commands.command import read_plan
 from conch.measure.bench.commands.perf_analyzer import FLAGS, Treatment, help_text, table, translate
+from conch.measure.bench.plan import BenchPlan
 
 
 def test_a_command_line_of_perf_analyzer_means_the_same() -> None:
@@ -13,26 +15,26 @@ def test_a_command_line_of_perf_analyzer_means_the_same() -> None:
         "--percentile=95 --shape input:3,224,224 -H a:b --streaming --ssl-grpc-root-certifications-file ca.pem"
     )
     words, notices = translate(line.split())
-    options = parser().parse_args(words)
-    assert options.model == "densenet_onnx"
-    assert options.model_version == "2"
-    assert options.target == ["host:8001"]
-    assert options.batch_size == 4
-    assert options.duration == 3.0
-    assert options.csv == "out.csv"
-    assert options.concurrency == (1, 3, 5, 7)
-    assert options.percentile == [95.0]
-    assert options.shape == ["input:3,224,224"]
-    assert options.header == ["a:b"]
-    assert options.protocol == "grpc-stream"
-    assert options.ca_file == "ca.pem"
+    plan = read_plan(words)
+    assert plan.model == "densenet_onnx"
+    assert plan.model_version == "2"
+    assert plan.words == ("host:8001",)
+    assert plan.inputs.batch_size == 4
+    assert plan.duration_s == 3.0
+    assert plan.csv == "out.csv"
+    assert plan.concurrency == (1, 3, 5, 7)
+    assert plan.percentile == (95.0,)
+    assert plan.inputs.shapes == {"input": (3, 224, 224)}
+    assert plan.header == ("a:b",)
+    assert plan.protocol == "grpc-stream"
+    assert plan.ca_file == "ca.pem"
     assert notices == []
 
 
 def test_its_defaults_hold_where_its_flags_are_used() -> None:
-    options = parser().parse_args(translate(["-m", "m", "-i", "http"])[0])
-    assert options.concurrency == (1,)
-    assert options.duration == 5.0
+    plan = read_plan(translate(["-m", "m", "-i", "http"])[0])
+    assert plan.concurrency == (1,)
+    assert plan.duration_s == 5.0
 
 
 def test_other_command_lines_keep_their_defaults() -> None:
@@ -42,17 +44,18 @@ def test_other_command_lines_keep_their_defaults() -> None:
 
 def test_rates_and_intervals() -> None:
     words, _ = translate(["-m", "m", "--request-rate-range=100:300:100", "--request-distribution", "poisson"])
-    options = parser().parse_args(words)
-    assert options.rate == "100:300:100"
-    assert options.arrivals == "poisson"
+    plan = read_plan(words)
+    assert plan.rate == "100:300:100"
+    assert plan.arrivals == "poisson"
 
 
 def test_a_latency_threshold_with_binary_search_finds_the_maximum() -> None:
     words, notices = translate(["-m", "m", "--concurrency-range", "1:64", "--binary-search", "-l", "20"])
-    options = parser().parse_args(words)
-    assert options.find_max
-    assert options.slo == {"latency": 0.02}
-    assert options.concurrency[-1] == 64
+    plan = read_plan(words)
+    assert plan.find_max
+    assert plan.slo == {"latency": 0.02}
+    assert plan.concurrency is not None
+    assert plan.concurrency[-1] == 64
     assert len(notices) == 2
 
 
@@ -74,7 +77,8 @@ def test_no_flag_is_in_the_table_twice() -> None:
 
 
 def test_flags_that_are_the_same_exist() -> None:
-    own = {option for action in parser()._actions for option in action.option_strings}
+    flags = declared_flags(BenchPlan)
+    own = {f"--{flag.name}" for flag in flags} | {f"-{alias}" for flag in flags for alias in flag.aliases}
     for flag in FLAGS:
         if flag.treatment is Treatment.SAME:
             assert set(flag.names) <= own

@@ -4,8 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from conch.base.command_line.values import amount, concurrencies, duration, fraction, rate_list, slo, warm_up
-from conch.measure.bench.commands.flags import precision
-from conch.measure.bench.measuring_window import Precision
+from conch.measure.bench.plan import Precision, precision
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.domain.tensor import BYTES, Tensor, pack_bytes
+from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.inputs.rows import InputRow, InputStreams
-from conch.measure.bench.inputs.settings import InputError, InputSettings
 from conch.measure.bench.inputs.tensors import InputForm, TensorGenerator, full_shape, to_wire
 from conch.measure.bench.targets.target import TargetModel, TensorMetadata
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from conch.base.errors import InvalidRequest
 from conch.domain.tensor import BYTES, Tensor, pack_bytes
+from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.inputs.rows import InputRow, InputStreams, check_size
-from conch.measure.bench.inputs.settings import InputError, InputSettings
 from conch.measure.bench.inputs.tensors import BF16, full_shape, to_wire
 from conch.measure.bench.targets.target import TargetModel, TensorMetadata
 from conch.protocols.v2_json.data import pack

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from conch.measure.bench.inputs.settings import InputError
+from conch.measure.bench.input_settings import InputError
 
 _TEXTS = ("text", "prompt", "text_input", "input", "question")
 _OUTPUT_TOKENS = ("output_length", "max_tokens", "max_completion_tokens", "output_tokens")

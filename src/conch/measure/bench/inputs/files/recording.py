@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from conch.domain.tensor import BYTES, DATATYPES, NUMPY_DTYPES, Tensor, pack_bytes
+from conch.measure.bench.input_settings import InputError
 from conch.measure.bench.inputs.rows import InputRow, InputStreams
-from conch.measure.bench.inputs.settings import InputError
 from conch.measure.bench.inputs.tensors import to_wire
 from conch.measure.bench.targets.target import TargetModel
 

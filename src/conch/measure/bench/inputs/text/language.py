@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from conch.measure.bench.input_settings import Amount, InputError, InputSettings, OpenAiRoute, PreparedInputs
 from conch.measure.bench.inputs.cancellations import CancellationPattern
 from conch.measure.bench.inputs.files.prompt_file import FilePrompt
-from conch.measure.bench.inputs.settings import Amount, InputError, InputSettings, OpenAiRoute, PreparedInputs
 from conch.measure.bench.inputs.text.openai_request import OpenAiEncoder, try_server
 from conch.measure.bench.inputs.text.prompts import DEFAULT_WORDS, PromptWriter
 from conch.measure.bench.inputs.text.sessions import Conversation, ConversationSource

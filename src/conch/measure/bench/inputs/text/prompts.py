@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from conch.measure.bench.inputs.settings import Amount, InputError
+from conch.measure.bench.input_settings import Amount, InputError
 from conch.measure.bench.inputs.text.token_counter import TokenCounter
 from conch.measure.bench.inputs.text.unique_prompts import UniqueWords
 from conch.measure.bench.inputs.text.vocabulary import Vocabulary, text_of_tokens

@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 
 from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes
-from conch.measure.bench.inputs.settings import DEFAULT_OUTPUT_TOKENS, InputError, InputSettings
+from conch.measure.bench.input_settings import DEFAULT_OUTPUT_TOKENS, InputError, InputSettings
 from conch.measure.bench.inputs.tensor_request import TensorRequestEncoder, fixed_parameters, tensor_encoder
 from conch.measure.bench.inputs.tensors import to_wire
 from conch.measure.bench.prepared_request import ResponseKind

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from conch.measure.bench.inputs.settings import InputError
+from conch.measure.bench.input_settings import InputError
 from conch.measure.bench.inputs.text.token_counter import TokenCounter
 from conch.measure.bench.inputs.words import WORDS
 

@@ -1,6 +1,6 @@
 import pytest
 
-from conch.measure.bench.slo_search import SloSearch
+from conch.measure.bench.levels import SloSearch
 
 
 def _found(search: SloSearch, limit: float) -> tuple[float | None, int]:

@@ -52,10 +52,10 @@ def bench(
 def measure(samples: int) -> dict[str, float]:
     """Return the medians, in milliseconds, of the steps of one sample and one scrape in this process."""
     from conch.domain.exposition import render
-    from conch.machine.accelerators.base import sample_from_json
+    from conch.machine.accelerators.collectors import sample_from_json
     from conch.machine.accelerators.families import sample_families
     from conch.machine.accelerators.nvidia.collector import NvidiaCollector
-    from conch.machine.accelerators.nvidia.dcgm_view import DcgmView
+    from conch.machine.accelerators.nvidia.views import DcgmView
 
     collector, view = NvidiaCollector(), DcgmView("legacy", "node")
     collector.start()

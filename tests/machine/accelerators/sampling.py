@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from conch.machine.accelerators.base import DeviceSample, VendorSample, sample_from_json
+from conch.machine.accelerators.collectors import DeviceSample, VendorSample, sample_from_json
 
 TIMEOUT_S = 60
 

@@ -32,7 +32,7 @@ def two_gpus(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for variable in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
     # This process read LD_LIBRARY_PATH when it began; the one that asks NVML reads it again.
-    monkeypatch.setattr("conch.machine.accelerators.nvidia.driver.LIBRARY", str(library / "libnvidia-ml.so.1"))
+    monkeypatch.setattr("conch.machine.accelerators.collectors.NVIDIA_LIBRARY", str(library / "libnvidia-ml.so.1"))
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.machine.accelerators.attribution.device_allocations import Allocation, assign, unmatched
 from conch.machine.accelerators.attribution.kubelet import PodResources
-from conch.machine.accelerators.base import CollectorError, DeviceIdentity
+from conch.machine.accelerators.attribution.pods import Allocation, assign, unmatched
+from conch.machine.accelerators.collectors import CollectorError, DeviceIdentity
 from conch.machine.accelerators.families import PodContainer
 from tests.machine.accelerators.kubelet import Kubelet
 

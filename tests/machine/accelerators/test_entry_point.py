@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conch.machine.accelerators.base import sample_from_json
+from conch.machine.accelerators.collectors import sample_from_json
 from tests.docs.blocks import ROOT, blocks_of
 
 PAGE = ROOT / "docs" / "observability" / "accelerators.md"

@@ -6,8 +6,7 @@ import pytest
 
 from conch.domain.metrics.accelerators import READINGS
 from conch.domain.metrics.dcgm import DCGM_FIELDS
-from conch.machine.accelerators.base import DeviceSample
-from conch.machine.accelerators.nvidia.driver import has_nvidia_driver
+from conch.machine.accelerators.collectors import DeviceSample, has_nvidia_driver
 from tests.machine.accelerators.nvml import A100, GPM, H100, K80, SLICES, VALUES, gpu, machine_with, write_trace
 from tests.machine.accelerators.sampling import Samples, native, sampling
 

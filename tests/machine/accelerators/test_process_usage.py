@@ -11,17 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from conch.machine.accelerators.attribution.device_allocations import Allocation
-from conch.machine.accelerators.attribution.model_attribution import ModelAttribution
-from conch.machine.accelerators.attribution.pod_attribution import MAX_AGE_S, PodAttribution
-from conch.machine.accelerators.attribution.process_usage import (
+from conch.machine.accelerators.attribution.models import (
     OWN_PROC,
     AttributedProcess,
+    ModelAttribution,
     ProcessIds,
     model_usage,
     server_process,
 )
-from conch.machine.accelerators.base import CollectorError, DeviceIdentity, DeviceSample, ProcessUsage, VendorSample
+from conch.machine.accelerators.attribution.pods import MAX_AGE_S, Allocation, PodAttribution
+from conch.machine.accelerators.collectors import (
+    CollectorError,
+    DeviceIdentity,
+    DeviceSample,
+    ProcessUsage,
+    VendorSample,
+)
 from conch.machine.accelerators.families import ModelUsage, PodContainer
 
 DEVICE = DeviceIdentity("acme", "0", "ACME-0", "Acme")
@@ -94,7 +99,7 @@ def test_a_server_in_a_container_finds_its_processes_with_the_machines_proc() ->
     script = """
 import os, subprocess
 from pathlib import Path
-from conch.machine.accelerators.attribution.process_usage import AttributedProcess, ProcessIds, model_usage
+from conch.machine.accelerators.attribution.models import AttributedProcess, ProcessIds, model_usage
 from tests.machine.accelerators.test_process_usage import ProcessUsage, sample
 child = subprocess.Popen(["sleep", "600"])
 # /proc is still that of the outer namespace, as a container sees it where the machine's is mounted.

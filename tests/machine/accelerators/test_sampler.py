@@ -16,8 +16,8 @@ TIMEOUT_S = 60
 HEAD = """
 import os, signal, sys, time
 from pathlib import Path
-from conch.machine.accelerators.base import AcceleratorAbsent, CollectorError, DeviceIdentity, VendorSample
-from conch.machine.accelerators.base import device_sample
+from conch.machine.accelerators.collectors import AcceleratorAbsent, CollectorError, DeviceIdentity, VendorSample
+from conch.machine.accelerators.collectors import device_sample
 
 STARTS = Path(os.environ["ACME_STARTS"])
 

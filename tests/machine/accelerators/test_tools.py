@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.machine.accelerators.base import AcceleratorAbsent, CollectorError
-from conch.machine.accelerators.collectors import BUILT_IN, create_collector, vendors
+from conch.machine.accelerators.collectors import BUILT_IN, AcceleratorAbsent, CollectorError, create_collector, vendors
 from conch.machine.accelerators.vendors.tool import ToolStream, run_tool
 from tests.machine.accelerators.tools import ToolFolder
 

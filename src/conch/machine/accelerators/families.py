@@ -15,7 +15,13 @@ from conch.domain.metrics.accelerators import (
     UNSUPPORTED_FIELDS,
 )
 from conch.domain.metrics.metric import MetricDefinition
-from conch.machine.accelerators.base import CollectorStatus, DeviceIdentity, DeviceSample, NativeValue, VendorSample
+from conch.machine.accelerators.collectors import (
+    CollectorStatus,
+    DeviceIdentity,
+    DeviceSample,
+    NativeValue,
+    VendorSample,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,9 @@ from typing import Literal, TypeAlias, cast
 from conch.domain.exposition import Family, Point
 from conch.domain.metrics.catalog import all_metrics
 from conch.domain.metrics.gpu import DEVICE_UP
-from conch.machine.accelerators.attribution.model_attribution import ModelAttribution
-from conch.machine.accelerators.attribution.pod_attribution import PodAttribution
-from conch.machine.accelerators.attribution.process_usage import AttributedProcess
-from conch.machine.accelerators.base import CollectorStatus, VendorSample
-from conch.machine.accelerators.collectors import present_vendors
+from conch.machine.accelerators.attribution.models import AttributedProcess, ModelAttribution
+from conch.machine.accelerators.attribution.pods import PodAttribution
+from conch.machine.accelerators.collectors import CollectorStatus, VendorSample, present_vendors
 from conch.machine.accelerators.families import (
     device_labels,
     model_families,
@@ -23,8 +21,7 @@ from conch.machine.accelerators.families import (
     sample_families,
     status_families,
 )
-from conch.machine.accelerators.nvidia.dcgm_view import DcgmNames, DcgmView
-from conch.machine.accelerators.nvidia.triton_view import TritonView
+from conch.machine.accelerators.nvidia.views import DcgmNames, DcgmView, TritonView
 from conch.machine.accelerators.sampler import Sampler
 
 NVIDIA = "nvidia"

@@ -9,14 +9,14 @@ from contextlib import suppress
 from time import monotonic
 
 from conch.base.pacing import backoff_s
-from conch.machine.accelerators.base import (
+from conch.machine.accelerators.collectors import (
     CollectorError,
     CollectorStatus,
     DeviceIdentity,
     VendorSample,
+    missing_driver,
     sample_from_json,
 )
-from conch.machine.accelerators.collectors import missing_driver
 from conch.machine.accelerators.sampling_process import ABSENT, ERROR, SAMPLE, STARTED
 
 _log = logging.getLogger(__name__)

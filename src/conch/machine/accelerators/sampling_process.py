@@ -13,8 +13,7 @@ import sys
 from contextlib import suppress
 from time import monotonic, sleep
 
-from conch.machine.accelerators.base import AcceleratorAbsent, Collector, CollectorError
-from conch.machine.accelerators.collectors import create_collector
+from conch.machine.accelerators.collectors import AcceleratorAbsent, Collector, CollectorError, create_collector
 
 # Kinds of lines. A sample is its duration in seconds, a blank, and its JSON; an error or absence is a message.
 STARTED, SAMPLE, ERROR, ABSENT = b"started", b"sample", b"error", b"absent"

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conch.machine.accelerators.gpus import visible_gpus
 from conch.machine.accelerators.nvidia.nvml import NvmlFault, installed_gpus
-from conch.machine.accelerators.visible import visible_gpus
 from conch.machine.cores import usable_cores
 from conch.machine.memory import total_memory
 from conch.measure.advise.facts import DATA_SHEET, GIB, Failure, FigureSource, GpuFacts, MachineFacts

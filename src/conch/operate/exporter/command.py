@@ -5,17 +5,47 @@ import os
 import socket
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.errors import ConfigError
 from conch.machine.accelerators.collectors import vendors
-from conch.machine.accelerators.nvidia.dcgm_view import DCGM_NAMES
+from conch.machine.accelerators.nvidia.views import DCGM_NAMES
+from conch.protocols.http.message import HttpRefusal, HttpRequest, content_type
+from conch.protocols.http.metrics_page import MetricsHttp
+from conch.protocols.http.reply import HttpReply
+
+_TEXT = content_type(b"text/plain; charset=utf-8")
+_HEALTH = "/health"
+
+
+class ExporterHttp:
+    """Handler of an exporter's port. `healthy` is whether the last samples are good; /health is 503 otherwise."""
+
+    def __init__(self, metrics: MetricsHttp, healthy: Callable[[], bool]) -> None:
+        self._metrics = metrics
+        self._healthy = healthy
+
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if it is answered."""
+        if request.path == _HEALTH and request.method in (b"GET", b"HEAD"):
+            return None
+        return self._metrics.refusal(request)
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one request."""
+        if request.path != _HEALTH or request.method not in (b"GET", b"HEAD"):
+            self._metrics(request, reply)
+        elif self._healthy():
+            reply.send(200, _TEXT, b"OK\n")
+        else:
+            reply.send(503, _TEXT, b"no fresh sample; see conch_accelerator_collector_up and the log\n")
+
 
 if TYPE_CHECKING:
-    from conch.machine.accelerators.attribution.pod_attribution import PodAttribution
+    from conch.machine.accelerators.attribution.pods import PodAttribution
     from conch.machine.accelerators.monitor import AcceleratorMonitor
 
 _USAGE_ERROR = 2
@@ -124,8 +154,7 @@ def _add_kubernetes(parser: CommandParser, environment: Mapping[str, str]) -> No
 def _monitor(options: Namespace, environment: Mapping[str, str]) -> "AcceleratorMonitor":
     """Return the monitor that the options describe. Raises ConfigError."""
     from conch.machine.accelerators.monitor import AcceleratorMonitor
-    from conch.machine.accelerators.nvidia.counter_file import read_counter_file
-    from conch.machine.accelerators.nvidia.dcgm_view import DcgmView
+    from conch.machine.accelerators.nvidia.views import DcgmView, read_counter_file
 
     counters = None if options.collectors is None else read_counter_file(Path(options.collectors))
     if counters is not None and counters.unavailable:
@@ -144,7 +173,7 @@ def _monitor(options: Namespace, environment: Mapping[str, str]) -> "Accelerator
 
 def _pods(socket_path: Path) -> "PodAttribution":
     """Return the attribution to pods. Raises ConfigError if grpcio is not installed."""
-    from conch.machine.accelerators.attribution.pod_attribution import PodAttribution
+    from conch.machine.accelerators.attribution.pods import PodAttribution
 
     try:
         from conch.machine.accelerators.attribution.kubelet import PodResources
@@ -155,7 +184,7 @@ def _pods(socket_path: Path) -> "PodAttribution":
 
 async def _serve(monitor: "AcceleratorMonitor", host: str, port: int) -> int:
     from conch.base.stop_signals import stop_signals
-    from conch.operate.exporter.exporter_http import ExporterHttp
+    from conch.operate.exporter.command import ExporterHttp
     from conch.protocols.connections.file_limits import raise_file_limit
     from conch.protocols.http.metrics_page import MetricsHttp
     from conch.protocols.http.server import HttpServer

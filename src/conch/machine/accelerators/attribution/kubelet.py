@@ -15,8 +15,8 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from conch.machine.accelerators.attribution.device_allocations import Allocation
-from conch.machine.accelerators.base import CollectorError
+from conch.machine.accelerators.attribution.pods import Allocation
+from conch.machine.accelerators.collectors import CollectorError
 from conch.machine.accelerators.families import PodContainer
 
 DEFAULT_TIMEOUT_S = 5.0

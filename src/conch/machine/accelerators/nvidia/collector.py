@@ -10,7 +10,7 @@ from time import monotonic
 from typing import ClassVar
 
 from conch.domain.metrics import dcgm
-from conch.machine.accelerators.base import (
+from conch.machine.accelerators.collectors import (
     AcceleratorAbsent,
     CollectorError,
     DeviceIdentity,

@@ -1,13 +1,16 @@
 """NVML, the library of NVIDIA's driver. The only module that imports NVIDIA's bindings.
 
 Values are named and scaled as DCGM 4.7 does: base units. A value that the GPU or driver does not provide is missing.
-Every call may hang or crash with the driver, so this runs in separate processes only.
+Every call may hang or crash with the driver, so this runs in separate processes only: as a program, it prints the
+installed GPUs as JSON.
 """
 
 import ctypes
+import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import pynvml
 
 from conch.domain.metrics import dcgm
-from conch.machine.accelerators.gpu import InstalledGpu
+from conch.machine.accelerators.gpus import InstalledGpu
 
 # NVML's errors on a machine without a GPU or its driver; other errors are faults of the driver.
 NO_DRIVER = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded, pynvml.NVMLError_NoPermission)
@@ -490,3 +493,10 @@ def process_utilization(handle: Any, since_us: int) -> tuple[dict[int, float] | 
             by_process.setdefault(sample.pid, []).append(sample.smUtil / 100)
     last_us = max((sample.timeStamp for sample in samples), default=since_us)
     return {pid: min(sum(values) / len(values), 1.0) for pid, values in by_process.items()}, last_us
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps([asdict(gpu) for gpu in installed_gpus()]))
+    except NvmlFault as error:
+        sys.exit(str(error))

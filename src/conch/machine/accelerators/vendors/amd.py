@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from conch.machine.accelerators.base import (
+from conch.machine.accelerators.collectors import (
     AcceleratorAbsent,
     Collector,
     CollectorError,
@@ -19,8 +19,16 @@ from conch.machine.accelerators.base import (
     VendorSample,
     device_sample,
 )
-from conch.machine.accelerators.vendors.tool import run_tool
-from conch.machine.accelerators.vendors.values import MEBIBYTE, MEGAHERTZ, PERCENT, item, number, parse_json, quantity
+from conch.machine.accelerators.vendors.tool import (
+    MEBIBYTE,
+    MEGAHERTZ,
+    PERCENT,
+    item,
+    number,
+    parse_json,
+    quantity,
+    run_tool,
+)
 
 _TOOL = "amd-smi"
 # Native name, path in the output of `amd-smi metric`, factor from the base unit to the native one.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import ClassVar
 
-from conch.machine.accelerators.base import (
+from conch.machine.accelerators.collectors import (
     AcceleratorAbsent,
     Collector,
     CollectorError,
@@ -22,8 +22,7 @@ from conch.machine.accelerators.base import (
     VendorSample,
     device_sample,
 )
-from conch.machine.accelerators.vendors.tool import run_tool
-from conch.machine.accelerators.vendors.values import MEBIBYTE, MEGAHERTZ, PERCENT, malformed, number, scaled
+from conch.machine.accelerators.vendors.tool import MEBIBYTE, MEGAHERTZ, PERCENT, malformed, number, run_tool, scaled
 
 _TOOL = "npu-smi"
 _INFO = "npu-smi info"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from conch.machine.accelerators.base import (
+from conch.machine.accelerators.collectors import (
     AcceleratorAbsent,
     Collector,
     CollectorError,
@@ -21,8 +21,16 @@ from conch.machine.accelerators.base import (
     VendorSample,
     device_sample,
 )
-from conch.machine.accelerators.vendors.tool import run_tool
-from conch.machine.accelerators.vendors.values import MEBIBYTE, PERCENT, item, malformed, number, parse_json, scaled
+from conch.machine.accelerators.vendors.tool import (
+    MEBIBYTE,
+    PERCENT,
+    item,
+    malformed,
+    number,
+    parse_json,
+    run_tool,
+    scaled,
+)
 
 _TOOL = "cnmon"
 _CARD_ROW = re.compile(r"(\d+)\s+(\S+)\s+(\S*[A-Za-z]\S*)\s+(\S+)")

@@ -7,7 +7,7 @@ available, which is usual for users other than root.
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from conch.machine.accelerators.base import (
+from conch.machine.accelerators.collectors import (
     AcceleratorAbsent,
     Collector,
     CollectorError,
@@ -17,15 +17,16 @@ from conch.machine.accelerators.base import (
     VendorSample,
     device_sample,
 )
-from conch.machine.accelerators.vendors.tool import ToolStream, run_tool
-from conch.machine.accelerators.vendors.values import (
+from conch.machine.accelerators.vendors.tool import (
     MEBIBYTE,
     MEGAHERTZ,
     PERCENT,
+    ToolStream,
     item,
     malformed,
     number,
     parse_json,
+    run_tool,
     scaled,
 )
 

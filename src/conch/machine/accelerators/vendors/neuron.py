@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from conch.machine.accelerators.base import (
+from conch.machine.accelerators.collectors import (
     AcceleratorAbsent,
     Collector,
     CollectorError,
@@ -21,8 +21,7 @@ from conch.machine.accelerators.base import (
     VendorSample,
     device_sample,
 )
-from conch.machine.accelerators.vendors.tool import ToolStream
-from conch.machine.accelerators.vendors.values import PERCENT, item, number, parse_json, scaled
+from conch.machine.accelerators.vendors.tool import PERCENT, ToolStream, item, number, parse_json, scaled
 
 _TOOL = "neuron-monitor"
 _PERIOD_S = 1

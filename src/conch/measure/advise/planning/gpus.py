@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 
 from conch.base.errors import InvalidRequest
+from conch.machine.accelerators.gpus import visible_gpus
 from conch.machine.accelerators.nvidia.nvml import NvmlFault, installed_gpus
-from conch.machine.accelerators.visible import visible_gpus
 
 GIB = 1 << 30
 _UNITS = {"gib": GIB, "gb": 10**9, "mib": 1 << 20, "mb": 10**6}

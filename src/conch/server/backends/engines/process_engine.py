@@ -9,7 +9,7 @@ from typing import Any
 from conch.base.errors import ModelLoadError, Unavailable
 from conch.domain.files.json_object import read_json_object
 from conch.domain.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest
-from conch.machine.accelerators.visible import CUDA_VARIABLE, narrowed
+from conch.machine.accelerators.gpus import CUDA_VARIABLE, narrowed
 from conch.server.backends import child
 from conch.server.backends.base import ModelSource
 from conch.server.backends.engines.base import Engine, EngineBackend

@@ -15,7 +15,7 @@ from conch.domain.config.versions import chosen_versions
 from conch.domain.declared_metrics.facts import ModelIdentity
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics, RequestMetrics
 from conch.domain.model_config import InstanceKind, ModelConfig
-from conch.machine.accelerators.gpu import Gpu
+from conch.machine.accelerators.gpus import Gpu
 from conch.server.backends.base import Instance, ModelSource
 from conch.server.backends.engines.base import EngineBackend
 from conch.server.backends.registry import BackendRegistry

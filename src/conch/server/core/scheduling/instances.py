@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from conch.domain.model_config import InstanceGroup, InstanceKind, RateLimit
-from conch.machine.accelerators.gpu import Gpu
+from conch.machine.accelerators.gpus import Gpu
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 
 

@@ -10,17 +10,17 @@ from conch.domain.exposition import Family, render
 from conch.domain.metrics import accelerators
 from conch.domain.metrics.accelerators import READINGS
 from conch.domain.metrics.catalog import metrics_of
-from conch.machine.accelerators.base import (
+from conch.machine.accelerators.collectors import (
     CollectorError,
     CollectorStatus,
     DeviceIdentity,
     NativeValue,
     ProcessUsage,
     VendorSample,
+    create_collector,
     device_sample,
     sample_from_json,
 )
-from conch.machine.accelerators.collectors import create_collector
 from conch.machine.accelerators.families import (
     ModelUsage,
     PodContainer,

@@ -1,17 +1,59 @@
-"""Apply `CUDA_VISIBLE_DEVICES`: which installed GPUs the processes of this server see, and their numbers.
+"""The GPUs that CUDA shows to this server and its processes, and their numbers.
 
 NVML lists all GPUs of the driver. CUDA shows a process only the GPUs in `CUDA_VISIBLE_DEVICES`, renumbered from 0 in
 that order ("CUDA Environment Variables" of the CUDA C++ Programming Guide).
 """
 
+import asyncio
+import json
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from logging import getLogger
 
-from conch.machine.accelerators.gpu import Gpu, InstalledGpu
+from conch.machine.accelerators.collectors import has_nvidia_driver
 
+_log = getLogger(__name__)
+
+# A driver takes a few seconds to start a GPU for its first user.
+_TIMEOUT_S = 30.0
 CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _CONTAINER_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 # Values of the container toolkit's variable for a container without GPUs.
 _NO_GPU = {"none", "void"}
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledGpu:
+    """One physical GPU, in NVML's order (by PCI bus). `mig_slices` are the UUIDs of its MIG devices."""
+
+    index: int
+    uuid: str  # GPU-…
+    name: str
+    memory_bytes: int
+    compute_capability: tuple[int, int]
+    mig_enabled: bool = False
+    mig_slices: tuple[str, ...] = ()  # MIG-…
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A device that processes of this server can use.
+
+    `number` is CUDA's number of the device, as in `gpus` of an instance group. `uuid` is that of the GPU or MIG slice.
+    """
+
+    number: int
+    uuid: str
+    name: str
+    memory_bytes: int  # of the whole GPU
+    compute_capability: tuple[int, int]
+
+    def __str__(self) -> str:
+        major, minor = self.compute_capability
+        size = f"{self.memory_bytes / (1 << 30):.1f} GiB"
+        return f"GPU {self.number}: {self.name}, {size}, compute capability {major}.{minor}, {self.uuid}"
 
 
 def visible_gpus(installed: Sequence[InstalledGpu], environment: Mapping[str, str]) -> list[Gpu]:
@@ -94,3 +136,42 @@ def _usable_together(found: Iterable[tuple[InstalledGpu, str]]) -> list[tuple[In
     if len(whole) == len(devices):
         return devices
     return devices[:1] if devices[0][0].mig_enabled else whole
+
+
+async def discover_gpus(min_capability: tuple[int, int]) -> list[Gpu]:
+    """Return and log the GPUs that CUDA shows to this server and its processes.
+
+    GPUs below `min_capability` are left out, with a warning. Without a driver the list is empty and nothing is logged.
+    NVML runs in a separate process; if that fails, crashes or hangs, the list is empty and a warning is logged.
+    """
+    if not has_nvidia_driver():
+        return []
+    command = [sys.executable, "-m", "conch.machine.accelerators.nvidia.nvml"]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        output, error = await asyncio.wait_for(process.communicate(), _TIMEOUT_S)
+    except TimeoutError:
+        process.kill()
+        # Not awaited: a process that hangs in the driver exits only when the driver returns.
+        _log.warning("NVML did not answer within %g s; models run without GPUs", _TIMEOUT_S)
+        return []
+    if process.returncode != 0:
+        lines = error.decode(errors="replace").strip().splitlines()
+        cause = lines[-1] if lines else f"its process exited with status {process.returncode}"
+        _log.warning("NVML cannot list the GPUs of this machine: %s; models run without GPUs", cause)
+        return []
+    usable = []
+    for gpu in visible_gpus([_installed_gpu(row) for row in json.loads(output)], os.environ):
+        if gpu.compute_capability < min_capability:
+            _log.warning("%s is not used: --min-supported-compute-capability is %d.%d", gpu, *min_capability)
+        else:
+            _log.info("%s", gpu)
+            usable.append(gpu)
+    return usable
+
+
+def _installed_gpu(row: Mapping[str, object]) -> InstalledGpu:
+    as_tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    return InstalledGpu(**as_tuples)  # type: ignore[arg-type]

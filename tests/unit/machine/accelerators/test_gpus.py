@@ -2,8 +2,7 @@
 
 import pytest
 
-from conch.machine.accelerators.gpu import Gpu, InstalledGpu
-from conch.machine.accelerators.visible import narrowed, visible_gpus
+from conch.machine.accelerators.gpus import Gpu, InstalledGpu, narrowed, visible_gpus
 
 
 def installed(index: int, *slices: str, mig: bool = False) -> InstalledGpu:

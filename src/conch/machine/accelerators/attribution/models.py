@@ -5,11 +5,13 @@ namespace has other ids for the same processes: then `/proc` of the machine, mou
 A process belongs to the model whose process it is or descends from: engines start workers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conch.machine.accelerators.base import ProcessUsage, VendorSample
+from conch.machine.accelerators.collectors import ProcessUsage, VendorSample
 from conch.machine.accelerators.families import ModelUsage
 
 OWN_PROC = Path("/proc")
@@ -120,3 +122,40 @@ def _namespace(process: Path) -> int:
         return (process / "ns" / "pid").stat().st_ino
     except OSError:
         return 0
+
+
+_log = logging.getLogger(__name__)
+
+
+class ModelAttribution:
+    """`usage` is that of the last samples. `processes` returns those of the server and its models."""
+
+    def __init__(
+        self, processes: Callable[[], Sequence[AttributedProcess]], interval_s: float, host_proc: Path | None = None
+    ) -> None:
+        self.usage: list[ModelUsage] = []
+        self._processes = processes
+        self._interval_s = interval_s
+        self._ids = ProcessIds(host_proc)
+        self._reported = False
+
+    async def run(self, samples: Callable[[], Sequence[VendorSample]]) -> None:
+        """Attribute until cancelled; files of processes are read in a thread."""
+        while True:
+            try:
+                present = samples()
+                self._report(present)
+                self.usage = await asyncio.to_thread(model_usage, present, self._processes(), self._ids)
+            except Exception:
+                self.usage = []
+                _log.exception("accelerators could not be attributed to models")
+            await asyncio.sleep(self._interval_s)
+
+    def _report(self, samples: Sequence[VendorSample]) -> None:
+        used = any(device.processes for sample in samples for device in sample.devices)
+        if used and not self._ids.usable and not self._reported:
+            self._reported = True
+            _log.info(
+                "accelerator metrics by model are not available: this container has a separate namespace of process "
+                "ids; mount /proc of the machine and set --host-proc, or use hostPID"
+            )

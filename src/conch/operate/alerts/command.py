@@ -40,7 +40,7 @@ def alerts(arguments: Sequence[str]) -> int:
 
 
 def _receive(config: "ReceiverConfig", given: Namespace) -> int:
-    from conch.operate.alerts.run_receiver import ReceiverOptions, run_receiver
+    from conch.operate.alerts.receiver import ReceiverOptions, run_receiver
 
     try:
         run_receiver(config, ReceiverOptions(given.queue, given.address, given.port, given.log_format))
@@ -52,10 +52,9 @@ def _receive(config: "ReceiverConfig", given: Namespace) -> int:
 
 
 def _test(config: "ReceiverConfig", given: Namespace) -> int:
-    from conch.operate.alerts.attempt import attempt
-    from conch.operate.alerts.http_post import HttpPoster
     from conch.operate.alerts.notification import sample_alert
-    from conch.operate.alerts.services.service import Verdict
+    from conch.operate.alerts.posting import HttpPoster, attempt
+    from conch.operate.alerts.services import Verdict
 
     names = given.target or list(config.targets)
     failed = False
@@ -74,7 +73,7 @@ def _test(config: "ReceiverConfig", given: Namespace) -> int:
 
 
 def _config(config: "ReceiverConfig", given: Namespace) -> int:
-    from conch.operate.alerts.alertmanager_snippet import alertmanager_snippet
+    from conch.operate.alerts.alertmanager import alertmanager_snippet
 
     print(alertmanager_snippet(config, given.url), end="")
     return 0

@@ -1,15 +1,24 @@
-"""Builds the POST request of a message: renders it so that it fits, and signs it."""
+"""Build, sign and send the POST request of a message."""
 
 import hashlib
 import json
-from collections.abc import Sequence
+import logging
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from conch.operate.alerts.configuration import Target
-from conch.operate.alerts.message import DETAILS, Detail, compose
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from conch.base.http_client import cause_of
+from conch.operate.alerts.configuration import Target, redact
+from conch.operate.alerts.message import DETAILS, Detail, TemplateFailed, compose
 from conch.operate.alerts.notification import Alert
-from conch.operate.alerts.services.generic import body_of_template
-from conch.operate.alerts.services.service import OutgoingPost
+from conch.operate.alerts.services import DeliveryOutcome, OutgoingPost, PostReply, Verdict, body_of_template
 
 
 def number_that_fits(target: Target, alerts: Sequence[Alert]) -> int:
@@ -56,3 +65,76 @@ def _fits(target: Target, document: Any) -> bool:
 
 def _encode(document: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
+
+
+_TIMEOUT = urllib3.Timeout(connect=10, read=20)
+_MAX_REPLY_S = 30.0
+_MAX_REPLY_BYTES = 65_536
+_PIECE_BYTES = 4096
+
+
+class Unanswered(Exception):
+    """The target sent no complete reply; the message has the cause, without the URL."""
+
+
+class HttpPoster:
+    """Posts to one target, through the proxy of the environment. `ca_file` replaces the system's certificates."""
+
+    def __init__(self, ca_file: Path | None = None) -> None:
+        # Its messages contain the whole URL.
+        logging.getLogger("urllib3").setLevel(logging.ERROR)
+        self._ca_file = str(ca_file) if ca_file else None
+        self._pools: dict[str, urllib3.PoolManager] = {}
+
+    def __call__(self, post: OutgoingPost) -> PostReply:
+        """Send a request, without retries and redirects. Raises Unanswered."""
+        headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "conch-alerts", **post.headers}
+        deadline = time.monotonic() + _MAX_REPLY_S
+        try:
+            response = self._pool(post.url).request(
+                "POST", post.url, body=post.body, headers=headers, preload_content=False, redirect=False, retries=False,
+                timeout=_TIMEOUT,
+            )  # fmt: skip
+            try:
+                body = b""
+                while len(body) < _MAX_REPLY_BYTES and (piece := response.read1(_PIECE_BYTES)):
+                    body += piece
+                    if time.monotonic() > deadline:
+                        raise Unanswered(f"the reply takes more than {_MAX_REPLY_S:.0f} s")
+            finally:
+                response.close()
+            return PostReply(response.status, {name.lower(): value for name, value in response.headers.items()}, body)
+        except (HTTPError, OSError, ValueError) as error:
+            raise Unanswered(f"{urlsplit(post.url).hostname}: {cause_of(error)}") from None
+
+    def _pool(self, url: str) -> urllib3.PoolManager:
+        parts = urlsplit(url)
+        proxy = urllib.request.getproxies().get(parts.scheme, "")
+        if proxy and urllib.request.proxy_bypass(parts.hostname or ""):
+            proxy = ""
+        if proxy not in self._pools:
+            self._pools[proxy] = (
+                urllib3.ProxyManager(proxy, ca_certs=self._ca_file, cert_reqs="CERT_REQUIRED")
+                if proxy
+                else urllib3.PoolManager(ca_certs=self._ca_file, cert_reqs="CERT_REQUIRED")
+            )
+        return self._pools[proxy]
+
+
+def attempt(
+    target: Target,
+    alerts: Sequence[Alert],
+    send: Callable[[OutgoingPost], PostReply],
+    now: Callable[[], float] = time.time,
+) -> DeliveryOutcome:
+    """Build, sign and send the message of alerts; return the outcome, whose reason has no secrets."""
+    try:
+        post = build_post(target, alerts, now())
+        outcome = target.service.outcome(send(post), now())
+    except TemplateFailed as error:
+        outcome = DeliveryOutcome(Verdict.MESSAGE_REJECTED, str(error))
+    except Unanswered as error:
+        outcome = DeliveryOutcome(Verdict.TARGET_FAILED, str(error))
+    except OSError as error:
+        outcome = DeliveryOutcome(Verdict.TARGET_FAILED, f"a secret cannot be read: {error}")
+    return replace(outcome, reason=redact(outcome.reason, target.secrets())) if outcome.reason else outcome

@@ -5,13 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from conch.operate.alerts.configuration import Target
+from conch.operate.alerts.configuration import Secret, Target
 from conch.operate.alerts.message import MessageTemplates, compose
 from conch.operate.alerts.notification import Alert, sample_alert
 from conch.operate.alerts.posting import build_post, number_that_fits
-from conch.operate.alerts.secret import Secret
-from conch.operate.alerts.services.catalog import SERVICES
-from conch.operate.alerts.services.service import PostReply, Verdict, retry_after
+from conch.operate.alerts.services import SERVICES, PostReply, Verdict, retry_after
 from tests.support.chat_services import CHECKS, PATHS, SECRET, Received
 from tests.unit.operate.alerts.webhooks import alerts
 

@@ -1,1 +1,0 @@
-"""Services that messages are posted to: format, signature, limits, and what their replies mean. Pure."""

@@ -3,8 +3,8 @@
 import pytest
 
 from conch.domain.metrics.tunnel import TUNNEL
-from conch.operate.tunnel.failures import ALL_FAILURES, failure_of
-from conch.operate.tunnel.state import TunnelState
+from conch.operate.tunnel.ssh import ALL_FAILURES, failure_of
+from conch.operate.tunnel.supervisor import TunnelState
 
 
 @pytest.mark.parametrize(

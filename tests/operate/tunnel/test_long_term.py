@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conch.operate.monitoring.rules.groups import DEFAULT_JOBS
+from conch.operate.monitoring.rules.shipped_alerts import DEFAULT_JOBS
 from conch.operate.tunnel.command import tunnel as tunnel_command
 from tests.support.debian import debian_environment, debian_tool
 from tests.support.ports import free_port

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from conch.operate.tunnel.settings import Forward, TunnelSettings
+from conch.operate.tunnel.ssh import Forward, TunnelSettings
+from tests.debian import debian_environment, debian_tool
 from tests.operate.tunnel.namespaces import FAR, cable
 from tests.operate.tunnel.sshd import Sshd
-from tests.support.debian import debian_environment, debian_tool
 
 CUT_S = float(os.environ.get("CONCH_WAN_CUT_S", "8"))
 TIMEOUT_S = 60

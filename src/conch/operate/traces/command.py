@@ -11,7 +11,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.text_files import write_text
 
 if TYPE_CHECKING:
-    from conch.operate.traces.recorded_span import RecordedSpan
+    from conch.operate.traces.spans import RecordedSpan
 
 _FAILURE = 1
 
@@ -57,7 +57,7 @@ def _view(given: Namespace) -> int:
 
 
 def _document(root: "RecordedSpan") -> dict[str, Any]:
-    from conch.operate.traces.reason import reason
+    from conch.operate.traces.spans import reason
 
     spans = [
         {

@@ -2,8 +2,7 @@
 
 from html import escape
 
-from conch.operate.traces.reason import duration, reason
-from conch.operate.traces.recorded_span import Phase, RecordedSpan
+from conch.operate.traces.spans import Phase, RecordedSpan, duration, reason
 
 _WIDTH, _NAMES, _ROW, _BAR = 1000, 260, 26, 16  # pixels
 _AXIS = 5  # intervals

@@ -1,17 +1,17 @@
-"""Reads trace files and URLs: bytes to requests, with what is wrong with a file."""
+"""Reads trace files and URLs: Triton's entries, and OpenTelemetry spans in JSON (OTLP, Tempo, Jaeger)."""
 
+import base64
+import binascii
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from conch.base.errors import InvalidRequest
 from conch.base.url_credentials import check_no_credentials
-from conch.operate.traces.otlp_spans import is_otlp, spans_of_otlp
-from conch.operate.traces.recorded_span import RecordedSpan, link
-from conch.operate.traces.triton_entries import is_entry, spans_of_entries
+from conch.operate.traces.spans import RecordedSpan, link
 
 _TIMEOUT_S = 30
 _MAX_BYTES = 512 * 2**20
@@ -121,3 +121,109 @@ def _nothing(source: str, values: Sequence[dict[str, Any]]) -> str:
     if any(is_otlp(each) for each in values):
         return f"{source} has no spans of models; it must have spans of Conch or Triton (attribute triton.model_name)"
     return f"{source} has no trace; expected Triton's trace file or OpenTelemetry spans (OTLP in JSON)"
+
+
+def is_entry(value: object) -> bool:
+    """Return whether a JSON value is an entry."""
+    return isinstance(value, dict) and "id" in value and not {"resourceSpans", "batches", "result"} & set(value)
+
+
+def spans_of_entries(entries: Iterable[dict[str, Any]]) -> list[RecordedSpan]:
+    """Return the spans that have timestamps. Values of wrong types are ignored."""
+    spans = dict[str, RecordedSpan]()
+    for entry in entries:
+        span = spans.setdefault(str(entry["id"]), RecordedSpan(str(entry["id"])))
+        if "model_name" in entry:
+            span.model = str(entry["model_name"])
+            span.version = str(entry.get("model_version", ""))
+            span.request_id = str(entry.get("request_id", ""))
+            span.parent = str(entry.get("parent_id", ""))
+        error = entry.get("error")
+        if isinstance(error, dict):
+            span.error = str(error.get("message") or error.get("code") or "failed")
+        stamps = entry.get("timestamps")
+        for stamp in stamps if isinstance(stamps, list) else ():
+            if isinstance(stamp, dict) and isinstance(stamp.get("ns"), int):
+                span.marks.append((str(stamp.get("name", "")), stamp["ns"]))
+    return [span for span in spans.values() if span.marks]
+
+
+_HEX = frozenset("0123456789abcdefABCDEF")
+_WHOLE, _COMPUTE = "InferRequest", "compute"
+
+
+def is_otlp(value: object) -> bool:
+    """Return whether a JSON value holds spans."""
+    return isinstance(value, dict) and any(name in value for name in ("resourceSpans", "batches", "result"))
+
+
+def spans_of_otlp(documents: Iterable[dict[str, Any]]) -> list[RecordedSpan]:
+    """Return the spans of models. Those of the whole request and of the execution become marks of them."""
+    raw = {_id(span.get("spanId")): span for document in documents for span in _raw_spans(document)}
+    found = dict[str, RecordedSpan]()
+    for number, span in raw.items():
+        attributes = _attributes(span)
+        if "triton.model_name" in attributes:
+            found[number] = RecordedSpan(
+                number,
+                _id(span.get("parentSpanId")),
+                attributes["triton.model_name"],
+                attributes.get("triton.model_version", ""),
+                attributes.get("triton.request_id", ""),
+                _id(span.get("traceId")),
+                _error(span),
+                list(_marks(span)),
+            )
+    for span in raw.values():
+        if span.get("name") == _COMPUTE and (parent := found.get(_id(span.get("parentSpanId")))):
+            parent.marks += _marks(span)
+    for model in found.values():
+        above = raw.get(model.parent, {})
+        if above.get("name") == _WHOLE:
+            model.marks += _marks(above)
+    return list(found.values())
+
+
+def _raw_spans(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    inner = document.get("result", document)
+    resources = inner.get("resourceSpans") or inner.get("batches") if isinstance(inner, dict) else ()
+    for resource in _dicts(resources):
+        for scope in _dicts(resource.get("scopeSpans") or resource.get("instrumentationLibrarySpans")):
+            yield from _dicts(scope.get("spans"))
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _id(value: object) -> str:
+    """Return an id in hexadecimal; Tempo writes base64."""
+    text = value if isinstance(value, str) else ""
+    if len(text) in (16, 32) and set(text) <= _HEX:
+        return text.lower()
+    try:
+        return base64.b64decode(text, validate=True).hex()
+    except (binascii.Error, ValueError):
+        return text
+
+
+def _attributes(span: Mapping[str, Any]) -> dict[str, str]:
+    pairs = {}
+    for each in _dicts(span.get("attributes")):
+        value = each.get("value")
+        pairs[str(each.get("key"))] = str(next(iter(value.values()), "")) if isinstance(value, dict) else ""
+    return pairs
+
+
+def _marks(span: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for event in _dicts(span.get("events")):
+        text = str(event.get("timeUnixNano", ""))
+        if text.isdecimal():
+            yield str(event.get("name", "")), int(text)
+
+
+def _error(span: Mapping[str, Any]) -> str:
+    status = span.get("status")
+    if not isinstance(status, dict) or status.get("code") not in (2, "STATUS_CODE_ERROR"):
+        return ""
+    return str(status.get("message") or "failed")

@@ -6,8 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conch.operate.traces.read import RecordedTraces
-from conch.operate.traces.reason import duration, reason
-from conch.operate.traces.recorded_span import Phase, RecordedSpan
+from conch.operate.traces.spans import Phase, RecordedSpan, duration, reason
 
 _MAX_LISTED = 10
 _MIN_BAR, _MAX_BAR = 20, 120  # columns

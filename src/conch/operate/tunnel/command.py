@@ -18,7 +18,7 @@ from conch.base.command_line.text_files import write_text
 from conch.base.durations import parse_prometheus_duration
 from conch.base.suggestion import closest
 from conch.operate.tunnel.manifests import ScrapedTunnel, manifests
-from conch.operate.tunnel.settings import Forward, TunnelSettings, parse_target
+from conch.operate.tunnel.ssh import Forward, TunnelSettings, parse_target
 
 _FAILURE = 1
 _STOP_TIMEOUT_S = 2.0
@@ -50,8 +50,7 @@ def tunnel(arguments: Sequence[str]) -> int:
 
 async def _run(settings: TunnelSettings, address: str, port: int) -> int:
     from conch.base.stop_signals import stop_signals
-    from conch.operate.tunnel.state import TunnelState
-    from conch.operate.tunnel.supervisor import Tunnel
+    from conch.operate.tunnel.supervisor import Tunnel, TunnelState
     from conch.protocols.connections.file_limits import raise_file_limit
     from conch.protocols.http.metrics_page import MetricsHttp
     from conch.protocols.http.server import HttpServer

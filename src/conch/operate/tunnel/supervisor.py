@@ -5,18 +5,95 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, time
 
 from conch.base.pacing import backoff_s
-from conch.operate.tunnel.failures import EXPORTER, PROBE_TIMEOUT, Retry, TunnelFailure, failure_of
-from conch.operate.tunnel.probe import ProbeResult, probe
-from conch.operate.tunnel.settings import Forward, TunnelSettings, remote_address, ssh_command
-from conch.operate.tunnel.state import TunnelState
+from conch.domain.exposition import Family, Point, pieces
+from conch.domain.metrics.metric import MetricDefinition
+from conch.domain.metrics.tunnel import CONNECTS, FAILURES, LAST_CONNECT, UP
+from conch.operate.tunnel.ssh import (
+    ALL_FAILURES,
+    EXPORTER,
+    PROBE_TIMEOUT,
+    Forward,
+    Retry,
+    TunnelFailure,
+    TunnelSettings,
+    failure_of,
+    remote_address,
+    ssh_command,
+)
 from conch.server.backends.child.conch_child.ipc import prctl
+
+
+class TunnelState:
+    """Counters of one tunnel. All reasons exist from the start, so that the first failure is an increase."""
+
+    def __init__(self, target: str) -> None:
+        self._labels = {"target": target}
+        self.up = False
+        self.connects = 0
+        self.last_connect = 0.0  # Unix time, 0 for never
+        self.failures = dict.fromkeys((failure.reason for failure in ALL_FAILURES), 0)
+
+    def count(self, failure: TunnelFailure) -> None:
+        """Count a failure."""
+        self.failures[failure.reason] += 1
+
+    def exposition(self) -> Iterator[bytes]:
+        """Yield the text of a scrape."""
+        labels = self._labels
+        yield from _exposed(UP, [Point(int(self.up), labels)])
+        yield from _exposed(CONNECTS, [Point(self.connects, labels)])
+        yield from _exposed(LAST_CONNECT, [Point(self.last_connect, labels)] if self.last_connect else [])
+        failures = [Point(count, {**labels, "reason": reason}) for reason, count in self.failures.items()]
+        yield from _exposed(FAILURES, failures)
+
+
+def _exposed(metric: MetricDefinition, points: list[Point]) -> Iterator[bytes]:
+    return pieces(Family(metric.name, metric.kind, metric.help, points))
+
+
+class ProbeResult(Enum):
+    """What a probe showed."""
+
+    ANSWERED = "answered"  # status 200 and the beginning of a body
+    NO_EXPORTER = "no exporter"  # the connection was closed or answered with another status: the tunnel works
+    TIMEOUT = "timeout"  # half-dead: connected, but no answer
+    NO_FORWARD = "no forward"  # ssh does not listen
+
+
+async def probe(where: tuple[str, int] | Path, path: str, timeout_s: float) -> ProbeResult:
+    """Send a GET of `path` to an address or a Unix socket, and wait for the status and the first byte of the body."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            opened = asyncio.open_unix_connection(where) if isinstance(where, Path) else asyncio.open_connection(*where)
+            reader, writer = await opened
+            try:
+                return await _exchange(reader, writer, path)
+            finally:
+                writer.transport.abort()
+    except TimeoutError:
+        return ProbeResult.TIMEOUT
+    except OSError:
+        return ProbeResult.NO_FORWARD
+
+
+async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> ProbeResult:
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.read(1)
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+        return ProbeResult.NO_EXPORTER
+    status = head.split(b" ", 2)[1:2]
+    return ProbeResult.ANSWERED if status == [b"200"] and body else ProbeResult.NO_EXPORTER
+
 
 _log = logging.getLogger(__name__)
 

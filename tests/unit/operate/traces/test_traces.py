@@ -16,8 +16,7 @@ from rich.console import Console
 from conch.base.errors import InvalidRequest
 from conch.operate.traces.html_page import html_page
 from conch.operate.traces.read import read_traces
-from conch.operate.traces.reason import duration, reason
-from conch.operate.traces.recorded_span import link
+from conch.operate.traces.spans import duration, link, reason
 from conch.operate.traces.terminal import print_list, print_waterfall
 
 MS = 1_000_000

@@ -28,7 +28,7 @@ _TASKS = {
         "engine": ("measure.advise.engine.command", "plan the GPUs for a language model"),
     },
     "observe": {
-        "rules": ("operate.monitoring.commands.command", "write alerting rules, and find alerts that can never fire"),
+        "rules": ("operate.monitoring.commands.rules", "write alerting rules, and find alerts that can never fire"),
         "drill": ("operate.monitoring.commands.drill", "make an alert fire on a running system, and time it"),
         "alerts": ("operate.alerts.command", "receive alerts of Alertmanager and send them to chat services"),
         "dashboards": ("operate.monitoring.commands.dashboards", "write Grafana dashboards"),

@@ -14,8 +14,7 @@ from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.promql import Node, PromqlError, metric_names
 from conch.operate.monitoring.rules.analysis import AnalysedRule, analyse_rules, expression_problems
 from conch.operate.monitoring.rules.known_metrics import MetricTable
-from conch.operate.monitoring.rules.problem import RuleProblem
-from conch.operate.monitoring.rules.user_rules import group_faults, read_rules
+from conch.operate.monitoring.rules.user_rules import RuleProblem, group_faults, read_rules
 from conch.operate.monitoring.translate.variables import parse_template
 
 # Mistakes that a dashboard's query has whatever its variables are.

@@ -3,13 +3,14 @@
 from typing import Any
 
 from conch.base.yaml_documents import dump_documents
+from conch.operate.alerts.alertmanager import alertmanager_file
 from conch.operate.deployment.kubernetes.pod.server_container import image
 from conch.operate.deployment.kubernetes.release import Release
 from conch.operate.deployment.values.deployment import DeploymentValues
 from conch.operate.monitoring.dashboards.catalog import all_dashboards
 from conch.operate.monitoring.dashboards.grafana import dashboard_json
-from conch.operate.monitoring.rules.documents import alertmanager_file, rule_file
-from conch.operate.monitoring.rules.groups import rule_groups
+from conch.operate.monitoring.rules.rule import rule_file
+from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds
 
 _HTTP, _GRPC, _METRICS = 8000, 8001, 8002

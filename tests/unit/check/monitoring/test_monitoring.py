@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.operate.monitoring.commands.command import rules
 from conch.operate.monitoring.commands.dashboards import dashboards
+from conch.operate.monitoring.commands.rules import rules
 from tests.unit.check.repository import found, ids, one, write
 from tests.unit.operate.monitoring.rules.test_analysis import QPS_ARTICLE
 

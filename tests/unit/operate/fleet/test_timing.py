@@ -3,7 +3,7 @@
 import pytest
 
 from conch.operate.fleet.timing import ClusterClock, Timing
-from conch.operate.monitoring.rules.recording import QUEUE_COMPUTE, recording_rules
+from conch.operate.monitoring.rules.shipped_alerts import QUEUE_COMPUTE, recording_rules
 
 
 def test_ranges_of_the_shipped_rules_are_shortened() -> None:

@@ -14,8 +14,8 @@ from conch.operate.fleet.child import Child
 from conch.operate.fleet.readiness import answers_ok
 from conch.operate.fleet.replica import Replica
 from conch.operate.fleet.timing import LOOKBACK_S, SCRAPE_INTERVAL_S, Timing
-from conch.operate.monitoring.rules.documents import rule_file
-from conch.operate.monitoring.rules.recording import recording_rules
+from conch.operate.monitoring.rules.rule import rule_file
+from conch.operate.monitoring.rules.shipped_alerts import recording_rules
 
 _QUERY_TIMEOUT_S = 2.0
 _START_TIMEOUT_S = 60.0

@@ -1,1 +1,1 @@
-"""Commands that observe servers: alerts, audit logs, dashboards, exporters, traces, tunnels."""
+"""Commands for rules, dashboards and drills of alerts."""

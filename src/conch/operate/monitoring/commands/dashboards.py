@@ -79,7 +79,7 @@ def _write_files(options: Namespace) -> None:
 def _write_config_maps(options: Namespace) -> None:
     from conch.base.yaml_documents import dump_documents
     from conch.operate.monitoring.dashboards.catalog import all_dashboards
-    from conch.operate.monitoring.dashboards.configmap import config_map
+    from conch.operate.monitoring.dashboards.grafana import config_map
 
     objects = (
         config_map(dashboard, options.namespace or "", options.label or _LABEL, options.folder or "")

@@ -198,7 +198,7 @@ class _Drill:
 
 def _proof(name: str) -> Any:
     """Return the series that fire an alert of this project. Raises DrillError for others."""
-    from conch.operate.monitoring.rules.groups import rule_groups
+    from conch.operate.monitoring.rules.shipped_alerts import rule_groups
     from conch.operate.monitoring.rules.thresholds import Thresholds
 
     for group in rule_groups(Thresholds()):

@@ -1,16 +1,21 @@
 """`conch rules prove`: which alerts of a user can fire, and why others cannot."""
 
 import json
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -19,16 +24,80 @@ from conch.base.errors import InvalidRequest
 from conch.base.yaml_documents import YamlError, load_documents
 from conch.domain.metrics.catalog import all_metrics
 from conch.machine.cores import usable_cores
-from conch.operate.monitoring.commands.promtool import INSTALL, PromtoolTimeout, find_promtool, run_tests
-from conch.operate.monitoring.commands.prove_progress import proof_progress
 from conch.operate.monitoring.promql import Node, metric_names
 from conch.operate.monitoring.rules.analysis import AnalysedRule, analyse_rules
-from conch.operate.monitoring.rules.groups import rule_groups
 from conch.operate.monitoring.rules.known_metrics import TARGET_LABELS, MetricTable
 from conch.operate.monitoring.rules.rule import InputSeries
+from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds
 from conch.operate.monitoring.rules.user_rules import UserRule, read_rules
 from conch.operate.monitoring.rules.witness import Witness, expand_records, first_witness, proof_search, witness_search
+
+_MAX_TIMEOUT_S = 120
+INSTALL = "promtool is not on PATH; install it with apt-get install prometheus, or from https://prometheus.io/download/"
+
+
+def find_promtool() -> str | None:
+    """Return the path of promtool; None if it is not installed."""
+    return shutil.which("promtool")
+
+
+class PromtoolTimeout(Exception):
+    """promtool did not end in time."""
+
+
+def run_tests(promtool: str, rules: Any, tests: dict[str, Any], timeout_s: float = _MAX_TIMEOUT_S) -> tuple[bool, str]:
+    """Run a test file, which names its rule file `rules.yml`; return success and the output.
+
+    Raises PromtoolTimeout.
+    """
+    with tempfile.TemporaryDirectory(prefix="conch-rules-") as name:
+        folder = Path(name)
+        # JSON is YAML, and is written a hundred times faster.
+        (folder / "rules.yml").write_text(json.dumps(rules, default=str), encoding="utf-8")
+        (folder / "tests.yml").write_text(json.dumps(tests), encoding="utf-8")
+        try:
+            result = subprocess.run(
+                [promtool, "test", "rules", "tests.yml"],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=max(min(timeout_s, _MAX_TIMEOUT_S), 0.01),
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise PromtoolTimeout(f"promtool did not end within {error.timeout:.3g} s") from None
+        return result.returncode == 0, result.stdout + result.stderr
+
+
+_LINE_INTERVAL_S = 5
+
+
+@contextmanager
+def proof_progress(total: int) -> Iterator[Callable[[str], None]]:
+    """Yield a function to call with the name of each rule that is done. Writes to stderr."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _line_writer(total)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda name: progress.update(task, advance=1, description=name)
+
+
+def _line_writer(total: int) -> Callable[[str], None]:
+    done, written_s = 0, time.monotonic()
+
+    def advance(name: str) -> None:
+        nonlocal done, written_s
+        done += 1
+        if done < total and time.monotonic() - written_s >= _LINE_INTERVAL_S:
+            written_s = time.monotonic()
+            print(f"{done} of {total} rules proved, {name} last", file=sys.stderr, flush=True)
+
+    return advance
+
 
 Verdict: TypeAlias = Literal["fires", "never fires", "wrong", "doubtful", "invalid", "not found", "not searched", "ok"]
 # Errors of series that are tried: those of a rule's targets may be unique.

@@ -25,11 +25,17 @@ from conch.operate.monitoring.promql import (
     walk,
 )
 from conch.operate.monitoring.rules.known_metrics import SCRAPED_LABELS, KnownMetric, MetricTable
-from conch.operate.monitoring.rules.label_sets import LabelSet, fixed_labels, is_scalar, label_set
 from conch.operate.monitoring.rules.misfires import misfires
-from conch.operate.monitoring.rules.problem import RuleProblem, Verdict
-from conch.operate.monitoring.rules.user_rules import UserRule
-from conch.operate.monitoring.rules.value_ranges import Range, never, value_range
+from conch.operate.monitoring.rules.result_types import (
+    LabelSet,
+    Range,
+    fixed_labels,
+    is_scalar,
+    label_set,
+    never,
+    value_range,
+)
+from conch.operate.monitoring.rules.user_rules import RuleProblem, UserRule, Verdict
 
 _OF_COUNTERS = ("rate", "irate", "increase")
 _EVENTS = (*_OF_COUNTERS, "changes", "resets", "delta", "idelta")

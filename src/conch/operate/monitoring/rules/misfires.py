@@ -15,9 +15,8 @@ from conch.operate.monitoring.promql import (
     walk,
 )
 from conch.operate.monitoring.rules.known_metrics import KnownMetric
-from conch.operate.monitoring.rules.problem import RuleProblem
-from conch.operate.monitoring.rules.user_rules import UserRule
-from conch.operate.monitoring.rules.value_ranges import Range
+from conch.operate.monitoring.rules.result_types import Range
+from conch.operate.monitoring.rules.user_rules import RuleProblem, UserRule
 
 _OF_COUNTERS = ("rate", "irate", "increase")
 _OF_SAMPLES = ("avg_over_time", "sum_over_time", "min_over_time", "max_over_time", "quantile_over_time")

@@ -1,8 +1,10 @@
-"""Rules, their proofs, and the series of proofs in promtool's notation."""
+"""Rules, their proofs with series in promtool's notation, and their documents for Prometheus."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+from conch.operate.monitoring.promql import duration
 
 Severity: TypeAlias = Literal["critical", "warning", "info"]
 
@@ -69,8 +71,8 @@ def gauge(
     parts = []
     for value, seconds in levels:
         samples = max(round(seconds / interval_s), 1)
-        parts.append(f"_x{samples}" if value is None else f"{_text(value)}x{samples - 1}")
-    return InputSeries(_name(metric, labels), " ".join(parts))
+        parts.append(f"_x{samples}" if value is None else f"{_number(value)}x{samples - 1}")
+    return InputSeries(_series_name(metric, labels), " ".join(parts))
 
 
 def counter(
@@ -88,22 +90,55 @@ def counter(
             parts.append(f"_x{samples}")
         else:
             step = rate * interval_s
-            parts.append(f"{_text(start)}+{_text(step)}x{samples - 1}")
+            parts.append(f"{_number(start)}+{_number(step)}x{samples - 1}")
             start += step * samples
-    return InputSeries(_name(metric, labels), " ".join(parts))
+    return InputSeries(_series_name(metric, labels), " ".join(parts))
 
 
 def ramp(metric: str, labels: Mapping[str, str], first: float, last: float, seconds: float) -> InputSeries:
     """Return a series that grows or falls evenly."""
     samples = round(seconds / _INTERVAL_S)
     step = (last - first) / samples
-    return InputSeries(_name(metric, labels), f"{_text(first)}{'+' if step >= 0 else ''}{_text(step)}x{samples}")
+    return InputSeries(
+        _series_name(metric, labels), f"{_number(first)}{'+' if step >= 0 else ''}{_number(step)}x{samples}"
+    )
 
 
-def _name(metric: str, labels: Mapping[str, str]) -> str:
+def _series_name(metric: str, labels: Mapping[str, str]) -> str:
     pairs = [f'{name}="{value}"' for name, value in labels.items()]
     return f"{metric}{{{', '.join(pairs)}}}"
 
 
-def _text(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:.12g}"
+
+
+def rule_file(groups: Iterable[RuleGroup]) -> dict[str, Any]:
+    """Return a rule file of Prometheus."""
+    return {"groups": [{"name": group.name, "rules": [_rule(rule) for rule in group.rules]} for group in groups]}
+
+
+def prometheus_rule(
+    groups: Iterable[RuleGroup], name: str, namespace: str | None, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a PrometheusRule object; the operator selects it by its labels."""
+    metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/name": "conch", **labels}}
+    if namespace:
+        metadata["namespace"] = namespace
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": metadata,
+        "spec": rule_file(groups),
+    }
+
+
+def _rule(rule: RecordingRule | AlertingRule) -> dict[str, Any]:
+    if isinstance(rule, RecordingRule):
+        return {"record": rule.name, "expr": rule.expr}
+    document: dict[str, Any] = {"alert": rule.name, "expr": rule.expr}
+    if rule.for_s:
+        document["for"] = duration(rule.for_s)
+    document["labels"] = {"severity": rule.severity}
+    document["annotations"] = {"summary": rule.summary, "description": rule.remedy}
+    return document

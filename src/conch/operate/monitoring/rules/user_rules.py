@@ -1,8 +1,9 @@
-"""Rules of users: what a rule file of Prometheus or a PrometheusRule object contains."""
+"""Rules of users: what a rule file of Prometheus or a PrometheusRule object contains, and what is wrong with it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Literal, TypeAlias
 
 from conch.base.durations import parse_prometheus_duration
 from conch.base.suggestion import closest, did_you_mean
@@ -170,3 +171,17 @@ def _faults(written: dict[str, Any], value: dict[str, Any], meant: dict[str, str
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+# never: no series make the alert fire. wrong: it does not do what it says. doubtful: perhaps not.
+Verdict: TypeAlias = Literal["never", "wrong", "doubtful"]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleProblem:
+    """What is wrong with a rule; `offset` is the place in its expression."""
+
+    verdict: Verdict
+    code: str
+    message: str
+    offset: int = 0

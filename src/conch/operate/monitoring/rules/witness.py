@@ -24,7 +24,7 @@ from conch.operate.monitoring.promql import (
     walk,
 )
 from conch.operate.monitoring.rules.known_metrics import KnownMetric, MetricTable
-from conch.operate.monitoring.rules.label_sets import is_scalar
+from conch.operate.monitoring.rules.result_types import is_scalar
 from conch.operate.monitoring.rules.rule import AlertingRule, InputSeries, counter, gauge
 from conch.operate.monitoring.rules.user_rules import UserRule
 

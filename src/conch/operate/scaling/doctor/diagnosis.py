@@ -7,7 +7,7 @@ from typing import Any
 from conch.base.kubernetes_parts import items, mapping, part, selects
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.rules.known_metrics import MetricTable
-from conch.operate.monitoring.rules.recording import QUEUE_COMPUTE
+from conch.operate.monitoring.rules.shipped_alerts import QUEUE_COMPUTE
 from conch.operate.scaling.doctor.facts import (
     HPA,
     AutoscalerFacts,

@@ -20,7 +20,7 @@ from conch.operate.monitoring.promql import (
     parse,
     strip,
 )
-from conch.operate.monitoring.rules.recording import recording_rules
+from conch.operate.monitoring.rules.shipped_alerts import recording_rules
 from conch.operate.scaling.simulation.history import History
 from conch.operate.scaling.simulation.service import ServiceModel
 

@@ -15,7 +15,7 @@ from conch.check.run import check_paths
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring import promql
 from conch.operate.monitoring.commands.dashboards import dashboards
-from conch.operate.monitoring.dashboards import configmap
+from conch.operate.monitoring.dashboards import grafana
 from conch.operate.monitoring.dashboards.catalog import all_dashboards
 from conch.operate.monitoring.dashboards.grafana import dashboard_json, dashboard_object
 from conch.operate.monitoring.dashboards.panel import GrafanaDashboard
@@ -121,9 +121,9 @@ def test_config_maps_carry_the_label_of_the_sidecar(capsys: pytest.CaptureFixtur
 
 
 def test_a_config_map_is_not_larger_than_kubectl_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configmap, "MAX_BYTES", 100)
+    monkeypatch.setattr(grafana, "MAX_BYTES", 100)
     with pytest.raises(ValueError, match="more than 100 bytes"):
-        configmap.config_map(all_dashboards()[0])
+        grafana.config_map(all_dashboards()[0])
 
 
 def test_the_command_writes_files_and_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,9 @@ import pytest
 from conch.base.yaml_documents import dump_documents, load_documents
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.rules.analysis import AnalysedRule, analyse_rules
-from conch.operate.monitoring.rules.documents import rule_file
-from conch.operate.monitoring.rules.groups import rule_groups
 from conch.operate.monitoring.rules.known_metrics import MetricTable
+from conch.operate.monitoring.rules.rule import rule_file
+from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds
 from conch.operate.monitoring.rules.user_rules import read_rules
 

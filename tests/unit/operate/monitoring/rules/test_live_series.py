@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from conch.domain.metrics.catalog import all_metrics
-from conch.operate.monitoring.rules.groups import rule_groups
 from conch.operate.monitoring.rules.known_metrics import MetricTable
 from conch.operate.monitoring.rules.live_series import (
     DRILL_NAME,
@@ -15,6 +14,7 @@ from conch.operate.monitoring.rules.live_series import (
     sample_values,
 )
 from conch.operate.monitoring.rules.rule import AlertingRule, InputSeries, Proof, counter, gauge
+from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds
 from tests.unit.operate.monitoring.rules.test_proofs import run_proofs
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from conch.base.yaml_documents import dump_documents
-from conch.operate.monitoring.rules.documents import alertmanager_file, prometheus_rule, rule_file
-from conch.operate.monitoring.rules.groups import rule_groups
-from conch.operate.monitoring.rules.rule import AlertingRule
+from conch.operate.alerts.alertmanager import alertmanager_file
+from conch.operate.monitoring.rules.rule import AlertingRule, prometheus_rule, rule_file
+from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds
 from tests.support.alert_proofs import proof_file, rules_of
 from tests.support.debian import debian_tool

@@ -9,9 +9,8 @@ from typing import Any
 
 from conch.operate.deployment.kubernetes.release import Release
 from conch.operate.monitoring.promql import LabelMatcher, Node, Selector, parse, render, rewrite
-from conch.operate.monitoring.rules.documents import rule_file
-from conch.operate.monitoring.rules.groups import rule_groups
-from conch.operate.monitoring.rules.rule import AlertingRule, RecordingRule, RuleGroup
+from conch.operate.monitoring.rules.rule import AlertingRule, RecordingRule, RuleGroup, rule_file
+from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds
 
 # About processes that no pod of a release runs: they have the rules of `conch rules`.

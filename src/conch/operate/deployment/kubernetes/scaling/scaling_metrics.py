@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from conch.operate.monitoring.rules.recording import QUEUE_COMPUTE, UTILIZATION
+from conch.operate.monitoring.rules.shipped_alerts import QUEUE_COMPUTE, UTILIZATION
 
 
 @dataclass(frozen=True, slots=True)

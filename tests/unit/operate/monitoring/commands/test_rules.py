@@ -10,10 +10,11 @@ import pytest
 from conch.base.durations import parse_prometheus_duration
 from conch.base.yaml_documents import dump_documents, load_documents
 from conch.operate.alerts.configuration import DEFAULT_DEDUPLICATE_S
-from conch.operate.monitoring.commands.command import rules
-from conch.operate.monitoring.commands.prove_progress import proof_progress
-from conch.operate.monitoring.rules.documents import rule_file
-from conch.operate.monitoring.rules.groups import rule_groups
+from conch.operate.monitoring.commands.prove import proof_progress
+from conch.operate.monitoring.commands.rules import rules
+from conch.operate.monitoring.promql import rule_duration
+from conch.operate.monitoring.rules.rule import rule_file
+from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds
 from conch.operate.monitoring.rules.user_rules import group_faults, read_rules
 from tests.support.alert_proofs import rules_of
@@ -132,7 +133,7 @@ def test_progress_is_a_line_every_few_seconds_without_a_terminal(
 ) -> None:
     seconds = iter((0.0, 1.0, 6.0, 6.0, 7.0, 20.0))
     monkeypatch.setattr(
-        "conch.operate.monitoring.commands.prove_progress.time", SimpleNamespace(monotonic=lambda: next(seconds))
+        "conch.operate.monitoring.commands.prove.time", SimpleNamespace(monotonic=lambda: next(seconds))
     )
     with proof_progress(4) as advance:
         for name in "abcd":

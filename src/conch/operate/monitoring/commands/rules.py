@@ -1,16 +1,24 @@
 """`conch rules`: write rules for Prometheus and Alertmanager, list them, and prove those of users."""
 
+import json
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
+from io import StringIO
 from math import isnan, nan
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.numbers import count
 from conch.base.command_line.text_files import write_text
 from conch.base.errors import ConfigError, InvalidRequest
 from conch.base.kubernetes_names import label, namespace, object_name
+from conch.operate.monitoring.promql import duration
+from conch.operate.monitoring.rules.rule import RuleGroup
 from conch.operate.monitoring.rules.thresholds import Thresholds
 
 _FAILURE, _USAGE_ERROR = 1, 2
@@ -53,10 +61,10 @@ def rules(arguments: Sequence[str]) -> int:
 
 def _document(given: Namespace) -> str:
     from conch.base.yaml_documents import dump_documents
-    from conch.operate.alerts.alertmanager_snippet import check_webhook_url
+    from conch.operate.alerts.alertmanager import alertmanager_file, check_webhook_url
     from conch.operate.monitoring.promql import is_regular_expression
-    from conch.operate.monitoring.rules.documents import alertmanager_file, prometheus_rule, rule_file
-    from conch.operate.monitoring.rules.groups import rule_groups
+    from conch.operate.monitoring.rules.rule import prometheus_rule, rule_file
+    from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 
     if given.command == "alertmanager":
         check_webhook_url("--webhook", given.webhook)
@@ -66,7 +74,7 @@ def _document(given: Namespace) -> str:
     thresholds = Thresholds(**{name: getattr(given, name) for name, *_ in Thresholds.options()})
     groups = rule_groups(thresholds, given.jobs)
     if given.command == "list":
-        from conch.operate.monitoring.commands.listing import rule_table
+        from conch.operate.monitoring.commands.rules import rule_table
 
         return rule_table(groups, as_json=given.json)
     if given.command == "operator":
@@ -179,3 +187,33 @@ def _threshold(unit: str) -> Callable[[str], float]:
         return value
 
     return read
+
+
+_WIDTH = 180
+
+
+def rule_table(groups: Sequence[RuleGroup], *, as_json: bool) -> str:
+    """Return the alerts as a table or as JSON."""
+    alerts: list[dict[str, Any]] = [
+        {
+            "group": group.name,
+            "alert": alert.name,
+            "severity": alert.severity,
+            "expr": alert.expr,
+            "for": duration(alert.for_s) if alert.for_s else "0s",
+            "fires": [proof.what for proof in alert.proofs if proof.fires],
+            "near_misses": [proof.what for proof in alert.proofs if not proof.fires],
+        }
+        for group in groups
+        for alert in group.alerts
+    ]
+    if as_json:
+        return json.dumps(alerts, indent=2) + "\n"
+    table = Table("alert", "severity", "for", "fires if", "near misses", box=None, pad_edge=False, header_style="bold")
+    for each in alerts:
+        table.add_row(
+            each["alert"], each["severity"], each["for"], each["expr"], "; ".join(each["near_misses"]), end_section=True
+        )
+    stream = StringIO()
+    Console(file=stream, width=_WIDTH, highlight=False).print(table)
+    return stream.getvalue()

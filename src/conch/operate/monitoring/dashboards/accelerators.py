@@ -6,8 +6,17 @@ from typing import Literal, TypeAlias
 from conch.domain.metrics import accelerators, dcgm
 from conch.domain.metrics.dcgm import DcgmField
 from conch.domain.metrics.metric import MetricDefinition
-from conch.operate.monitoring.dashboards.measure import gauge, increase, rate, ratio, total
-from conch.operate.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard, PanelRow, line
+from conch.operate.monitoring.dashboards.panel import (
+    DashboardPanel,
+    GrafanaDashboard,
+    PanelRow,
+    gauge,
+    increase,
+    line,
+    rate,
+    ratio,
+    total,
+)
 
 DcgmNames: TypeAlias = Literal["legacy", "4.7"]
 _DEVICE = ("vendor", "device", "name")

@@ -13,7 +13,6 @@ import pytest
 
 from conch.operate.monitoring.commands.drill import drill
 from conch.operate.monitoring.commands.rules import rules
-from tests.prometheus import Prometheus
 from tests.server.alert_receiver import alertmanager_address
 from tests.support.models import write_identity
 from tests.support.prometheus import Prometheus

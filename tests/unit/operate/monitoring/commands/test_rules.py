@@ -12,7 +12,6 @@ from conch.base.yaml_documents import dump_documents, load_documents
 from conch.operate.alerts.configuration import DEFAULT_DEDUPLICATE_S
 from conch.operate.monitoring.commands.prove import proof_progress
 from conch.operate.monitoring.commands.rules import rules
-from conch.operate.monitoring.promql import rule_duration
 from conch.operate.monitoring.rules.rule import rule_file
 from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds

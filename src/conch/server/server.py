@@ -34,7 +34,7 @@ from conch.server.backends.processes.fork_server import ForkServer
 from conch.server.backends.registry import BackendRegistry, ineffective_settings
 from conch.server.core.bls import BlsCalls
 from conch.server.core.catalog import Catalog
-from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.inference import Inference
 from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.model_manager import ALL_MODELS, ModelManager, StartReport

@@ -10,7 +10,7 @@ from conch.domain.request import SEQUENCE_START, Admitted, InferRequest, Respond
 from conch.domain.statistics.model_statistics import ModelStatistics
 from conch.server.core.catalog import Catalog
 from conch.server.core.ensembles.ensemble_model import EnsembleModel
-from conch.server.core.ensembles.stages import StageRequests, stage_requests
+from conch.server.core.ensembles.nesting import StageRequests, stage_requests
 from conch.server.core.served_model import ServedModel
 from conch.server.core.shared_memory import copies as region_copies
 from conch.server.limits.limiter import Limiter, Meter, ModelMeters

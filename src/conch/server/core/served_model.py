@@ -9,8 +9,8 @@ from conch.base.errors import ConchError, QueueFull, Unavailable
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, Respond, Span, Timeline
 from conch.domain.statistics.model_statistics import ModelState, ModelStatistics
-from conch.server.core.model_cache import ModelCache
 from conch.server.core.pending import Pending
+from conch.server.core.response_cache import ModelCache
 from conch.server.limits.limiter import ModelMeters
 from conch.server.repository.namespaces import ModelId
 

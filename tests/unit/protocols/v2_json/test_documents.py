@@ -3,7 +3,7 @@ import json
 from conch.domain.model_config import ModelConfig, TensorSpec
 from conch.domain.statistics.model_statistics import ModelStatistics, ResponseStatistics
 from conch.protocols.v2_json import documents
-from conch.server.core.loading.repository_index import IndexEntry
+from conch.server.core.catalog import IndexEntry
 
 
 def config(max_batch_size: int, platform: str = "") -> ModelConfig:

@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from conch.server.backends.registry import BackendRegistry
-from conch.server.core.catalog import Catalog
+from conch.server.core.catalog import Catalog, IndexEntry
 from conch.server.core.inference import Inference
 from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.model_manager import ModelManager
-from conch.server.core.loading.repository_index import IndexEntry
 from conch.server.repository.namespaces import Repositories
 from conch.server.repository.store import Repository
 from tests.unit.server.core.scripted import Caller, request

@@ -24,7 +24,7 @@ from conch.domain.generation import (
 from conch.domain.request import InferRequest
 from conch.domain.tensor import BYTES, Tensor, pack_bytes
 from conch.server.backends.engines.base import Engine
-from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.core.generative_model import GenerativeModel
 from tests.unit.server.core.scripted import config
 
 RUNNING, QUEUED, CONTEXT = 3, 2, 10

@@ -19,7 +19,7 @@ from conch.domain.generation import (
 )
 from conch.domain.model_config import ModelConfig
 from conch.server.backends.engines.base import Engine
-from conch.server.core.generation.idle_engine import IdleEngine, idle_seconds
+from conch.server.core.idle_engine import IdleEngine, idle_seconds
 from tests.server.backends.engines.driving import Recorded
 
 INFO = EngineInfo(engine="fake", context_length=10, max_running=4)

@@ -9,8 +9,8 @@ import pytest
 from conch.base.errors import ConchError, ModelLoadError, NotFound, Unavailable
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferResponse
+from conch.server.core.catalog import IndexEntry
 from conch.server.core.loading.builder import Built, ModelBuilder
-from conch.server.core.loading.repository_index import IndexEntry
 from conch.server.repository.store import ModelFiles
 from tests.unit.server.core.model_folders import ask, serving, until, write, write_ensemble
 from tests.unit.server.core.scripted import Caller, request

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from conch.base.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.domain.model_config import ModelConfig
+from conch.server.core.catalog import IndexEntry
 from conch.server.core.loading import model_manager
 from conch.server.core.loading.builder import Built, ModelBuilder
-from conch.server.core.loading.repository_index import IndexEntry
 from conch.server.core.scheduling.scheduled_model import ScheduledModel
 from conch.server.core.served_model import ServedModel
 from conch.server.repository.override import Override

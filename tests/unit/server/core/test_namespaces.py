@@ -8,12 +8,11 @@ import pytest
 
 from conch.base.errors import ConchError, InvalidRequest, ModelLoadError, NotFound
 from conch.server.backends.registry import BackendRegistry
-from conch.server.core.catalog import Catalog
+from conch.server.core.catalog import Catalog, IndexEntry
 from conch.server.core.ensembles.ensemble_model import EnsembleModel
 from conch.server.core.inference import Inference
 from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.model_manager import ModelManager
-from conch.server.core.loading.repository_index import IndexEntry
 from conch.server.repository.namespaces import ModelId, Repositories
 from conch.server.repository.store import Repository
 from tests.unit.server.core.model_folders import until, write, write_ensemble

@@ -13,11 +13,9 @@ from conch.base.errors import BackendError, Cancelled, FailureReason
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse, StepRequest
 from conch.domain.tensor import Tensor
-from conch.server.core.cache_key import cache_key
 from conch.server.core.catalog import Catalog
 from conch.server.core.ensembles.ensemble_model import EnsembleModel
-from conch.server.core.model_cache import ModelCache
-from conch.server.core.response_cache import ResponseCache
+from conch.server.core.response_cache import ModelCache, ResponseCache, cache_key
 from conch.server.core.scheduling.batching_model import BatchingModel
 from conch.server.repository.namespaces import ModelId
 from tests.unit.server.core.scripted import Caller, ScriptedInstance, config, dynamic, request

@@ -11,9 +11,8 @@ from conch.domain.model_config import EnsembleStep, ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond
 from conch.server.core.ensembles.ensemble_run import EnsembleRun, SingleRun
 from conch.server.core.ensembles.flow import Flow, needed_steps
-from conch.server.core.ensembles.slots import StepSlots
 from conch.server.core.ensembles.step import StepTimes, located
-from conch.server.core.ensembles.stream import StreamRun
+from conch.server.core.ensembles.stream_run import StepSlots, StreamRun
 from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel
 from conch.server.core.validation import RequestValidator

@@ -13,7 +13,6 @@ from conch.server.core.ensembles.step import (
     SequencePosition,
     Stage,
     StepTimes,
-    count_tokens,
     ensemble_response,
     given_tensors,
     step_failure,
@@ -26,6 +25,8 @@ from conch.server.core.served_model import ServedModel
 
 # Counts a request that has ended, with the times of its steps.
 CountRun: TypeAlias = Callable[[Pending, StepTimes, InferResponse | ConchError | None], None]
+# Gets a response of a step: its number, request and sequence position, the response, and whether it is the last one.
+StepAnswered: TypeAlias = Callable[[int, InferRequest, SequencePosition, InferResponse | ConchError | None, bool], None]
 
 
 class EnsembleRun(ABC):
@@ -40,7 +41,7 @@ class EnsembleRun(ABC):
         models: Sequence[ServedModel],
         count: CountRun,
     ) -> None:
-        """Assign. `models` are those of the steps, which the run leaves when it ends."""
+        """Begin the request. `models` are those of the steps, which the run leaves when it ends."""
         self.pending = Pending(request, respond, self)
         self.pending.state = State.EXECUTING
         self.pending.on_cancel(self._cancel_steps)
@@ -69,6 +70,27 @@ class EnsembleRun(ABC):
 
     def _can_start(self, number: int, tensors: Stage) -> bool:
         return all(tensor in tensors for tensor in self._steps[number].input_map.values())
+
+    def _submit(self, number: int, tensors: Stage, running: dict[int, Pending], answered: StepAnswered) -> bool:
+        """Send the request of a step, which is `running` until `answered` gets its last response.
+
+        Returns False if it is refused, which ends the run.
+        """
+        request, step, model = self.pending.request, self._steps[number], self._models[number]
+        position = step_position(request, step, tensors)
+        inner = step_request(request, step, tensors, position)
+        if request.meter is not None:  # tokens count towards the limits that the ensemble's request counts towards
+            inner.meter = request.meter.stage(model.config.name, str(model.version))
+        try:
+            pending = model.submit_within(request.span, inner, partial(answered, number, inner, position))
+        except ConchError as error:
+            self._fail(number, error)
+            return False
+        if not pending.cancelled:  # it may have ended already, if it is an ensemble
+            running[number] = pending
+        if inner.caller is not None:
+            inner.caller.check()
+        return True
 
     def _response(self, tensors: Stage) -> InferResponse:
         return ensemble_response(self.pending.request, self._config, self._version, tensors)
@@ -111,22 +133,9 @@ class SingleRun(EnsembleRun):
         for number in startable:
             if self.pending.cancelled:  # a step before this one could not be started
                 return
-            self._start(number)
+            self._submit(number, self._tensors, self._running, self._step_answered)
         if not self._running and not self.pending.cancelled:
             self.pending.finish(self._response(self._tensors))
-
-    def _start(self, number: int) -> None:
-        request, step = self.pending.request, self._steps[number]
-        position = step_position(request, step, self._tensors)
-        inner = step_request(request, step, self._tensors, position)
-        count_tokens(request, inner, self._models[number])
-        answered = partial(self._step_answered, number, inner, position)
-        try:
-            self._running[number] = self._models[number].submit_within(request.span, inner, answered)
-            if inner.caller is not None:
-                inner.caller.check()
-        except ConchError as error:
-            self._fail(number, error)
 
     def _step_answered(
         self,

@@ -16,7 +16,6 @@ from conch.domain.request import (
     Timeline,
 )
 from conch.domain.tensor import Tensor
-from conch.server.core.served_model import ServedModel
 
 # Parameters of a step's response that set the position of the following steps in their sequence, and their types.
 _POSITION = {
@@ -25,12 +24,6 @@ _POSITION = {
     "sequence_end": "a boolean",
 }
 _POSITION_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
-
-
-def count_tokens(request: InferRequest, inner: InferRequest, model: ServedModel) -> None:
-    """Count the tokens of a step towards the limits that its ensemble's request counts towards."""
-    if request.meter is not None:
-        inner.meter = request.meter.stage(model.config.name, str(model.version))
 
 
 class StepTimes:
@@ -190,7 +183,7 @@ def _with_origins(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) 
     """Return the text of a step's error, with the origins of the inputs that a rejection names."""
     if not isinstance(error, InvalidRequest):
         return error.message
-    made = {tensor: (each, name) for each in ensemble.ensemble_steps for name, tensor in each.output_map.items()}
+    made = {tensor: (maker, name) for maker in ensemble.ensemble_steps for name, tensor in maker.output_map.items()}
     origins = []
     missing = error.message.partition("missing required")[2]
     for name, tensor in step.input_map.items():

@@ -1,7 +1,7 @@
 """Builds the versions of a model from its files: completes the configuration, makes instances, starts them."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import getLogger
@@ -14,9 +14,9 @@ from conch.domain.config.resolve import resolve
 from conch.domain.config.versions import chosen_versions
 from conch.domain.declared_metrics.facts import ModelIdentity
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics, RequestMetrics
-from conch.domain.model_config import InstanceKind, ModelConfig
+from conch.domain.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimit
 from conch.machine.accelerators.gpus import Gpu
-from conch.server.backends.base import Instance, ModelSource
+from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.server.backends.engines.base import EngineBackend
 from conch.server.backends.registry import BackendRegistry
 from conch.server.core.catalog import Catalog
@@ -24,13 +24,11 @@ from conch.server.core.ensembles.contract import check_ensemble, misfit_notices
 from conch.server.core.ensembles.ensemble_model import EnsembleModel
 from conch.server.core.ensembles.flow import Flow, flow_of
 from conch.server.core.ensembles.nesting import check_nesting
-from conch.server.core.generation.generative_model import GenerativeModel
-from conch.server.core.generation.idle_engine import IdleEngine, idle_seconds
-from conch.server.core.load_errors import load_error
-from conch.server.core.model_cache import ModelCache
-from conch.server.core.response_cache import ResponseCache
+from conch.server.core.generative_model import GenerativeModel
+from conch.server.core.idle_engine import IdleEngine, idle_seconds
+from conch.server.core.loading.load_outcomes import load_error
+from conch.server.core.response_cache import ModelCache, ResponseCache
 from conch.server.core.scheduling.batching_model import BatchingModel
-from conch.server.core.scheduling.instances import make_instances, rearranged, source_on
 from conch.server.core.scheduling.rate_limiter import ModelLimiter, RateLimiter
 from conch.server.core.scheduling.scheduled_model import ScheduledModel
 from conch.server.core.sequences.sequence_model import SequenceModel
@@ -356,3 +354,46 @@ def _with_transaction_policy(ensemble: ModelConfig, *, decoupled: bool) -> Model
         )
     document = {**ensemble.document, "model_transaction_policy": {"decoupled": decoupled}}
     return replace(ensemble, decoupled=decoupled, document=document)
+
+
+def make_instances(backend: Backend, source: ModelSource, gpus: Sequence[Gpu] = ()) -> list[Instance]:
+    """Return every instance that the configuration requests, on `gpus` or the CPU; none is started."""
+    placements = [place for group in source.config.instance_groups for place in _placements(group)]
+    return [
+        backend.instance(InstancePlan(source_on(source, gpus, kind, device), name, kind, device, len(placements), rate))
+        for name, kind, device, rate in placements
+    ]
+
+
+def rearranged(
+    backend: Backend, source: ModelSource, gpus: Sequence[Gpu], present: Iterable[Instance]
+) -> list[Instance]:
+    """Return the instances that the configuration requests now; those of them that are `present` are reused."""
+    instance_of = {(one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate): one for one in present}
+    return [
+        instance_of.get((one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate), one)
+        for one in make_instances(backend, source, gpus)
+    ]
+
+
+def source_on(source: ModelSource, gpus: Sequence[Gpu], kind: InstanceKind, device: int) -> ModelSource:
+    """Return the source with the file that `cc_model_filenames` names for the compute capability of the device."""
+    if kind is not InstanceKind.GPU:
+        return source
+    filenames = source.config.cc_model_filenames
+    capability = next(("{}.{}".format(*gpu.compute_capability) for gpu in gpus if gpu.number == device), "")
+    if capability not in filenames:
+        return source
+    return replace(source, config=replace(source.config, default_model_filename=filenames[capability]))
+
+
+def _placements(group: InstanceGroup) -> Iterator[tuple[str, InstanceKind, int, RateLimit]]:
+    """Yield name, kind, device id and rate limit: `<group>_<i>`, on GPUs `count` of them on each, numbered through."""
+    if group.passive:  # neither loaded nor scheduled
+        return
+    devices = group.gpus if group.kind is InstanceKind.GPU else (0,)
+    number = 0
+    for device in devices:
+        for _ in range(group.count):
+            yield f"{group.name}_{number}", group.kind, device, group.rate
+            number += 1

@@ -1,28 +1,129 @@
-"""One load of a model: read its files, start its versions, replace the previous ones.
+"""One load of a model: read its files, start its versions, replace the previous ones and retire those.
 
-The caller holds the model's lock, which serializes the loads of one model.
+Versions that are no longer served are drained, then stopped, in background tasks. The ensembles that use a model are
+checked when it is replaced. The caller holds the model's lock, which serializes the loads of one model.
 """
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from logging import getLogger
+from time import monotonic
 
-from conch.base.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound
+from conch.base.errors import Code, ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
 from conch.domain.config.versions import chosen_versions
+from conch.domain.model_config import EnsembleStep
 from conch.server.core.catalog import UNLOADED, Catalog, VersionState
-from conch.server.core.load_errors import code_name, load_error, load_failure, logged, not_polled
+from conch.server.core.ensembles.ensemble_model import EnsembleModel
 from conch.server.core.loading.builder import Built, ModelBuilder
-from conch.server.core.loading.ensemble_links import EnsembleLinks
-from conch.server.core.loading.load_log import LoadLog, replaced
-from conch.server.core.loading.retirement import Retirement
+from conch.server.core.loading.load_outcomes import (
+    LoadLog,
+    code_name,
+    load_error,
+    load_failure,
+    logged,
+    not_polled,
+    replaced,
+)
 from conch.server.core.served_model import ServedModel
 from conch.server.repository.namespaces import ModelId, Repositories
 from conch.server.repository.override import Override
 from conch.server.repository.store import ModelFiles, is_folder_name
 from conch.server.repository.watch import Fingerprint, sources
 
+_log = getLogger(__name__)
+
+
 _IN_VERSION = re.compile(r"[1-9][0-9]*/")
+
+
+class EnsembleLinks:
+    """Queries over the catalog; holds no state."""
+
+    def __init__(self, catalog: Catalog, builder: ModelBuilder) -> None:
+        self._catalog = catalog
+        self._builder = builder
+
+    def check_users(self, model: ModelId) -> None:
+        """Check the ensembles that use a model which has just been published; an ensemble itself against its steps.
+
+        The models of its steps may have been replaced while it was being loaded. One that does not fit is not ready.
+        """
+        for served in self._catalog:
+            if isinstance(served, EnsembleModel) and (served.id == model or self._uses(served, model)):
+                try:
+                    if self._builder.check_steps(served.config, served.id.namespace) != served.flow:
+                        raise ConfigError(
+                            f"ensemble '{served.config.name}': other steps are decoupled than when it was loaded, "
+                            f"because model '{model}' was reloaded; reload the ensemble"
+                        )
+                    served.misfit = ""
+                except ConfigError as error:
+                    served.misfit = error.message
+                    _log.error("%s", error)
+
+    def has_users(self, model: ModelId) -> bool:
+        """Whether an ensemble has a step that uses the model."""
+        return any(self._uses(served, model) for served in self._catalog)
+
+    def resolve(self, namespace: str, step: EnsembleStep) -> ModelId | None:
+        """Return the served model of a step of an ensemble in this namespace; None if there is none, or several."""
+        try:
+            return self._catalog.of_step(namespace, step).id
+        except (NotFound, InvalidRequest):
+            return None
+
+    def _uses(self, served: ServedModel, model: ModelId) -> bool:
+        return any(
+            step.model_name == model.name and self.resolve(served.id.namespace, step) in (model, None)
+            for step in served.config.ensemble_steps
+        )
+
+
+class Retirement:
+    """The models that are being drained and stopped."""
+
+    def __init__(self) -> None:
+        self._retiring: dict[asyncio.Task[None], list[ServedModel]] = {}
+
+    def retire(
+        self, old: Iterable[ServedModel], files: ModelFiles | None, stopped: Callable[[Sequence[int]], None]
+    ) -> None:
+        """Drain and stop versions of a model, then discard their files and call `stopped` with these versions."""
+        models = list(old)
+        task = asyncio.create_task(_retire(models, files, stopped))
+        self._retiring[task] = models
+        task.add_done_callback(self._retiring.pop)
+
+    async def wait(self, name: str = "") -> None:
+        """Wait until all of them, or those of one name, have been stopped."""
+        tasks = [task for task, models in self._retiring.items() if not name or _named(models, name)]
+        await asyncio.gather(*tasks)
+
+    def abandon(self) -> list[ServedModel]:
+        """Cancel the wait for responses, and return the models that have not been stopped."""
+        for task in self._retiring:
+            task.cancel()
+        return [model for models in self._retiring.values() for model in models]
+
+
+def _named(models: list[ServedModel], name: str) -> bool:
+    return any(model.config.name == name for model in models)
+
+
+async def _retire(
+    models: list[ServedModel], files: ModelFiles | None, stopped: Callable[[Sequence[int]], None]
+) -> None:
+    started = monotonic()
+    await asyncio.gather(*(model.drain() for model in models))
+    await asyncio.gather(*(model.stop() for model in models))
+    if files is not None:
+        await asyncio.to_thread(files.discard)
+    for model in models:
+        seconds = monotonic() - started
+        _log.info("successfully unloaded '%s' version %d in %.3f s", model.id, model.version, seconds)
+    stopped([model.version for model in models])
 
 
 class Loader:

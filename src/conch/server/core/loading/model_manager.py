@@ -15,16 +15,12 @@ from weakref import WeakValueDictionary
 
 from conch.base.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.domain.model_config import EnsembleStep
-from conch.server.core.catalog import UNLOADED, Catalog, VersionState
+from conch.server.core.catalog import UNLOADED, Catalog, IndexEntry, VersionState, index_rows
 from conch.server.core.ensembles.ensemble_model import EnsembleModel
 from conch.server.core.ensembles.nesting import MAX_ENSEMBLE_DEPTH
-from conch.server.core.load_errors import load_error, logged, not_polled, raise_failures
 from conch.server.core.loading.builder import ModelBuilder
-from conch.server.core.loading.ensemble_links import EnsembleLinks
-from conch.server.core.loading.load_log import LoadLog
-from conch.server.core.loading.loader import Loader
-from conch.server.core.loading.repository_index import IndexEntry, index_rows
-from conch.server.core.loading.retirement import Retirement
+from conch.server.core.loading.load_outcomes import LoadLog, load_error, logged, not_polled, raise_failures
+from conch.server.core.loading.loader import EnsembleLinks, Loader, Retirement
 from conch.server.repository.namespaces import ModelId, Repositories
 from conch.server.repository.override import Override
 from conch.server.repository.store import ModelFiles

@@ -24,7 +24,7 @@ from conch.domain.llm.tool_calls import (
     required_schema,
 )
 from conch.protocols.openai.requests import ChatCall
-from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.core.generative_model import GenerativeModel
 from conch.server.frontends.offload.pool import Job, OffloadPool, Outcome
 
 # Limits for rendering one conversation.

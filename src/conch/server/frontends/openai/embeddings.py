@@ -16,7 +16,7 @@ from conch.protocols.openai.embeddings import EmbeddingCall, embeddings, read_em
 from conch.protocols.openai.fields import InvalidField
 from conch.protocols.openai.large import join_prompts
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
-from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
 from conch.server.frontends.offload.pool import OffloadPool, Outcome
 from conch.server.frontends.openai.errors import JSON, absent, send_error

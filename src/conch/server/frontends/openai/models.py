@@ -10,7 +10,7 @@ from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.tasks import ReplyTasks
 from conch.protocols.openai import replies as openai_replies
 from conch.protocols.openai.replies import ModelEntry
-from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
 from conch.server.frontends.openai.embeddings import makes_embeddings
 from conch.server.frontends.openai.errors import JSON, absent, send_error

@@ -29,7 +29,7 @@ from conch.protocols.openai.requests import (
     read_completion,
 )
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
-from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.core.generative_model import GenerativeModel
 from conch.server.frontends.offload.pool import Outcome
 from conch.server.frontends.openai.chat import ChatPrompt, OutputForm
 from conch.server.frontends.openai.embeddings import EmbeddingsEndpoint

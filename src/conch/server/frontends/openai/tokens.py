@@ -13,7 +13,7 @@ from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.large import MAX_REST_BYTES
 from conch.protocols.openai.tokens import TokenizeCall, detokenized, read_detokenize, read_tokenize, tokenized
-from conch.server.core.generation.generative_model import GenerativeModel
+from conch.server.core.generative_model import GenerativeModel
 from conch.server.frontends.openai.chat import ChatPrompt
 from conch.server.frontends.openai.errors import JSON, send_error
 from conch.server.frontends.openai.models import OpenAiModels

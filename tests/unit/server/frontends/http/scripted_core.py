@@ -9,7 +9,7 @@ from conch.domain.model_config import ModelConfig, TensorSpec
 from conch.domain.request import InferRequest, InferResponse, Respond, Timeline
 from conch.domain.statistics.model_statistics import ModelStatistics
 from conch.domain.tensor import Tensor
-from conch.server.core.loading.repository_index import IndexEntry
+from conch.server.core.catalog import IndexEntry
 
 LABELS = ("zero", "one", "two")
 

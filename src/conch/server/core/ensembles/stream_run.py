@@ -3,10 +3,13 @@
 Each response of a decoupled step opens a branch, in which the following steps run once. A branch reads the tensors of
 its parent branches. Branches run concurrently; their responses are sent in the order in which the branches were opened,
 by the outermost branch first, so that the order is that of the models and does not depend on timing.
+
+As in Triton, `max_inflight_requests` bounds the requests in flight at each step, over all requests of the ensemble. A
+model that sends responses cannot be paused, so what it sends faster than the next step processes waits for a slot.
 """
 
-from collections import ChainMap
-from collections.abc import Iterable, Iterator, Sequence
+from collections import ChainMap, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from conch.base.errors import ConchError, Unavailable
@@ -14,14 +17,10 @@ from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond
 from conch.server.core.ensembles.ensemble_run import CountRun, EnsembleRun
 from conch.server.core.ensembles.flow import Flow
-from conch.server.core.ensembles.slots import StepSlots
 from conch.server.core.ensembles.step import (
     SequencePosition,
     StageTensor,
-    count_tokens,
     given_tensors,
-    step_position,
-    step_request,
     take_outputs,
 )
 from conch.server.core.pending import Pending, State
@@ -30,6 +29,44 @@ from conch.server.core.served_model import ServedModel
 # Responses of decoupled steps that one request may hold for later steps. A model that sends cannot be paused, and one
 # request must not take all memory.
 _MAX_HELD_BYTES = 2**30
+
+
+class StepSlots:
+    """The slots of one step. A run that takes one gives it back when the step has ended."""
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._waiting: deque[tuple[object, Callable[[], None]]] = deque()
+        self._starting = False
+
+    def __repr__(self) -> str:
+        return f"<StepSlots {self._free} free, {len(self._waiting)} waiting>"
+
+    def take(self, owner: object, start: Callable[[], None]) -> None:
+        """Call `start` when a slot is free, at once or after the earlier waiters."""
+        self._waiting.append((owner, start))
+        self._start()
+
+    def give_back(self) -> None:
+        """Return a slot."""
+        self._free += 1
+        self._start()
+
+    def forget(self, owner: object) -> None:
+        """Remove the waiters of an owner."""
+        self._waiting = deque(entry for entry in self._waiting if entry[0] is not owner)
+
+    def _start(self) -> None:
+        # Re-entrant: a step that is started may end at once and return its slot; the loop below takes the next one.
+        if self._starting:
+            return
+        self._starting = True
+        try:
+            while self._free and self._waiting:
+                self._free -= 1
+                self._waiting.popleft()[1]()
+        finally:
+            self._starting = False
 
 
 class _Branch:
@@ -68,7 +105,7 @@ class StreamRun(EnsembleRun):
         flow: Flow,
         slots: Sequence[StepSlots],
     ) -> None:
-        """Assign. `slots` are those of the steps, empty if there is no limit."""
+        """Begin the request. `slots` are the slots of the steps, empty if there is no limit."""
         super().__init__(config, version, request, respond, models, count)
         self._flow = flow
         self._slots = slots
@@ -101,25 +138,9 @@ class StreamRun(EnsembleRun):
                     self._start(branch, number)
 
     def _start(self, branch: _Branch, number: int) -> None:
-        request, step = self.pending.request, self._steps[number]
-        position = step_position(request, step, branch.tensors)
-        inner = step_request(request, step, branch.tensors, position)
-        count_tokens(request, inner, self._models[number])
-        try:
-            answered = partial(self._answered, branch, number, inner, position)
-            pending = self._models[number].submit_within(request.span, inner, answered)
-        except ConchError as error:
-            if self._slots:
-                self._slots[number].give_back()
-            self._fail(number, error)
-            return
-        if not pending.cancelled:  # it may have ended already, if it is an ensemble
-            branch.running[number] = pending
-        try:
-            if inner.caller is not None:
-                inner.caller.check()
-        except ConchError as error:
-            self._fail(number, error)
+        submitted = self._submit(number, branch.tensors, branch.running, partial(self._answered, branch))
+        if not submitted and self._slots:
+            self._slots[number].give_back()
 
     def _answered(
         self,
@@ -185,7 +206,7 @@ class StreamRun(EnsembleRun):
                 response = self._response_of(branch)
                 if response is None:
                     return
-                if not any(one.due or len(one.branches) > 1 for one in path):
+                if not any(outer.due or len(outer.branches) > 1 for outer in path):
                     # The last one: as in Triton it is final itself, without an empty response after it.
                     self.pending.finish(response)
                     return

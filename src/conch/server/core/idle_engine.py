@@ -14,7 +14,7 @@ from conch.domain.generation import Delta, DeltaCallback, Generation, Generation
 from conch.domain.model_config import ModelConfig
 from conch.server.backends.engines.base import Engine
 from conch.server.backends.processes.supervisor import restart_delay_s
-from conch.server.core.load_errors import load_error
+from conch.server.core.loading.load_outcomes import load_error
 
 PARAMETER = "idle_unload_secs"
 # How long a request waits for the start of the engine.

@@ -1,1 +1,0 @@
-"""Generative models and idle engines."""

@@ -31,7 +31,8 @@ async def ask(server: Server, **order: object) -> InferResponse | ConchError | N
     answer: asyncio.Future[InferResponse | ConchError | None] = asyncio.get_running_loop().create_future()
     given = Tensor("INPUT0", "INT32", (1, 1), b"\7\0\0\0")
     request = InferRequest("single", [given], parameters=order)
-    server.inference.infer(request, lambda response, _: answer.set_result(response))
+    model = server.inference.model("single", None)
+    server.inference.infer(model, request, lambda response, _: answer.set_result(response))
     return await asyncio.wait_for(answer, TIMEOUT_S)
 
 

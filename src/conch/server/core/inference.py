@@ -77,16 +77,15 @@ class Inference:
         }
         return limiter.models_of(model.config.name, str(model.version), stages)
 
-    def infer(self, request: InferRequest, respond: Respond) -> Admitted:
+    def infer(self, model: ServedModel, request: InferRequest, respond: Respond) -> Admitted:
         """Admit a request; `respond` is called with its responses and, exactly once, with its end.
 
+        `model` is the one that `model` has returned in this turn of the event loop: later it may have been replaced.
         Raises NotFound, InvalidRequest, QueueFull or Unavailable if the request is rejected; then `respond` is not
         called. The returned record's `cancel()` cancels the request.
         """
         # Sequences that have begun continue, as in Triton.
-        stopping = self._stopping and (not request.correlation_id or request.flags & SEQUENCE_START)
-        model = self._catalog.find(request.model_name, request.version)
-        if stopping:
+        if self._stopping and (not request.correlation_id or request.flags & SEQUENCE_START):
             step = f"in ensemble '{request.model_name}', " if model.config.is_ensemble else ""
             raise Unavailable(f"{step}[request id: {request.id or '<id_unknown>'}] {_STOPPING}")
         if request.destinations is not None or request.has_sources:

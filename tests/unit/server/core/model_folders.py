@@ -64,7 +64,7 @@ async def ask(inference: Inference, name: str) -> object:
         caller(answer, final)
         done.set()
 
-    inference.infer(request(name=name), respond)
+    inference.infer(inference.model(name, None), request(name=name), respond)
     await done.wait()
     return caller.answer
 

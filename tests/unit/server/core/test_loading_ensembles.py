@@ -90,7 +90,7 @@ async def test_reload_of_a_step_with_another_shape_makes_the_ensemble_not_ready(
         write(tmp_path, "a", dims=3)
         await control.load("a", None, {})
         with pytest.raises(Unavailable, match="tensor 'IN' does not fit"):
-            inference.infer(request(name="e"), Caller())
+            inference.infer(inference.model("e", None), request(name="e"), Caller())
         assert not await inference.model_ready("e", None)
         write(tmp_path, "a", dims=2)
         await control.load("a", None, {})

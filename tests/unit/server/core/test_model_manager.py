@@ -71,7 +71,7 @@ async def test_reload_starts_the_new_version_before_it_stops_the_old_one(tmp_pat
         await control.load("m", None, {})
         before = inference.model("m", None)
         caller = Caller()
-        inference.infer(request(), caller)
+        inference.infer(inference.model("m", None), request(), caller)
         write(tmp_path, "m", 1, 2)
         await control.load("m", None, {})
         assert inference.model("m", None) is not before
@@ -155,11 +155,11 @@ async def test_unload_answers_admitted_requests(tmp_path: Path) -> None:
     async with serving(tmp_path) as (control, inference):
         await control.load("m", None, {})
         caller = Caller()
-        inference.infer(request(), caller)
+        inference.infer(inference.model("m", None), request(), caller)
         await control.unload("m", unload_dependents=False)
         assert IndexEntry("m", "1", "UNLOADING") in control.index(ready_only=False)
         with pytest.raises(NotFound):
-            inference.infer(request(), Caller())
+            inference.infer(inference.model("m", None), request(), Caller())
         await until(control, IndexEntry("m", "1", "UNAVAILABLE", "unloaded"))
         assert not isinstance(caller.answer, ConchError)
         assert inference.ready()  # an unloaded model does not count

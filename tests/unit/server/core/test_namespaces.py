@@ -55,7 +55,7 @@ async def test_name_in_two_repositories_is_ambiguous(roots: tuple[Path, Path]) -
             IndexEntry("m", "1", "READY"),
         ]
         with pytest.raises(InvalidRequest) as raised:
-            inference.infer(request(name="m"), Caller())
+            inference.infer(inference.model("m", None), request(name="m"), Caller())
         assert raised.value.message == (
             "There are 2 identifiers of model 'm' in global map, model namespace must be provided to resolve "
             f"ambiguity. It is in {roots[0]} and in {roots[1]}."
@@ -81,7 +81,7 @@ async def test_load_and_unload_apply_to_all_models_of_a_name(roots: tuple[Path, 
         await control.unload("m", unload_dependents=False)
         assert [model.id.name for model in catalog] == ["single"]
         with pytest.raises(NotFound, match="'m' has no available versions"):
-            inference.infer(request(name="m"), Caller())
+            inference.infer(inference.model("m", None), request(name="m"), Caller())
         with pytest.raises(NotFound, match=r"failed to load 'nope', .*: model not found in any model repository"):
             await control.load("nope", None, {})
         with pytest.raises(NotFound, match=r"failed to load '\.\./one/m'"):
@@ -100,7 +100,7 @@ async def test_failed_model_keeps_its_name_ambiguous(roots: tuple[Path, Path]) -
         with pytest.raises(ModelLoadError, match=f"{roots[0]}::m"):
             await control.load("m", None, {})
         with pytest.raises(InvalidRequest, match="There are 2 identifiers"):
-            inference.infer(request(name="m"), Caller())
+            inference.infer(inference.model("m", None), request(name="m"), Caller())
         await control.unload("m", unload_dependents=False)
         (roots[0] / "m" / "config.pbtxt").unlink()
 

@@ -32,7 +32,7 @@ class EnsembleModel(ServedModel):
         find: FindModel,
         flow: Flow | None = None,
     ) -> None:
-        """Assign. `flow` describes how responses of decoupled steps multiply; it may be omitted without such steps."""
+        """Create the model. `flow` says how responses of decoupled steps multiply; it may be omitted without such."""
         super().__init__(config, version, labels)
         self.misfit = ""  # why the steps no longer fit together, after a reload of one of their models
         self._find = find
@@ -65,10 +65,10 @@ class EnsembleModel(ServedModel):
 
     def refusal(self, now: int) -> QueueFull | None:
         """Return the rejection of the first step without room, so that no work is done for a later one to reject."""
-        return self._refusal_by(self._always_needed, now)
+        return self._refusal_by(self._models(), self._always_needed, now)
 
-    def _refusal_by(self, needed: Set[int], now: int) -> QueueFull | None:
-        for number, model in enumerate(self._models()):
+    def _refusal_by(self, models: Sequence[ServedModel], needed: Set[int], now: int) -> QueueFull | None:
+        for number, model in enumerate(models):
             error = model.refusal(now) if number in needed else None
             if error is not None:
                 step = self.config.ensemble_steps[number]
@@ -92,9 +92,9 @@ class EnsembleModel(ServedModel):
         needed = self._all_steps
         if request.outputs:
             needed = frozenset[int]().union(*[self._needed[name] for name in request.outputs])
-        if not request.admitted:
-            self.refuse_for(self._refusal_by(needed, request.timeline.received), request.timeline)
         models = self._models()
+        if not request.admitted:
+            self.refuse_for(self._refusal_by(models, needed, request.timeline.received), request.timeline)
         self.enter()
         for model in models:
             model.enter()

@@ -232,9 +232,9 @@ class GrpcInferEndpoint:
         else:
             respond = partial(self._respond, reply, model, options)
         if trace is None:
-            return self.inference.infer(request, respond)
+            return self.inference.infer(model, request, respond)
         trace.read(request, model.version)
-        return self.inference.infer(request, trace.relay(respond))
+        return self.inference.infer(model, request, trace.relay(respond))
 
     def _respond(
         self,

@@ -144,7 +144,8 @@ class InferStream:
             respond: Respond = exchange.respond
             if exchange.trace is not None:
                 respond = exchange.trace.relay(respond)
-            exchange.admitted = self.endpoint.inference.infer(request, respond)
+            assert exchange.model is not None  # which `_decode` has found
+            exchange.admitted = self.endpoint.inference.infer(exchange.model, request, respond)
         except ConchError as error:
             if exchange.trace is not None:
                 exchange.trace.refused(error)

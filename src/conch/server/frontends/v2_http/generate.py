@@ -71,6 +71,7 @@ class GenerateEndpoints:
 
     def _admit_decoded(self, call: InFlight, respond: Respond, outcome: Outcome) -> None:
         """Admit a request that a worker process has decoded. Raises ConchError."""
+        call.model = self._inference.model(call.model.config.name, call.version)  # which may have been replaced
         config = call.model.config
         decoded = generate.unpack_request(config, call.version, outcome.meta, outcome.parts, call.timeline)
         self._admit(call, decoded, respond)

@@ -68,7 +68,7 @@ class InFlight:
             self.trace.read(request, self.model.version)
             respond = self.trace.relay(respond)
         request.meter = self.meter
-        admitted = inference.infer(request, respond)
+        admitted = inference.infer(self.model, request, respond)
         if self.reply.open:
             self.reply.on_disconnect = admitted.cancel
         return admitted

@@ -144,7 +144,9 @@ class HttpInferEndpoint:
 
     def _admit_decoded(self, call: InFlight, tail: memoryview, outcome: Outcome) -> None:
         """Admit a request that a worker process has decoded. Raises ConchError."""
-        config, version, timeline = call.model.config, call.version, call.timeline
+        version, timeline = call.version, call.timeline
+        call.model = self._inference.model(call.model.config.name, version)  # which may have been replaced meanwhile
+        config = call.model.config
         if outcome.meta["raw"]:
             decoded = decode_raw_request(config, version, self._charged(outcome.parts[0]), timeline)
         else:

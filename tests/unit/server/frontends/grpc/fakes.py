@@ -98,7 +98,7 @@ class FakeInference:
 
     # ---- the interface
 
-    def infer(self, request: InferRequest, respond: Respond) -> FakePending:
+    def infer(self, _model: SimpleNamespace, request: InferRequest, respond: Respond) -> FakePending:
         if not request.inputs:
             raise InvalidRequest(f"[request id: {request.id}] expected 1 inputs but got 0 inputs")
         pending = FakePending(request, respond)

@@ -82,12 +82,13 @@ class ScriptedInference:
     def __init__(self, *models: ScriptedModel) -> None:
         self.models = {model.config.name: model for model in models}
         self.admitted: list[Admitted] = []
+        self.looked_up: list[str] = []  # names of models
         self.admission = threading.Semaphore(0)  # released with each of them
         self.outputs: list[Tensor] | ConchError | None = None  # what to answer instead of an echo
         self.hold = False  # leave requests unanswered
         self.is_ready = True
 
-    def infer(self, request: InferRequest, respond: Respond) -> Admitted:
+    def infer(self, _model: ScriptedModel, request: InferRequest, respond: Respond) -> Admitted:
         admitted = Admitted(request, respond)
         self.admitted.append(admitted)
         self.admission.release()
@@ -99,6 +100,7 @@ class ScriptedInference:
         return ""
 
     def model(self, name: str, version: int | None) -> ScriptedModel:
+        self.looked_up.append(name)
         if name not in self.models:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if version not in (None, 1):

@@ -18,6 +18,7 @@ from conch.base.errors import (
 )
 from conch.clients.health import health
 from conch.domain.tensor import Tensor, pack_bytes
+from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from tests.unit.server.frontends.http.conftest import client_of
 
 INFER = "/v2/models/identity/infer"
@@ -422,6 +423,18 @@ def test_forwarded_headers_are_parameters(serve, inference):
         status, _ = post(client, INFER, identity(), {"X-User": "ada", "My-Trace-Id": "7", "Other": "no"})
         assert status == 200
         assert inference.admitted[0].request.parameters == {"X-User": "ada", "My-Trace-Id": "7"}
+
+
+def test_the_model_of_a_request_is_looked_up_once(client, inference):
+    assert post(client, INFER, identity())[0] == 200
+    assert inference.looked_up == ["identity"]
+
+
+def test_the_model_of_a_request_that_a_worker_decodes_is_looked_up_again(client, inference):
+    """The model may have been replaced in the meantime."""
+    padding = {"parameters": {"padding": " " * MAX_INLINE_BYTES}}
+    assert post(client, INFER, identity(**padding))[0] == 200
+    assert inference.looked_up == ["identity", "identity"]
 
 
 def test_credentials_are_never_forwarded(serve, inference):

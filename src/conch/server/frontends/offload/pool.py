@@ -131,7 +131,7 @@ class OffloadPool:
         client: str,
         size: int | None = None,
     ) -> Job:
-        """Run a job of `jobs` on these buffers, which must not change, for this client (see `frontends.tenants`).
+        """Run a job of `jobs` on these buffers, which must not change, for this client (see `request_headers`).
 
         `size` is what the job may have to read, in bytes; by default the size of its parts. Raises Unavailable if too
         many wait, and most of them for this client; a job of a client with more of them makes room otherwise.

@@ -50,7 +50,7 @@ OPTIONAL = {
     "kubernetes_validate": {"check/deployment/schema.py"},
     "promql_parser": {"operate/monitoring/promql.py"},
     "grafana_foundation_sdk": {"operate/monitoring/dashboards/grafana.py"},
-    "urllib3": {"base/http_client.py", "operate/alerts/posting.py"},
+    "urllib3": {"base/http/client.py"},
     "zstandard": {"base/archives/zstd.py"},
     "PIL": {"measure/bench/inputs/files/images.py"},
     "tokenizers": {"measure/bench/inputs/text/token_counter.py"},

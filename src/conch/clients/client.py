@@ -8,10 +8,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from conch.base.api_key import KEY_HELP
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.numbers import count
 from conch.base.errors import ConchError, Unavailable
+from conch.base.http.api_key import KEY_HELP
 from conch.clients.prompt_template import DEFAULT_SYSTEM, TEMPLATES
 
 _FAILURE, _INTERRUPTED = 1, 130

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from conch.base.api_key import client_key
 from conch.base.errors import ConchError, InvalidRequest
+from conch.base.http.api_key import client_key
 from conch.clients.prompt_template import read_template, read_text
 from conch.clients.triton_stream import Generated, TritonStream
 

@@ -16,7 +16,7 @@ import uvloop
 from conch.base import logs
 from conch.base.build_info import build_line
 from conch.base.errors import ConchError, ConfigError
-from conch.base.stop_signals import stop_signals
+from conch.base.process.stop_signals import stop_signals
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics
 from conch.domain.exposition import Family, Point
 from conch.domain.metrics.server import API_KEYS_UP

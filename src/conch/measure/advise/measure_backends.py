@@ -1,11 +1,8 @@
 """Measure backends and forms of a model against each other: a server for each, in a child process, on free ports."""
 
-import re
 import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +10,8 @@ from pathlib import Path
 
 from conch.base.durations import duration_text
 from conch.base.errors import ConchError
+from conch.base.http.client import answers_ok
+from conch.base.process.local_server import serve_command, started_ports
 from conch.measure.advise.advice import Advice, ModelAdvice
 from conch.measure.advise.configuration import write_repository
 from conch.measure.advise.decide import MEASURED, AdviceDecision, Reason
@@ -23,8 +22,7 @@ from conch.measure.tune.settings import TrialSettings
 from conch.measure.tune.trials.bench_meter import BenchMeter
 
 _ONNX_BACKENDS = (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO)
-_START_TIMEOUT_S, _STOP_TIMEOUT_S = 120.0, 30.0
-_PORT = re.compile(r"Started HTTPService at \S*:(\d+)")
+_START_TIMEOUT_S, _PROBE_TIMEOUT_S, _STOP_TIMEOUT_S = 120.0, 5.0, 30.0
 _MAX_WINDOW_S = 30.0
 _WARM_UP_S = 1.0
 _START_S = 10.0  # of a server, at most, when the time is divided
@@ -107,31 +105,22 @@ def _p99_s(advised: ModelAdvice, advice: Advice, window_s: float) -> float:
     return reading.figures["p99"]
 
 
-def _is_ready(port: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5):
-            return True
-    except OSError:
-        return False
-
-
 @contextmanager
 def _server(folder: Path) -> Iterator[str]:
     """Run `conch serve` on the repository in a folder; yield its URL. Raises Failure."""
     log = folder / "server.log"
-    ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
-    command = [sys.executable, "-m", "conch", "serve", f"--model-repository={folder / 'models'}", *ports]
+    command = serve_command(f"--model-repository={folder / 'models'}")
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"], stdout=output, stderr=output
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while (match := _PORT.search(log.read_text(errors="replace"))) is None or not _is_ready(match[1]):
+        url = ""
+        while not url or not answers_ok(f"{url}/v2/health/ready", _PROBE_TIMEOUT_S):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise Failure(f"conch serve did not start: {log.read_text(errors='replace')[-500:].strip()}")
             time.sleep(0.05)
-        yield f"http://127.0.0.1:{match[1]}"
+            url = f"http://127.0.0.1:{ports['http']}" if (ports := started_ports(log)) else ""
+        yield url
     finally:
         process.terminate()
         try:

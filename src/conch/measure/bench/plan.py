@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from conch.base.api_key import client_key
 from conch.base.command_line.numbers import count
 from conch.base.command_line.values import (
     concurrencies,
@@ -24,6 +23,7 @@ from conch.base.durations import duration_text
 from conch.base.errors import InvalidRequest
 from conch.base.flag_values import one_of, value_kind
 from conch.base.flags import flag_field, settings_field
+from conch.base.http.api_key import client_key
 from conch.measure.bench.input_settings import InputSettings
 from conch.measure.bench.load_plan import Tls
 from conch.measure.bench.measurement import BATCH_SIZE, PERCENTILES

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _FAILURE, _USAGE_ERROR = 1, 2
 _DEFAULT_PORT = 9096
-_MISSING = "conch alerts needs PyYAML and urllib3; install them with: pip install 'conch-server[monitoring]'"
+_MISSING = "conch alerts needs PyYAML; install it with: pip install 'conch-server[monitoring]'"
 
 
 def alerts(arguments: Sequence[str]) -> int:

@@ -2,23 +2,21 @@
 
 import hashlib
 import json
-import logging
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import urllib3
-from urllib3.exceptions import HTTPError
-
-from conch.base.http_client import cause_of
+from conch.base.http.client import HttpClient, HttpSettings, RequestFailed
 from conch.operate.alerts.configuration import Target, redact
 from conch.operate.alerts.message import DETAILS, Detail, TemplateFailed, compose
 from conch.operate.alerts.notification import Alert
 from conch.operate.alerts.services import DeliveryOutcome, OutgoingPost, PostReply, Verdict, body_of_template
+
+_MAX_REPLY_S = 30.0
+_MAX_REPLY_BYTES = 65_536
 
 
 def number_that_fits(target: Target, alerts: Sequence[Alert]) -> int:
@@ -67,12 +65,6 @@ def _encode(document: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
 
 
-_TIMEOUT = urllib3.Timeout(connect=10, read=20)
-_MAX_REPLY_S = 30.0
-_MAX_REPLY_BYTES = 65_536
-_PIECE_BYTES = 4096
-
-
 class Unanswered(Exception):
     """The target sent no complete reply; the message has the cause, without the URL."""
 
@@ -81,44 +73,18 @@ class HttpPoster:
     """Posts to one target, through the proxy of the environment. `ca_file` replaces the system's certificates."""
 
     def __init__(self, ca_file: Path | None = None) -> None:
-        # Its messages contain the whole URL.
-        logging.getLogger("urllib3").setLevel(logging.ERROR)
-        self._ca_file = str(ca_file) if ca_file else None
-        self._pools: dict[str, urllib3.PoolManager] = {}
+        certificates = str(ca_file) if ca_file else None
+        self._client = HttpClient(HttpSettings(read_s=20.0, max_redirects=0, retries=False, ca_file=certificates))
 
     def __call__(self, post: OutgoingPost) -> PostReply:
         """Send a request, without retries and redirects. Raises Unanswered."""
         headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "conch-alerts", **post.headers}
-        deadline = time.monotonic() + _MAX_REPLY_S
         try:
-            response = self._pool(post.url).request(
-                "POST", post.url, body=post.body, headers=headers, preload_content=False, redirect=False, retries=False,
-                timeout=_TIMEOUT,
-            )  # fmt: skip
-            try:
-                body = b""
-                while len(body) < _MAX_REPLY_BYTES and (piece := response.read1(_PIECE_BYTES)):
-                    body += piece
-                    if time.monotonic() > deadline:
-                        raise Unanswered(f"the reply takes more than {_MAX_REPLY_S:.0f} s")
-            finally:
-                response.close()
-            return PostReply(response.status, {name.lower(): value for name, value in response.headers.items()}, body)
-        except (HTTPError, OSError, ValueError) as error:
-            raise Unanswered(f"{urlsplit(post.url).hostname}: {cause_of(error)}") from None
-
-    def _pool(self, url: str) -> urllib3.PoolManager:
-        parts = urlsplit(url)
-        proxy = urllib.request.getproxies().get(parts.scheme, "")
-        if proxy and urllib.request.proxy_bypass(parts.hostname or ""):
-            proxy = ""
-        if proxy not in self._pools:
-            self._pools[proxy] = (
-                urllib3.ProxyManager(proxy, ca_certs=self._ca_file, cert_reqs="CERT_REQUIRED")
-                if proxy
-                else urllib3.PoolManager(ca_certs=self._ca_file, cert_reqs="CERT_REQUIRED")
-            )
-        return self._pools[proxy]
+            with self._client.open("POST", post.url, headers, post.body) as response:
+                body = response.start(_MAX_REPLY_BYTES, _MAX_REPLY_S)
+        except RequestFailed as error:
+            raise Unanswered(f"{urlsplit(post.url).hostname}: {error.cause}") from None
+        return PostReply(response.status, {name.lower(): value for name, value in response.headers.items()}, body)
 
 
 def attempt(

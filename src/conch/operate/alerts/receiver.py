@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from conch.base.errors import InvalidRequest
 from conch.base.logs import LogSettings, ServerLogHandler
-from conch.base.stop_signals import stop_signals
+from conch.base.process.stop_signals import stop_signals
 from conch.domain.exposition import Family, Point, render
 from conch.domain.metrics import alerts as catalog
 from conch.domain.metrics.metric import MetricDefinition

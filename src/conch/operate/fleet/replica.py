@@ -1,22 +1,16 @@
 """A replica: one process of `conch serve`, with the states of a pod."""
 
 import asyncio
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from time import monotonic
 
+from conch.base.http.client import answers_ok
+from conch.base.process.local_server import serve_command, started_ports
 from conch.operate.fleet.child import Child
-from conch.operate.fleet.readiness import answers_ok
 
-_STARTED = {
-    "http": re.compile(r"Started HTTPService at \S*:(\d+)"),
-    "grpc": re.compile(r"Started GRPCInferenceService at \S*:(\d+)"),
-    "metrics": re.compile(r"Started Metrics Service at \S*:(\d+)"),
-}
 _PROBE_PERIOD_S = 1.0  # of a ready replica
 _PROBE_TIMEOUT_S = 2.0
 # Beyond the server's exit timeout, for the end of its models' processes.
@@ -44,14 +38,11 @@ class ReplicaSettings:
 
     def command(self) -> list[str]:
         """Return the command line."""
-        listeners = [f"--{name}-{flag}" for name in _STARTED for flag in ("address=127.0.0.1", "port=0")]
-        return [
-            *(sys.executable, "-m", "conch", "serve"),
+        return serve_command(
             *(f"--model-repository={each}" for each in self.repositories),
-            *listeners,
             f"--exit-timeout-secs={self.exit_timeout_s}",
             *self.flags,
-        ]
+        )
 
 
 class Replica:
@@ -100,8 +91,8 @@ class Replica:
             self._set_ready(False, now_s)
             return
         if self.state is ReplicaState.STARTING:
-            self.ports = _listening(self._child.log)
-            if len(self.ports) < len(_STARTED):
+            self.ports = started_ports(self._child.log)
+            if not self.ports:
                 return
             self.state = ReplicaState.RUNNING
         if self.ready and monotonic() < self._next_probe:
@@ -134,9 +125,3 @@ class Replica:
 
     def __repr__(self) -> str:
         return f"Replica {self.name}: {self.state.value}{', ready' if self.ready else ''}"
-
-
-def _listening(log: Path) -> dict[str, int]:
-    """Return the ports by service that a server has logged so far."""
-    text = log.read_text(errors="replace") if log.exists() else ""
-    return {name: int(found[1]) for name, pattern in _STARTED.items() if (found := pattern.search(text))}

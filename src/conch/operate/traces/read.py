@@ -3,14 +3,13 @@
 import base64
 import binascii
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conch.base.errors import InvalidRequest
-from conch.base.url_credentials import check_no_credentials
+from conch.base.errors import InvalidRequest, Unavailable
+from conch.base.http.client import HttpClient, HttpSettings
+from conch.base.http.url_credentials import check_no_credentials
 from conch.operate.traces.spans import RecordedSpan, link
 
 _TIMEOUT_S = 30
@@ -61,21 +60,24 @@ def _load(source: str) -> str:
         raise InvalidRequest(str(error)) from None
     try:
         if source.startswith(("http://", "https://")):
-            request = urllib.request.Request(source, headers={"Accept": "application/json"})  # noqa: S310
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310
-                data = reply.read(_MAX_BYTES + 1)
+            data = _download(source)
         else:
             with Path(source).open("rb") as file:
                 data = file.read(_MAX_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise InvalidRequest(f"{source}: HTTP status {error.code}; give the URL of a trace") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
-        raise InvalidRequest(f"{source}: {reason}") from None
+    except OSError as error:
+        raise InvalidRequest(f"{source}: {error.strerror or error}") from None
+    except Unavailable as error:
+        raise InvalidRequest(error.message) from None
     if len(data) > _MAX_BYTES:
         raise InvalidRequest(f"{source}: more than {_MAX_BYTES // 2**20} MiB; split the file, or set log-frequency")
     return bytes(data).decode("utf-8", "replace").lstrip("\ufeff")
+
+
+def _download(url: str) -> bytes:
+    with HttpClient(HttpSettings.once(_TIMEOUT_S)).open("GET", url, {"Accept": "application/json"}) as response:
+        if response.status != 200:
+            raise InvalidRequest(f"{url}: HTTP status {response.status}; give the URL of a trace")
+        return response.start(_MAX_BYTES + 1)
 
 
 def _values(source: str, text: str) -> tuple[list[dict[str, Any]], str]:

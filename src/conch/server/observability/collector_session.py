@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from conch.base.http_client import cause_of
+from conch.base.http.client import cause_of
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from time import monotonic_ns
 
-from conch.base.scrape import ScrapeSettings, scrape
+from conch.base.http.scrape import ScrapeSettings, scrape
 from conch.domain.metrics import triton
 from conch.measure.bench.measurement import Note, ServerFigures
 from conch.measure.bench.observers.exposition import MetricSeries, parse_exposition

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from conch.base.url_credentials import check_no_credentials
+from conch.base.http.url_credentials import check_no_credentials
 from conch.measure.bench.load_plan import Endpoint, Tls, Transport
 from conch.measure.bench.targets.target import TargetError
 

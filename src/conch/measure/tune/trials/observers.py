@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from conch.base.scrape import ScrapeSettings
+from conch.base.http.scrape import ScrapeSettings
 from conch.measure.bench.observers.gpu_metrics import GpuMetrics
 from conch.measure.bench.observers.local_processes import LocalProcesses
 from conch.measure.bench.observers.observer import ServerObserver

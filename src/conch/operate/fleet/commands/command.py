@@ -59,7 +59,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 async def _run(given: Namespace, serve_flags: Sequence[str], folder: Path) -> int:
-    from conch.base.stop_signals import stop_signals
+    from conch.base.process.stop_signals import stop_signals
     from conch.operate.fleet.commands.view import fleet_view
     from conch.operate.fleet.fleet import Fleet
     from conch.operate.fleet.load.profile import parse_profile

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import Unavailable
-from conch.base.prometheus_api import ask_prometheus
+from conch.base.http.client import answers_ok
+from conch.base.http.prometheus import ask_prometheus
 from conch.base.yaml_documents import dump_documents
 from conch.operate.fleet.child import Child
-from conch.operate.fleet.readiness import answers_ok
 from conch.operate.fleet.replica import Replica
 from conch.operate.fleet.timing import LOOKBACK_S, SCRAPE_INTERVAL_S, Timing
 from conch.operate.monitoring.rules.rule import rule_file

@@ -1,13 +1,11 @@
 """The controller of a HorizontalPodAutoscaler: it reads the API of custom metrics over HTTP, as Kubernetes' does."""
 
 import asyncio
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
-from conch.base.errors import ConfigError
+from conch.base.errors import ConfigError, Unavailable
+from conch.base.http.client import HttpClient, HttpSettings
 from conch.operate.fleet.metrics.custom_metrics import GROUP, VERSIONS
 from conch.operate.fleet.policies.scaling_loop import LoopContext, ScalingLoop
 from conch.operate.scaling.autoscaler import MetricReading, ScalingDecision
@@ -55,20 +53,13 @@ def read_metric(api_url: str, namespace: str, metric: MetricSpec, labels: Mappin
     place = f"/apis/{GROUP}/{VERSIONS[0]}/namespaces/{namespace}/pods/*/{quote(metric.name, safe=':')}"
     selector = urlencode({"labelSelector": ",".join(f"{name}={value}" for name, value in labels.items())})
     try:
-        with urllib.request.urlopen(f"{api_url}{place}?{selector}", timeout=_TIMEOUT_S) as response:  # noqa: S310
-            document = json.load(response)
-    except (OSError, ValueError) as error:
+        client = HttpClient(HttpSettings.once(_TIMEOUT_S, environment_proxies=False))
+        with client.open("GET", f"{api_url}{place}?{selector}") as response:
+            document = response.json()
+            if response.status != 200:
+                raise Unavailable(str(document.get("message", f"HTTP status {response.status}")))
+    except Unavailable as error:
         prefix = f"unable to get metric {metric.name}: unable to fetch metrics from custom metrics API"
-        return MetricReading(error=f"{prefix}: {_message(error)}")
+        return MetricReading(error=f"{prefix}: {error.message}")
     values = {each["describedObject"]["name"]: parse_quantity(each["value"]) for each in document["items"]}
     return MetricReading(by_pod={name: value for name, value in values.items() if value is not None})
-
-
-def _message(error: Exception) -> str:
-    """Return the message of a Status, or of the error itself."""
-    if isinstance(error, urllib.error.HTTPError):
-        try:
-            return str(json.load(error)["message"])
-        except (ValueError, KeyError, OSError):
-            pass
-    return str(error)

@@ -12,9 +12,9 @@ from typing import Any
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.errors import Unavailable
-from conch.base.prometheus_api import ask_prometheus
+from conch.base.http.prometheus import ask_prometheus
+from conch.base.http.url_credentials import check_no_credentials
 from conch.base.suggestion import did_you_mean
-from conch.base.url_credentials import check_no_credentials
 from conch.operate.monitoring.commands.drill_causes import CommandCause, LoadCause
 
 _FAILURE = 1

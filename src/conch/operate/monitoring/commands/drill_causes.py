@@ -1,6 +1,5 @@
 """What makes an alert fire in a drill: samples of a model that does not exist, load, or a command."""
 
-import http.client
 import json
 import shlex
 import subprocess
@@ -9,7 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
+
+from conch.base.http.client import HttpClient, HttpSettings, RequestFailed
 
 _REQUEST_TIMEOUT_S = 30
 _COMMAND_TIMEOUT_S = 60
@@ -21,8 +21,9 @@ class LoadCause:
     """Requests with zeros to a model, from a number of threads, until it is stopped."""
 
     def __init__(self, url: str, model: str, concurrency: int) -> None:
-        """Assign. `url` is that of the HTTP port of a server."""
-        self._url = url
+        """`url` is that of the HTTP port of a server."""
+        self._url = url.rstrip("/")
+        self._client = HttpClient(HttpSettings.once(_REQUEST_TIMEOUT_S, max_redirects=0, environment_proxies=False))
         self._model = model
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=self._send, daemon=True) for _ in range(concurrency)]
@@ -46,17 +47,12 @@ class LoadCause:
 
     def start(self) -> None:
         """Ask the server for the model's inputs, and begin to send. Raises ValueError."""
-        connection = self._connect()
         try:
-            connection.request("GET", f"/v2/models/{self._model}")
-            response = connection.getresponse()
-            status, text = response.status, response.read()
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ValueError(f"cannot ask the server at {self._url}: {reason}; --url is its URL") from error
-        finally:
-            connection.close()
-        self._body = json.dumps({"inputs": [_zeros(each) for each in self._inputs(status, text)]}).encode()
+            with self._client.open("GET", f"{self._url}/v2/models/{self._model}") as response:
+                inputs = self._inputs(response.status, response.read())
+        except RequestFailed as error:
+            raise ValueError(f"cannot ask the server at {self._url}: {error.cause}; --url is its URL") from error
+        self._body = json.dumps({"inputs": [_zeros(tensor) for tensor in inputs]}).encode()
         for thread in self._threads:
             thread.start()
 
@@ -76,26 +72,17 @@ class LoadCause:
             raise ValueError(f"{self._url} does not serve models (HTTP status {status}); --url is its URL") from None
         raise ValueError(f"model '{self._model}' at {self._url}: {reason}")
 
-    def _connect(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self._url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        return kind(parts.netloc, timeout=_REQUEST_TIMEOUT_S)
-
     def _send(self) -> None:
-        connection = self._connect()
-        headers = {"Content-Type": "application/json"}
+        url, headers = f"{self._url}/v2/models/{self._model}/infer", {"Content-Type": "application/json"}
         while not self._stopped.is_set():
             try:
-                connection.request("POST", f"/v2/models/{self._model}/infer", self._body, headers)
-                response = connection.getresponse()
-                response.read()
+                with self._client.open("POST", url, headers, self._body) as response:
+                    response.read()
                 self._count(str(response.status))
-            except (OSError, http.client.HTTPException):
+            except RequestFailed:
                 # Refused and broken connections are part of what is drilled.
-                connection.close()
                 self._count(NO_RESPONSE)
                 time.sleep(_PAUSE_AFTER_ERROR_S)
-        connection.close()
 
     def _count(self, outcome: str) -> None:
         with self._lock:

@@ -30,7 +30,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 import conch
-from conch.base.url_credentials import without_secrets
+from conch.base.http.url_credentials import without_secrets
 from conch.domain.exposition import Buckets, Family, Point, Quantiles
 from conch.server.observability.collector_session import CollectorSession, package_log
 

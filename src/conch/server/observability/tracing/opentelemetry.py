@@ -24,7 +24,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 import conch
 from conch.base.errors import ConchError
-from conch.base.url_credentials import without_secrets
+from conch.base.http.url_credentials import without_secrets
 from conch.server.observability.collector_session import CollectorSession, package_log
 from conch.server.observability.tracing.request_trace import ModelSpan, Trace
 from conch.server.observability.tracing.trace_file import activities_of, compute_of

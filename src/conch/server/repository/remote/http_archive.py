@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from conch.base.archives.expansion_limits import ArchiveLimits
 from conch.base.errors import NotFound, Unavailable, Unreachable
-from conch.base.http_client import HttpClient, HttpResponse
+from conch.base.http.client import HttpClient, HttpResponse
 from conch.server.repository.remote.archive import Unpacker
 from conch.server.repository.remote.cache import Cache
 from conch.server.repository.remote.download import Buffer, Download, Downloader

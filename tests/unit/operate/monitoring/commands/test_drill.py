@@ -55,7 +55,7 @@ def test_an_unknown_alert(prometheus: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_prometheus_that_cannot_be_asked(prometheus: str, capsys: pytest.CaptureFixture[str]) -> None:
-    expected = "cannot ask Prometheus at http://127.0.0.1:9: Connection refused; --prometheus is its URL"
+    expected = "cannot ask Prometheus at http://127.0.0.1:9: connection refused; --prometheus is its URL"
     assert expected in failure(capsys, "mine", "--prometheus", "http://127.0.0.1:9")
     error = failure(capsys, "mine", "--prometheus", f"{prometheus}/wrong")
     assert f"{prometheus}/wrong: HTTP status 404 for /api/v1/rules; --prometheus" in error
@@ -85,7 +85,7 @@ def test_causes_that_fail(prometheus: str, capsys: pytest.CaptureFixture[str]) -
     assert failure(capsys, *common, "--command", "false").endswith("--command 'false' failed with exit status 1")
     assert "--command '/none' cannot run: No such file" in failure(capsys, *common, "--command", "/none")
     error = failure(capsys, *common, "--load", "m", "--url", "http://127.0.0.1:9")
-    assert "cannot ask the server at http://127.0.0.1:9: Connection refused; --url is its URL" in error
+    assert "cannot ask the server at http://127.0.0.1:9: connection refused; --url is its URL" in error
     error = failure(capsys, *common, "--load", "m", "--url", prometheus)
     assert f"{prometheus} does not serve models (HTTP status 404); --url is its URL" in error
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from conch.base.errors import ConfigError, NotFound, Unavailable, Unreachable
-from conch.base.http_client import HttpClient, HttpResponse
+from conch.base.http.client import HttpClient, HttpResponse
 from conch.server.repository.remote.location import ImageLocation, is_loopback
 from conch.server.repository.remote.oci.docker_config import RegistryLogin, registry_login
 

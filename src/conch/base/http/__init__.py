@@ -1,0 +1,1 @@
+"""HTTP: the client of simple requests, what it asks Prometheus and pages of metrics, and keys."""

@@ -1,0 +1,1 @@
+"""Processes: signals to stop, and the ports of children."""

@@ -103,7 +103,7 @@ def _list(options: Namespace) -> None:
                         "title": panel.title,
                         "description": panel.description,
                         "unit": panel.unit,
-                        "queries": [query.measure.expr for query in panel.queries],
+                        "queries": [query.expr for query in panel.queries],
                     }
                     for panel in dashboard.panels
                 ],

@@ -126,7 +126,7 @@ def _lines(panel: DashboardPanel) -> timeseries.Panel:
 
 
 def _heatmap(panel: DashboardPanel) -> heatmap.Panel:
-    of_buckets = panel.queries[0].measure.labels == ("le",)
+    of_buckets = panel.queries[0].labels == ("le",)
     values = UNITS[panel.unit].grafana
     builder = (
         heatmap.Panel()
@@ -149,8 +149,8 @@ def _describe(builder: PanelBuilder, panel: DashboardPanel) -> None:
     if panel.interval:
         builder.interval(panel.interval)
     for ref_id, query in zip(_REF_IDS, panel.queries, strict=False):
-        target = Dataquery().expr(query.measure.expr).legend_format(query.legend).ref_id(ref_id).range()
-        if query.measure.labels == ("le",):
+        target = Dataquery().expr(query.expr).legend_format(query.legend).ref_id(ref_id).range()
+        if query.labels == ("le",):
             target.format(PromQueryFormat.HEATMAP).legend_format("{{le}}")
         builder.with_target(target.datasource(_DATASOURCE))
 

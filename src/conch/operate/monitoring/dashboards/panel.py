@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from conch.domain.metrics.metric import MetricDefinition, Unit
 from conch.operate.monitoring.units import UNITS
@@ -29,7 +29,7 @@ _SUBJECTS = ("model", "model_name", "version", "gpu", "device")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A query, the unit of its values, and the labels that its series have.
+    """A query, the unit of its values, the labels that its series have, and a name for the legend.
 
     Prometheus renames a metric's own labels `job` and `instance` to `exported_job` and `exported_instance`.
     """
@@ -37,6 +37,17 @@ class Measure:
     expr: str
     unit: Unit
     labels: tuple[str, ...] = ()
+    name: str = ""
+
+    def named(self, name: str) -> "Measure":
+        """Return the query with a name."""
+        return replace(self, name=name)
+
+    @property
+    def legend(self) -> str:
+        """How Grafana names the series: the name and the values of the labels."""
+        labels = [f"{{{{{label}}}}}" for label in self.labels if label and label != "le"]
+        return " ".join(filter(None, (self.name, *labels))) or "all"
 
     def times(self, factor: Fraction, unit: Unit) -> "Measure":
         """Return the values in another unit."""
@@ -46,7 +57,7 @@ class Measure:
     def displayable(self) -> "Measure":
         """Return the values in base units if Grafana does not have theirs."""
         form = UNITS[self.unit]
-        base = next(unit for unit, each in UNITS.items() if each.dimension == form.dimension and each.factor == 1)
+        base = next(unit for unit, other in UNITS.items() if other.dimension == form.dimension and other.factor == 1)
         return self if form.grafana else self.times(form.factor, base)
 
 
@@ -140,21 +151,21 @@ def _or(unit: Unit | None, default: Unit) -> Unit:
 
 
 PanelKind: TypeAlias = Literal["lines", "number", "heatmap"]
-Color: TypeAlias = Literal["green", "orange", "red"]
+Steps: TypeAlias = tuple[tuple[float, Literal["green", "orange", "red"]], ...]
+Variables: TypeAlias = tuple[tuple[str, str, str], ...]  # name, label, and query or value
 
 
-@dataclass(frozen=True, slots=True)
-class PanelQuery:
-    """A query of a panel, and how its series are named: `{{label}}` is a label's value."""
+class PanelOptions(TypedDict, total=False):
+    """What a panel may have beside its title, description and queries; see `DashboardPanel`."""
 
-    measure: Measure
-    legend: str
-
-
-def line(measure: Measure, name: str = "") -> PanelQuery:
-    """Return a query whose series are named by their labels, after a name."""
-    labels = [f"{{{{{label}}}}}" for label in measure.labels if label and label != "le"]
-    return PanelQuery(measure, " ".join(filter(None, (name, *labels))) or "all")
+    kind: PanelKind
+    range: tuple[float, float | None] | None
+    steps: Steps
+    width: int
+    height: int
+    interval: str
+    bucket_unit: Unit
+    stacked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +178,10 @@ class DashboardPanel:
 
     title: str
     description: str
-    queries: tuple[PanelQuery, ...]
+    queries: tuple[Measure, ...]
     kind: PanelKind = "lines"
     range: tuple[float, float | None] | None = None
-    steps: tuple[tuple[float, Color], ...] = ()
+    steps: Steps = ()
     width: int = 8
     height: int = 8
     interval: str = ""
@@ -180,7 +191,7 @@ class DashboardPanel:
     @property
     def unit(self) -> Unit:
         """The unit of all values."""
-        return self.queries[0].measure.unit
+        return self.queries[0].unit
 
     @property
     def bounds(self) -> tuple[float, float | None]:
@@ -190,12 +201,22 @@ class DashboardPanel:
         return (0, 1) if self.unit == "ratio" else (0, 100) if self.unit == "percent" else (0, None)
 
 
+def panel(title: str, description: str, *queries: Measure, **options: Unpack[PanelOptions]) -> DashboardPanel:
+    """Return a panel."""
+    return DashboardPanel(title, description, queries, **options)
+
+
 @dataclass(frozen=True, slots=True)
 class PanelRow:
     """A titled row of panels."""
 
     title: str
     panels: tuple[DashboardPanel, ...]
+
+
+def row(title: str, *panels: DashboardPanel) -> PanelRow:
+    """Return a row of panels."""
+    return PanelRow(title, panels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +230,8 @@ class GrafanaDashboard:
     title: str
     description: str
     rows: tuple[PanelRow, ...]
-    variables: tuple[tuple[str, str, str], ...] = ()
-    constants: tuple[tuple[str, str, str], ...] = ()
+    variables: Variables = ()
+    constants: Variables = ()
     period: str = "now-1h"
 
     @property

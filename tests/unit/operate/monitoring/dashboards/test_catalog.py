@@ -35,7 +35,7 @@ each_dashboard = pytest.mark.parametrize("dashboard", ALL, ids=lambda each: f"{e
 def test_queries_name_metrics_of_the_catalogue(dashboard: GrafanaDashboard) -> None:
     for panel in dashboard.panels:
         for query in panel.queries:
-            for name in promql.metric_names(parse_template(query.measure.expr).tree):
+            for name in promql.metric_names(parse_template(query.expr).tree):
                 assert name in all_metrics() or all_metrics()[_SUFFIX.sub("", name)].kind == "histogram", name
 
 
@@ -44,7 +44,7 @@ def test_panels_have_one_unit_and_are_described(dashboard: GrafanaDashboard) -> 
     titles = Counter((row.title, panel.title) for row in dashboard.rows for panel in row.panels)
     assert set(titles.values()) == {1}
     for panel in dashboard.panels:
-        assert {query.measure.unit for query in panel.queries} == {panel.unit}, panel.title
+        assert {query.unit for query in panel.queries} == {panel.unit}, panel.title
         assert UNITS[panel.unit].grafana, panel.title
         assert panel.description.endswith("."), panel.title
         assert all(query.legend for query in panel.queries)

@@ -7,22 +7,19 @@ from collections.abc import Callable, Sequence
 from io import StringIO
 from math import isnan, nan
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.numbers import count
 from conch.base.command_line.text_files import write_text
 from conch.base.errors import ConfigError, InvalidRequest
 from conch.base.kubernetes_names import label, namespace, object_name
-from conch.operate.monitoring.promql import duration
-from conch.operate.monitoring.rules.rule import RuleGroup
-from conch.operate.monitoring.rules.thresholds import Thresholds
+from conch.operate.monitoring.rules.thresholds import DEFAULT_JOBS, Thresholds
+
+if TYPE_CHECKING:
+    from conch.operate.monitoring.rules.rule import RuleGroup
 
 _FAILURE, _USAGE_ERROR = 1, 2
-_DEFAULT_JOBS = "conch|triton|gpu-exporter"
 _DEFAULT_WEBHOOK = "http://127.0.0.1:9096/"
 _PROMETHEUS = "Write the recording rules and alerts as a rule file, which rule_files of prometheus.yml names."
 _OPERATOR = (
@@ -70,12 +67,10 @@ def _document(given: Namespace) -> str:
         check_webhook_url("--webhook", given.webhook)
         return dump_documents([alertmanager_file(given.webhook)])
     if not is_regular_expression(given.jobs):
-        raise ConfigError(f"--jobs '{given.jobs}' is not a valid regular expression of RE2, such as {_DEFAULT_JOBS}")
+        raise ConfigError(f"--jobs '{given.jobs}' is not a valid regular expression of RE2, such as {DEFAULT_JOBS}")
     thresholds = Thresholds(**{name: getattr(given, name) for name, *_ in Thresholds.options()})
     groups = rule_groups(thresholds, given.jobs)
     if given.command == "list":
-        from conch.operate.monitoring.commands.rules import rule_table
-
         return rule_table(groups, as_json=given.json)
     if given.command == "operator":
         return dump_documents([prometheus_rule(groups, given.name, given.namespace, dict(given.label or _RELEASE))])
@@ -157,7 +152,7 @@ def _add_prove(proving: ArgumentParser) -> None:
 
 def _add_thresholds(command: ArgumentParser) -> None:
     command.add_argument(
-        "--jobs", metavar="REGEX", default=_DEFAULT_JOBS, help="scrape jobs of Conch (default: %(default)s)"
+        "--jobs", metavar="REGEX", default=DEFAULT_JOBS, help="scrape jobs of Conch (default: %(default)s)"
     )
     thresholds = command.add_argument_group("thresholds")
     for name, default, unit, text in Thresholds.options():
@@ -192,8 +187,13 @@ def _threshold(unit: str) -> Callable[[str], float]:
 _WIDTH = 180
 
 
-def rule_table(groups: Sequence[RuleGroup], *, as_json: bool) -> str:
+def rule_table(groups: "Sequence[RuleGroup]", *, as_json: bool) -> str:
     """Return the alerts as a table or as JSON."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from conch.operate.monitoring.promql import duration
+
     alerts: list[dict[str, Any]] = [
         {
             "group": group.name,
@@ -210,10 +210,9 @@ def rule_table(groups: Sequence[RuleGroup], *, as_json: bool) -> str:
     if as_json:
         return json.dumps(alerts, indent=2) + "\n"
     table = Table("alert", "severity", "for", "fires if", "near misses", box=None, pad_edge=False, header_style="bold")
-    for each in alerts:
-        table.add_row(
-            each["alert"], each["severity"], each["for"], each["expr"], "; ".join(each["near_misses"]), end_section=True
-        )
+    for alert in alerts:
+        near_misses = "; ".join(alert["near_misses"])
+        table.add_row(alert["alert"], alert["severity"], alert["for"], alert["expr"], near_misses, end_section=True)
     stream = StringIO()
     Console(file=stream, width=_WIDTH, highlight=False).print(table)
     return stream.getvalue()

@@ -1,9 +1,12 @@
-"""The thresholds of the alerts: the options of `conch rules`."""
+"""What the shipped alerts depend on, the options of `conch rules`: their thresholds, and the scrape jobs of Conch."""
 
 from dataclasses import dataclass, field, fields
 from math import inf
 
 from conch.operate.monitoring.rules.known_metrics import MAX_CELSIUS
+
+# A regular expression, of servers and exporters.
+DEFAULT_JOBS = "conch|triton|gpu-exporter"
 
 
 def _option(default: float, unit: str, text: str) -> float:
@@ -52,4 +55,7 @@ class Thresholds:
     @classmethod
     def options(cls) -> list[tuple[str, float, str, str]]:
         """Return name, default, unit and help of each threshold."""
-        return [(each.name, float(each.default), each.metadata["unit"], each.metadata["help"]) for each in fields(cls)]  # type: ignore[arg-type]
+        return [
+            (option.name, option.default, option.metadata["unit"], option.metadata["help"])  # type: ignore[misc]
+            for option in fields(cls)
+        ]

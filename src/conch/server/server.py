@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import uvloop
@@ -37,6 +38,7 @@ from conch.server.core.catalog import Catalog
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.inference import Inference
 from conch.server.core.loading.builder import ModelBuilder
+from conch.server.core.loading.load_outcomes import model_table
 from conch.server.core.loading.model_manager import ALL_MODELS, ModelManager, StartReport
 from conch.server.core.request_limits import limit_manager, limit_metrics
 from conch.server.core.response_cache import ResponseCache
@@ -49,8 +51,7 @@ from conch.server.frontends.services import Service, listener_families, services
 from conch.server.observability.metrics.custom import MetricSample
 from conch.server.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
 from conch.server.observability.metrics.loop_lag import LoopLag
-from conch.server.observability.metrics.model_table import ModelRow, model_table
-from conch.server.observability.metrics.processes import ProcessMeter
+from conch.server.observability.metrics.proc_meters import ProcessMeter
 from conch.server.observability.tracing.observer import Observer
 from conch.server.options.server_options import ServerOptions
 from conch.server.repository.entries.model_dir import ModelDirRoot, wait_for_path
@@ -211,9 +212,9 @@ class Server:
     def _log_models(self) -> None:
         """Log the table of the models, or which repositories have none."""
         index = self.control.index(ready_only=False)
-        rows = [ModelRow(row.name, row.version, row.state, row.reason) for row in index if row.state]
+        rows = [row for row in index if row.state]
         if rows:
-            documents = [row._asdict() for row in rows]
+            documents = [asdict(row) for row in rows]
             _log.info("models", extra={"block": model_table(rows), "structured": {"models": documents}})
             return
         roots = (*map(public_name, self._options.model_repository), self._options.model_dir)

@@ -19,8 +19,7 @@ from conch.clients.repository.progress import fetch_progress, progress_bar
 from conch.server.repository.disk_space import require_space
 from conch.server.repository.remote.location import parse_image
 from conch.server.repository.remote.mirror import Mirror, open_mirror
-from conch.server.repository.remote.oci.packing import ModelLayer
-from conch.server.repository.remote.oci.pushing import write_image
+from conch.server.repository.remote.oci.packing import ModelLayer, write_image
 from conch.server.repository.remote.oci.registry import Registry
 from conch.server.repository.roots import LocalRoot
 

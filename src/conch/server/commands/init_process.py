@@ -53,7 +53,7 @@ def _reap(child: int) -> int | None:
 def _hide_secrets() -> None:
     """Overwrite arguments and environment, which may contain keys that models' processes must not read."""
     from conch.server.backends.child.conch_child.ipc import prctl
-    from conch.server.commands.process_memory import overwrite_command_line
+    from conch.server.commands.process_secrets import overwrite_command_line
 
     overwrite_command_line(_TITLE)
     prctl.set_dumpable(False)

@@ -22,7 +22,6 @@ _MAX_REASON_CHARACTERS = 200
 # The folders of paths, which clients that may not read the index need not know.
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^/\s'\"]+/)+")
 
-
 _DUPLICATE = "model appears in two or more repositories"
 
 

@@ -35,11 +35,9 @@ from conch.server.core.response_order import ResponseOrder
 # The last format without back references, which would encode equal values differently if they are one object.
 _MARSHAL_VERSION = 2
 
-
 # Overhead of an entry and of each of its tensors: objects, names and the place in the index.
 _ENTRY_BYTES = 600
 _TENSOR_BYTES = 300
-
 
 _log = logging.getLogger(__name__)
 

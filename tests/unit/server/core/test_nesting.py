@@ -1,5 +1,7 @@
 """Nested ensembles: bounds on depth and number of steps, checked in linear time."""
 
+from pathlib import Path
+
 import pytest
 
 from conch.base.errors import ConfigError
@@ -8,6 +10,7 @@ from conch.server.core.catalog import Catalog
 from conch.server.core.ensembles.ensemble_model import EnsembleModel
 from conch.server.core.ensembles.nesting import MAX_ENSEMBLE_DEPTH, MAX_ENSEMBLE_RUNS, check_nesting
 from conch.server.repository.namespaces import ModelId
+from tests.unit.server.core.model_folders import serving, write, write_ensemble
 
 
 def ensemble(name: str, *steps: str) -> ModelConfig:
@@ -46,3 +49,16 @@ def test_cycle_through_other_ensembles_is_rejected() -> None:
     catalog = chain(4, 2)
     with pytest.raises(ConfigError, match="step 1 of ensemble 'e0', model 'e3', has 'e0' among its own steps"):
         check_nesting(catalog, ensemble("e0", "leaf", "e3"), "")
+
+
+async def test_requests_of_stages_multiply_through_nested_ensembles(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path, name)
+    write_ensemble(tmp_path, "inner", "a", "b", "a")
+    write_ensemble(tmp_path, "outer", "inner", "inner", "a")
+    async with serving(tmp_path) as (control, inference):
+        await control.load_at_start(["outer"])
+        found = {stage.config.name: each for stage, each in inference.stages(inference.model("outer", None)).items()}
+        assert {name: each.number for name, each in found.items()} == {"inner": 2, "a": 5, "b": 2}
+        assert all(each.exact for each in found.values())
+        assert inference.stages(inference.model("a", None)) == {}

@@ -1,15 +1,21 @@
 """How loads end: errors as clients and the log get them, and log lines in Triton's words."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from logging import getLogger
+from textwrap import wrap
 from time import monotonic
 from typing import TypeVar
 
 from conch.base.errors import Code, ConchError, ModelLoadError, NotFound
+from conch.server.core.catalog import IndexEntry
 from conch.server.repository.namespaces import ModelId
 
 _log = getLogger(__name__)
 _Error = TypeVar("_Error", bound=ConchError)
+
+_HEADINGS = ("Model", "Version", "Status")
+_STATUS_WIDTH = 88
 
 
 def load_error(error: Exception) -> ConchError:
@@ -122,3 +128,31 @@ def replaced(model: ModelId, served: Iterable[int], previous: Iterable[int]) -> 
 
 def _joined(versions: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(versions)))
+
+
+def model_table(rows: Sequence[IndexEntry]) -> str:
+    """Return the table of models in the log at start, as in Triton, without a final newline. Reasons are wrapped."""
+    cells = [((row.name,), (row.version,), _status(row)) for row in rows]
+    columns = zip(*[((heading,) for heading in _HEADINGS), *cells], strict=True)
+    widths = [max(len(line) for cell in column for line in cell) for column in columns]
+    rule = "+".join(["", *("-" * (width + 2) for width in widths), ""])
+    lines = [rule, _line(_HEADINGS, widths), rule]
+    for cell in cells:
+        lines += [_line(parts, widths) for parts in zip_longest(*cell, fillvalue="")]
+    lines.append(rule)
+    return "\n".join(lines)
+
+
+def _status(row: IndexEntry) -> tuple[str, ...]:
+    text = f"{row.state}: {row.reason}" if row.reason else row.state
+    return tuple(part for line in text.splitlines() for part in _wrapped(line))
+
+
+def _wrapped(line: str) -> list[str]:
+    # Long words are not broken, so that paths and commands can be copied.
+    return wrap(line, _STATUS_WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _line(parts: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (f" {part:<{width}} " for part, width in zip(parts, widths, strict=True))
+    return "|".join(["", *padded, ""])

@@ -34,7 +34,6 @@ from conch.server.repository.watch import Fingerprint, sources
 
 _log = getLogger(__name__)
 
-
 _IN_VERSION = re.compile(r"[1-9][0-9]*/")
 
 

@@ -32,7 +32,6 @@ Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 # A serialized message in parts, or what went wrong.
 Reply: TypeAlias = Callable[[Sequence[Buffer] | ConchError], None]
 
-
 # Values up to this size are classified on the event loop.
 _MAX_CLASSIFIED_BYTES = 16 * 1024
 # The metadata of the W3C trace context.

@@ -1,6 +1,8 @@
 """The families of `/metrics`, computed from the statistics for each scrape.
 
-The request path only adds integers (see `statistics`). Names, kinds and help are those of `conch.domain.metrics`.
+The request path only adds integers (see `statistics`). Names, kinds and help are those of `conch.domain.metrics`. The
+families of language models are vLLM's, for every engine, with vLLM's labels `model_name` and `engine`, and `version`,
+because a repository can have several.
 """
 
 import logging
@@ -15,18 +17,17 @@ from time import monotonic_ns
 from typing import Protocol, TypeAlias
 
 from conch.base.errors import ConfigError
-from conch.domain.exposition import Buckets, Exemplar, Family, Labels, Quantiles, pieces, render
-from conch.domain.metrics import server, triton
+from conch.domain.exposition import Buckets, Exemplar, Family, Labels, Point, Quantiles, pieces, render
+from conch.domain.metrics import server, triton, vllm
 from conch.domain.metrics.catalog import all_metrics
 from conch.domain.metrics.metric import MetricDefinition
 from conch.domain.openmetrics import openmetrics_pieces
+from conch.domain.statistics.generation_statistics import Distribution, GenerationStatistics
 from conch.domain.statistics.model_statistics import CacheStatistics, Duration, Histogram, ModelState, ModelStatistics
 from conch.domain.statistics.summaries import LatencySummaries, Summary
 from conch.server.observability.metrics.custom import CustomMetrics, MetricSample, label_name
-from conch.server.observability.metrics.generation_families import generation_families
-from conch.server.observability.metrics.host import HostMeter, HostUsage
 from conch.server.observability.metrics.loop_lag import LoopLag, lag_families
-from conch.server.observability.metrics.processes import ProcessMeter, server_families
+from conch.server.observability.metrics.proc_meters import HostMeter, HostUsage, ProcessMeter, server_families
 from conch.server.observability.metrics.reading import LabelledReading, Reading, read, read_one
 from conch.server.options.server_options import ServerOptions
 
@@ -306,3 +307,74 @@ def _labels(model: ModelStatistics) -> Labels:
     tags = {label_name(f"_{key}"): value for key, value in model.metric_tags.items()}
     namespace = {"namespace": model.namespace} if model.namespace else {}
     return Labels({**tags, "model": model.model_name, **namespace, "version": str(model.version)})
+
+
+def _distribution(distribution: Distribution) -> Buckets:
+    bounds, counts = zip(*distribution.cumulative(), strict=True)
+    return Buckets(bounds, counts, distribution.total)
+
+
+GENERATION_STATES: tuple[Reading[GenerationStatistics] | LabelledReading[GenerationStatistics], ...] = (
+    Reading(vllm.REQUESTS_RUNNING, lambda s: s.load().running),
+    Reading(vllm.REQUESTS_WAITING, lambda s: s.load().waiting),
+    Reading(vllm.KV_CACHE_USAGE, lambda s: s.load().kv_cache_usage),
+    Reading(vllm.PREFIX_CACHE_QUERIES, lambda s: s.load().prefix_cache_queries),
+    Reading(vllm.PREFIX_CACHE_HITS, lambda s: s.load().prefix_cache_hits),
+    Reading(vllm.PREEMPTIONS, lambda s: s.load().preemptions),
+    LabelledReading(
+        vllm.SLEEP_STATE,
+        "sleep_state",
+        lambda s: [("awake", int(not s.load().stopped)), ("discard_all", int(s.load().stopped))],
+    ),
+)
+GENERATION_REQUESTS: tuple[Reading[GenerationStatistics] | LabelledReading[GenerationStatistics], ...] = (
+    Reading(vllm.PROMPT_TOKENS, lambda s: s.prompt_tokens),
+    Reading(vllm.PROMPT_TOKENS_CACHED, lambda s: s.cached_tokens),
+    Reading(vllm.GENERATION_TOKENS, lambda s: s.generation_tokens),
+    # Series with the value 0 are included, so that the first one is an increase.
+    LabelledReading(
+        vllm.REQUEST_SUCCESS,
+        "finished_reason",
+        lambda s: [(reason.value, count) for reason, count in s.finished.items()],
+    ),
+    Reading(vllm.TIME_TO_FIRST_TOKEN, lambda s: _distribution(s.time_to_first_token)),
+    Reading(vllm.INTER_TOKEN_LATENCY, lambda s: _distribution(s.inter_token_latency)),
+    Reading(vllm.REQUEST_LATENCY, lambda s: _distribution(s.end_to_end_latency)),
+    Reading(vllm.TIME_PER_OUTPUT_TOKEN, lambda s: _distribution(s.time_per_token)),
+    Reading(vllm.QUEUE_TIME, lambda s: _distribution(s.queue_time)),
+    Reading(vllm.PREFILL_TIME, lambda s: _distribution(s.prefill_time)),
+    Reading(vllm.INFERENCE_TIME, lambda s: _distribution(s.inference_time)),
+    Reading(vllm.DECODE_TIME, lambda s: _distribution(s.decode_time)),
+    Reading(vllm.PROMPT_LENGTH, lambda s: _distribution(s.prompt_length)),
+    Reading(vllm.GENERATION_LENGTH, lambda s: _distribution(s.generation_length)),
+    Reading(vllm.LONGEST_GENERATION, lambda s: _distribution(s.longest_generation)),
+    Reading(vllm.REQUESTED_N, lambda s: _distribution(s.requested_n)),
+    Reading(vllm.REQUESTED_MAX_TOKENS, lambda s: _distribution(s.requested_max_tokens)),
+)
+
+
+def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Family]:
+    """Yield all families of language models."""
+    listed = [(_generation_labels(model), model) for model in models]
+    yield from read(GENERATION_STATES, listed)
+    yield Family.of(vllm.CACHE_CONFIG, [Point(1, {**labels, **_cache_config(model)}) for labels, model in listed])
+    yield from read(GENERATION_REQUESTS, listed)
+
+
+def _cache_config(model: GenerationStatistics) -> dict[str, str]:
+    info = model.info()
+    blocks = info.kv_cache_tokens // info.kv_block_size if info.kv_block_size else 0
+    stats = {
+        "block_size": info.kv_block_size,
+        "num_gpu_blocks": blocks,
+        "kv_cache_size_tokens": info.kv_cache_tokens,
+        "kv_cache_memory_bytes": info.kv_cache_bytes,
+    }
+    return {
+        **{name: str(value) for name, value in stats.items() if value},
+        "enable_prefix_caching": str(info.prefix_caching),
+    }
+
+
+def _generation_labels(model: GenerationStatistics) -> Labels:
+    return Labels({"model_name": model.model_name, "engine": "0", "version": str(model.version)})

@@ -13,9 +13,8 @@ from conch.base.http.client import HttpClient, HttpResponse
 from conch.server.repository.remote.archive import Unpacker
 from conch.server.repository.remote.cache import Cache
 from conch.server.repository.remote.download import Buffer, Download, Downloader
-from conch.server.repository.remote.listing import Contents, RemoteFile, key_of
+from conch.server.repository.remote.listing import ChangedMeanwhile, Contents, RemoteFile, key_of
 from conch.server.repository.remote.location import ArchiveLocation
-from conch.server.repository.remote.source import ChangedMeanwhile
 from conch.server.repository.remote.tree import complete, models_of, read_index, write_index
 
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")

@@ -1,13 +1,16 @@
-"""Listings of remote repositories: the files of each model, with keys that change when the files do."""
+"""Listings of remote repositories: the files of each model, with keys that change when the files do.
 
-from collections.abc import Iterable, Mapping
+`RemoteSource` is the interface between a mirror and the kinds of remote repositories.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from conch.base.control_characters import has_control_characters
-from conch.base.errors import ConfigError
+from conch.base.errors import ConfigError, Unavailable
 from conch.domain.files.model_folders import is_model_name
 from conch.server.repository.watch import Fingerprint
 
@@ -87,3 +90,23 @@ def inside(path: str, where: str) -> PurePosixPath:
             f"{where}: the path '{shown}…' is {len(relative.parts)} folders deep; the limit is {MAX_PATH_DEPTH}"
         )
     return relative
+
+
+class ChangedMeanwhile(Unavailable):
+    """A listed file has changed or disappeared: the repository must be listed again."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"{where} was changed while it was being fetched")
+
+
+class RemoteSource(Protocol):
+    """A remote repository. Methods block, and are called by several threads."""
+
+    def contents(self, model: str | None = None) -> Contents:
+        """List the whole repository or, where that is less work, one model.
+
+        Raises ConfigError, NotFound, Unavailable (Unreachable if the repository does not answer).
+        """
+
+    def fetch(self, model: str, entries: Sequence[RemoteFile]) -> None:
+        """Fetch these files of a model into the cache. Raises ChangedMeanwhile, Unavailable."""

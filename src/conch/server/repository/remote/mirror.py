@@ -11,7 +11,14 @@ from conch.base.errors import ConfigError, NotFound, Unavailable, Unreachable
 from conch.server.repository.disk_space import NoSpace
 from conch.server.repository.remote.cache import Cache
 from conch.server.repository.remote.download import Downloader, FetchProgress
-from conch.server.repository.remote.listing import Contents, RemoteFile, fingerprint_of, inside
+from conch.server.repository.remote.listing import (
+    ChangedMeanwhile,
+    Contents,
+    RemoteFile,
+    RemoteSource,
+    fingerprint_of,
+    inside,
+)
 from conch.server.repository.remote.location import (
     ArchiveLocation,
     ImageLocation,
@@ -20,7 +27,6 @@ from conch.server.repository.remote.location import (
     parse_location,
 )
 from conch.server.repository.remote.offline_index import OfflineIndex
-from conch.server.repository.remote.source import ChangedMeanwhile, RemoteSource
 from conch.server.repository.roots import ModelLocation
 from conch.server.repository.watch import Fingerprint
 

@@ -14,9 +14,8 @@ from conch.base.errors import ConchError, ConfigError, NotFound, Unavailable, Un
 from conch.base.http.url_credentials import without_secrets
 from conch.server.repository.remote.credentials import AwsSettings, aws_settings, triton_credential
 from conch.server.repository.remote.download import Buffer, Download, Downloader
-from conch.server.repository.remote.listing import Contents, RemoteFile, by_model, inside, key_of
+from conch.server.repository.remote.listing import ChangedMeanwhile, Contents, RemoteFile, by_model, inside, key_of
 from conch.server.repository.remote.location import ObjectStoreLocation
-from conch.server.repository.remote.source import ChangedMeanwhile
 
 try:
     import obstore

@@ -8,7 +8,7 @@ import pytest
 
 from conch.base.errors import ConfigError
 from conch.server.repository.remote.credentials import aws_settings, triton_credential
-from conch.server.repository.remote.oci.docker_config import registry_login
+from conch.server.repository.remote.oci.registry import registry_login
 
 
 def test_the_longest_prefix_of_tritons_file_counts(tmp_path: Path) -> None:

@@ -10,12 +10,11 @@ from conch.base.errors import Unavailable
 from conch.server.repository.remote.archive import Unpacker
 from conch.server.repository.remote.cache import Cache
 from conch.server.repository.remote.download import PART_BYTES, Download, Downloader
-from conch.server.repository.remote.listing import Contents, RemoteFile
+from conch.server.repository.remote.listing import ChangedMeanwhile, Contents, RemoteFile
 from conch.server.repository.remote.location import ImageLocation
 from conch.server.repository.remote.oci.manifest import Layer, choose, layers_of, parse_document
 from conch.server.repository.remote.oci.registry import Registry
 from conch.server.repository.remote.oci.signature import SignatureVerifier
-from conch.server.repository.remote.source import ChangedMeanwhile
 from conch.server.repository.remote.tree import merged, models_of_image, read_index, write_index
 
 _log = getLogger(__name__)

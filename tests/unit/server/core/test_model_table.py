@@ -1,10 +1,11 @@
 """The table of models in the start-up log."""
 
-from conch.server.observability.metrics.model_table import ModelRow, model_table
+from conch.server.core.catalog import IndexEntry
+from conch.server.core.loading.load_outcomes import model_table
 
 
 def test_one_line_a_model_with_its_state() -> None:
-    assert model_table([ModelRow("echo", "1", "READY"), ModelRow("a", "12", "UNAVAILABLE", "no such file")]) == (
+    assert model_table([IndexEntry("echo", "1", "READY"), IndexEntry("a", "12", "UNAVAILABLE", "no such file")]) == (
         "+-------+---------+---------------------------+\n"
         "| Model | Version | Status                    |\n"
         "+-------+---------+---------------------------+\n"
@@ -20,7 +21,7 @@ def test_no_model_is_an_empty_table() -> None:
 
 def test_a_long_reason_is_wrapped_in_its_column() -> None:
     reason = " ".join(f"word{i}" for i in range(40))
-    lines = model_table([ModelRow("m", "1", "UNAVAILABLE", reason)]).splitlines()
+    lines = model_table([IndexEntry("m", "1", "UNAVAILABLE", reason)]).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert len(lines[0]) < 120
     status = " ".join(line.split("|")[3].strip() for line in lines[3:-1])
@@ -28,7 +29,7 @@ def test_a_long_reason_is_wrapped_in_its_column() -> None:
 
 
 def test_lines_of_a_reason_are_kept() -> None:
-    lines = model_table([ModelRow("m", "1", "UNAVAILABLE", "config.pbtxt:3: bad\n\nhint: good")]).splitlines()
+    lines = model_table([IndexEntry("m", "1", "UNAVAILABLE", "config.pbtxt:3: bad\n\nhint: good")]).splitlines()
     assert [line.split("|")[3].strip() for line in lines[3:-1]] == [
         "UNAVAILABLE: config.pbtxt:3: bad",
         "",

@@ -52,8 +52,8 @@ OPTIONAL = {
     "grafana_foundation_sdk": {"operate/monitoring/dashboards/grafana.py"},
     "urllib3": {"base/http/client.py"},
     "zstandard": {"base/archives/zstd.py"},
-    "PIL": {"measure/bench/inputs/files/images.py"},
-    "tokenizers": {"measure/bench/inputs/text/token_counter.py"},
+    "PIL": {"measure/bench/inputs/image_files.py"},
+    "tokenizers": {"measure/bench/inputs/token_counter.py"},
 }
 
 # Options that are read through a method or a property of ServerOptions.

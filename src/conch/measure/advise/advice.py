@@ -95,7 +95,7 @@ def advise(models: Sequence[ModelFacts], machine: MachineFacts, demand: Demand) 
     layout = decide(LAYOUT_RULES, _situation(models[0], models, machine, demand))
     notes = list(_notes(advised, machine, free))
     ensemble = None
-    if demand.is_pipeline and len(models) > 1 and not any(each.form is ModelForm.ENSEMBLE for each in models):
+    if demand.is_pipeline and len(models) > 1 and not any(model.form is ModelForm.ENSEMBLE for model in models):
         try:
             ensemble = plan_ensemble([(each.model, each.max_batch_size) for each in advised])
         except NotConnectable as reason:
@@ -104,14 +104,14 @@ def advise(models: Sequence[ModelFacts], machine: MachineFacts, demand: Demand) 
 
 
 def _situation(model: ModelFacts, models: Sequence[ModelFacts], machine: MachineFacts, demand: Demand) -> Situation:
-    languages = sum(each.is_language for each in models)
+    languages = sum(model.is_language for model in models)
     return Situation(
         form=model.form,
         is_language=model.is_language,
         models=len(models),
         languages=languages,
         tensors=len(models) - languages,
-        has_ensemble=any(each.form is ModelForm.ENSEMBLE for each in models),
+        has_ensemble=any(model.form is ModelForm.ENSEMBLE for model in models),
         has_gpu=machine.gpus is not None,
         is_intel=machine.is_intel,
         prefers_latency=demand.prefers_latency,
@@ -283,7 +283,7 @@ def _tensor_model(
 
 def _notes(models: Sequence[ModelAdvice], machine: MachineFacts, free: int) -> list[str]:
     notes = []
-    plans = [each.language for each in models if each.language]
+    plans = [model.language for model in models if model.language]
     if plans and machine.gpus and not (machine.gpus.bandwidth and machine.gpus.flops):
         figures = f"{machine.gpus.count}×{machine.gpus.name} {machine.gpus.memory / GIB:.0f}GiB"
         notes.append(
@@ -292,9 +292,9 @@ def _notes(models: Sequence[ModelAdvice], machine: MachineFacts, free: int) -> l
         )
     if plans and free > 0:
         notes.append(f"{free} of {machine.gpus.count if machine.gpus else 0} GPUs stay free")
-    if any(each.backend in (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO) for each in models):
+    if any(model.backend in (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO) for model in models):
         notes.append("latency of the models other than language models: unknown without a measurement")
-    kept = [each.model for each in models if each.model.form in (ModelForm.OTHER, ModelForm.TREES)]
+    kept = [model.model for model in models if model.model.form in (ModelForm.OTHER, ModelForm.TREES)]
     if kept:
         names = ", ".join(f"'{model.name}' ({model.backend or AdvisedBackend.FIL})" for model in kept)
         notes.append(f"nothing is advised for {names}: the configuration stays as it is; conch tune measures it")

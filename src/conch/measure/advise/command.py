@@ -61,7 +61,7 @@ def _advise(given: Namespace) -> int:
         from conch.measure.advise.measure_backends import measure
 
         forms = [advise_on([model], machine, demand) for path in given.alternative for model in read_models(path)]
-        advice = measure(advice, [each.models[0] for each in forms], given.measure)
+        advice = measure(advice, [form.models[0] for form in forms], given.measure)
     repository = str(given.write or "")
     if given.write is not None:
         write_repository(advice, given.write)

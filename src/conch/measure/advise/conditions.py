@@ -90,7 +90,7 @@ def holds(condition: Condition, situation: Situation) -> bool:
         case Not(inner):
             return not holds(inner, situation)
         case Every(conditions):
-            return all(holds(each, situation) for each in conditions)
+            return all(holds(condition, situation) for condition in conditions)
 
 
 def as_text(condition: Condition) -> str:

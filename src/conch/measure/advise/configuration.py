@@ -43,7 +43,7 @@ class ConfigFile:
 
 def configuration(advice: Advice) -> list[ConfigFile]:
     """Return the files of configuration."""
-    files = [file for each in advice.models for file in _files(each)]
+    files = [file for model in advice.models for file in _files(model)]
     if advice.ensemble is not None:
         files.append(ConfigFile(f"{advice.ensemble.name}/config.pbtxt", advice.ensemble.text))
     return files
@@ -51,12 +51,12 @@ def configuration(advice: Advice) -> list[ConfigFile]:
 
 def command_lines(advice: Advice, repository: str) -> list[str]:
     """Return one command for each server: replicas of models are servers with other GPUs."""
-    servers = max((each.replicas for each in advice.models), default=1)
+    servers = max((model.replicas for model in advice.models), default=1)
     if servers == 1:
         return [f"conch serve --model-repository={repository}"]
     lines, begin = [], 0
     for server in range(servers):
-        own = [each for each in advice.models if each.replicas > server]
+        own = [model for model in advice.models if model.replicas > server]
         count = len({gpu for each in own for gpu in each.gpus})
         numbers = ",".join(map(str, range(begin, begin + count)))
         begin += count
@@ -161,8 +161,8 @@ def write_repository(advice: Advice, target: Path) -> None:
     if target.exists() and any(target.iterdir()):
         raise Failure(f"'{target}' is not empty: --write needs a new folder")
     try:
-        for each in advice.models:
-            _write_model(each, target / each.model.name)
+        for model in advice.models:
+            _write_model(model, target / model.model.name)
         if advice.ensemble is not None:
             (target / advice.ensemble.name / "1").mkdir(parents=True)
         for file in configuration(advice):

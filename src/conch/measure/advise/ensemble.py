@@ -101,16 +101,16 @@ def _source(
     """
     full = _full(wanted, sizes[step.name])
     fitting = [
-        (giver, [each for each in giver.tensors.outputs if _fits(_full(each, sizes[giver.name]), full)])
+        (giver, [output for output in giver.tensors.outputs if _fits(_full(output, sizes[giver.name]), full)])
         for giver in reversed(earlier)
     ]
     for giver, outputs in fitting:
-        for each in outputs:
-            if each.name.lower() == wanted.name.lower():
-                return giver, each
+        for output in outputs:
+            if output.name.lower() == wanted.name.lower():
+                return giver, output
     for giver, outputs in fitting:
         if len(outputs) > 1:
-            names = ", ".join(f"'{each.name}'" for each in outputs)
+            names = ", ".join(f"'{output.name}'" for output in outputs)
             raise NotConnectable(
                 f"input '{wanted.name}' of '{step.name}' fits several outputs of '{giver.name}': {names}"
             )

@@ -52,7 +52,7 @@ def plan_language(model: ModelFacts, gpus: GpuFacts, demand: Demand, utilization
     if not quick:
         raise Failure(_impossible(model.name, checkpoint, fitting, gpus, demand))
     options = [(split, ceil(demand.in_flight / split.sequences)) for split in quick]
-    held = [each for each in options if each[0].gpus * each[1] <= gpus.count]
+    held = [option for option in options if option[0].gpus * option[1] <= gpus.count]
     if not held:
         split, replicas = min(options, key=lambda each: each[0].gpus * each[1])
         most = max(each.sequences * (gpus.count // each.gpus) for each in quick)

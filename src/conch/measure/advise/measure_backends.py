@@ -36,7 +36,7 @@ def measure(advice: Advice, alternatives: Sequence[ModelAdvice], budget_s: float
     """
     if len(advice.models) > 1:
         raise Failure("--measure compares forms of one model, without --also; measure others with conch bench")
-    candidates = [each for form in (advice.models[0], *alternatives) for each in _candidates(form)]
+    candidates = [candidate for form in (advice.models[0], *alternatives) for candidate in _candidates(form)]
     if len(candidates) < 2:
         raise Failure(
             f"--measure has nothing to compare with '{advice.models[0].model.path.name}': it compares backends of an "
@@ -47,7 +47,7 @@ def measure(advice: Advice, alternatives: Sequence[ModelAdvice], budget_s: float
         raise Failure(
             f"--measure needs at least {len(candidates) * (_START_S + 1):g}s for {len(candidates)} candidates"
         )
-    times = [_p99_s(each, advice, window_s) for each in candidates]
+    times = [_p99_s(candidate, advice, window_s) for candidate in candidates]
     ranked = sorted(zip(times, map(_label, candidates), candidates, strict=True), key=lambda each: each[0])
     time_s, label, best = ranked[0]
     slo = advice.demand.slo.get("latency")
@@ -74,7 +74,7 @@ def _candidates(advised: ModelAdvice) -> list[ModelAdvice]:
     if model.is_language or advised.gpus or model.form in CONFIGURED_FORMS:
         raise Failure(f"--measure compares forms of a tensor model on CPUs, which '{model.name}' is not")
     if model.form is ModelForm.ONNX and model.folder is None:
-        return [replace(advised, backend=each) for each in _ONNX_BACKENDS]
+        return [replace(advised, backend=onnx_backend) for onnx_backend in _ONNX_BACKENDS]
     return [advised]
 
 

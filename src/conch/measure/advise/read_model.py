@@ -65,7 +65,7 @@ def _models(path: Path) -> Iterator[ModelFacts]:
             return
         files = [each for each in sorted(path.iterdir()) if each.suffix in _FORMS and each.suffix != ".py"]
         if len(files) != 1:
-            found = ", ".join(each.name for each in files) or "no model"
+            found = ", ".join(file.name for file in files) or "no model"
             raise Failure(f"'{path}' contains {found}: {_VALID}")
         yield _file(files[0], path.resolve().name)
 
@@ -172,7 +172,7 @@ def _entry(folder: Path) -> ModelFacts:
         return ModelFacts(
             name=folder.name, path=folder, form=ModelForm.ENSEMBLE, size=0, folder=folder, backend="ensemble"
         )
-    versions = sorted((int(each.name) for each in folder.iterdir() if each.name.isdecimal()), reverse=True)
+    versions = sorted((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), reverse=True)
     version = folder / str(versions[0]) if versions else folder
     weights = _weights(version) if (version / "model.json").is_file() else None
     for place in filter(None, (weights, version if version.is_dir() else None)):
@@ -181,13 +181,13 @@ def _entry(folder: Path) -> ModelFacts:
     if weights is not None:
         return replace(_checkpoint(weights, folder.name, folder, backend), version=int(version.name))
     names = sorted(version.iterdir()) if version.is_dir() else []
-    named = [each for each in names if each.name == document.get("default_model_filename")]
-    known = named or [each for each in names if each.stem == "model" and each.suffix in _FORMS]
-    known = known or [each for each in names if each.suffix == ".gguf"]
+    named = [name for name in names if name.name == document.get("default_model_filename")]
+    known = named or [name for name in names if name.stem == "model" and name.suffix in _FORMS]
+    known = known or [name for name in names if name.suffix == ".gguf"]
     if known and known[0].suffix in _FORMS and known[0].is_file():
         facts = _file(known[0], folder.name, folder, backend)
         return replace(facts, version=int(version.name), declared=_declared(document))
-    trees = [each for each in names if each.name in _TREE_FILES]
+    trees = [name for name in names if name.name in _TREE_FILES]
     if trees or backend == "fil":
         size = trees[0].stat().st_size if trees else 0
         path = trees[0] if trees else folder

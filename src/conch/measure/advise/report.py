@@ -23,9 +23,9 @@ def text_lines(advice: Advice, repository: str = "") -> Iterator[str]:
     yield f"  because {advice.layout.chosen.text}"
     for reason in advice.layout.excluded:
         yield f"  not {reason.option}: {reason.text}"
-    for each in advice.models:
+    for model in advice.models:
         yield ""
-        yield from _model(each)
+        yield from _model(model)
     for note in advice.notes:
         yield f"\nNote: {note}."
     for file in configuration(advice):
@@ -100,7 +100,7 @@ def as_document(advice: Advice, repository: str = "") -> dict[str, Any]:
         },
         "in_flight": advice.demand.in_flight,
         "layout": _decision(advice.layout),
-        "models": [_model_document(each) for each in advice.models],
+        "models": [_model_document(model) for model in advice.models],
         "notes": list(advice.notes),
         "files": {file.path: file.text for file in configuration(advice)},
         "commands": command_lines(advice, repository or _DEFAULT_REPOSITORY),
@@ -116,7 +116,7 @@ def _decision(decision: AdviceDecision) -> dict[str, Any]:
     return {
         **_reason(decision.chosen),
         "excluded": [_reason(each) for each in decision.excluded],
-        "alternatives": [_reason(each) for each in decision.alternatives],
+        "alternatives": [_reason(alternative) for alternative in decision.alternatives],
     }
 
 
@@ -134,8 +134,8 @@ def _model_document(advised: ModelAdvice) -> dict[str, Any]:
         "pipeline_parallel_size": plan.split.pipeline if plan else 1,
         "replicas": advised.replicas,
         "figures": [
-            {"name": each.name, "value": each.text, "source": str(each.source), "detail": each.detail}
-            for each in advised.figures
+            {"name": figure.name, "value": figure.text, "source": str(figure.source), "detail": figure.detail}
+            for figure in advised.figures
         ],
     }
 

@@ -106,7 +106,7 @@ def _os_name(root: Path) -> str:
 
 def _virtualization(root: Path, cpuinfo: str) -> str:
     names = [_text(root / f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
-    hypervisor = next((each for each in _HYPERVISORS if any(each in name for name in names)), "")
+    hypervisor = next((hypervisor for hypervisor in _HYPERVISORS if any(hypervisor in name for name in names)), "")
     if hypervisor or re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE):
         return hypervisor or "hypervisor"
     return "none" if "flags" in cpuinfo else ""  # other architectures have no such flag

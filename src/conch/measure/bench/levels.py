@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from conch.base.errors import InvalidRequest
-from conch.measure.bench.load_plan import ClosedLoop, OpenLoop
+from conch.measure.bench.generator import ClosedLoop, OpenLoop
 from conch.measure.bench.measurement import Level
 from conch.measure.bench.plan import BenchPlan, MeasuringWindow
 

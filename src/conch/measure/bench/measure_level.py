@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.measure.bench.load.generator import Load
-from conch.measure.bench.load_plan import LoadPlan, OpenLoop
+from conch.measure.bench.generator import Load, LoadPlan, OpenLoop
 from conch.measure.bench.measurement import ClientHealth, Level, Measurement, Note
 from conch.measure.bench.observers.observer import Sampling, ServerObserver
 from conch.measure.bench.plan import Interruption, MeasuringWindow, Precision
 from conch.measure.bench.prepared_request import ScriptSource
-from conch.measure.bench.record_log import RecordLog
-from conch.measure.bench.records import RequestOutcome
+from conch.measure.bench.records import RecordLog, RequestOutcome
 
 if TYPE_CHECKING:
     from conch.measure.bench.statistics.selection import RunWindow

@@ -24,10 +24,10 @@ from conch.base.errors import InvalidRequest
 from conch.base.flag_values import one_of, value_kind
 from conch.base.flags import flag_field, settings_field
 from conch.base.http.api_key import client_key
+from conch.measure.bench.generator import Tls
 from conch.measure.bench.input_settings import InputSettings
-from conch.measure.bench.load_plan import Tls
 from conch.measure.bench.measurement import BATCH_SIZE, PERCENTILES
-from conch.measure.bench.targets.address import is_address
+from conch.measure.bench.targets.target import is_address
 
 _DEFAULT_DURATION_S = 10.0
 _DEFAULT_ROUNDS = 6
@@ -102,7 +102,7 @@ class Interruption:
         self._event = threading.Event()
 
     def request(self) -> None:
-        """Ask for the end."""
+        """Request the end."""
         self._event.set()
 
     @property

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from conch.base.durations import duration_text
 from conch.base.errors import InvalidRequest
 from conch.base.http.scrape import ScrapeSettings
+from conch.measure.bench.generator import Load, LoadPlan
 from conch.measure.bench.input_settings import DEFAULT_INPUT_DATA, DEFAULT_OUTPUT_TOKENS, PreparedInputs
 from conch.measure.bench.inputs.answer_check import answer_check
 from conch.measure.bench.inputs.build import prepare_inputs, prepare_trace
 from conch.measure.bench.levels import FindMax, LoadLevel, Replay, window_for
-from conch.measure.bench.load.generator import Load
 from conch.measure.bench.load.process_load import ProcessLoad
-from conch.measure.bench.load_plan import LoadPlan
 from conch.measure.bench.measure_level import IN_WARM_UP, INTERRUPTED, measure_level
 from conch.measure.bench.measurement import Measurement, Note
 from conch.measure.bench.observers.local_processes import LocalProcesses, is_local
@@ -23,9 +22,8 @@ from conch.measure.bench.observers.observer import ServerObserver
 from conch.measure.bench.observers.server_metrics import ServerMetrics
 from conch.measure.bench.plan import BenchPlan, Interruption
 from conch.measure.bench.prepared_request import ScriptSource
+from conch.measure.bench.run_view import RunView, level_name
 from conch.measure.bench.targets.target import BenchTarget
-from conch.measure.bench.view.plain_view import level_name
-from conch.measure.bench.view.run_view import RunView
 
 if TYPE_CHECKING:
     from conch.domain.load_traces.load_trace import LoadTrace
@@ -86,7 +84,7 @@ def _inputs(plan: BenchPlan, target: BenchTarget, trace: "LoadTrace | None") -> 
     settings = replace(plan.inputs, seed=plan.seed)
     if trace is None or trace.input_tokens is None or settings.input_data != DEFAULT_INPUT_DATA:
         return prepare_inputs(target, settings)
-    from conch.measure.bench.inputs.text.language import RequestSize
+    from conch.measure.bench.inputs.language import RequestSize
 
     outputs = trace.output_tokens if trace.output_tokens is not None else trace.input_tokens * 0 + DEFAULT_OUTPUT_TOKENS
     hashes = trace.hash_ids or [()] * len(trace.times_s)

@@ -9,11 +9,10 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from conch.base.http.api_key import client_key
-from conch.measure.bench.load_plan import Tls, Transport
+from conch.measure.bench.generator import Tls, Transport
 from conch.measure.bench.observers.local_processes import is_local
-from conch.measure.bench.targets.address import parse_address
 from conch.measure.bench.targets.http_probe import HttpProbe, first_line
-from conch.measure.bench.targets.target import TargetError
+from conch.measure.bench.targets.target import TargetError, parse_address
 from conch.measure.tune.knobs import Document
 
 LOAD_TIMEOUT_S = 600.0

@@ -11,12 +11,12 @@ import pytest
 
 from conch.measure.bench.input_settings import Amount, Cancellation, InputError, InputSettings, OpenAiRoute
 from conch.measure.bench.inputs.build import build_source, prepare_inputs, prepare_trace
-from conch.measure.bench.inputs.expectations import send_once
-from conch.measure.bench.inputs.text.language import RequestSize
+from conch.measure.bench.inputs.expected_answers import send_once
+from conch.measure.bench.inputs.language import RequestSize
 from conch.measure.bench.prepared_request import Answer, Cancel, PreparedRequest
 from conch.measure.bench.targets.discover import discover
-from conch.measure.bench.targets.grpc_probe import GrpcProbe
 from conch.measure.bench.targets.http_probe import HttpProbe
+from conch.measure.bench.targets.kserve_grpc import GrpcProbe
 from conch.measure.bench.targets.target import BenchTarget, Protocol
 from tests.support.models import tensor, write_identity, write_python, write_scripted
 from tests.support.server_process import ConchProcess

@@ -4,7 +4,7 @@ import dataclasses
 
 from tritonclient.grpc import service_pb2
 
-from conch.measure.bench.load_plan import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
+from conch.measure.bench.generator import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
 from conch.measure.bench.prepared_request import (
     Cancel,
     ExpectedAnswer,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from conch.measure.bench.generator import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
 from conch.measure.bench.load.process_load import ProcessLoad
-from conch.measure.bench.load_plan import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
 from conch.measure.bench.measurement import ClientHealth
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
 from conch.measure.bench.records import Chunks, Records, RequestOutcome

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from tritonclient.grpc import service_pb2
 
-from conch.measure.bench.load_plan import ClosedLoop
+from conch.measure.bench.generator import ClosedLoop
 from conch.measure.bench.prepared_request import (
     Answer,
     ExpectedAnswer,

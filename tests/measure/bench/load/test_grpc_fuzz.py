@@ -6,10 +6,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conch.measure.bench.load.connection import OPEN, EncodedRequest, LoadConnection, LoadOwner, LoadRequest, LoadUser
+from conch.measure.bench.load.connection import (
+    OPEN,
+    EncodedRequest,
+    LoadConnection,
+    LoadOwner,
+    LoadRequest,
+    LoadUser,
+    Wire,
+)
 from conch.measure.bench.load.grpc.connection import GrpcConnection, grpc_fields
 from conch.measure.bench.load.grpc.messages import StreamResponse, encode_grpc
-from conch.measure.bench.load.wire import Wire
 from conch.measure.bench.prepared_request import PreparedRequest
 from conch.protocols.http2 import frames
 from tests.measure.bench.load.grpc_plans import streamed, unary

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conch.measure.bench.load_plan import ClosedLoop
+from conch.measure.bench.generator import ClosedLoop
 from conch.measure.bench.prepared_request import Answer, Cancel, ExpectedAnswer, PreparedRequest
 from conch.measure.bench.records import RequestOutcome
 from tests.measure.bench.load.running import plan, run

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.measure.bench.load.cpu_waits import CpuWaits
-from conch.measure.bench.load.lag_histogram import percentile_s
+from conch.measure.bench.load.delays import CpuWaits, percentile_s
 from conch.measure.bench.observers.local_processes import LocalProcesses
 from tests.measure.bench.cli.bench_command import run_bench
 from tests.measure.bench.targets.odd_servers import as_json, scripted

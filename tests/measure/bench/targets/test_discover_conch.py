@@ -8,8 +8,8 @@ from conch.measure.bench.input_settings import InputSettings
 from conch.measure.bench.inputs.build import build_source
 from conch.measure.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.measure.bench.targets.discover import discover
-from conch.measure.bench.targets.grpc_probe import GrpcProbe
 from conch.measure.bench.targets.http_probe import HttpAnswer, HttpProbe
+from conch.measure.bench.targets.kserve_grpc import GrpcProbe
 from conch.measure.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetError
 from tests.support.models import write_identity, write_scripted
 from tests.support.server_process import ConchProcess

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import trustme
 
+from conch.measure.bench.generator import Tls
 from conch.measure.bench.input_settings import Amount, InputError, InputSettings
 from conch.measure.bench.inputs.build import prepare_inputs
-from conch.measure.bench.load_plan import Tls
-from conch.measure.bench.targets.address import is_address, parse_address
 from conch.measure.bench.targets.discover import discover
-from conch.measure.bench.targets.target import ModelKind, Protocol, TargetError
+from conch.measure.bench.targets.target import ModelKind, Protocol, TargetError, is_address, parse_address
 from tests.measure.bench.targets.odd_servers import Route, as_json, scripted, speaking
 
 V2 = as_json({"name": "triton", "version": "2.51.0", "extensions": ["model_repository"]})

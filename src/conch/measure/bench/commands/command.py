@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what is not needed to ask the server is imported after that
     from conch.measure.bench.report.certificate import Certificate
     from conch.measure.bench.report.request_records import RequestRecords
     from conch.measure.bench.run import PreparedRun
-    from conch.measure.bench.view.run_view import RunView
+    from conch.measure.bench.run_view import RunView
 
 # Option → module of conch.measure.bench.report and the function that writes the file.
 _WRITERS = {
@@ -266,15 +266,15 @@ def _check_outputs(plan: BenchPlan) -> None:
 
 
 def _view(run: "PreparedRun") -> "RunView":
-    from conch.measure.bench.view.run_view import QuietView
+    from conch.measure.bench.run_view import QuietView
 
     if run.plan.quiet:
         return QuietView()
     if run.plan.plain or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        from conch.measure.bench.view.plain_view import PlainView
+        from conch.measure.bench.run_view import PlainView
 
         return PlainView()
-    from conch.measure.bench.view.live_view import LiveView
+    from conch.measure.bench.live_view import LiveView
 
     target = run.side.target
     return LiveView(f"{target.model.name} · {target.url} · {target.protocol.value}")

@@ -49,7 +49,7 @@ def compare(arguments: Sequence[str]) -> int:
             comparison = compare_interleaved(first)
             names = (first.ab.baseline.url if first.ab else "", first.target.url)
         else:
-            wanted = [each.quantity for each in conditions]
+            wanted = [condition.quantity for condition in conditions]
             comparison = compare_runs(first, read_certificate(given.b), wanted)
             names = (str(given.a), str(given.b))
         refused = bool(comparison.obstacles) and not given.anyway
@@ -65,7 +65,7 @@ def compare(arguments: Sequence[str]) -> int:
     failing = (
         {ConditionOutcome.HOLDS, ConditionOutcome.UNDECIDED} if given.undecided == "fail" else {ConditionOutcome.HOLDS}
     )
-    return _FAILED if any(each.outcome in failing for each in decisions) else _PASSED
+    return _FAILED if any(decision.outcome in failing for decision in decisions) else _PASSED
 
 
 def _show(

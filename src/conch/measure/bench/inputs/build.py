@@ -9,17 +9,21 @@ import numpy as np
 import orjson
 
 from conch.measure.bench.input_settings import InputError, InputSettings, PreparedInputs
-from conch.measure.bench.inputs.cancellations import CancellationPattern, with_cancellations
-from conch.measure.bench.inputs.rows import InputRow, InputStreams, batches
-from conch.measure.bench.inputs.sequences import DEFAULT_LENGTH, SequenceSource, SequenceStep
+from conch.measure.bench.inputs.sequences import (
+    DEFAULT_LENGTH,
+    CancellationPattern,
+    SequenceSource,
+    SequenceStep,
+    with_cancellations,
+)
 from conch.measure.bench.inputs.tensor_request import fixed_parameters, tensor_encoder
-from conch.measure.bench.inputs.tensors import InputForm, TensorGenerator, input_forms
+from conch.measure.bench.inputs.tensors import InputForm, InputRow, InputStreams, TensorGenerator, batches, input_forms
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
 from conch.measure.bench.targets.target import BenchTarget, Protocol
 
 if TYPE_CHECKING:  # readers of files, and what makes prompts, are imported where they are needed
-    from conch.measure.bench.inputs.files.prompt_file import FilePrompt
-    from conch.measure.bench.inputs.text.language import RequestSize
+    from conch.measure.bench.inputs.language import RequestSize
+    from conch.measure.bench.inputs.prompt_files import FilePrompt
 
 # Of all distinct requests: beyond it there are fewer of them.
 _MAX_BYTES = 256 * 2**20
@@ -42,7 +46,7 @@ def prepare_inputs(target: BenchTarget, settings: InputSettings) -> PreparedInpu
     prepared = _prepare(target, settings)
     fixed = prepared.source.fixed
     if fixed is not None and settings.expect is not None:
-        from conch.measure.bench.inputs.expectations import add_expected_answers
+        from conch.measure.bench.inputs.expected_answers import add_expected_answers
 
         add_expected_answers(target, fixed, settings)
     elif settings.expect is not None:
@@ -50,7 +54,7 @@ def prepare_inputs(target: BenchTarget, settings: InputSettings) -> PreparedInpu
             raise InputError(
                 "--expect does not support conversations, whose prompts contain the answers before; use --turns 1"
             )
-        from conch.measure.bench.inputs.expectations import expect_sequences
+        from conch.measure.bench.inputs.expected_answers import expect_sequences
 
         prepared = replace(prepared, source=expect_sequences(target, prepared.source, settings))
     if fixed is None or settings.cancel is None:
@@ -64,7 +68,7 @@ def _prepare(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
     if target.takes_prompts:
         prompts = None if generated else _prompts(target, settings)
         if generated or prompts is not None:
-            from conch.measure.bench.inputs.text.language import LanguageInputs
+            from conch.measure.bench.inputs.language import LanguageInputs
 
             with LanguageInputs(target, settings) as language:
                 return language.generated() if prompts is None else language.of_prompts(prompts)
@@ -86,7 +90,7 @@ def prepare_trace(
     TargetError.
     """
     if target.takes_prompts:
-        from conch.measure.bench.inputs.text.language import LanguageInputs
+        from conch.measure.bench.inputs.language import LanguageInputs
 
         with LanguageInputs(target, settings) as language:
             return language.of_sizes(sizes, block_tokens)
@@ -126,14 +130,14 @@ def _generated(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
 
 def _of_streams(target: BenchTarget, settings: InputSettings, streams: InputStreams) -> PreparedInputs:
     """Return requests with the tensors of a file."""
-    from conch.measure.bench.inputs.expectations import expect_outputs
+    from conch.measure.bench.inputs.expected_answers import expect_outputs
 
     what = f"{sum(map(len, streams.streams))} rows of {settings.images or settings.input_data}"
     grouped = [batches(rows, target.model, settings.batch_size) for rows in streams.streams]
     if streams.sequences or target.model.sequences or settings.sequence_length is not None:
         steps = [[_step(target, settings, row) for row in rows] for rows in grouped]
         if settings.sequence_length is not None or not streams.sequences:
-            steps = [sequence for each in steps for sequence in _in_lengths(each, settings)]
+            steps = [sequence for step in steps for sequence in _in_lengths(step, settings)]
         return _sequences(target, settings, steps, what, streams.notes)
     encoder = tensor_encoder(target, settings)
     parameters = fixed_parameters(settings)
@@ -146,7 +150,7 @@ def _of_streams(target: BenchTarget, settings: InputSettings, streams: InputStre
 
 
 def _step(target: BenchTarget, settings: InputSettings, row: InputRow) -> SequenceStep:
-    from conch.measure.bench.inputs.expectations import expect_outputs
+    from conch.measure.bench.inputs.expected_answers import expect_outputs
 
     return SequenceStep(list(row.tensors.values()), expect_outputs(target, row.expected, settings.tolerance))
 
@@ -187,11 +191,10 @@ def _sequences(
 def _read_streams(target: BenchTarget, settings: InputSettings) -> InputStreams:
     """Read the tensors of a folder of images, a folder of files, a recording or perf_analyzer's JSON."""
     if settings.images is not None:
-        from conch.measure.bench.inputs.files.images import read_images
+        from conch.measure.bench.inputs.image_files import read_images
 
         return read_images(target.model, settings)
-    from conch.measure.bench.inputs.files.perf_analyzer_json import read_folder, read_streams
-    from conch.measure.bench.inputs.files.recording import is_recording, read_recording
+    from conch.measure.bench.inputs.tensor_files import is_recording, read_folder, read_recording, read_streams
 
     path = _path(settings)
     if path.is_dir():
@@ -208,7 +211,7 @@ def _prompts(target: BenchTarget, settings: InputSettings) -> "list[FilePrompt] 
         if target.protocol is Protocol.OPENAI:
             raise InputError("--images is for models with tensors, not for the OpenAI API")
         return None
-    from conch.measure.bench.inputs.files.prompt_file import read_json_lines, read_lines, read_payloads
+    from conch.measure.bench.inputs.prompt_files import read_json_lines, read_lines, read_payloads
 
     path = _path(settings)
     if path.suffix in _PROMPT_LINES:

@@ -21,8 +21,8 @@ import orjson
 
 from conch.measure.bench.input_settings import InputError
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
-from conch.measure.bench.targets.grpc_probe import GrpcProbe
 from conch.measure.bench.targets.http_probe import HttpProbe
+from conch.measure.bench.targets.kserve_grpc import GrpcProbe
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetError, TensorMetadata
 from conch.protocols.regions import BYTE_SIZE, OFFSET, REGION
 

@@ -10,7 +10,7 @@ import orjson
 from conch.domain.tensor import Tensor
 from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.prepared_request import ResponseKind
-from conch.measure.bench.targets.kserve_http import model_path
+from conch.measure.bench.targets.server_api import model_path
 from conch.measure.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetModel
 from conch.protocols.v2_json.data import write_exactly
 
@@ -107,7 +107,7 @@ class _Generate(TensorRequestEncoder):
 
 class _V2Grpc(TensorRequestEncoder):
     def __init__(self, target: BenchTarget) -> None:
-        from conch.measure.bench.targets.grpc_probe import method_path
+        from conch.measure.bench.targets.kserve_grpc import method_path
 
         stream = target.protocol is Protocol.GRPC_STREAM
         self.response = ResponseKind.GRPC_STREAM if stream else ResponseKind.UNARY

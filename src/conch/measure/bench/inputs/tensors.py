@@ -1,8 +1,8 @@
-"""Generate tensors from a model's metadata."""
+"""Tensors of requests: generated from a model's metadata, or given row by row, and stacked to batches."""
 
 import string
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -18,6 +18,66 @@ _MAX_ELEMENTS = 2**31
 _DEFAULT_HIGH = 127
 _UINT8_HIGH = 255
 _LETTERS = np.frombuffer(string.ascii_letters.encode(), np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """The tensors of one request of batch 1, without the batch dimension, and the outputs that are expected.
+
+    With `batched`, the shapes include the batch: the row is a request as it was recorded.
+    """
+
+    tensors: Mapping[str, Tensor]
+    expected: Mapping[str, Tensor] = field(default_factory=dict)
+    batched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputStreams:
+    """Rows: one list for all users in turn, or one for each sequence."""
+
+    streams: Sequence[Sequence[InputRow]]
+    sequences: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def batches(rows: Sequence[InputRow], model: TargetModel, batch_size: int) -> list[InputRow]:
+    """Return requests of `batch_size` rows each, in turn; as many as there are rows."""
+    if not model.batched:
+        return list(rows)
+    return [
+        row if row.batched else _stacked([rows[(index + at) % len(rows)] for at in range(batch_size)])
+        for index, row in enumerate(rows)
+    ]
+
+
+def _stacked(rows: Sequence[InputRow]) -> InputRow:
+    names = rows[0].tensors.keys()
+    for row in rows:
+        if row.tensors.keys() != names:
+            raise InputError("the rows of one batch have different inputs; use --batch-size 1")
+    tensors = {name: _joined([row.tensors[name] for row in rows]) for name in names}
+    complete = all(row.expected.keys() == rows[0].expected.keys() for row in rows)
+    expected = {name: _joined([row.expected[name] for row in rows]) for name in rows[0].expected if complete}
+    return InputRow(tensors, expected, batched=True)
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    first = tensors[0]
+    if any(tensor.shape != first.shape for tensor in tensors):
+        raise InputError(f"'{first.name}' has different shapes in one batch; use --batch-size 1")
+    data = b"".join(bytes(tensor.data) for tensor in tensors)
+    return Tensor(first.name, first.datatype, (len(tensors), *first.shape), data)
+
+
+def check_size(tensor: Tensor, where: str) -> None:
+    """Raise InputError if the bytes do not fill the shape."""
+    if tensor.datatype == BYTES:
+        return
+    wanted = prod(tensor.shape) * ITEM_SIZES[tensor.datatype]
+    if tensor.nbytes != wanted:
+        shape = list(tensor.shape)
+        raise InputError(f"{where}: '{tensor.name}' has {tensor.nbytes} bytes; {tensor.datatype}{shape} needs {wanted}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,119 @@ from abc import ABC, abstractmethod
 from time import monotonic_ns
 from typing import Final
 
-from conch.measure.bench.load.wire import Wire
-from conch.measure.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, ResponseKind, Script
+from conch.measure.bench.prepared_request import (
+    Answer,
+    AnswerCheck,
+    ExpectedAnswer,
+    PreparedRequest,
+    ResponseKind,
+    Script,
+)
 from conch.measure.bench.records import RequestOutcome
 
+MAX_RECEIVE_BYTES: Final = 262_144
+_FIRST_RECEIVE_BYTES: Final = 16_384
+_PREFIX_BYTES: Final = 256
+# Answers of more lengths than this have texts or variable shapes: then the length says nothing.
+_MAX_LENGTHS: Final = 256
+_PARSED: Final = 63  # one of 64
 CONNECTING: Final = 0
 HANDSHAKE: Final = 1
 OPEN: Final = 2
 CLOSED: Final = 3
 
 _OUT: Final = select.EPOLLOUT
+
+
+class Wire:
+    """Bytes in, bytes out. `TlsWire` overrides all of it."""
+
+    __slots__ = ("_recv", "_send", "_size", "layered", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        """`sock` is connecting."""
+        self.sock = sock
+        self.layered = False  # whether there is a handshake, and bytes may be left when the socket has none
+        self._size = _FIRST_RECEIVE_BYTES
+        self._recv = sock.recv
+        self._send = sock.send
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self.sock.fileno()
+
+    def connect_error(self) -> int:
+        """Return the errno of connecting, 0 if it succeeded."""
+        return self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+    def begin_handshake(self) -> None:
+        """Prepare `handshake`."""
+
+    def handshake(self) -> int:
+        """Continue the handshake; return 0 when it is complete, else the event of epoll that it waits for."""
+        return 0
+
+    def receive(self) -> bytes | None:
+        """Return what has arrived, b"" at the end, None if nothing has. Raises OSError."""
+        try:
+            data: bytes = self._recv(self._size)
+        except BlockingIOError:
+            return None
+        if len(data) == self._size and self._size < MAX_RECEIVE_BYTES:
+            self._size *= 4
+        return data
+
+    def send(self, data: bytes) -> int:
+        """Return how many bytes were taken. Raises OSError."""
+        try:
+            return self._send(data)
+        except BlockingIOError:
+            return 0
+
+    def close(self) -> None:
+        """Close the socket; errors do not matter."""
+        self.sock.close()
+
+
+class KnownAnswers:
+    """What the answers of one process have in common.
+
+    An answer is parsed if it is the first of its connection, one of 64, or differs in length or prefix from all good
+    ones. Others are compared with these only.
+    """
+
+    __slots__ = ("_check", "_count", "_lengths", "_prefix")
+
+    def __init__(self, check: AnswerCheck) -> None:
+        self._check = check
+        self._prefix = b""
+        self._lengths: set[int] = set()
+        self._count = 0
+
+    def problem(self, body: bytes, first: bool) -> str:
+        """Return what is wrong with an answer, "" if nothing is. `first`: of its connection."""
+        self._count += 1
+        lengths = self._lengths
+        if (
+            not first
+            and self._count & _PARSED
+            and self._prefix
+            and body.startswith(self._prefix)
+            and (len(body) in lengths or len(lengths) >= _MAX_LENGTHS)
+        ):
+            return ""
+        problem = self._check.problem(body)
+        if not problem:
+            self._learn(body)
+        return problem
+
+    def _learn(self, body: bytes) -> None:
+        if len(self._lengths) < _MAX_LENGTHS:
+            self._lengths.add(len(body))
+        prefix = self._prefix or body[:_PREFIX_BYTES]
+        while not body.startswith(prefix):
+            prefix = prefix[:-1]
+        self._prefix = prefix
 
 
 class EncodedRequest:
@@ -42,7 +145,7 @@ class EncodedRequest:
     )
 
     def __init__(self, prepared: PreparedRequest, wire: bytes, keep_body: bool) -> None:
-        """Assign. `keep_body`: whether something reads the body of a unary answer."""
+        """`keep_body`: whether something reads the body of a unary answer."""
         self.prepared = prepared
         self.wire = wire
         self.index: int = prepared.index
@@ -198,7 +301,7 @@ class LoadConnection(ABC):
     )
 
     def __init__(self, owner: LoadOwner, wire: Wire, capacity: int) -> None:
-        """Assign. `capacity` is the number of requests that may be in flight at once; a subclass may change it."""
+        """`capacity` is the number of requests that may be in flight at once; a subclass may change it."""
         self.owner = owner
         self.wire = wire
         self.capacity = capacity
@@ -227,7 +330,7 @@ class LoadConnection(ABC):
 
     @abstractmethod
     def received(self, data: bytes, now_ns: int) -> None:
-        """Take bytes from the server, which arrived at `now_ns`. Must not raise on any bytes."""
+        """Process bytes from the server, which arrived at `now_ns`. Must not raise on any bytes."""
 
     @abstractmethod
     def cancel(self, request: LoadRequest) -> None:
@@ -238,7 +341,7 @@ class LoadConnection(ABC):
         """Return the requests in flight."""
 
     def peer_closed(self) -> None:
-        """Take the end of what the server sends. A protocol where this may end an answer overrides it."""
+        """Process the end of what the server sends. A protocol where this may end an answer overrides it."""
         self.fail("the server closed the connection before the answer was complete")
 
     def deferred(self) -> None:  # noqa: B027

@@ -5,12 +5,10 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from conch.measure.bench.load.connection import EncodedRequest, LoadConnection, LoadOwner, describe
+from conch.measure.bench.generator import Endpoint, Transport
+from conch.measure.bench.load.connection import EncodedRequest, KnownAnswers, LoadConnection, LoadOwner, Wire, describe
 from conch.measure.bench.load.http1.connection import Http1Connection, encode_http1
 from conch.measure.bench.load.http1.head import KnownHeads
-from conch.measure.bench.load.known_answers import KnownAnswers
-from conch.measure.bench.load.wire import Wire
-from conch.measure.bench.load_plan import Endpoint, Transport
 from conch.measure.bench.prepared_request import AnswerCheck, PreparedRequest
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import struct
 import time
 from collections import deque
 
-from conch.measure.bench.load.cpu_waits import CpuWaits
+from conch.measure.bench.load.delays import CpuWaits
 
 # Bytes of JSON, of rows of RECORD, and of rows of CHUNK that follow.
 FRAME_HEAD = struct.Struct("=IQQ")
@@ -18,7 +18,7 @@ class ControllerLink:
     """The end that a process of the generator has. It never blocks but in `flush_blocking`."""
 
     def __init__(self, sock: socket.socket, pauses: "GcPauses") -> None:
-        """Assign. `pauses` are reported with the rest."""
+        """`pauses` are reported with the rest."""
         sock.setblocking(False)
         self._sock = sock
         self._pauses = pauses
@@ -113,7 +113,7 @@ class GcPauses:
         self._since_ns = 0
 
     def observe(self, phase: str, _info: dict[str, int]) -> None:
-        """Take the beginning or the end of a run."""
+        """Record the beginning or the end of a run."""
         if phase == "start":
             self._since_ns = time.monotonic_ns()
         else:

@@ -1,7 +1,10 @@
 """The loop of one process of the load generator."""
 
 import select
+import struct
+from array import array
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from time import monotonic_ns
 from typing import Final
@@ -19,13 +22,16 @@ from conch.measure.bench.load.connection import (
 )
 from conch.measure.bench.load.connection_factory import ConnectionFactory
 from conch.measure.bench.load.controller_link import ControllerLink
-from conch.measure.bench.load.cpu_waits import CpuWaits
-from conch.measure.bench.load.lag_histogram import LagHistogram
-from conch.measure.bench.load.load_share import LoadShare
-from conch.measure.bench.load.record_batch import CHUNK_ROW, RecordBatch
-from conch.measure.bench.prepared_request import Answer, Cancel
+from conch.measure.bench.load.delays import CpuWaits, LagHistogram
+from conch.measure.bench.prepared_request import Answer, Cancel, ScriptSource
 from conch.measure.bench.records import RequestOutcome
 
+UNLIMITED: Final = -1
+# The fields of RECORD and of CHUNK, without gaps; a test compares them with the numpy types.
+RECORD_ROW: Final = struct.Struct("=qqqqBHHIIqqIiiiiq")
+CHUNK_ROW: Final = struct.Struct("=qHI")
+
+_ROWS: Final = 4_096
 _OK: Final = int(RequestOutcome.OK)
 _REJECTED: Final = int(RequestOutcome.REJECTED)
 _CONNECTION_ERROR: Final = int(RequestOutcome.CONNECTION_ERROR)
@@ -56,6 +62,114 @@ _MAX_EMPTY_SCRIPTS: Final = 1_000
 # How often a request is sent again that servers refuse to process.
 _MAX_RETRIES: Final = 3
 _FOREVER: Final = 1 << 62
+
+
+class LoadShare:
+    """The share of process number `process` of `processes`. Times are nanoseconds."""
+
+    __slots__ = (
+        "connect_timeout_ns",
+        "connections",
+        "initial_connections",
+        "open_loop",
+        "process",
+        "processes",
+        "request_indexes",
+        "requests",
+        "source",
+        "think_ns",
+        "timeout_ns",
+        "times_ns",
+        "users",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        process: int,
+        processes: int,
+        source: ScriptSource,
+        *,
+        users: int,
+        think_ns: int,
+        open_loop: bool,
+        times_ns: "array[int]",
+        request_indexes: "array[int] | None",
+        connections: int,
+        initial_connections: int,
+        requests: int,
+        timeout_ns: int,
+        connect_timeout_ns: int,
+    ) -> None:
+        """`users` and `think_ns` are of a closed loop, `times_ns` from its start and indexes of an open one."""
+        self.process = process
+        self.processes = processes
+        self.source = source
+        self.users = users
+        self.think_ns = think_ns
+        self.open_loop = open_loop
+        self.times_ns: Sequence[int] = times_ns
+        self.request_indexes: Sequence[int] | None = request_indexes
+        self.connections = connections  # at most
+        self.initial_connections = initial_connections
+        self.requests = requests  # UNLIMITED, or the number after which it ends
+        self.timeout_ns = timeout_ns
+        self.connect_timeout_ns = connect_timeout_ns
+
+
+class RecordBatch:
+    """Rows that have not been handed over."""
+
+    __slots__ = ("_at", "_process", "_rows", "chunks", "count")
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._rows = bytearray(_ROWS * RECORD_ROW.size)
+        self._at = 0
+        self.count = 0
+        self.chunks = bytearray()
+
+    def add(
+        self,
+        intended_ns: int,
+        sent_ns: int,
+        first_ns: int,
+        done_ns: int,
+        outcome: int,
+        status: int,
+        request: int,
+        session: int,
+        sent_bytes: int,
+        received_bytes: int,
+        responses: int,
+        input_tokens: int,
+        output_tokens: int,
+        reasoning_tokens: int,
+        cached_tokens: int,
+        chunks: bytearray | None,
+    ) -> None:
+        """Append a row; `chunks` are its rows of CHUNK."""
+        if self._at == len(self._rows):
+            self._rows.extend(bytes(len(self._rows)))
+        chunks_from = -1
+        if chunks is not None:
+            chunks_from = len(self.chunks) // CHUNK_ROW.size
+            self.chunks += chunks
+        RECORD_ROW.pack_into(
+            self._rows, self._at, intended_ns, sent_ns, first_ns, done_ns, outcome, self._process, status, request,
+            session, sent_bytes, received_bytes, responses, input_tokens, output_tokens, reasoning_tokens,
+            cached_tokens, chunks_from,
+        )  # fmt: skip
+        self._at += RECORD_ROW.size
+        self.count += 1
+
+    def take(self) -> tuple[bytes, bytes]:
+        """Return the rows of RECORD and of CHUNK, and begin again."""
+        records = bytes(memoryview(self._rows)[: self._at])
+        chunks = bytes(self.chunks)
+        self._at = 0
+        self.count = 0
+        self.chunks = bytearray()
+        return records, chunks
 
 
 class LoadLoop(LoadOwner):

@@ -20,14 +20,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from conch.machine.cores import usable_cores
+from conch.measure.bench.generator import ClosedLoop, Collected, Load, LoadPlan, OpenLoop, Transport
 from conch.measure.bench.load.connection_factory import CONNECTIONS_PER_SOURCE, ConnectionFactory, reach
 from conch.measure.bench.load.controller_link import FRAME_HEAD, ControllerLink, GcPauses
-from conch.measure.bench.load.generator import Collected, Load
-from conch.measure.bench.load.lag_histogram import percentile_s
-from conch.measure.bench.load.load_loop import LoadLoop
-from conch.measure.bench.load.load_share import UNLIMITED, LoadShare
+from conch.measure.bench.load.delays import percentile_s
+from conch.measure.bench.load.load_loop import UNLIMITED, LoadLoop, LoadShare
 from conch.measure.bench.load.machine_health import MachineCounters, machine_counters
-from conch.measure.bench.load_plan import ClosedLoop, LoadPlan, OpenLoop, Transport
 from conch.measure.bench.measurement import ClientHealth
 from conch.measure.bench.records import CHUNK, RECORD, Chunks, Records, join_records
 
@@ -71,7 +69,7 @@ class ProcessLoad(Load):
     """A load that runs in processes forked from this one."""
 
     def __init__(self, plan: LoadPlan, processes: int | None = None) -> None:
-        """Assign. `processes` is their number; None: as many as the load needs, at most one for each core."""
+        """`processes` is their number; None: as many as the load needs, at most one for each core."""
         self._plan = plan
         self._count = processes
         self._processes: list[_Process] = []

@@ -4,8 +4,8 @@ import select
 import socket
 import ssl
 
-from conch.measure.bench.load.wire import Wire
-from conch.measure.bench.load_plan import Tls
+from conch.measure.bench.generator import Tls
+from conch.measure.bench.load.connection import Wire
 
 _RECEIVE_BYTES = 65_536
 _SEND_BYTES = 16_384
@@ -29,7 +29,7 @@ class TlsWire(Wire):
     __slots__ = ("_context", "_name", "_secure")
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, name: str) -> None:
-        """Assign. `name` is the server's, which the certificate must have."""
+        """`name` is the server's, which the certificate must have."""
         super().__init__(sock)
         self.layered = True
         self._context = context

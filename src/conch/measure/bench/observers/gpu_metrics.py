@@ -7,8 +7,8 @@ from time import monotonic_ns
 from conch.base.http.scrape import ScrapeSettings, scrape
 from conch.domain.metrics import dcgm
 from conch.measure.bench.measurement import GpuFigures, Note
-from conch.measure.bench.observers.exposition import MetricSeries, parse_exposition
 from conch.measure.bench.observers.observer import Gauges, Observed, ServerObserver
+from conch.measure.bench.observers.server_metrics import MetricSeries, parse_exposition
 
 _FIELDS = {
     "utilization": dcgm.GPU_UTILIZATION,
@@ -65,7 +65,6 @@ class GpuMetrics(ServerObserver):
     """Scrapes an exporter of GPUs."""
 
     def __init__(self, settings: ScrapeSettings) -> None:
-        """Assign."""
         self._settings = settings
         self._samples: list[dict[str, GpuSample]] = []
         self._failure = ""

@@ -62,7 +62,7 @@ class LocalProcesses(ServerObserver):
     """Reads /proc: the process tree of a server on this machine, and the CPU time of what is not part of the run."""
 
     def __init__(self, port: int | None) -> None:
-        """Assign. `port` is where the server listens; None: it is on another machine."""
+        """`port` is where the server listens; None: it is on another machine."""
         self._port = port
         self._root: int | None = None
         self._looked = False

@@ -33,7 +33,7 @@ class ServerObserver(ABC):
 
     @abstractmethod
     def sample(self) -> None:
-        """Take a sample. Must not raise, and must return within seconds."""
+        """Sample the source. Must not raise, and must return within seconds."""
 
     @abstractmethod
     def observed(self, start_ns: int, end_ns: int) -> Observed:
@@ -48,7 +48,6 @@ class Sampling:
     """Samples observers once a second in a thread. Start it after the load has forked its processes."""
 
     def __init__(self, observers: Sequence[ServerObserver], interval_s: float = _INTERVAL_S) -> None:
-        """Assign."""
         self._observers = observers
         self._interval_s = interval_s
         self._wake = threading.Event()
@@ -62,7 +61,7 @@ class Sampling:
             self._thread.start()
 
     def stop(self) -> None:
-        """Take a last sample and end the thread."""
+        """Sample a last time and end the thread."""
         if self._thread is not None:
             self._ending = True
             self._wake.set()
@@ -70,7 +69,7 @@ class Sampling:
             self._thread = None
 
     def mark(self) -> None:
-        """Take a sample soon: an edge of the window is now."""
+        """Sample soon: an edge of the window is now."""
         self._wake.set()
 
     def gauges(self) -> dict[str, float]:

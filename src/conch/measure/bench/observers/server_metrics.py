@@ -1,6 +1,7 @@
 """Figures from the server's own metrics: Triton's names (Conch has them too), vLLM's and OpenVINO Model Server's."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from time import monotonic_ns
@@ -8,13 +9,42 @@ from time import monotonic_ns
 from conch.base.http.scrape import ScrapeSettings, scrape
 from conch.domain.metrics import triton
 from conch.measure.bench.measurement import Note, ServerFigures
-from conch.measure.bench.observers.exposition import MetricSeries, parse_exposition
 from conch.measure.bench.observers.observer import Gauges, Observed, ServerObserver, nearest
 
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{.*\})?\s+(\S+)")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
 _MICROSECOND = 1e-6
 
 Totals = Mapping[str, float]
 """Sums of the series of one model, by name of the metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSeries:
+    """One line: a value with labels."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def parse_exposition(text: str) -> Iterator[MetricSeries]:
+    """Yield the series of a scrape. Lines that are not understood are skipped."""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        if found := _SAMPLE.match(line):
+            try:
+                value = float(found[3])
+            except ValueError:
+                continue
+            labels = {name: _ESCAPE.sub(_unescaped, raw) for name, raw in _LABEL.findall(found[2] or "")}
+            yield MetricSeries(found[1], labels, value)
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return "\n" if escape[1] == "n" else escape[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +186,7 @@ class ServerMetrics(ServerObserver):
     """Scrapes the server's metrics."""
 
     def __init__(self, settings: ScrapeSettings, model: str, *, required: bool = False) -> None:
-        """Assign. `required`: the user named the URL, so a note tells why there are no figures."""
+        """`required`: the user named the URL, so a note tells why there are no figures."""
         self._settings = settings
         self._model = model
         self._required = required

@@ -72,8 +72,8 @@ def all_notes(certificate: Certificate) -> tuple[Note, ...]:
         for note in measurement.notes:
             of_levels.setdefault((note.code, note.severity), []).append((_name_of(measurement.level), note))
     several = len(certificate.measurements) > 1
-    for found in of_levels.values():
-        (label, first), others = found[0], [label for label, _ in found[1:]]
+    for level in of_levels.values():
+        (label, first), others = level[0], [label for label, _ in level[1:]]
         also = f" (also at {', '.join(dict.fromkeys(others))})" if others else ""
         notes.append(Note(first.code, first.severity, f"{label}: {first.message}{also}" if several else first.message))
     severities = ("invalid", "warning", "info")

@@ -32,7 +32,7 @@ def write_json(certificate: Certificate, path: Path) -> None:
 
 def to_json(certificate: Certificate, *, indent: bool = True) -> bytes:
     """Return a certificate as JSON. Numbers that are not finite become null."""
-    document = {"format": FORMAT, **{each.name: getattr(certificate, each.name) for each in fields(certificate)}}
+    document = {"format": FORMAT, **{item.name: getattr(certificate, item.name) for item in fields(certificate)}}
     form = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if indent else 0
     return orjson.dumps(document, option=form | orjson.OPT_SERIALIZE_NUMPY)
 
@@ -139,7 +139,7 @@ def _decode_union(kinds: tuple[Any, ...], value: object, place: str) -> Any:
 @cache
 def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """Return types by name, and the names of the fields without a default."""
-    required = (each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING)
+    required = (item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING)
     return get_type_hints(kind), frozenset(required)
 
 

@@ -30,7 +30,7 @@ class Comparison:
 
 def compare_runs(a: Certificate, b: Certificate, quantities: Iterable[str] = ()) -> Comparison:
     """Compare two runs level by level, in the quantities of the table and those named."""
-    wanted = {*quantities, *(each.name for each in QUANTITIES.values() if each.shown)}
+    wanted = {*quantities, *(quantity.name for quantity in QUANTITIES.values() if quantity.shown)}
     levels_a, levels_b = _by_level(a.measurements), _by_level(b.measurements)
     effects = [
         effect
@@ -40,7 +40,7 @@ def compare_runs(a: Certificate, b: Certificate, quantities: Iterable[str] = ())
         for effect in [_effect(quantity, level[1], of_a, levels_b[level])]
         if effect is not None
     ]
-    errors = {each.level for each in effects if each.quantity == "error_ratio"}
+    errors = {effect.level for effect in effects if effect.quantity == "error_ratio"}
     for level, of_a in levels_a.items():  # errors show even where no condition names them
         effect = _effect(QUANTITIES["error_ratio"], level[1], of_a, levels_b.get(level, []))
         if effect is not None and level[1] not in errors and (effect.a.value or effect.b.value):
@@ -52,7 +52,7 @@ def compare_interleaved(certificate: Certificate) -> Comparison:
     """Return the comparison within a run that measured two servers in turn. Raises ValueError for other runs."""
     if certificate.ab is None:
         raise ValueError("the certificate is of one server; name two certificates, or measure with --against URL")
-    invalid = [each for each in all_notes(certificate) if each.severity == "invalid"]
+    invalid = [note for note in all_notes(certificate) if note.severity == "invalid"]
     return Comparison(certificate.ab.effects, tuple(invalid), ())
 
 
@@ -75,7 +75,7 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate | None:
     """Return the mean of repeated measurements, with an interval from how they differ; of one, itself."""
     if len(estimates) < 2:
         return estimates[0] if estimates else None
-    values = [each.value for each in estimates]
+    values = [estimate.value for estimate in estimates]
     count = len(values)
     half = t_quantile((1 + DEFAULT_LEVEL) / 2, count - 1) * stdev(values) / math.sqrt(count)
     return Estimate(mean(values), mean(values) - half, mean(values) + half)
@@ -93,8 +93,8 @@ def _change(quantity: ComparedQuantity, a: Estimate, b: Estimate) -> Estimate | 
 
 def _by_level(measurements: Sequence[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
     levels: dict[tuple[str, str], list[Measurement]] = {}
-    for each in measurements:
-        levels.setdefault((each.level.kind, each.level.label), []).append(each)
+    for measurement in measurements:
+        levels.setdefault((measurement.level.kind, measurement.level.label), []).append(measurement)
     return levels
 
 
@@ -102,7 +102,7 @@ def _obstacles(a: Certificate, b: Certificate, has_effects: bool) -> Iterable[No
     if a.target.protocol != b.target.protocol:
         yield _note("protocol", f"A used {a.target.protocol}, B {b.target.protocol}")
     if not has_effects:
-        levels = [", ".join(each.level.label for each in run.measurements) or "none" for run in (a, b)]
+        levels = [", ".join(measurement.level.label for measurement in run.measurements) or "none" for run in (a, b)]
         yield _note("levels", f"no level was measured in both: A has {levels[0]}, B has {levels[1]}")
     for name, run in (("A", a), ("B", b)):
         for note in all_notes(run):

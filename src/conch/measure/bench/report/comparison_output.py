@@ -74,13 +74,13 @@ def comparison_json(
         "remark": unjudged,
         "decisions": [
             {
-                "condition": each.condition.text,
-                "level": each.level,
-                "outcome": each.outcome.name.lower(),
-                "found": each.found,
-                "reason": each.reason,
+                "condition": decision.condition.text,
+                "level": decision.level,
+                "outcome": decision.outcome.name.lower(),
+                "found": decision.found,
+                "reason": decision.reason,
             }
-            for each in decisions
+            for decision in decisions
         ],
         "false_alarm_rate": FALSE_ALARM_RATE,
     }
@@ -98,14 +98,19 @@ def comparison_markdown(
     ]
     if decisions:
         rows = [
-            (WORDS[each.outcome], each.condition.text, each.level, decision_line(each).partition(": ")[2])
-            for each in decisions
+            (
+                WORDS[decision.outcome],
+                decision.condition.text,
+                decision.level,
+                decision_line(decision).partition(": ")[2],
+            )
+            for decision in decisions
         ]
         parts.append(markdown_table(("Outcome", "Fails if", "Level", "Found"), rows))
     if unjudged:
         parts.append(markdown_text(unjudged))
     notes = [*comparison.obstacles, *comparison.warnings]
-    parts.append("\n".join(f"- {each.severity}: {markdown_text(each.message)}" for each in notes))
+    parts.append("\n".join(f"- {note.severity}: {markdown_text(note.message)}" for note in notes))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -116,9 +121,9 @@ def github_annotations(comparison: Comparison, decisions: Sequence[Decision], un
     if unjudged:
         yield f"::notice title=conch bench::{_command_text(unjudged)}"
     kinds = {ConditionOutcome.HOLDS: "error", ConditionOutcome.UNDECIDED: "warning"}
-    for each in decisions:
-        if each.outcome in kinds:
-            yield f"::{kinds[each.outcome]} title=conch bench::{_command_text(decision_line(each))}"
+    for decision in decisions:
+        if decision.outcome in kinds:
+            yield f"::{kinds[decision.outcome]} title=conch bench::{_command_text(decision_line(decision))}"
 
 
 def _command_text(text: str) -> str:

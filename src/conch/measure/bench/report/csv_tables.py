@@ -39,7 +39,7 @@ def perf_analyzer_csv(certificate: Certificate) -> str:
     The load generator does not time the writing and reading of sockets: Client Send and Client Recv are 0, and their
     time is in Network+Server Send/Recv. Without the server's metrics the server's columns are left out, as there.
     """
-    usable = [each for each in certificate.measurements if each.latency is not None]
+    usable = [measurement for measurement in certificate.measurements if measurement.latency is not None]
     has_server = bool(usable) and all(each.server and each.server.queue_s is not None for each in usable)
     first = "Request Rate" if any(each.level.kind in ("rate", "curve") for each in usable) else "Concurrency"
     has_responses = any(each.responses for each in usable)
@@ -63,7 +63,9 @@ def perf_analyzer_csv(certificate: Certificate) -> str:
 
 def long_csv(certificate: Certificate) -> str:
     """Return level, quantity, value and interval in base units (seconds, per second), one line for each value."""
-    return _text([list(_LONG_COLUMNS), *(row for each in certificate.measurements for row in _long_rows(each))])
+    return _text(
+        [list(_LONG_COLUMNS), *(row for measurement in certificate.measurements for row in _long_rows(measurement))]
+    )
 
 
 def _perf_analyzer_times(measurement: Measurement, percentiles: list[str], *, has_server: bool) -> list[str]:
@@ -85,7 +87,9 @@ def _long_rows(measurement: Measurement) -> Iterator[list[str]]:
         **{f"outcome_{name}": count for name, count in measurement.outcomes.items()},
     }
     values = {name: Estimate(value) for name, value in plain.items() if value is not None}
-    values |= {name: found for name, each in QUANTITIES.items() if (found := each.read(measurement)) is not None}
+    values |= {
+        name: found for name, quantity in QUANTITIES.items() if (found := quantity.read(measurement)) is not None
+    }
     for name, each in values.items():
         yield [*level, name, *("" if number is None else repr(number) for number in (each.value, each.low, each.high))]
 

@@ -32,7 +32,7 @@ class FactTable:
 
 def key_figures(certificate: Certificate) -> list[tuple[str, str, str]]:
     """Return name, value and remark of what one looks at first, of the level of saturation or the last one."""
-    measured = [each for each in certificate.measurements if each.requests]
+    measured = [measurement for measurement in certificate.measurements if measurement.requests]
     if not measured:
         return []
     wanted = certificate.saturation.level if certificate.saturation else ""
@@ -71,7 +71,11 @@ def _split(text: str, at: str) -> tuple[str, str]:
 
 def error_table(measurements: Sequence[Measurement]) -> FactTable:
     """Return the messages of failed requests."""
-    rows = tuple((each.level.label, f"{count:,}", message) for each in measurements for message, count in each.errors)
+    rows = tuple(
+        (measurement.level.label, f"{count:,}", message)
+        for measurement in measurements
+        for message, count in measurement.errors
+    )
     return FactTable(("Level", "Count", "Message"), rows)
 
 
@@ -96,7 +100,9 @@ _HEALTH: tuple[tuple[str, Callable[[ClientHealth], str]], ...] = (
 def health_table(measurements: Sequence[Measurement]) -> FactTable:
     """Return how the load generator kept up, one row per level."""
     rows = tuple(
-        (each.level.label, *(cell(each.client) for _, cell in _HEALTH)) for each in measurements if each.client
+        (measurement.level.label, *(cell(measurement.client) for _, cell in _HEALTH))
+        for measurement in measurements
+        if measurement.client
     )
     return FactTable(("Level", *(title for title, _ in _HEALTH)), rows)
 
@@ -105,7 +111,7 @@ def gpu_table(measurements: Sequence[Measurement]) -> FactTable:
     """Return the figures of GPUs, one row per level and GPU."""
     rows = tuple(
         (
-            each.level.label,
+            measurement.level.label,
             gpu.name,
             gpu.uuid,
             format_value(gpu.utilization_ratio, PERCENT),
@@ -113,8 +119,8 @@ def gpu_table(measurements: Sequence[Measurement]) -> FactTable:
             f"{gpu.energy_joules:,.0f} J" if gpu.energy_joules is not None else MISSING,
             format_value(gpu.memory_used_bytes, BYTES),
         )
-        for each in measurements
-        for gpu in each.gpus
+        for measurement in measurements
+        for gpu in measurement.gpus
     )
     return FactTable(("Level", "GPU", "UUID", "Utilization", "Power", "Energy", "Memory"), rows)
 
@@ -123,14 +129,14 @@ def effect_table(effects: Sequence[Effect]) -> FactTable:
     """Return effects, each with its interval."""
     rows = tuple(
         (
-            each.level,
-            each.quantity,
-            format_effect(each),
-            each.verdict,
-            format_estimate(each.a, quantity_units(each.quantity)),
-            format_estimate(each.b, quantity_units(each.quantity)),
+            effect.level,
+            effect.quantity,
+            format_effect(effect),
+            effect.verdict,
+            format_estimate(effect.a, quantity_units(effect.quantity)),
+            format_estimate(effect.b, quantity_units(effect.quantity)),
         )
-        for each in effects
+        for effect in effects
     )
     return FactTable(("Level", "Quantity", "Change", "Verdict", "A", "B"), rows)
 

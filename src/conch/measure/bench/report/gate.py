@@ -83,9 +83,11 @@ def decide(conditions: Sequence[Condition], effects: Sequence[Effect]) -> tuple[
 
 
 def _matching(condition: Condition, effects: Sequence[Effect]) -> list[Effect]:
-    found = [each for each in effects if each.quantity == condition.quantity and condition.level in ("", each.level)]
+    found = [
+        effect for effect in effects if effect.quantity == condition.quantity and condition.level in ("", effect.level)
+    ]
     if not found:
-        levels = ", ".join(dict.fromkeys(each.level for each in effects)) or "none"
+        levels = ", ".join(dict.fromkeys(effect.level for effect in effects)) or "none"
         where = f" at level {condition.level}" if condition.level else ""
         raise ValueError(
             f"'{condition.text}': {condition.quantity} was not measured on both sides{where}; levels of both: {levels}"

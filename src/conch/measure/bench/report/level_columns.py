@@ -34,9 +34,9 @@ def level_table(
 
     `percentiles` of latency, such as "99.9", are columns beside the usual ones.
     """
-    rows = [LevelRow(*each) for each in zip(measurements, scaling(measurements), strict=True)]
+    rows = [LevelRow(*measurement) for measurement in zip(measurements, scaling(measurements), strict=True)]
     cells = [(column.title, [column.cell(row) for row in rows]) for column in _columns(percentiles)]
-    if {each.level.kind for each in measurements} != {"concurrency"}:
+    if {measurement.level.kind for measurement in measurements} != {"concurrency"}:
         cells[0] = ("Load", cells[0][1])
     shown = [(title, column) for title, column in cells if any(cell != MISSING for cell in column)]
     return [title for title, _ in shown], [[column[row] for _, column in shown] for row in range(len(rows))]
@@ -59,9 +59,11 @@ def _columns(percentiles: Sequence[str]) -> list[LevelColumn]:
 def remarks(measurements: Sequence[Measurement]) -> list[str]:
     """Return what a reader of the table must know: percentiles of few requests, how tokens are counted."""
     found = [_scarce_percentiles(measurements)]
-    sources = sorted({each.tokens.source for each in measurements if each.tokens})
-    found += [f"Tokens are counted by {each}: the server does not report them." for each in sources if each != "usage"]
-    if any(each.responses for each in measurements):
+    sources = sorted({measurement.tokens.source for measurement in measurements if measurement.tokens})
+    found += [
+        f"Tokens are counted by {source}: the server does not report them." for source in sources if source != "usage"
+    ]
+    if any(measurement.responses for measurement in measurements):
         found.append("TTFR is the time to the first response, Gap the time between two responses of a request.")
     found += [_prompts(measurements)]
     return [each for each in found if each]
@@ -69,7 +71,11 @@ def remarks(measurements: Sequence[Measurement]) -> list[str]:
 
 def _prompts(measurements: Sequence[Measurement]) -> str:
     """Return how many different prompts were sent, and how many of their tokens the server had in its cache."""
-    known = [(each, each.tokens) for each in measurements if each.tokens and each.tokens.distinct_prompts is not None]
+    known = [
+        (measurement, measurement.tokens)
+        for measurement in measurements
+        if measurement.tokens and measurement.tokens.distinct_prompts is not None
+    ]
     if not known:
         return ""
     requests = sum(each.outcomes.get("ok", 0) for each, _ in known)
@@ -94,7 +100,11 @@ def _scarce_percentiles(measurements: Sequence[Measurement]) -> str:
     sentences = []
     for percentile in (95, 99):
         needed = round(100 / (100 - percentile))
-        few = [each.level.label for each in measurements if each.latency and each.latency.count < needed]
+        few = [
+            measurement.level.label
+            for measurement in measurements
+            if measurement.latency and measurement.latency.count < needed
+        ]
         if few:
             levels = "at all levels" if len(few) == len(measurements) else f"at {', '.join(few)}"
             sentences.append(f"P{percentile} is the maximum {levels}: fewer than {needed} requests.")
@@ -134,12 +144,12 @@ def _cancelled(measurement: Measurement) -> str:
 
 
 def _gpu_utilization(measurement: Measurement) -> float | None:
-    known = [each.utilization_ratio for each in measurement.gpus if each.utilization_ratio is not None]
+    known = [gpu.utilization_ratio for gpu in measurement.gpus if gpu.utilization_ratio is not None]
     return sum(known) / len(known) if known else None
 
 
 def _gpu_power(measurement: Measurement) -> float | None:
-    known = [each.power_watts for each in measurement.gpus if each.power_watts is not None]
+    known = [gpu.power_watts for gpu in measurement.gpus if gpu.power_watts is not None]
     return sum(known) if known else None
 
 
@@ -173,7 +183,7 @@ COLUMNS = (
 )
 
 
-_BEFORE_PERCENTILES = [each.title for each in COLUMNS].index("Max")
+_BEFORE_PERCENTILES = [column.title for column in COLUMNS].index("Max")
 
 
 def _watts(power: float | None) -> str:

@@ -28,14 +28,14 @@ def to_markdown(certificate: Certificate) -> str:
         markdown_text(target_line(certificate.target)),
         f"**{markdown_text(certificate.verdict)}**" if certificate.verdict else "",
         markdown_table(titles, rows),
-        *(markdown_text(each) for each in remarks(certificate.measurements)),
+        *(markdown_text(remark) for remark in remarks(certificate.measurements)),
         markdown_text(certificate.saturation.message) if certificate.saturation else "",
     ]
     tables = [effect_table(certificate.ab.effects)] if certificate.ab else []
     tables.append(error_table(certificate.measurements))
-    parts += [markdown_table(each.head, each.rows) for each in tables if each.rows]
+    parts += [markdown_table(table.head, table.rows) for table in tables if table.rows]
     notes = all_notes(certificate)
-    parts.append("\n".join(f"- {_BADGES.get(each.severity, 'ℹ️')} {markdown_text(each.message)}" for each in notes))
+    parts.append("\n".join(f"- {_BADGES.get(note.severity, 'ℹ️')} {markdown_text(note.message)}" for note in notes))
     machine = certificate.environment
     parts += [
         f"<details><summary>How to reproduce</summary>\n\n{_code(shell_line(certificate.command))}\n",
@@ -51,7 +51,7 @@ def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [titles, [":--", *["--:"] * (len(titles) - 1)]]
     cells = [[markdown_text(cell) for cell in row] for row in rows]
     return "\n".join(
-        f"| {' | '.join(row)} |" for row in (*([markdown_text(each) for each in lines[0]], lines[1]), *cells)
+        f"| {' | '.join(row)} |" for row in (*([markdown_text(line) for line in lines[0]], lines[1]), *cells)
     )
 
 

@@ -7,8 +7,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from conch.measure.bench.measurement import Level
-from conch.measure.bench.record_log import RecordLog
-from conch.measure.bench.records import Chunks, Records, RequestOutcome
+from conch.measure.bench.records import Chunks, RecordLog, Records, RequestOutcome
 from conch.measure.bench.report.public_command import public_url
 from conch.measure.bench.statistics.selection import RunWindow
 
@@ -22,7 +21,6 @@ class RequestRecords:
     """Appends the records of one level after the other to a file. `error` is the first failure to write."""
 
     def __init__(self, path: Path) -> None:
-        """Assign."""
         self._path = path
         self._file: BinaryIO | None = None
         self.error: OSError | None = None

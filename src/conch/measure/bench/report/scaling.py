@@ -33,9 +33,13 @@ def work_unit(measurements: Sequence[Measurement]) -> str:
 
 def scaling(measurements: Sequence[Measurement]) -> tuple[LevelScaling, ...]:
     """Return the scaling of each level, in the order of the measurements."""
-    concurrent = [each for each in measurements if each.level.kind == "concurrency" and each.level.value > 0]
+    concurrent = [
+        measurement
+        for measurement in measurements
+        if measurement.level.kind == "concurrency" and measurement.level.value > 0
+    ]
     base = min(concurrent, key=lambda each: each.level.value, default=None)
-    return tuple(_level_scaling(each, base) for each in measurements)
+    return tuple(_level_scaling(measurement, base) for measurement in measurements)
 
 
 def _level_scaling(measurement: Measurement, base: Measurement | None) -> LevelScaling:
@@ -51,7 +55,10 @@ def _level_scaling(measurement: Measurement, base: Measurement | None) -> LevelS
 def find_saturation(measurements: Sequence[Measurement]) -> Saturation | None:
     """Return where throughput stops to grow with the load; None with fewer than two levels of one kind."""
     for kind, find in (("concurrency", _saturation_of_concurrency), ("rate", _saturation_of_rate)):
-        levels = sorted((each for each in measurements if each.level.kind == kind), key=lambda each: each.level.value)
+        levels = sorted(
+            (measurement for measurement in measurements if measurement.level.kind == kind),
+            key=lambda each: each.level.value,
+        )
         if len(levels) > 1 and len(levels) == len(measurements) and work_rate(max(levels, key=work_rate)):
             return find(levels)
     return None
@@ -59,8 +66,8 @@ def find_saturation(measurements: Sequence[Measurement]) -> Saturation | None:
 
 def _saturation_of_concurrency(levels: Sequence[Measurement]) -> Saturation:
     unit = work_unit(levels)
-    highest = max(work_rate(each) for each in levels)
-    found = next(each for each in levels if work_rate(each) >= _NEARLY * highest)
+    highest = max(work_rate(level) for level in levels)
+    found = next(level for level in levels if work_rate(level) >= _NEARLY * highest)
     reached = found is not levels[-1]
     knee = _knee(levels)
     rate = f"{format_value(work_rate(found), PLAIN)} {unit}"
@@ -78,12 +85,12 @@ def _knee(levels: Sequence[Measurement]) -> float | None:
     lowest = levels[0].latency
     if lowest is None:
         return None
-    return max(each.throughput.value for each in levels) * lowest.mean.value
+    return max(level.throughput.value for level in levels) * lowest.mean.value
 
 
 def _saturation_of_rate(levels: Sequence[Measurement]) -> Saturation:
-    kept = [each for each in levels if _most(each) >= _NEARLY * each.level.value]
-    missed = [each for each in levels if each not in kept]
+    kept = [level for level in levels if _most(level) >= _NEARLY * level.level.value]
+    missed = [level for level in levels if level not in kept]
     highest = max(levels, key=lambda each: each.throughput.value)
     if not missed:
         message = f"Saturation is not reached: the server keeps up with {levels[-1].level.label}."

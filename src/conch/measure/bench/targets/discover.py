@@ -1,21 +1,187 @@
 """Find out what answers at a URL: its APIs, its models, its metrics. No state of the server is changed."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
-from conch.measure.bench.load_plan import Endpoint, Tls, Transport
-from conch.measure.bench.targets.address import LOCAL_GRPC, LOCAL_HTTP, Address, parse_address
-from conch.measure.bench.targets.choose_model import only_model, unknown_model
-from conch.measure.bench.targets.diagnosis import expects_tls, not_an_inference_server, not_http
-from conch.measure.bench.targets.find_metrics import find_metrics
-from conch.measure.bench.targets.http_probe import HttpProbe, NotHttp, speaks_tls
-from conch.measure.bench.targets.kserve_http import KServeHttp
-from conch.measure.bench.targets.openai_api import OpenAiApi
-from conch.measure.bench.targets.server_api import KeyNeeded, ListedModel, ServerApi, ServerIdentity, server_name
-from conch.measure.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetError, TargetModel
+from conch.base.errors import ModelLoading
+from conch.base.suggestion import did_you_mean
+from conch.measure.bench.generator import Endpoint, Tls, Transport
+from conch.measure.bench.targets.http_probe import HttpAnswer, HttpProbe, NotHttp, first_line, place, speaks_tls
+from conch.measure.bench.targets.server_api import (
+    KeyNeeded,
+    KServeHttp,
+    ListedModel,
+    OpenAiApi,
+    ServerApi,
+    ServerIdentity,
+    server_name,
+)
+from conch.measure.bench.targets.target import (
+    LOCAL_GRPC,
+    LOCAL_HTTP,
+    Address,
+    BenchTarget,
+    ModelKind,
+    Protocol,
+    TargetError,
+    TargetModel,
+    parse_address,
+)
 
+_MAX_LISTED = 20
+_METRICS = re.compile(rb"^# (?:HELP|TYPE) ", re.MULTILINE)
+_TITLE = re.compile(rb"<title[^>]*>\s*([^<]+?)\s*</title>", re.IGNORECASE)
+_BANNERS = (
+    (b"SSH-", "an SSH server"),
+    (b"-ERR", "Redis"),
+    (b"220 ", "a mail or FTP server"),
+    (b"\x15\x03", "a TLS server"),
+)
+_TIMEOUT_S = 2.0
+_OF_INFERENCE = re.compile(rb"^(?:nv_inference|nv_|conch_|vllm:|ovms_)", re.MULTILINE)
+# HTTP and gRPC ports, and where Triton and Conch have their metrics by default.
+_USUAL = {8000: 8002, 8001: 8002}
 _GRPC = (Protocol.GRPC, Protocol.GRPC_STREAM)
 _API_PATHS = ("/v1", "/v2", "/v3")
+
+
+def only_model(where: str, models: Sequence[ListedModel] | None) -> str:
+    """Return the name of the only ready model. Raises TargetError, which lists the models, and ModelLoading."""
+    if models is None:
+        raise TargetError(f"{where} does not list its models; name one with --model")
+    ready = sorted({model.name for model in models if model.ready})
+    if len(ready) == 1:
+        return ready[0]
+    if ready:
+        raise TargetError(f"{where} has {len(ready)} models; choose one with --model: {_joined(ready)}")
+    _check_loading(models)
+    if models:
+        raise TargetError(f"{where} has no ready model: {_joined([f'{row.name} ({row.reason})' for row in models])}")
+    raise TargetError(f"{where} has no models")
+
+
+def unknown_model(where: str, name: str, version: str, models: Sequence[ListedModel] | None) -> TargetError:
+    """Return the error for a model without metadata: it is not ready, or the server does not have it.
+
+    Raises ModelLoading for one that is being loaded.
+    """
+    rows = list(models or ())
+    of_name = [row for row in rows if row.name == name]
+    if of_name and not any(row.ready for row in of_name):
+        _check_loading(of_name)
+        row = of_name[-1]
+        if row.reason == "not loaded":
+            return TargetError(
+                f"model '{name}' is in the repository of {where} but not loaded; restart the server, or, in model "
+                f"control mode explicit, load it: POST /v2/repository/models/{name}/load"
+            )
+        return TargetError(f"model '{name}' of {where} is not ready: {row.reason}")
+    ready = sorted({row.name for row in rows if row.ready})
+    if of_name and version:
+        versions = _joined(sorted({row.version for row in of_name if row.version}))
+        return TargetError(f"model '{name}' of {where} has no version {version}; it has {versions}")
+    listed = f" Ready models: {_joined(ready)}" if ready else ""
+    return TargetError(f"{where} has no model '{name}'{did_you_mean(name, ready, '.') if listed else ''}{listed}")
+
+
+def _check_loading(rows: Sequence[ListedModel]) -> None:
+    """Raise ModelLoading if one of these models is being loaded."""
+    for row in rows:
+        if row.loading:
+            raise ModelLoading(f"model '{row.name}' is loading")
+
+
+def _joined(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MAX_LISTED])
+    return shown if len(names) <= _MAX_LISTED else f"{shown} and {len(names) - _MAX_LISTED} others"
+
+
+def not_an_inference_server(probe: HttpProbe, first: HttpAnswer) -> TargetError:
+    """Return the error for a server of HTTP that has none of the APIs; `first` is its answer to `/v2`."""
+    where = place(probe.endpoint)
+    if tls_expected(first):
+        return expects_tls(where)
+    software = first.headers.get("server")
+    said = f"{first.path} answers {first.status} {first.reason}".rstrip()
+    said += f", Server: {software}" if software else ""
+    line = first_line(first.body)
+    said += f", {line!r}" if line else ", without a body"
+    return TargetError(f"{where} is not an inference server: {said}{_looks_like(probe, first)}")
+
+
+def tls_expected(answer: HttpAnswer) -> bool:
+    """Whether an answer says that plain HTTP was sent to a port of HTTPS, as nginx, Go, and Apache do."""
+    text = answer.body[:2000].lower()
+    return answer.status == 400 and (
+        b"http request was sent to https port" in text or b"http request to an https server" in text
+    )
+
+
+def expects_tls(where: str) -> TargetError:
+    """Return the error for plain HTTP to a port of TLS."""
+    return TargetError(f"{where} expects TLS; use https:// (or grpcs://)")
+
+
+def not_http(probe: HttpProbe, failure: NotHttp) -> TargetError:
+    """Return the error for a server that speaks neither HTTP nor gRPC."""
+    where = place(probe.endpoint)
+    if failure.start.startswith(b"\x15\x03") or (probe.endpoint.tls is None and speaks_tls(probe.endpoint)):
+        return expects_tls(where)
+    for banner, name in _BANNERS:
+        if failure.start.startswith(banner):
+            return TargetError(f"{where} is not an inference server: it looks like {name}")
+    return TargetError(f"{where} is not an inference server: {failure.message}")
+
+
+def _looks_like(probe: HttpProbe, first: HttpAnswer) -> str:
+    """Return what the server seems to be, as the end of a sentence, "" if that is unknown."""
+    try:
+        root = probe.get("/")
+        metrics = probe.get("/metrics")
+    except TargetError:
+        return ""
+    home = root.headers.get("location") or ""
+    software = (first.headers.get("server") or "").lower()
+    if urlsplit(home).path in ("/graph", "/query") or b"Prometheus Time Series" in root.body:
+        return "; this looks like Prometheus"
+    if b"Grafana" in root.body:
+        return "; this looks like Grafana"
+    if metrics.status == 200 and _METRICS.search(metrics.body[:65_536]):
+        hint = "; the HTTP port of Triton and Conch is usually 8000"
+        return f"; this looks like a metrics port: /metrics has Prometheus metrics{hint}"
+    for name in ("nginx", "apache", "envoy", "traefik", "caddy", "haproxy"):
+        if name in software:
+            return f"; this looks like {name}: is the path of the API missing from the URL?"
+    for answer in (first, root):
+        if "html" in (answer.headers.get("content-type") or "") or answer.body.lstrip()[:1] == b"<":
+            title = _TITLE.search(answer.body)
+            named = f" with the title {first_line(title[1], 60)!r}" if title else ""
+            return f"; {answer.path} is an HTML page{named}"
+    return ""
+
+
+def find_metrics(endpoint: Endpoint, root: str) -> str | None:
+    """Return the URL of the metrics: on the same port, or where they are with Triton's default ports; None otherwise.
+
+    Only metrics of an inference server count. Keys go to the same port only.
+    """
+    candidates = [] if endpoint.transport is Transport.GRPC else [(endpoint, root)]
+    other = _USUAL.get(endpoint.port, endpoint.port + (1 if endpoint.transport is Transport.GRPC else 2))
+    if other < 65_536:
+        candidates.append((Endpoint(endpoint.host, other, Transport.HTTP1), ""))
+    for candidate, path in candidates:
+        probe = HttpProbe(candidate, _TIMEOUT_S)
+        try:
+            answer = probe.get(f"{path}/metrics")
+        except TargetError:
+            continue
+        finally:
+            probe.close()
+        if answer.status == 200 and _OF_INFERENCE.search(answer.body):
+            return f"{'https' if candidate.tls else 'http'}://{place(candidate)}{path}/metrics"
+    return None
 
 
 def discover(
@@ -38,8 +204,8 @@ def discover(
     if url is not None:
         return _Discovery(parse_address(url), protocol, named, tls, metrics=metrics).run(model, version)
     places = [LOCAL_GRPC] if protocol in _GRPC else [LOCAL_HTTP, LOCAL_GRPC] if protocol is None else [LOCAL_HTTP]
-    for place in places:
-        found = _Discovery(parse_address(place), protocol, named, tls, metrics=metrics)
+    for url in places:
+        found = _Discovery(parse_address(url), protocol, named, tls, metrics=metrics)
         try:
             return found.run(model, version)
         except TargetError as error:
@@ -111,7 +277,7 @@ class _Discovery:
         )
 
     def _grpc_answers(self) -> bool:
-        from conch.measure.bench.targets.grpc_probe import speaks_http2  # HPACK is imported where it is needed: 30 ms
+        from conch.measure.bench.targets.kserve_grpc import speaks_http2  # HPACK is imported where it is needed: 30 ms
 
         return speaks_http2(self._endpoint(Transport.GRPC))
 
@@ -145,11 +311,7 @@ class _Discovery:
     def _rows(self, *apis: _Found | None) -> list[ListedModel] | None:
         """Return the models of all APIs, or None if no API lists them."""
         wanted = (Protocol.OPENAI,) if self._protocol is Protocol.OPENAI else ()
-        lists = [
-            found.api.models()
-            for found in apis
-            if found is not None and (not wanted or isinstance(found.api, OpenAiApi))
-        ]
+        lists = [api.api.models() for api in apis if api is not None and (not wanted or isinstance(api.api, OpenAiApi))]
         known = [rows for rows in lists if rows is not None]
         return [row for rows in known for row in rows] if known else None
 
@@ -229,8 +391,7 @@ class _Discovery:
     # --- gRPC ---
 
     def _grpc(self, model: str | None, version: str) -> BenchTarget:
-        from conch.measure.bench.targets.grpc_probe import GrpcProbe, NotHttp2
-        from conch.measure.bench.targets.kserve_grpc import KServeGrpc
+        from conch.measure.bench.targets.kserve_grpc import GrpcProbe, KServeGrpc, NotHttp2
 
         endpoint = self._endpoint(Transport.GRPC)
         api = KServeGrpc(GrpcProbe(endpoint))

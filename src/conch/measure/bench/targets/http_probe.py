@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection, RemoteDisconnected
 from typing import Any, NoReturn
 
-from conch.measure.bench.load_plan import Endpoint, Tls
+from conch.measure.bench.generator import Endpoint, Tls
 from conch.measure.bench.targets.target import TargetError
 
 TIMEOUT_S = 10.0

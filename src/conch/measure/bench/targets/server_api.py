@@ -1,18 +1,23 @@
-"""The APIs that a server may have, seen alike: its name, its models and what they take."""
+"""APIs of servers over HTTP as a benchmark asks them: KServe v2 (Triton, Conch, OpenVINO and others) and OpenAI's."""
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 from conch.base.errors import ModelLoading
+from conch.measure.bench.targets.http_probe import HttpAnswer, HttpProbe
 from conch.measure.bench.targets.target import ModelKind, TargetError, TargetModel, TensorMetadata
 
 # Where a server does not tell the largest batch.
 UNKNOWN_BATCH = 2**31 - 1
 _LOADING = re.compile(r"(?:model '[^']*' is loading|the server is reading its model repository) \(\d+ s so far.*?\)")
 _TEXT_INPUT = "text_input"
+_LOCKED = (401, 403)
+_UNAVAILABLE = 503
+_PATHS = ("/v1", "/v3")  # the latter is OpenVINO Model Server's
 
 
 class KeyNeeded(TargetError):
@@ -121,3 +126,127 @@ def _text_ids(sequence: Mapping[str, Any]) -> bool:
         for entry in sequence.get("control_input") or ()
         for control in entry.get("control") or ()
     )
+
+
+class KServeHttp(ServerApi):
+    """The API below `base_path`."""
+
+    def __init__(self, probe: HttpProbe, base_path: str) -> None:
+        self._probe = probe
+        self._base = base_path
+        self.repository_index = False
+
+    def identity(self) -> ServerIdentity | None:
+        answer = self._probe.get(f"{self._base}/v2")
+        check_key(answer)
+        document = answer.json
+        if answer.status != 200 or not isinstance(document, dict) or "name" not in document:
+            return None
+        extensions = document.get("extensions") or ()
+        self.repository_index = "model_repository" in extensions
+        return ServerIdentity(str(document["name"]), str(document.get("version", "")))
+
+    def models(self) -> list[ListedModel] | None:
+        answer = self._probe.post(f"{self._base}/v2/repository/index", {})
+        rows = answer.json
+        if answer.status != 200 or not isinstance(rows, list):
+            return self._open_vino_models()
+        return [listed(row) for row in rows]
+
+    def model(self, name: str, version: str) -> TargetModel | None:
+        path = model_path(self._base, name, version)
+        answer = self._probe.get(path)
+        if answer.status == _UNAVAILABLE:
+            check_loading(answer.error_message())
+        check_key(answer)
+        metadata = answer.json
+        if answer.status != 200 or not isinstance(metadata, dict):
+            return None
+        return model_of_metadata(metadata, self._config(path), version)
+
+    def _config(self, path: str) -> dict[str, Any] | None:
+        answer = self._probe.get(f"{path}/config")
+        document = answer.json
+        return document if answer.status == 200 and isinstance(document, dict) and "name" in document else None
+
+    def _open_vino_models(self) -> list[ListedModel] | None:
+        """Return the list of OpenVINO Model Server, which has no repository index."""
+        answer = self._probe.get(f"{self._base}/v1/config")
+        document = answer.json
+        if answer.status != 200 or not isinstance(document, dict):
+            return None
+        found = []
+        for name, entry in document.items():
+            states = [row.get("state") for row in (entry or {}).get("model_version_status", ())]
+            ready = "AVAILABLE" in states
+            found.append(ListedModel(name, ready, "" if ready else ", ".join(map(str, states))))
+        return found
+
+
+def model_path(base_path: str, name: str, version: str) -> str:
+    """Return the path of a model."""
+    path = f"{base_path}/v2/models/{quote(name, safe='')}"
+    return f"{path}/versions/{quote(version, safe='')}" if version else path
+
+
+def listed(row: dict[str, Any]) -> ListedModel:
+    """Return a row of Triton's repository index. A model that was never loaded has no state."""
+    state = str(row.get("state") or "")
+    reason = str(row.get("reason") or "")
+    shown = f"{state}: {reason}" if state and reason else state or "not loaded"
+    ready = state == "READY"
+    return ListedModel(str(row.get("name", "")), ready, "" if ready else shown, str(row.get("version") or ""))
+
+
+def check_key(answer: HttpAnswer) -> None:
+    """Raise KeyNeeded for an answer that refuses the client."""
+    if answer.status in _LOCKED:
+        raise KeyNeeded(
+            f"{answer.path} needs a key (HTTP {answer.status}: {answer.error_message()}); give it with --api-key-file"
+        )
+    if answer.status >= 500:
+        raise TargetError(f"{answer.path} answers {answer.status} {answer.reason}: {answer.error_message()}")
+
+
+class OpenAiApi(ServerApi):
+    """The API below one of the usual paths, or below `base_path` itself if it ends with one of them."""
+
+    def __init__(self, probe: HttpProbe, base_path: str) -> None:
+        self._probe = probe
+        self._candidates = [base_path] if base_path.endswith(_PATHS) else [base_path + path for path in _PATHS]
+        self._root = base_path[: -len(_PATHS[0])] if base_path.endswith(_PATHS) else base_path
+        self._entries: dict[str, dict[str, Any]] = {}
+        self.base_path = ""
+
+    def identity(self) -> ServerIdentity | None:
+        for path in self._candidates:
+            answer = self._probe.get(f"{path}/models")
+            check_key(answer)
+            document = answer.json
+            rows = document.get("data") if isinstance(document, dict) else None
+            if answer.status == 200 and isinstance(rows, list):
+                self.base_path = path
+                self._entries = {str(row["id"]): row for row in rows if isinstance(row, dict) and "id" in row}
+                return self._who(answer.headers.get("server") or "")
+        return None
+
+    def models(self) -> list[ListedModel] | None:
+        return [ListedModel(name) for name in self._entries]
+
+    def model(self, name: str, version: str) -> TargetModel | None:  # noqa: ARG002  the API has no versions
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
+        known = "max_model_len" in entry
+        length = entry.get("max_model_len")
+        made = TargetModel(name, kind=ModelKind.EMBEDDINGS if known and length is None else ModelKind.LANGUAGE)
+        return replace(made, context_length=int(length)) if length else made
+
+    def _who(self, software: str) -> ServerIdentity:
+        """Return the server's name from the owner of its models, else from the header Server."""
+        owners = {str(entry.get("owned_by") or "") for entry in self._entries.values()} - {""}
+        name = owners.pop() if len(owners) == 1 else software
+        answer = self._probe.get(f"{self._root}/version")
+        document = answer.json
+        version = document.get("version", "") if answer.status == 200 and isinstance(document, dict) else ""
+        return ServerIdentity(name or software, str(version))

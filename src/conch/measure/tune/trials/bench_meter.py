@@ -6,10 +6,10 @@ import numpy as np
 
 from conch.domain.arrivals.arrival_times import Arrivals, arrival_times
 from conch.domain.arrivals.rate_curve import steady
+from conch.measure.bench.generator import ClosedLoop, LoadPlan, OpenLoop, Tls
 from conch.measure.bench.input_settings import Amount, InputSettings
 from conch.measure.bench.inputs.answer_check import answer_check
 from conch.measure.bench.inputs.build import build_source
-from conch.measure.bench.load_plan import ClosedLoop, LoadPlan, OpenLoop, Tls
 from conch.measure.bench.measure_level import measure_level
 from conch.measure.bench.measurement import Level, Measurement, TimeDistribution
 from conch.measure.bench.observers.observer import ServerObserver

@@ -1,12 +1,12 @@
 from time import monotonic_ns
 
 from conch.base.http.scrape import ScrapeSettings
-from conch.measure.bench.observers.exposition import parse_exposition
 from conch.measure.bench.observers.gpu_metrics import gpu_figures, gpu_samples
 from conch.measure.bench.observers.server_metrics import (
     ServerMetrics,
     figures_between,
     has_restarted,
+    parse_exposition,
     queue_depth,
     totals_of,
 )

@@ -7,13 +7,18 @@ the server allows fewer streams, requests share them: each has its own identifie
 from collections import deque
 from time import monotonic_ns
 
-from conch.measure.bench.load.connection import OPEN, LoadOwner, LoadRequest
+from conch.measure.bench.load.connection import OPEN, KnownAnswers, LoadOwner, LoadRequest, Wire
 from conch.measure.bench.load.grpc.http2_client import Http2ClientConnection
 from conch.measure.bench.load.grpc.http2_stream import ClientStream, GrpcHead
-from conch.measure.bench.load.grpc.messages import PREFIX_BYTES, StreamResponse, with_id
-from conch.measure.bench.load.grpc.status import grpc_outcome, grpc_status_name, http_status_outcome, reset_outcome
-from conch.measure.bench.load.known_answers import KnownAnswers
-from conch.measure.bench.load.wire import Wire
+from conch.measure.bench.load.grpc.messages import (
+    PREFIX_BYTES,
+    StreamResponse,
+    grpc_outcome,
+    grpc_status_name,
+    http_status_outcome,
+    reset_outcome,
+    with_id,
+)
 from conch.measure.bench.prepared_request import ResponseKind
 from conch.measure.bench.records import RequestOutcome
 from conch.protocols.http2.frames import ErrorCode, error_name
@@ -210,7 +215,7 @@ class GrpcConnection(Http2ClientConnection):
     def _message(
         self, stream: ClientStream, request: LoadRequest | None, data: bytes, start: int, end: int, now_ns: int
     ) -> None:
-        """Take a whole message; only what is kept is in `data`."""
+        """Process a whole message; only what is kept is in `data`."""
         stream.messages += 1
         if stream.bidirectional:
             self._streamed(stream, data, start, end, now_ns)

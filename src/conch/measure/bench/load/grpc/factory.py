@@ -1,11 +1,10 @@
 """Connections of gRPC to an endpoint, and its requests in encoded form."""
 
-from conch.measure.bench.load.connection import EncodedRequest, LoadConnection, LoadOwner
+from conch.measure.bench.generator import Endpoint
+from conch.measure.bench.load.connection import EncodedRequest, LoadConnection, LoadOwner, Wire
 from conch.measure.bench.load.connection_factory import ConnectionFactory
 from conch.measure.bench.load.grpc.connection import GrpcConnection, grpc_fields
 from conch.measure.bench.load.grpc.messages import encode_grpc
-from conch.measure.bench.load.wire import Wire
-from conch.measure.bench.load_plan import Endpoint
 from conch.measure.bench.prepared_request import AnswerCheck, PreparedRequest
 
 

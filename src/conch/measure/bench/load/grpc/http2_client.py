@@ -7,11 +7,9 @@ large that answers never wait for them; the server's are respected.
 from abc import abstractmethod
 from collections import deque
 
-from conch.measure.bench.load.connection import CLOSED, OPEN, LoadConnection, LoadOwner, LoadRequest
+from conch.measure.bench.load.connection import CLOSED, OPEN, LoadConnection, LoadOwner, LoadRequest, Wire
 from conch.measure.bench.load.grpc.http2_request_headers import RequestHeaders
-from conch.measure.bench.load.grpc.http2_responses import MAX_HEADER_BYTES, ResponseBlocks
-from conch.measure.bench.load.grpc.http2_stream import ClientStream, GrpcHead
-from conch.measure.bench.load.wire import Wire
+from conch.measure.bench.load.grpc.http2_stream import MAX_HEADER_BYTES, ClientStream, GrpcHead, ResponseBlocks
 from conch.measure.bench.records import RequestOutcome
 from conch.protocols.http2 import frames
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode, StreamFault
@@ -76,7 +74,7 @@ class Http2ClientConnection(LoadConnection):
     )
 
     def __init__(self, owner: LoadOwner, wire: Wire, capacity: int, fields: list[tuple[bytes, bytes]]) -> None:
-        """Assign. `fields`, `:authority` among them, go with each request; names are in lower case."""
+        """`fields`, `:authority` among them, go with each request; names are in lower case."""
         super().__init__(owner, wire, capacity)
         self._ask = capacity
         self._headers = RequestHeaders(wire.layered, fields)
@@ -114,11 +112,11 @@ class Http2ClientConnection(LoadConnection):
 
     @abstractmethod
     def head_received(self, stream: ClientStream, head: GrpcHead, ended: bool, now_ns: int) -> None:
-        """Take a header block. After `ended` the stream is closed already."""
+        """Process a header block. After `ended` the stream is closed already."""
 
     @abstractmethod
     def data_received(self, stream: ClientStream, data: bytes, start: int, end: int, now_ns: int) -> None:
-        """Take the bytes `start` to `end` of `data`."""
+        """Process the bytes `start` to `end` of `data`."""
 
     @abstractmethod
     def data_ended(self, stream: ClientStream, now_ns: int) -> None:
@@ -345,7 +343,7 @@ class Http2ClientConnection(LoadConnection):
         return self._continue_data(data, start, end, now)
 
     def _continue_data(self, data: bytes, position: int, end: int, now: int) -> int:
-        """Take what has come of the present DATA frame; return the position behind it."""
+        """Process what has come of the present DATA frame; return the position behind it."""
         if self._data_left and position < end:
             size = min(self._data_left, end - position)
             self._data_left -= size

@@ -28,7 +28,7 @@ class RequestHeaders:
     __slots__ = ("_added", "_fields", "_next", "_path", "_prefix", "_start", "_table")
 
     def __init__(self, secure: bool, fields: list[tuple[bytes, bytes]]) -> None:
-        """Assign. `fields`, `:authority` among them, go with each request; names are in lower case."""
+        """`fields`, `:authority` among them, go with each request; names are in lower case."""
         scheme = _SCHEME_HTTPS if secure else _SCHEME_HTTP
         self._start = bytes((_INDEXED | _METHOD_POST, _INDEXED | scheme))
         self._fields = fields
@@ -39,7 +39,7 @@ class RequestHeaders:
         self._next = b""  # the block of `_path`, once the table is filled
 
     def limit_table(self, size: int) -> None:
-        """Take the size that the server allows its table to have."""
+        """Limit the table to the size that the server allows."""
         if size >= self._table:  # it never grows again: then both sizes would have to be sent
             return
         if self._added:

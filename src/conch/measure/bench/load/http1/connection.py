@@ -3,11 +3,9 @@
 from time import monotonic_ns
 from typing import Final
 
-from conch.measure.bench.load.connection import LoadConnection, LoadOwner, LoadRequest
+from conch.measure.bench.load.connection import KnownAnswers, LoadConnection, LoadOwner, LoadRequest, Wire
 from conch.measure.bench.load.http1.head import MAX_HEAD_BYTES, ChunkedBody, KnownHeads, MalformedResponse, ResponseHead
 from conch.measure.bench.load.http1.response_stream import ResponseStream, new_stream, read_openai_answer
-from conch.measure.bench.load.known_answers import KnownAnswers
-from conch.measure.bench.load.wire import Wire
 from conch.measure.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.measure.bench.records import RequestOutcome
 

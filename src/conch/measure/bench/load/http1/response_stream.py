@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from conch.measure.bench.load.connection import LoadOwner, LoadRequest
-from conch.measure.bench.load.known_answers import KnownAnswers
+from conch.measure.bench.load.connection import KnownAnswers, LoadOwner, LoadRequest
 from conch.measure.bench.prepared_request import ResponseKind
 from conch.measure.bench.records import RequestOutcome
 
@@ -35,7 +34,7 @@ class ResponseStream(ABC):
         self.message = ""
 
     def feed(self, data: bytes, now_ns: int) -> bool:
-        """Take bytes that arrived at `now_ns`; False if the request was cancelled by them."""
+        """Process bytes that arrived at `now_ns`; False if the request was cancelled by them."""
         lines = (self._held + data if self._held else data).split(b"\n")
         self._held = lines.pop()
         if len(self._held) > _MAX_EVENT_BYTES:
@@ -54,7 +53,7 @@ class ResponseStream(ABC):
         return True
 
     def end(self, now_ns: int) -> bool:
-        """Take the end of the body; False if the request was cancelled by what came last."""
+        """Process the end of the body; False if the request was cancelled by what came last."""
         if (self._held or self._data) and not self.feed(b"\n\n", now_ns):
             return False
         self._request.text = "".join(self._texts)
@@ -69,7 +68,7 @@ class ResponseStream(ABC):
 
     @abstractmethod
     def _chunk(self, chunk: dict[str, Any], now_ns: int) -> bool:
-        """Take the JSON object of an event; False if the request was cancelled by it."""
+        """Process the JSON object of an event; False if the request was cancelled by it."""
 
     def _event(self, event: bytes, now_ns: int) -> bool:
         if event == b"[DONE]":
@@ -222,7 +221,7 @@ def read_openai_answer(request: LoadRequest) -> str:
 
 
 def read_usage(request: LoadRequest, usage: dict[str, Any]) -> None:
-    """Take counts of tokens from the `usage` of an answer."""
+    """Read counts of tokens from the `usage` of an answer."""
     request.input_tokens = _count(usage.get("prompt_tokens"), request.input_tokens)
     request.output_tokens = _count(usage.get("completion_tokens"), request.output_tokens)
     details = usage.get("prompt_tokens_details")

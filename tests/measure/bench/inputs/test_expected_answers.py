@@ -8,7 +8,7 @@ import pytest
 from conch.domain.request import InferResponse
 from conch.domain.tensor import Tensor
 from conch.domain.triton_messages import service_pb2
-from conch.measure.bench.inputs.answer_comparison import (
+from conch.measure.bench.inputs.expected_answers import (
     ExpectedEmbedding,
     ExpectedGrpcResponses,
     ExpectedGrpcTensors,
@@ -16,8 +16,8 @@ from conch.measure.bench.inputs.answer_comparison import (
     ExpectedText,
     read_grpc_outputs,
     read_http_outputs,
+    streamed_text,
 )
-from conch.measure.bench.inputs.expectations import streamed_text
 from conch.measure.bench.prepared_request import Answer
 from conch.protocols.v2_json.inference import ALL_BINARY, OutputOptions, encode_response
 

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 from conch.base.durations import duration_text
 from conch.measure.bench.measure_level import Progress
 from conch.measure.bench.measurement import Measurement
-from conch.measure.bench.view.plain_view import level_name, measurement_line
-from conch.measure.bench.view.run_view import RunView
-from conch.measure.bench.view.snapshot import Snapshot, take_snapshot
+from conch.measure.bench.run_view import RunView, Snapshot, level_name, measurement_line, take_snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -24,7 +22,6 @@ class LiveView(RunView):
     """Draws the screen four times a second. rich is imported when the first level runs."""
 
     def __init__(self, title: str) -> None:
-        """Assign."""
         self._title = title
         self._live: Live | None = None
         self._console: Console | None = None

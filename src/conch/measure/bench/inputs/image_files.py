@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from conch.domain.tensor import BYTES, Tensor, pack_bytes
 from conch.measure.bench.input_settings import InputError, InputSettings
-from conch.measure.bench.inputs.rows import InputRow, InputStreams
-from conch.measure.bench.inputs.tensors import InputForm, TensorGenerator, full_shape, to_wire
+from conch.measure.bench.inputs.tensors import InputForm, InputRow, InputStreams, TensorGenerator, full_shape, to_wire
 from conch.measure.bench.targets.target import TargetModel, TensorMetadata
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})

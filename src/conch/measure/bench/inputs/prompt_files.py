@@ -80,7 +80,7 @@ def read_entry(entry: Any, where: str) -> FilePrompt:
         entry = entry["body"]
     limit = next((int(entry[name]) for name in _OUTPUT_TOKENS if isinstance(entry.get(name), int)), None)
     messages = entry.get("messages")
-    if isinstance(messages, list) and messages and all(isinstance(each, dict) for each in messages):
+    if isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages):
         return FilePrompt(messages, limit)
     turns = entry.get("turns")
     if isinstance(turns, list) and turns:

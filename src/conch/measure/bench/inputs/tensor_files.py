@@ -1,7 +1,8 @@
-"""Read perf_analyzer's `--input-data`: JSON with "data" and "validation_data", and folders with a file per tensor."""
+"""Tensors from files: perf_analyzer's `--input-data`, JSON or a folder with a file per tensor, and recordings."""
 
 import binascii
 from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from conch.base.errors import InvalidRequest
-from conch.domain.tensor import BYTES, Tensor, pack_bytes
+from conch.domain.tensor import BYTES, DATATYPES, NUMPY_DTYPES, Tensor, pack_bytes
 from conch.measure.bench.input_settings import InputError, InputSettings
-from conch.measure.bench.inputs.rows import InputRow, InputStreams, check_size
-from conch.measure.bench.inputs.tensors import BF16, full_shape, to_wire
+from conch.measure.bench.inputs.tensors import BF16, InputRow, InputStreams, check_size, full_shape, to_wire
 from conch.measure.bench.targets.target import TargetModel, TensorMetadata
 from conch.protocols.v2_json.data import pack
 
 _FLOATS = ("FP16", BF16)
+_INPUT = "TENSOR_QUEUE_INPUT"
+PRECISION_NOTE = "recorded floats have six digits"
 
 
 def read_streams(path: str, document: Any, model: TargetModel, settings: InputSettings) -> InputStreams:
@@ -137,7 +139,7 @@ class _Reader:
 
     def _of_list(self, where: str, form: TensorMetadata, content: Any, shape: list[int] | None) -> Tensor:
         values = content if isinstance(content, list) else [content]
-        flat = np.array(values, object).ravel().tolist() if any(isinstance(each, list) for each in values) else values
+        flat = np.array(values, object).ravel().tolist() if any(isinstance(value, list) for value in values) else values
         full = self._shape(where, form, shape, len(flat))
         if prod(full) != len(flat):
             raise InputError(f"{where} has {len(flat)} elements; its shape {list(full)} needs {prod(full)}")
@@ -164,3 +166,62 @@ class _Reader:
         if len(variable) > 1 or count is None or not fixed or count % fixed:
             raise InputError(f'{where} has variable dimensions {list(dims)}: give "shape" beside "content", or --shape')
         return tuple(count // fixed if dim < 0 else dim for dim in dims)
+
+
+def is_recording(document: Any) -> bool:
+    """Whether a document is a trace file."""
+    return isinstance(document, list) and bool(document) and isinstance(document[0], dict) and "id" in document[0]
+
+
+def read_recording(path: str, document: list[Any], model: TargetModel) -> InputStreams:
+    """Return the recorded requests to a model, with the batches that they had. Raises InputError."""
+    models: dict[Any, str] = {}
+    inputs: defaultdict[Any, dict[str, Tensor]] = defaultdict(dict)
+    for entry in document:
+        if not isinstance(entry, dict):
+            continue
+        if "model_name" in entry and not entry.get("parent_id"):
+            models[entry.get("id")] = str(entry["model_name"])
+        if entry.get("activity") == _INPUT and isinstance(entry.get("tensor"), dict):
+            tensor = _tensor(path, entry["tensor"])
+            inputs[entry.get("id")][tensor.name] = tensor
+    rows = [
+        InputRow(inputs[number], batched=True)
+        for number, name in models.items()
+        if name == model.name and inputs[number]
+    ]
+    if rows:
+        return InputStreams([rows], notes=(PRECISION_NOTE,))
+    if not any(inputs.values()):
+        raise InputError(f"--input-data {path}: the trace has no tensors; record with the trace level TENSORS")
+    known = ", ".join(sorted({name for number, name in models.items() if inputs[number]}))
+    raise InputError(f"--input-data {path}: the trace has no request to model '{model.name}'; it has {known}")
+
+
+def _tensor(path: str, entry: Mapping[str, Any]) -> Tensor:
+    name, datatype, data = str(entry.get("name")), str(entry.get("dtype")), str(entry.get("data"))
+    try:
+        shape = tuple(int(dim) for dim in str(entry.get("shape")).split(",") if dim)
+        if datatype not in DATATYPES:
+            raise ValueError(f"unknown datatype {datatype}")
+        if datatype == BYTES:
+            return Tensor(name, BYTES, shape, pack_bytes(_texts(data, prod(shape))))
+        values = np.array([_number(text) for text in data.split(",")] if data else [], np.float64)
+        if NUMPY_DTYPES.get(datatype, np.dtype("f4")).kind in "iu":
+            values = np.array([int(text) for text in data.split(",")] if data else [], NUMPY_DTYPES[datatype])
+        if len(values) != prod(shape):
+            raise ValueError(f"{len(values)} elements for shape {list(shape)}")
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"--input-data {path}: the recorded input '{name}' is invalid: {error}") from None
+    return Tensor(name, datatype, shape, to_wire(values, datatype))
+
+
+def _number(text: str) -> float:
+    return {"true": 1.0, "false": 0.0}.get(text) or float(text)
+
+
+def _texts(data: str, count: int) -> list[str]:
+    texts = data[1:-1].split('","') if count != 1 else [data[1:-1]]
+    if len(texts) != count:
+        raise ValueError(f"its texts contain quotation marks: {len(texts)} elements instead of {count}")
+    return texts

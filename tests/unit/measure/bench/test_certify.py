@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from conch.measure.bench.certify import merge_rounds
 from conch.measure.bench.measurement import (
     ClientHealth,
     Estimate,
@@ -11,7 +12,6 @@ from conch.measure.bench.measurement import (
     ServerFigures,
     TimeDistribution,
 )
-from conch.measure.bench.merged_rounds import merge_rounds
 
 _LATENCY = TimeDistribution(100, Estimate(0.002), {"50": Estimate(0.001), "99": Estimate(0.01)}, 0.02, ((0.001, 60),))
 _ROUND = Measurement(

@@ -9,11 +9,10 @@ from itertools import chain, pairwise
 
 import pytest
 
-from conch.measure.bench.inputs.text.prompts import PromptWriter
-from conch.measure.bench.inputs.text.token_counter import TokenCounter
-from conch.measure.bench.inputs.text.unique_prompts import UniqueWords
-from conch.measure.bench.inputs.text.vocabulary import Vocabulary, assumed_vocabulary
-from conch.measure.bench.load_plan import ClosedLoop
+from conch.measure.bench.generator import ClosedLoop
+from conch.measure.bench.inputs.prompts import PromptWriter, UniqueWords
+from conch.measure.bench.inputs.token_counter import TokenCounter
+from conch.measure.bench.inputs.vocabulary import Vocabulary, assumed_vocabulary
 from conch.measure.bench.prepared_request import PreparedRequest
 from tests.measure.bench.load.running import plan, run
 from tests.measure.bench.load.servers import ANSWER, HEAD, read_request, serving
@@ -34,7 +33,7 @@ def exact(words: Sequence[str] = WORDS) -> Vocabulary:
 
 FORKS = """
 import json, os
-from conch.measure.bench.inputs.text.unique_prompts import SharedCounter
+from conch.measure.bench.inputs.prompts import SharedCounter
 
 def take(number):
     os.write(1, json.dumps([counter.next() for _ in range(number)]).encode() + b"\\n")  # one system call a line

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.measure.bench.input_settings import InputError, OpenAiRoute
-from conch.measure.bench.inputs.text.openai_request import OpenAiEncoder, user_message
+from conch.measure.bench.inputs.openai_request import OpenAiEncoder, user_message
 from conch.measure.bench.targets.http_probe import HttpProbe
 from conch.measure.bench.targets.target import BenchTarget, TargetError
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.measure.bench.load.lag_histogram import LagHistogram, percentile_s, upper_edge_ns
+from conch.measure.bench.load.delays import LagHistogram, percentile_s, upper_edge_ns
 
 
 @given(st.integers(0, 1 << 60))

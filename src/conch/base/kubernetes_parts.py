@@ -47,6 +47,24 @@ def labels_of(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in mapping(metadata, "labels").items()}
 
 
+def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether labels fulfil a LabelSelector: all of `matchLabels` and `matchExpressions`. An empty one takes all."""
+    for name, value in mapping(selector, "matchLabels").items():
+        if labels.get(str(name)) != str(value):
+            return False
+    for expression in items(selector, "matchExpressions"):
+        name, values = str(expression.get("key")), [str(value) for value in expression.get("values") or []]
+        fulfilled = {
+            "In": labels.get(name) in values,
+            "NotIn": labels.get(name) not in values,
+            "Exists": name in labels,
+            "DoesNotExist": name not in labels,
+        }
+        if not fulfilled.get(str(expression.get("operator")), True):
+            return False
+    return True
+
+
 def selects(selector: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
     """Whether labels have all that a selector wants. An empty selector selects nothing."""
     return bool(selector) and all(

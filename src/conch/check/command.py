@@ -12,9 +12,9 @@ from conch.base.command_line.command_parser import CommandParser
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from conch.check.check_paths import Report
     from conch.check.finding import Finding
     from conch.check.rules import Rule
-    from conch.check.run import Report
 
 _CLEAN, _FOUND, _USAGE_ERROR = 0, 1, 2
 _UNWRAPPED = 1000  # columns
@@ -76,7 +76,7 @@ def _parser() -> CommandParser:
 
 
 def _check_paths_options(parser: CommandParser, options: Namespace) -> None:
-    from conch.check.standard_input import KINDS
+    from conch.check.check_paths import KINDS
 
     if not options.paths:
         parser.error("the following arguments are required: PATH")
@@ -90,9 +90,7 @@ def _check_paths_options(parser: CommandParser, options: Namespace) -> None:
 
 def _run(options: Namespace, selected: frozenset[str]) -> "tuple[Report, str]":
     """Return the report and the changes as a diff."""
-    from conch.check.fixes import fix_paths
-    from conch.check.run import check_paths
-    from conch.check.standard_input import check_text
+    from conch.check.check_paths import check_paths, check_text, fix_paths
 
     if options.paths == [_STDIN]:
         return check_text(sys.stdin.buffer.read().decode("utf-8"), options.kind), ""
@@ -103,22 +101,22 @@ def _run(options: Namespace, selected: frozenset[str]) -> "tuple[Report, str]":
 
 def _print(options: Namespace, report: "Report", findings: "Sequence[Finding]", diff: str) -> None:
     if options.format == "text":
-        from conch.check.render import print_report
+        from conch.check.formats import print_report
 
         sys.stdout.write(diff)
         print_report(report, findings, _console())
         return
     if options.format == "github":
-        from conch.check.github import annotations
+        from conch.check.formats import annotations
 
         text = "\n".join(annotations(findings))
     elif options.format == "sarif":
+        from conch.check.formats import as_sarif
         from conch.check.rules import rules
-        from conch.check.sarif import as_sarif
 
         text = json.dumps(as_sarif(findings, [*rules().values()], Path.cwd()), indent=2)
     else:
-        from conch.check.render import as_document
+        from conch.check.formats import as_document
 
         text = json.dumps(as_document(report, findings) | ({"diff": diff} if options.fix else {}), indent=2)
     if options.output:
@@ -128,7 +126,7 @@ def _print(options: Namespace, report: "Report", findings: "Sequence[Finding]", 
 
 
 def _explain(rules: "Sequence[Rule]") -> int:
-    from conch.check.render import print_rule
+    from conch.check.formats import print_rule
 
     console = _console()
     for rule in rules:

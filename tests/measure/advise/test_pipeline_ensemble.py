@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from conch.check.run import check_paths
+from conch.check.check_paths import check_paths
 from conch.domain.config.pbtxt import parse_pbtxt
 from conch.domain.files.signature import TensorInfo
 from conch.measure.advise.ensemble import NotConnectable, plan_ensemble

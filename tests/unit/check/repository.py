@@ -3,8 +3,8 @@
 from pathlib import Path
 from textwrap import dedent
 
+from conch.check.check_paths import check_paths
 from conch.check.finding import Finding
-from conch.check.run import check_paths
 
 TENSORS = """
 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } ]

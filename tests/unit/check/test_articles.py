@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tools.check_page import MISTAKES as DOCUMENTED
 
+from conch.check.check_paths import check_paths
 from conch.check.finding import Finding
-from conch.check.run import check_paths
 from tests.unit.check.repository import found, write
 
 ARTICLES = Path(__file__).parent / "articles"

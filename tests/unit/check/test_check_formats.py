@@ -7,9 +7,9 @@ from urllib.parse import unquote
 
 import pytest
 
+from conch.check.check_paths import KINDS
 from conch.check.command import check
 from conch.check.rules import rules
-from conch.check.standard_input import KINDS
 from tests.unit.check.repository import TENSORS, write, write_python
 
 BAD_CONFIG = TENSORS + "max_batchsize: 4"

@@ -8,9 +8,8 @@ from random import Random
 
 import pytest
 
-from conch.check import run
-from conch.check.config.configs import check_config
-from conch.check.run import check_paths
+from conch.check.check_paths import check_paths
+from conch.check.models.config import check_config
 from tests.unit.check.repository import ECHO, TENSORS, found, ids, one, write, write_python
 from tests.unit.check.test_known_mistakes import PIPELINE, POSTPROCESS
 
@@ -144,7 +143,12 @@ def test_other_models_are_read_only_for_ensembles(tmp_path: Path, monkeypatch: p
     for name in ("a", "b"):
         write_python(tmp_path, name)
     checked = []
-    monkeypatch.setattr(run, "check_config", lambda path: checked.append(path.name) or check_config(path))
+
+    def spy(path: Path) -> object:
+        checked.append(path.name)
+        return check_config(path)
+
+    monkeypatch.setattr("conch.check.check_paths.check_config", spy)
     assert found(tmp_path / "a") == []
     assert checked == ["a"]
 

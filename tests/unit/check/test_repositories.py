@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.check.run import check_paths
+from conch.check.check_paths import check_paths
 from tests.support.models import tensor, write_ensemble, write_identity
 from tests.unit.check.repository import TENSORS, found, ids, one, write, write_python
 

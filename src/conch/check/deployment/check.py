@@ -1,22 +1,29 @@
 """Check deployment files together: manifests, charts, Dockerfiles, compose files, Terraform, scripts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from conch.check.deployment.charts import CHART_FILE, RenderedChart, render_charts
 from conch.check.deployment.command_lines import check_command_lines, fenced_lines
 from conch.check.deployment.dockerfiles import check_dockerfile, is_dockerfile
-from conch.check.deployment.images import check_shm_variable
-from conch.check.deployment.secrets import check_known_secrets
+from conch.check.deployment.plain_text import check_known_secrets, check_shm_variable, check_tunnels
 from conch.check.deployment.terraform import check_terraform, embedded_yaml
-from conch.check.deployment.tunnels import check_tunnels
 from conch.check.finding import Finding, Place
-from conch.check.served import Served
+from conch.check.python.metrics import DeclaredMetric
 from conch.check.source import SourceFile
 
 _DATA = (".yaml", ".yml", ".json", ".tf")
 # Words of files that are read. Others, such as models' parameters, are not parsed.
 _MARKERS = ("kind:", "services:", "expr:", '"expr"', "\ngroups:", "\nlimits:", "max_qps", "conch.ai/")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The names of models, none if the path has no repository, and the custom metrics of Python code by name."""
+
+    models: frozenset[str] = frozenset()
+    metrics: Mapping[str, DeclaredMetric] = field(default_factory=dict)
 
 
 def check_deployment(sources: Sequence[SourceFile], served: Served) -> Iterator[Finding]:
@@ -61,32 +68,33 @@ def _check_data(sources: Sequence[SourceFile], served: Served) -> Iterator[Findi
     if not marked:
         return
     try:
-        from conch.check.deployment.cluster import check_together
+        from conch.check.deployment.cluster import check_facts, check_services
         from conch.check.deployment.compose import check_compose, is_compose
-        from conch.check.deployment.init_containers import check_init_containers
-        from conch.check.deployment.pods import check_workload
+        from conch.check.deployment.limits_files import check_limits, is_limits_file
+        from conch.check.deployment.objects import pod_owners, read_objects
+        from conch.check.deployment.queries import check_queries
         from conch.check.deployment.schema import check_schemas
-        from conch.check.deployment.workloads import pod_owners
-        from conch.check.monitoring.check import check_monitoring
-        from conch.check.monitoring.limits import is_limits_file
-        from conch.check.monitoring.objects import read_objects
+        from conch.check.deployment.workloads import check_init_containers, check_workload
     except ModuleNotFoundError as error:
         message = f"manifests and files for monitoring were not checked: the package {error.name} is not installed"
         yield Finding("monitoring-unchecked", Place(marked[0].path), message)
         return
     objects, faults = read_objects(marked)
-    limits = {each.path for each in marked if is_limits_file(each)}  # the reader of limits reports their syntax
-    yield from (each for each in faults if each.place.path not in limits)
-    yield from check_monitoring(marked, objects, served)
+    limits = {source.path for source in marked if is_limits_file(source)}  # the reader of limits reports their syntax
+    yield from (fault for fault in faults if fault.place.path not in limits)
+    yield from check_limits(marked, objects, served.models)
+    recorded, findings = check_queries(objects, served.metrics)
+    yield from findings
+    yield from check_facts(objects, recorded)
     workloads = pod_owners(objects)
     yield from check_schemas(objects)
     for workload in workloads:
         yield from check_workload(workload)
-    yield from check_together(objects, workloads)
+    yield from check_services(objects, workloads)
     yield from check_init_containers(dockerfiles, workloads)
-    for each in objects:
-        if is_compose(each):
-            yield from check_compose(each)
+    for source in objects:
+        if is_compose(source):
+            yield from check_compose(source)
 
 
 def _is_marked(text: str) -> bool:

@@ -1,15 +1,16 @@
-"""Check the flags in the server's command lines in scripts, Dockerfiles, manifests and texts.
+"""Check the server's command lines in scripts, Dockerfiles, manifests and texts, and the arguments of containers.
 
 The files are read as lines of words, whatever their format: flags follow `tritonserver` or `conch serve` on the same
 line, after a backslash, as elements of a list or as lines of a YAML block.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from conch.base.flags import Flag, Standing
+from conch.base.suggestion import closest
 from conch.check.finding import Finding, Place
 from conch.check.source import SourceFile
 from conch.server.options.parser import Given, read_arguments
@@ -38,6 +39,36 @@ _LIBRARY_CURE = (
     "The server loads no plug-ins for metrics: declare them in YAML, `--metrics-config custom_metrics=FILE.yaml`, or "
     "in model.py with `pb_utils.MetricFamily(…)`."
 )
+# The sub-commands of `conch`; a test compares them with those of its command line.
+COMMANDS = frozenset(
+    [
+        "advise",
+        "alerts",
+        "audit",
+        "autoscale",
+        "bench",
+        "chat",
+        "check",
+        "client",
+        "dashboards",
+        "drill",
+        "engine",
+        "fleet",
+        "gpu-exporter",
+        "health",
+        "k8s",
+        "repo",
+        "rules",
+        "serve",
+        "trace",
+        "translate",
+        "tune",
+        "tunnel",
+    ]
+)
+_CONCH_IMAGE = re.compile(r"(?:^|/)conch(?:-server)?(?:[:@]|$)")
+_CONCH = ("conch", "/opt/conch/bin/conch")
+_ALONE = ("--help", "--version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +199,26 @@ def fenced_lines(lines: list[str]) -> set[int]:
         elif inside:
             code.add(number)
     return code
+
+
+def check_conch_command(image: str, command: Sequence[Word], arguments: Sequence[Word]) -> Iterator[Finding]:
+    """Check what a container runs: `command` replaces the image's entry point, `conch`, if it is not empty."""
+    if command and command[0].text not in _CONCH:
+        return
+    words = [*command[1:], *arguments]
+    if not words or (not command and not _CONCH_IMAGE.search(image)):
+        return
+    first, *following = words
+    if _VARIES.search(first.text) or first.text in _ALONE:
+        return
+    if first.text in COMMANDS:
+        # Those on one line are read as in scripts.
+        if first.text == "serve" and not (command and command[0].place.line == first.place.line):
+            yield from check_words(following)
+    elif first.text.startswith("-"):
+        yield Finding("command-missing", first.place, f"the container runs `conch {first.text}`, without a command")
+    else:
+        near = closest(first.text, sorted(COMMANDS))
+        cure = f"Did you mean {near}?" if near else f"Commands: {', '.join(sorted(COMMANDS))}"
+        message = f"the container runs `conch {first.text}`, which is not a command"
+        yield Finding("command-missing", first.place, message, cure)

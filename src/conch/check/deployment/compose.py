@@ -5,17 +5,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from conch.base.kubernetes_parts import mapping
-from conch.check.deployment.command_lines import Word
-from conch.check.deployment.conch_commands import check_conch_command
+from conch.check.deployment.command_lines import Word, check_conch_command
 from conch.check.deployment.dockerfiles import is_outside_of_models
-from conch.check.deployment.secrets import is_secret, secret_message
+from conch.check.deployment.objects import CheckedObject
+from conch.check.deployment.plain_text import is_secret, secret_message
 from conch.check.finding import Finding
-from conch.check.monitoring.objects import MonitoringObject
 
 _UNVERSIONED = re.compile(r"^[\w./-]+(?::\d+/[\w./-]+)?(?::latest)?$")
 
 
-def is_compose(each: MonitoringObject) -> bool:
+def is_compose(each: CheckedObject) -> bool:
     """Whether a document is a compose file: it has services, of which each has an image or a build."""
     services = mapping(each.value, "services")
     return bool(services) and all(
@@ -23,7 +22,7 @@ def is_compose(each: MonitoringObject) -> bool:
     )
 
 
-def check_compose(each: MonitoringObject) -> Iterator[Finding]:
+def check_compose(each: CheckedObject) -> Iterator[Finding]:
     """Check one file."""
     volumes = mapping(each.value, "volumes")
     for name, service in mapping(each.value, "services").items():
@@ -34,7 +33,7 @@ def check_compose(each: MonitoringObject) -> Iterator[Finding]:
         yield from _volumes(each, name, service, set(volumes))
 
 
-def _resources(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
+def _resources(each: CheckedObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
     limits = mapping(service, "deploy", "resources", "limits")
     if "devices" in limits:
         place = each.place("services", name, "deploy", "resources", "limits", "devices")
@@ -50,21 +49,21 @@ def _resources(each: MonitoringObject, name: str, service: dict[str, Any]) -> It
             yield Finding("compose-invalid", place, message, "Keep one of the two.")
 
 
-def _image(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
+def _image(each: CheckedObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
     image = service.get("image")
     # With a build, the name is that of what is built here.
     if isinstance(image, str) and _UNVERSIONED.match(image) and "build" not in service:
         yield Finding("image-latest", each.place("services", name, "image"), f"service '{name}' runs {image}")
 
 
-def _command(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
+def _command(each: CheckedObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
     image = service.get("image")
     if isinstance(image, str) and "build" not in service:
         words = [_words(each, name, service, part) for part in ("entrypoint", "command")]
         yield from check_conch_command(image, *words)
 
 
-def _words(each: MonitoringObject, name: str, service: dict[str, Any], part: str) -> list[Word]:
+def _words(each: CheckedObject, name: str, service: dict[str, Any], part: str) -> list[Word]:
     found = service.get(part)
     if isinstance(found, str):
         return [Word(word, each.place("services", name, part)) for word in found.split()]
@@ -72,7 +71,7 @@ def _words(each: MonitoringObject, name: str, service: dict[str, Any], part: str
     return [Word(str(word), each.place("services", name, part, index)) for index, word in enumerate(parts)]
 
 
-def _environment(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
+def _environment(each: CheckedObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
     environment = service.get("environment")
     if isinstance(environment, list):
         settings = [(*str(one).partition("=")[::2], index) for index, one in enumerate(environment)]
@@ -87,7 +86,7 @@ def _environment(each: MonitoringObject, name: str, service: dict[str, Any]) -> 
             yield Finding("secret-text", place, message)
 
 
-def _volumes(each: MonitoringObject, name: str, service: dict[str, Any], named: set[str]) -> Iterator[Finding]:
+def _volumes(each: CheckedObject, name: str, service: dict[str, Any], named: set[str]) -> Iterator[Finding]:
     volumes = service.get("volumes")
     for index, volume in enumerate(volumes if isinstance(volumes, list) else ()):
         place = each.place("services", name, "volumes", index)

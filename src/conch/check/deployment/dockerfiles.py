@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from conch.check.deployment.secrets import is_secret, secret_message
+from conch.check.deployment.plain_text import is_secret, secret_message
 from conch.check.finding import Finding, Place
 from conch.check.source import SourceFile
 

@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from conch.check.deployment.objects import CheckedObject
 from conch.check.finding import Finding, Place
-from conch.check.monitoring.objects import MonitoringObject
 
 # Groups of the API server itself; objects of other groups have schemas that only a cluster has.
 _GROUP = re.compile(r"^(?:v1|(?:apps|autoscaling|batch|policy|(?:networking|rbac\.authorization)\.k8s\.io)/v\d\w*)$")
@@ -45,7 +45,7 @@ def _validator(kind: str, api_version: str) -> Any:
     return Draft202012Validator(json.loads(path.read_bytes()), registry=_definitions()) if path.is_file() else None
 
 
-def check_schemas(objects: Sequence[MonitoringObject]) -> Iterator[Finding]:
+def check_schemas(objects: Sequence[CheckedObject]) -> Iterator[Finding]:
     """Check the objects of Kubernetes' own groups."""
     for each in objects:
         api_version = str(each.value.get("apiVersion", ""))

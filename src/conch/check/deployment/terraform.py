@@ -7,7 +7,7 @@ that the rules for YAML apply to them.
 import re
 from collections.abc import Iterator
 
-from conch.check.deployment.secrets import is_secret, secret_message
+from conch.check.deployment.plain_text import is_secret, secret_message
 from conch.check.finding import Finding
 from conch.check.source import SourceFile
 

@@ -1,131 +1,196 @@
-"""Workloads of Kubernetes and their containers, as the rules need them."""
+"""Check workloads: selectors, probes, GPUs, shared memory, volumes, ports, images, the environment, init containers."""
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
-from conch.base.kubernetes_parts import items, labels_of, mapping
-from conch.check.finding import Place
-from conch.check.monitoring.objects import MonitoringObject
+from conch.base.kubernetes_parts import items, mapping
+from conch.check.deployment.command_lines import Word, check_conch_command
+from conch.check.deployment.dockerfiles import stages_of
+from conch.check.deployment.objects import Container, PodOwner
+from conch.check.deployment.plain_text import is_secret, secret_message
+from conch.check.finding import Finding, Related
+from conch.check.source import SourceFile
 
-# Kind → path of the pod's template; () for a pod itself.
-_TEMPLATES: dict[str, tuple[str, ...]] = {
-    "Pod": (),
-    "Deployment": ("spec", "template"),
-    "StatefulSet": ("spec", "template"),
-    "DaemonSet": ("spec", "template"),
-    "ReplicaSet": ("spec", "template"),
-    "Job": ("spec", "template"),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-}
-_SERVER_IMAGE = re.compile(r"(?:^|/)(?:tritonserver|conch(?:-server)?|vllm-openai)(?:[:@]|$)")
-_SERVER_COMMAND = re.compile(r"(?:^|[\s/])(?:tritonserver|conch serve|vllm serve)(?:\s|$)")
+_GPU = re.compile(r"nvidia\.com/(?:gpu|mig-.*)$")
+_MIN_LOAD_S = 120  # a liveness probe that waits as long is taken as meant for a slow start
+_SHM_VARIABLE = re.compile(r"^(?:NCCL_.*|shm[-_]size)$", re.IGNORECASE)
+_DEFAULT_GRACE_S = 30
+_UNVERSIONED = re.compile(r"^[\w./-]+(?::\d+/[\w./-]+)?(?::latest)?$")
+_COPIES = ("cp", "sh", "bash", "/bin/cp", "/bin/sh", "/bin/bash", "rsync", "tar")
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container of a workload, and where it stands."""
-
-    source: MonitoringObject
-    path: tuple[str | int, ...]
-    value: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The container's name."""
-        return str(self.value.get("name", ""))
-
-    @property
-    def image(self) -> str:
-        """The image, or ""."""
-        return str(self.value.get("image") or "")
-
-    @property
-    def words(self) -> list[str]:
-        """The words of the command and its arguments."""
-        parts = [self.value.get("command"), self.value.get("args")]
-        return [word for part in parts if isinstance(part, list) for each in part for word in str(each).split()]
-
-    @property
-    def is_server(self) -> bool:
-        """Whether an inference server runs in it; `conch health` and others of its sub-commands run none."""
-        if self.words[:1] == ["conch"] and self.words[1:2] != ["serve"]:
-            return False
-        return bool(_SERVER_COMMAND.search(" ".join(self.words))) or bool(_SERVER_IMAGE.search(self.image))
-
-    @property
-    def environment(self) -> list[dict[str, Any]]:
-        """The variables of its environment."""
-        return items(self.value, "env")
-
-    @property
-    def ports(self) -> list[dict[str, Any]]:
-        """The ports that it names."""
-        return items(self.value, "ports")
-
-    def flag(self, name: str) -> str | None:
-        """Return the last value of a flag of its command, "" without a value, None if it is absent."""
-        found = None
-        words = self.words
-        for index, word in enumerate(words):
-            if word == f"--{name}":
-                following = words[index + 1] if index + 1 < len(words) else ""
-                found = "" if following.startswith("--") else following
-            elif word.startswith(f"--{name}="):
-                found = word.partition("=")[2]
-        return found
-
-    def place(self, *path: str | int) -> Place:
-        """Return the place of a part."""
-        return self.source.place(*self.path, *path)
+def check_workload(workload: PodOwner) -> Iterator[Finding]:
+    """Check one workload."""
+    yield from _selector(workload)
+    volumes = {str(each.get("name")) for each in items(workload.pod, "volumes")}
+    volumes |= {
+        str(mapping(each, "metadata").get("name"))
+        for each in items(workload.source.value, "spec", "volumeClaimTemplates")
+    }
+    for key in ("initContainers", "containers"):
+        for container in workload.containers(key):
+            yield from _volumes(container, volumes)
+            yield from _ports(container)
+            yield from _image(container)
+            yield from _environment(container)
+            yield from _gpus(container)
+            words = [_words(container, part) for part in ("command", "args")]
+            yield from check_conch_command(container.image, *words)
+    for server in workload.servers:
+        yield from _probes(server)
+        yield from _shared_memory(server)
+        yield from _grace_period(server, workload)
 
 
-@dataclass(frozen=True, slots=True)
-class PodOwner:
-    """An object that creates pods."""
-
-    source: MonitoringObject
-    template: tuple[str, ...]
-
-    @property
-    def what(self) -> str:
-        """Kind and name for messages."""
-        return f"{self.source.kind} '{self.source.name}'"
-
-    @property
-    def pod(self) -> dict[str, Any]:
-        """The specification of its pods."""
-        return mapping(self.source.value, *self.template, "spec")
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The labels of its pods."""
-        return labels_of(mapping(self.source.value, *self.template, "metadata"))
-
-    @property
-    def replicas(self) -> int | None:
-        """The number of pods, None if it is not given."""
-        number = mapping(self.source.value, "spec").get("replicas")
-        return number if isinstance(number, int) else None
-
-    def containers(self, key: str = "containers") -> Iterator[Container]:
-        """Yield its containers, or its `initContainers`."""
-        found = self.pod.get(key)
-        for index, value in enumerate(found if isinstance(found, list) else ()):
-            if isinstance(value, dict):
-                yield Container(self.source, (*self.template, "spec", key, index), value)
-
-    @property
-    def servers(self) -> list[Container]:
-        """The containers that run an inference server."""
-        return [each for each in self.containers() if each.is_server]
-
-    def place(self, *path: str | int) -> Place:
-        """Return the place of a part of the pod's specification."""
-        return self.source.place(*self.template, "spec", *path)
+def _words(container: Container, part: str) -> list[Word]:
+    found = container.value.get(part)
+    parts = found if isinstance(found, list) else ()
+    return [Word(str(word), container.place(part, index)) for index, word in enumerate(parts)]
 
 
-def pod_owners(objects: Sequence[MonitoringObject]) -> list[PodOwner]:
-    """Return the workloads among objects."""
-    return [PodOwner(each, _TEMPLATES[each.kind]) for each in objects if each.kind in _TEMPLATES]
+def _selector(workload: PodOwner) -> Iterator[Finding]:
+    if workload.source.kind in ("Pod", "Job", "CronJob"):
+        return
+    wanted = mapping(workload.source.value, "spec", "selector", "matchLabels")
+    absent = {name: value for name, value in wanted.items() if workload.labels.get(str(name)) != str(value)}
+    if absent:
+        name, value = next(iter(absent.items()))
+        has = ", ".join(f"{key}={each}" for key, each in workload.labels.items()) or "no labels"
+        message = f"{workload.what} selects {name}={value}, but its pods have {has}"
+        yield Finding("selector-mismatch", workload.source.place("spec", "selector"), message)
+
+
+def _volumes(container: Container, volumes: set[str]) -> Iterator[Finding]:
+    for index, mount in enumerate(items(container.value, "volumeMounts")):
+        name = str(mount.get("name"))
+        if name not in volumes:
+            message = f"container '{container.name}' mounts volume '{name}'; the pod has {_listed(volumes)}"
+            yield Finding("volume-unknown", container.place("volumeMounts", index), message)
+
+
+def _ports(container: Container) -> Iterator[Finding]:
+    named = {str(each["name"]) for each in container.ports if "name" in each}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        for how in ("httpGet", "tcpSocket", "grpc"):
+            port = mapping(container.value, probe, how).get("port")
+            if isinstance(port, str) and not port.isdecimal() and port not in named:
+                message = f"{probe} of container '{container.name}' uses port '{port}'; it names {_listed(named)}"
+                yield Finding("port-unknown", container.place(probe), message)
+
+
+def _image(container: Container) -> Iterator[Finding]:
+    if container.image and _UNVERSIONED.match(container.image):
+        message = f"container '{container.name}' runs {container.image}"
+        yield Finding("image-latest", container.place("image"), message)
+
+
+def _environment(container: Container) -> Iterator[Finding]:
+    for index, each in enumerate(container.environment):
+        name, value = str(each.get("name", "")), each.get("value")
+        if isinstance(value, str) and is_secret(name, value):
+            place = container.place("env", index)
+            message = secret_message(f"variable {name} of container '{container.name}'")
+            yield Finding("secret-text", place, message)
+
+
+def _gpus(container: Container) -> Iterator[Finding]:
+    limits, requests = (
+        mapping(container.value, "resources", "limits"),
+        mapping(container.value, "resources", "requests"),
+    )
+    for name, number in requests.items():
+        if _GPU.match(str(name)) and str(limits.get(name)) != str(number):
+            limit = f"limits {limits[name]}" if name in limits else "sets no limit"
+            message = f"container '{container.name}' requests {number} {name} and {limit}"
+            yield Finding("gpu-request", container.place("resources"), message)
+    visible = next((each for each in container.environment if each.get("name") == "NVIDIA_VISIBLE_DEVICES"), None)
+    value = str((visible or {}).get("value", ""))
+    if value and value not in ("none", "void") and not any(_GPU.match(str(name)) for name in (*limits, *requests)):
+        index = container.environment.index(visible or {})
+        message = f"NVIDIA_VISIBLE_DEVICES={value} gives container '{container.name}' GPUs, but it has no limit of them"
+        yield Finding("gpu-unlimited", container.place("env", index), message)
+
+
+def _probes(server: Container) -> Iterator[Finding]:
+    liveness = mapping(server.value, "livenessProbe")
+    if liveness and not mapping(server.value, "startupProbe"):
+        patience = _patience_s(liveness)
+        if patience < _MIN_LOAD_S:
+            message = (
+                f"livenessProbe of container '{server.name}' ends it {patience:g} s after its start; without a "
+                "startupProbe, that is all the time it has to load models"
+            )
+            yield Finding("probe-kills-loading", server.place("livenessProbe"), message)
+    path = str(mapping(liveness, "httpGet").get("path", ""))
+    if path.rstrip("/").endswith("/ready"):
+        message = f"livenessProbe of container '{server.name}' asks {path}"
+        yield Finding("probe-liveness-ready", server.place("livenessProbe"), message)
+    if not mapping(server.value, "readinessProbe"):
+        yield Finding("probe-missing", server.place(), f"container '{server.name}' has no readinessProbe")
+
+
+def _patience_s(probe: dict[str, Any]) -> float:
+    """Return how long after its start a container is ended at the earliest."""
+
+    def number(key: str, default: int) -> float:
+        value = probe.get(key, default)
+        return value if isinstance(value, int | float) else default
+
+    return number("initialDelaySeconds", 0) + number("periodSeconds", 10) * number("failureThreshold", 3)
+
+
+def _shared_memory(server: Container) -> Iterator[Finding]:
+    """Find servers that evidently use shared memory and have the default size."""
+    mounts = {str(each.get("mountPath", "")).rstrip("/") for each in items(server.value, "volumeMounts")}
+    if "/dev/shm" in mounts:  # noqa: S108 - a path in a manifest
+        return
+    reasons = [str(each.get("name")) for each in server.environment if _SHM_VARIABLE.match(str(each.get("name", "")))]
+    parallel = server.flag("tensor-parallel-size") or server.flag("tp-size") or ""
+    if parallel.isdecimal() and int(parallel) > 1:
+        reasons.append(f"--tensor-parallel-size={parallel}")
+    if reasons:
+        message = f"container '{server.name}' needs shared memory ({reasons[0]}), but mounts nothing at /dev/shm"
+        yield Finding("shm-small", server.place(), message)
+
+
+def _grace_period(server: Container, workload: PodOwner) -> Iterator[Finding]:
+    timeout = server.flag("exit-timeout-secs") or ""
+    grace = workload.pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S)
+    if timeout.isdecimal() and isinstance(grace, int) and int(timeout) > grace:
+        message = f"--exit-timeout-secs={timeout} of container '{server.name}' exceeds the grace period of {grace} s"
+        yield Finding("grace-period", workload.place("terminationGracePeriodSeconds"), message)
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def check_init_containers(dockerfiles: Sequence[SourceFile], workloads: Sequence[PodOwner]) -> Iterator[Finding]:
+    """Find init containers that copy files out of an image FROM scratch.
+
+    The image is recognised by the path that is copied: the Dockerfile writes to it.
+    """
+    final = [stages[-1] for source in dockerfiles if (stages := stages_of(source))]
+    data = [each for each in final if each.image == "scratch" and not each.has_programs]
+    for workload in workloads:
+        for container in workload.containers("initContainers"):
+            words = container.words
+            if not words or PurePosixPath(words[0]).name not in _COPIES:
+                continue
+            for stage in data:
+                folders = [path.rstrip("/") for path in stage.destinations if path.rstrip("/")]
+                copied = next((each for each in folders if any(_below(word, each) for word in words[1:])), None)
+                if copied:
+                    message = (
+                        f"init container '{container.name}' runs {words[0]} to copy {copied}, but its image is built "
+                        "FROM scratch and contains no program"
+                    )
+                    related = Related(stage.begin, f"the image with {copied} is built FROM scratch")
+                    place = container.place()
+                    yield Finding("init-container-scratch", place, message, related=(related,))
+
+
+def _below(word: str, folder: str) -> bool:
+    return word.rstrip("/.*") == folder or word.startswith(f"{folder}/")

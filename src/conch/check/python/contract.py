@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conch.base.suggestion import closest
 from conch.check.finding import Finding, Place
-from conch.check.model import CheckedModel
+from conch.check.models.model import CheckedModel
 from conch.check.python.file import API_MODULE, MODEL_CLASS, Function, PythonFile
 from conch.server.backends import child as child_folder
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from conch.check.finding import Finding
-from conch.check.model import CheckedModel
+from conch.check.models.model import CheckedModel
 from conch.check.python.file import PythonFile, argument, text_of
 
 _NMS = re.compile(r"nms|non_?max_?supp", re.IGNORECASE)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conch.base.errors import ModelLoadError
 from conch.check.finding import Finding, Place
-from conch.check.model import CheckedModel
+from conch.check.models.model import CheckedModel
 from conch.check.python.clients import CLIENT_MODULE, check_timing
 from conch.check.python.contract import check_class, check_execute, check_habits, check_imports, check_names
 from conch.check.python.file import API_MODULE, PythonFile, siblings

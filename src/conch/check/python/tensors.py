@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from conch.check.finding import Finding, Related
-from conch.check.model import CheckedModel
+from conch.check.models.model import CheckedModel
 from conch.check.python.arrays import datatype, rank
 from conch.check.python.file import PythonFile, argument, text_of
 from conch.domain.model_config import ModelConfig, TensorSpec

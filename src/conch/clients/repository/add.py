@@ -16,8 +16,8 @@ from rich.filesize import decimal
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, Unavailable
 from conch.base.files.atomic import atomic_replace
+from conch.check.check_paths import check_paths
 from conch.check.rules import Severity
-from conch.check.run import check_paths
 from conch.server.backends.registry import install_command
 from conch.server.repository.entries.model_entry import Entry, EntryOptions, entry_of
 from conch.server.repository.entries.model_kinds import SINGLE_FILES, is_model_folder, name_of

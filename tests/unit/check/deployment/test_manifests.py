@@ -7,7 +7,7 @@ import yaml
 
 from conch import cli as main
 from conch.check.deployment import schema
-from conch.check.deployment.conch_commands import COMMANDS
+from conch.check.deployment.command_lines import COMMANDS
 from tests.docs.blocks import ROOT, blocks_of
 from tests.unit.check.repository import found, ids, write
 

@@ -7,7 +7,8 @@ from urllib.parse import quote
 from conch.base.errors import ConfigError
 from conch.base.kubernetes_api import ApiServerAddress, KubernetesApi, KubernetesError
 from conch.base.kubernetes_parts import items, mapping, part
-from conch.operate.scaling.doctor.facts import HPA, ApiFacts
+from conch.operate.scaling.diagnosis import ApiFacts
+from conch.operate.scaling.kubernetes_facts import HPA
 
 _NOT_FOUND = 404
 _RESOURCES = ("Resource", "ContainerResource")

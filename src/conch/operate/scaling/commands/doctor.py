@@ -15,18 +15,8 @@ from conch.base.http.prometheus import ask_prometheus
 from conch.base.kubernetes_parts import items, listed, mapping, part
 from conch.base.yaml_documents import YamlError, load_documents
 from conch.operate.scaling.commands.cluster import ClusterFacts
-from conch.operate.scaling.doctor.diagnosis import diagnose
-from conch.operate.scaling.doctor.facts import (
-    HPA,
-    ApiFacts,
-    AutoscalerFacts,
-    Link,
-    LinkState,
-    SeriesFacts,
-    hpa_of,
-    name_of,
-    owner_of,
-)
+from conch.operate.scaling.diagnosis import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts, diagnose
+from conch.operate.scaling.kubernetes_facts import HPA, hpa_of, name_of, owner_of
 
 _BROKEN_STATUS = 1
 _SIGNS = {LinkState.OK: "ok", LinkState.BROKEN: "broken", LinkState.UNKNOWN: "?"}

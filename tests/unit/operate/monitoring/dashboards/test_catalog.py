@@ -11,7 +11,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from conch.base.yaml_documents import load_documents
-from conch.check.run import check_paths
+from conch.check.check_paths import check_paths
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring import promql
 from conch.operate.monitoring.commands.dashboards import dashboards

@@ -185,15 +185,18 @@ def test_faults_of_keda_are_named(keda: ApiServer, capsys: pytest.CaptureFixture
     broken = [(link["link"], link["found"], link["do"]) for link in links_of(capsys) if link["state"] == "broken"]
     assert len(broken) == 4
     (second, unready, external, _) = broken
-    assert second[1] == "HorizontalPodAutoscaler 'mine' scales the same Deployment; each undoes what the other does"
-    assert second[2] == "delete it, or this autoscaler: kubectl delete scaledobject gpt2"
+    assert second[1] == (
+        "HorizontalPodAutoscaler 'keda-hpa-gpt2' and HorizontalPodAutoscaler 'mine' scale Deployment 'gpt2'; each "
+        "undoes what the other does"
+    )
+    assert second[2] == "delete the other, or this autoscaler: kubectl delete scaledobject gpt2"
     assert unready[1] == "ScaledObject 'gpt2' is not ready: no such host"
     assert external[0] == "external metric"
     assert "logs --namespace keda deployment/keda-operator" in external[2]
     # From the other side, the ScaledObject is the second autoscaler, once.
     assert autoscale(["doctor", "--api", keda.url, "--name=mine", "--json"]) == 1
-    (second,) = [link["found"] for link in links_of(capsys) if "scales the same" in link["found"]]
-    assert second.startswith("ScaledObject 'gpt2'")
+    (second,) = [link["found"] for link in links_of(capsys) if "each undoes" in link["found"]]
+    assert "and ScaledObject 'gpt2' scale Deployment" in second
 
 
 def test_an_autoscaler_that_keda_has_not_created_is_missing(

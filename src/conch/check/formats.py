@@ -1,17 +1,24 @@
-"""Print findings, each with its source line as compilers do, or convert them to JSON."""
+"""Findings as text with source lines, as JSON, as SARIF 2.1.0, and as annotations of GitHub Actions.
+
+SARIF has paths below the working directory relative to it, as code scanning expects; others are absolute URIs.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from conch import __version__
+from conch.check.check_paths import Report
 from conch.check.finding import Finding, Place
 from conch.check.rules import Rule, Severity
-from conch.check.run import Report
 from conch.check.source import SourceReader
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTICE: "bold cyan"}
@@ -20,6 +27,9 @@ _INDENT = 2
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _Line: TypeAlias = tuple[int, Text]  # indentation and text
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_PAGE = "https://github.com/conch-server/conch/blob/main/docs/check.md"
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTICE: "note"}
 
 
 def print_report(report: Report, findings: Sequence[Finding], console: Console) -> None:
@@ -27,8 +37,8 @@ def print_report(report: Report, findings: Sequence[Finding], console: Console) 
     for finding in findings:
         _print_lines(_entry(finding, report.reader), console)
     counts = Counter(finding.rule.severity for finding in findings)
-    totals = ", ".join(_count(counts[severity], severity.value) for severity in Severity if counts[severity])
-    checked = f"{_count(report.models, 'model')} and {_count(report.files, 'other file')}"
+    totals = ", ".join(_counted(counts[severity], severity.value) for severity in Severity if counts[severity])
+    checked = f"{_counted(report.models, 'model')} and {_counted(report.files, 'other file')}"
     style = next((_STYLES[severity] for severity in Severity if counts[severity]), "bold green")
     console.print(Text.assemble((totals or "no problems", style), f" in {checked}"), soft_wrap=True)
     if any(finding.edits for finding in findings):
@@ -123,5 +133,84 @@ def _where(place: Place) -> dict[str, Any]:
     return {"file": str(place.path), "line": place.line, "column": place.column}
 
 
-def _count(number: int, what: str) -> str:
+def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def annotations(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield one line for each finding: `::error file=…,line=…,col=…,title=…::message`."""
+    for finding in findings:
+        place = finding.place
+        properties = {"file": str(place.path)}
+        if place.line:
+            properties |= {"line": str(place.line), "col": str(max(place.column, 1))}
+        properties["title"] = finding.rule_id
+        shown = ",".join(f"{name}={_escaped_property(value)}" for name, value in properties.items())
+        message = f"{finding.message}\n{finding.rule.why}\n{finding.what_to_do}"
+        yield f"::{finding.rule.severity.value} {shown}::{_escaped(message)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _escaped_property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def as_sarif(findings: Sequence[Finding], rules: Sequence[Rule], root: Path) -> dict[str, Any]:
+    """Return a log with one run. `root` is the folder that relative paths begin at."""
+    indices = {rule.id: index for index, rule in enumerate(rules)}
+    driver = {
+        "name": "conch check",
+        "version": __version__,
+        "informationUri": _PAGE,
+        "rules": [_sarif_rule(rule) for rule in rules],
+    }
+    results = [_sarif_result(finding, indices[finding.rule_id], root) for finding in findings]
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+def _sarif_rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.id,
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": rule.why},
+        "help": {"text": f"{rule.why} {rule.cure}"},
+        "helpUri": _PAGE,
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+    }
+
+
+def _sarif_result(finding: Finding, index: int, root: Path) -> dict[str, Any]:
+    uri = _uri(finding.place.path, root)
+    # Stable when lines move, so that code scanning recognises a finding in the next revision.
+    print_ = sha256(f"{finding.rule_id}\0{uri}\0{finding.message}".encode()).hexdigest()[:32]
+    result: dict[str, Any] = {
+        "ruleId": finding.rule_id,
+        "ruleIndex": index,
+        "level": _LEVELS[finding.rule.severity],
+        "message": {"text": f"{finding.message}\n{finding.what_to_do}"},
+        "locations": [_sarif_location(finding.place, root)],
+        "partialFingerprints": {"conchFinding/v1": print_},
+    }
+    if finding.related:
+        result["relatedLocations"] = [
+            {"id": number, "message": {"text": each.what}, **_sarif_location(each.place, root)}
+            for number, each in enumerate(finding.related, 1)
+        ]
+    return result
+
+
+def _sarif_location(place: Place, root: Path) -> dict[str, Any]:
+    physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(place.path, root)}}
+    if place.line:
+        physical["region"] = {"startLine": place.line, "startColumn": max(place.column, 1)}
+    return {"physicalLocation": physical}
+
+
+def _uri(path: Path, root: Path) -> str:
+    absolute = path.absolute()
+    if absolute.is_relative_to(root):
+        return quote(absolute.relative_to(root).as_posix())
+    return absolute.as_uri()

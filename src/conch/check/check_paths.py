@@ -1,26 +1,43 @@
-"""Run all checks: find models and files below the paths, and apply the rules to each of them."""
+"""Check paths, or a text: find models and files, apply the rules, drop suppressed findings, fix what is safe to fix."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import unified_diff
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from conch.check.config.configs import check_config
-from conch.check.config.ensembles import check_ensembles
-from conch.check.deployment.check import check_deployment
-from conch.check.deployment.images import check_images, check_page
+from conch.base.files.atomic import replace_file
+from conch.check.deployment.check import Served, check_deployment
+from conch.check.deployment.plain_text import check_images, check_page
 from conch.check.discovery import files_contents, find_contents, is_model
-from conch.check.files.labels import check_labels
-from conch.check.files.model_files import check_files
-from conch.check.finding import Finding, Place
-from conch.check.model import CheckedModel
+from conch.check.finding import Finding, Place, Related
+from conch.check.models.config import check_config
+from conch.check.models.ensembles import check_ensembles
+from conch.check.models.model import CheckedModel
+from conch.check.models.model_files import check_files, check_labels
 from conch.check.python.metrics import declared_metrics
 from conch.check.python.models import check_other_python, check_python_model
 from conch.check.rules import unapplied_rules
-from conch.check.served import Served
 from conch.check.source import SourceFile, SourceReader, UncheckedFileError
-from conch.check.suppressions import unsuppressed
+
+STDIN_NAME = Path("<stdin>")
+# Kind → the name of the file that has such contents.
+KINDS = {
+    "config": "stdin/config.pbtxt",
+    "dockerfile": "Dockerfile",
+    "json": "stdin.json",
+    "markdown": "stdin.md",
+    "python": "stdin.py",
+    "shell": "stdin.sh",
+    "systemd": "stdin.service",
+    "terraform": "stdin.tf",
+    "yaml": "stdin.yaml",
+}
+_SUPPRESSION = re.compile(r"(?:#|//|<!--|\{#|\{\{/\*)[^\n]{0,200}?\bconch: ignore\[([\w, -]+)\]")
+_MAX_ROUNDS = 50  # of fixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +161,82 @@ def _check_files(paths: Sequence[Path], models: Sequence[Path], reader: SourceRe
         # A text describes the files beside it and in folders below, such as the README of a chart or project.
         near = [each for each in texts if directory.is_relative_to(each.path.parent)]
         yield from check_images([*(each for each in here if each.path.suffix != ".md"), *near])
+
+
+def check_text(text: str, kind: str) -> Report:
+    """Check a text of a kind in `KINDS`. The places of the findings are in a file named `<stdin>`.
+
+    Of a config.pbtxt, rules about other files of the model are left out.
+    """
+    with TemporaryDirectory(prefix="conch-check-") as folder:
+        path = Path(folder) / KINDS[kind]
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(text.encode())
+        report = check_paths([path])
+    findings = tuple(_renamed(each, path) for each in report.findings if each.place.path == path)
+    return replace(report, findings=findings, reader=SourceReader([SourceFile(STDIN_NAME, text)]))
+
+
+def _renamed(finding: Finding, path: Path) -> Finding:
+    def renamed(place: Place) -> Place:
+        return replace(place, path=STDIN_NAME)
+
+    related = tuple(Related(renamed(each.place), each.what) for each in finding.related if each.place.path == path)
+    message = finding.message.replace(str(path), str(STDIN_NAME))
+    return replace(finding, place=renamed(finding.place), message=message, related=related, edits=())
+
+
+def unsuppressed(findings: Iterable[Finding], reader: SourceReader) -> Iterator[Finding]:
+    """Yield the findings that no comment suppresses."""
+    suppressed: dict[Place, set[str]] = {}  # by line
+    for finding in findings:
+        line = replace(finding.place, column=0)
+        if line not in suppressed:
+            source = reader.read(line.path) if line.line else None
+            near = (source.text[source.span(number)] for number in (line.line - 1, line.line)) if source else ()
+            suppressed[line] = {each for text in near for each in _suppressed_ids(text)}
+        if finding.rule_id not in suppressed[line]:
+            yield finding
+
+
+def _suppressed_ids(line: str) -> set[str]:
+    match = _SUPPRESSION.search(line)
+    return {each.strip() for each in match[1].split(",")} if match else set()
+
+
+def fix_paths(paths: Sequence[Path], rules: frozenset[str]) -> tuple[Report, str]:
+    """Fix findings of these rules if that is safe; return the remaining findings, and the changes as a diff.
+
+    A file is fixed one finding at a time, because one mistake often hides another. Raises OSError if a file cannot be
+    written, which is then unchanged.
+    """
+    before: dict[Path, str] = {}
+    report = check_paths(paths)
+    for _ in range(_MAX_ROUNDS):
+        fixable: dict[Path, Finding] = {}
+        for finding in report.findings:
+            if finding.edits and finding.rule_id in rules:
+                fixable.setdefault(finding.place.path, finding)
+        for path, finding in fixable.items():
+            source = SourceFile.read(path)
+            if source is not None:
+                before.setdefault(path, source.text)
+                _write(path, source.edited(finding.edits).text)
+        if not fixable:
+            break
+        report = check_paths(paths)
+    return report, "".join(_diff(path, text) for path, text in before.items())
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the text of a file atomically."""
+    mark = b"\xef\xbb\xbf" if path.read_bytes().startswith(b"\xef\xbb\xbf") else b""
+    replace_file(path.resolve(), mark + text.encode())  # the target of a link, not the link
+
+
+def _diff(path: Path, before: str) -> str:
+    after = SourceFile.read(path)
+    lines = unified_diff(
+        before.splitlines(), (after.text if after else "").splitlines(), str(path), str(path), lineterm=""
+    )
+    return "".join(f"{line}\n" for line in lines)

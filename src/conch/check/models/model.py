@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conch.check.finding import Place
-from conch.check.pbtxt_index import PbtxtIndex
+from conch.check.models.pbtxt_index import PbtxtIndex
 from conch.check.source import SourceFile
 from conch.domain.model_config import ModelConfig
 from conch.server.repository.store import ModelFiles

@@ -1,4 +1,4 @@
-"""Check container images in charts and manifests against the texts beside them."""
+"""Check files of any format as text: tags of images, the size of shared memory, secrets, and open tunnels of ssh."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,20 @@ _IMAGE = re.compile(r"^[ \t-]*image:[ \t]*[\"']?(?P<name>[\w./-]+(?::\d+/[\w./-]
 _SHM = re.compile(r"^[ \t-]*(?:name:[ \t]*[\"']?)?shm[-_]size[\"']?[ \t]*(?:$|:)", re.IGNORECASE)
 _ENVIRONMENT = re.compile(r"^[ \t-]*(?:env|environment|extraEnv|envVars)[ \t]*:", re.IGNORECASE)
 _NEAR = 4  # lines between `repository` and `tag`
+_SECRET_NAME = re.compile(
+    r"(?:TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|SECRET_ACCESS_KEY|ACCOUNT_KEY|PRIVATE_KEY)$", re.IGNORECASE
+)
+# Variables, templates, and texts that stand for a value.
+_PLACEHOLDER = re.compile(
+    r"[${<…]|\.\.\.|^(?:your|my|the)?[-_ ]?(?:x{3,}|changeme|change[-_]me|replace|example|none|null)", re.IGNORECASE
+)
+_KNOWN_SECRET = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36,}|nvapi-[\w-]{40,}"
+    r"|-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----)"
+)
+_SSH = re.compile(r"(?<![\w./-])(?:/usr/bin/)?(?:auto)?ssh(?![\w.-])[ \t\"',]+(?=-|\\)")
+_FORWARD = re.compile(r"(?<!\S)-\w*?([LRD])[ \t]*[\"']?((?:0\.0\.0\.0|\*|\[::\]|::):[^\s\"']+)")
+_GATEWAY = re.compile(r"(?<!\S)-\w*?g\w*(?=[ \t\\\n])|GatewayPorts[= ]yes")
 
 
 def check_images(sources: Sequence[SourceFile]) -> Iterator[Finding]:
@@ -88,3 +102,47 @@ def _named(texts: Sequence[SourceFile], name: str) -> dict[str, Place]:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" \t"))
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a setting is a secret, and its value is not a placeholder."""
+    return bool(_SECRET_NAME.search(name)) and bool(value.strip()) and not _PLACEHOLDER.search(value.strip())
+
+
+def secret_message(what: str) -> str:
+    """Return the message for a setting, which does not contain the secret."""
+    return f"the value of {what} is a secret in plain text"
+
+
+def check_known_secrets(source: SourceFile) -> Iterator[Finding]:
+    """Find tokens and keys by the forms that their services give them."""
+    for match in _KNOWN_SECRET.finditer(source.text):
+        if len(set(match[0][4:])) > 4 or match[0].startswith("-"):  # not hf_xxxx
+            begin = match[0][:8].rstrip("-") if match[0].startswith("-") else match[0][:4]
+            yield Finding("secret-text", source.at(match.start()), f"a secret that begins with '{begin}'")
+
+
+def check_tunnels(source: SourceFile) -> Iterator[Finding]:
+    """Find `ssh -L 0.0.0.0:…`, also over continuation lines."""
+    read = 0
+    for command in _SSH.finditer(source.text):
+        if command.start() < read:
+            continue  # in the command before
+        line_begin = source.text.rfind("\n", 0, command.start()) + 1
+        if source.text[line_begin : command.start()].lstrip().startswith(("#", "//")):
+            continue
+        end = read = _command_end(source.text, command.end())
+        text = source.text[command.end() : end]
+        for match in _FORWARD.finditer(text):
+            message = f"ssh -{match[1]} {match[2]} listens on all addresses"
+            yield Finding("tunnel-public", source.at(command.end() + match.start()), message)
+        gateway = _GATEWAY.search(text)
+        if gateway and re.search(r"(?<!\S)-\w*[LD]", text) and not _FORWARD.search(text):
+            message = f"ssh {gateway[0]} makes the forwarded port listen on all addresses"
+            yield Finding("tunnel-public", source.at(command.end() + gateway.start()), message)
+
+
+def _command_end(text: str, start: int) -> int:
+    """Return where a command ends: at the first line end that no backslash continues."""
+    match = re.search(r"(?<!\\)\n|[;&|](?!\S)", text[start:])
+    return start + match.start() if match else len(text)

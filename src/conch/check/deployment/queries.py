@@ -6,8 +6,8 @@ from typing import Any
 
 from conch.base.kubernetes_parts import mapping
 from conch.base.yaml_documents import YamlDocument
+from conch.check.deployment.objects import CheckedObject
 from conch.check.finding import Finding, Place, Related
-from conch.check.monitoring.objects import MonitoringObject
 from conch.check.python.metrics import DeclaredMetric
 from conch.check.source import SourceFile
 from conch.domain.metrics.catalog import all_metrics
@@ -23,7 +23,7 @@ _WRONG = ("rate-of-gauge", "quantile")
 
 
 def check_queries(
-    objects: Sequence[MonitoringObject], declared: Mapping[str, DeclaredMetric]
+    objects: Sequence[CheckedObject], declared: Mapping[str, DeclaredMetric]
 ) -> tuple[dict[str, Node], list[Finding]]:
     """Check all queries; return the recorded expressions and the findings. `declared` are metrics of Python code."""
     table = MetricTable(all_metrics())
@@ -43,7 +43,7 @@ def check_queries(
     return recorded, findings
 
 
-def _document_of(each: MonitoringObject) -> YamlDocument:
+def _document_of(each: CheckedObject) -> YamlDocument:
     """Return an object as a document, with the lines of its parts."""
     length = len(each.path)
     if length and each.kind not in ("", "PrometheusRule") and "groups" not in mapping(each.value, "spec"):
@@ -70,7 +70,7 @@ def _of_rule(source: SourceFile, analysed: AnalysedRule) -> Iterator[Finding]:
             yield Finding("alert-wrong", place, f"{what}: {message}")
 
 
-def _of_groups(each: MonitoringObject) -> Iterator[Finding]:
+def _of_groups(each: CheckedObject) -> Iterator[Finding]:
     for fault in group_faults(_document_of(each)):
         yield Finding("rule-invalid", Place(each.source.path, fault.line, 1), fault.message)
 
@@ -94,7 +94,7 @@ def _of_declared(
             yield Finding(found, place, message, cure, (Related(metric.place, f"the gauge '{metric.name}'"),))
 
 
-def _of_dashboards(each: MonitoringObject, table: MetricTable, recorded: dict[str, Node]) -> Iterator[Finding]:
+def _of_dashboards(each: CheckedObject, table: MetricTable, recorded: dict[str, Node]) -> Iterator[Finding]:
     if each.kind == "ConfigMap":
         for name, text in mapping(each.value, "data").items():
             if isinstance(text, str) and str(name).endswith(".json"):
@@ -108,7 +108,7 @@ def _of_dashboards(each: MonitoringObject, table: MetricTable, recorded: dict[st
 
 
 def _of_dashboard(
-    each: MonitoringObject, dashboard: Any, place: Place | None, table: MetricTable, recorded: dict[str, Node]
+    each: CheckedObject, dashboard: Any, place: Place | None, table: MetricTable, recorded: dict[str, Node]
 ) -> Iterator[Finding]:
     for panel, text in dict.fromkeys(_panel_queries(dashboard, "")):
         for problem in _problems(text, table, recorded):

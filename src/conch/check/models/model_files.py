@@ -1,15 +1,17 @@
-"""Check versions and model files: existence, names, format, and agreement with the configuration."""
+"""Check versions, model files and label files: existence, names, format, and agreement with the configuration."""
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 
 from conch.base.errors import ModelLoadError
-from conch.check.config.configs import is_known
-from conch.check.files.framework_files import check_contents, unread
-from conch.check.files.language_models import ENGINES, check_language_model
-from conch.check.files.readable import check_readable
-from conch.check.finding import Finding, Place
-from conch.check.model import CheckedModel
+from conch.check.finding import Edit, Finding, Place
+from conch.check.models.config import is_known
+from conch.check.models.framework_files import check_contents, check_readable, unread
+from conch.check.models.language_models import ENGINES, check_language_model
+from conch.check.models.model import CheckedModel
+from conch.check.source import SourceFile
+from conch.domain.config.labels import read_labels
 from conch.domain.config.versions import chosen_versions
 from conch.domain.model_config import VersionPolicyKind
 from conch.server.backends.pytorch.files import MODEL_FILE
@@ -114,3 +116,29 @@ def _environment(model: CheckedModel) -> Iterator[Finding]:
         if not resolved.exists():
             message = f"{_ENVIRONMENT} of model '{model.name}' names '{path}', but {resolved} does not exist"
             yield Finding("file-missing", model.folder.locate(f"'{_ENVIRONMENT}'"), message)
+
+
+def check_labels(model: CheckedModel) -> Iterator[Finding]:
+    """Check the label files of all outputs."""
+    try:
+        labels = read_labels(model.config, model.directory)
+    except ModelLoadError as error:
+        yield Finding("label-file", model.folder.locate(error.message), error.message)
+        return
+    for index, output in enumerate(model.config.outputs):
+        if output.name not in labels:
+            continue
+        path = model.directory / output.label_filename
+        count, classes = len(labels[output.name]), prod(output.dims)
+        if -1 not in output.dims and count != classes:
+            message = (
+                f"{path.name} has {count} labels, but output '{output.name}' of model '{model.name}' has {classes} "
+                "classes"
+            )
+            yield Finding("label-count", model.folder.field(f"output[{index}].label_filename"), message)
+        source = SourceFile.read(path)
+        if source and "\r\n" in source.text:
+            edits = tuple(
+                Edit(at, at + 1, "") for at, mark in enumerate(source.text) if source.text[at : at + 2] == "\r\n"
+            )
+            yield Finding("label-line-ends", Place(path, 1, 1), f"lines of {path.name} end in CR LF", edits=edits)

@@ -1,29 +1,39 @@
-"""Follow each metric of a HorizontalPodAutoscaler from the pods to its status."""
+"""Why an autoscaler does not scale, or only up: follow each metric from the pods to the status of the autoscaler."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from conch.base.kubernetes_parts import items, mapping, part, selects
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.rules.known_metrics import MetricTable
 from conch.operate.monitoring.rules.shipped_alerts import QUEUE_COMPUTE
-from conch.operate.scaling.doctor.facts import (
-    HPA,
-    AutoscalerFacts,
+from conch.operate.scaling.hpa.read import read_hpa
+from conch.operate.scaling.hpa.spec import HpaSpec, MetricSpec, MetricType
+from conch.operate.scaling.kubernetes_facts import (
+    MONITORS,
     KubernetesObject,
-    Link,
-    LinkState,
+    Scraped,
+    Surroundings,
     hpa_of,
     in_one_namespace,
     name_of,
     owner_of,
+    pod_labels,
+    rivals,
+    scrape_faults,
+    shares_without_request,
+    titled,
+    unusable_metrics,
 )
-from conch.operate.scaling.hpa.read import read_hpa
-from conch.operate.scaling.hpa.spec import HpaSpec, MetricSpec, MetricType
 
-_OK, _BROKEN, _UNKNOWN = LinkState.OK, LinkState.BROKEN, LinkState.UNKNOWN
 _MAX_NAMES = 3
+_METRIC_REMEDIES = {
+    "autoscaler-counter": f"scale on {QUEUE_COMPUTE} or on a rate",
+    "autoscaler-metric": "correct the name; docs/reference/metrics.md lists them",
+}
 _KEDA_LOG = "see kubectl logs --namespace keda deployment/keda-operator"
 # Reason of a condition → what it means, and what to do; those without are described by their message.
 _REASONS = {
@@ -39,6 +49,65 @@ _REASONS = {
     "ScalingDisabled": ("the target has 0 replicas, so the autoscaler rests", "scale the target to 1 or more"),
     "TooManyReplicas": ("the metric asks for more than maxReplicas", "raise maxReplicas if there are nodes for it"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesFacts:
+    """The labels of the current series of a metric in Prometheus, or why they could not be asked for."""
+
+    labels: Sequence[Mapping[str, str]] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiFacts:
+    """What an API of metrics answers for a metric: the number of values, or why there are none.
+
+    `pods` are those with a value, None for a metric that is not of pods; `shown` has its values.
+    """
+
+    values: int = 0
+    error: str = ""
+    pods: frozenset[str] | None = None
+    shown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalerFacts:
+    """An autoscaler, the objects beside it, and what Prometheus and the API of metrics answer, where they were asked.
+
+    `series` and `api` are by the metric's name. `adapter_rules` are those of prometheus-adapter, None if unknown.
+    `ready_pods` are names of pods of the target, None if unknown.
+    """
+
+    autoscaler: KubernetesObject
+    objects: Sequence[KubernetesObject] = ()
+    adapter_rules: Sequence[Mapping[str, Any]] | None = None
+    series: Mapping[str, SeriesFacts] = field(default_factory=dict)
+    api: Mapping[str, ApiFacts] = field(default_factory=dict)
+    ready_pods: frozenset[str] | None = None
+
+
+class LinkState(Enum):
+    """Whether a link of the way holds."""
+
+    OK = "ok"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"  # neither the files nor a server say
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link of the way of a metric: which metric, which link, its state, what was found, and what to do."""
+
+    metric: str
+    stage: str
+    state: LinkState
+    text: str
+    remedy: str = ""
+
+
+_OK, _BROKEN, _UNKNOWN = LinkState.OK, LinkState.BROKEN, LinkState.UNKNOWN
 
 
 def diagnose(facts: AutoscalerFacts) -> list[Link]:
@@ -71,31 +140,9 @@ def _target(facts: AutoscalerFacts, spec: HpaSpec, owner: KubernetesObject | Non
         yield Link("", "target", _BROKEN, f"there is no {kind} '{name}'", remedy)
     else:
         yield Link("", "target", _UNKNOWN, f"{kind} '{name}' is not among the files")
-    for other in facts.objects:
-        if _scales(other, spec, facts) and not _is_same(other, owner) and not _is_of_scaled_object(other, facts):
-            what = f"{other.get('kind')} '{name_of(other)}' scales the same {kind}"
-            remedy = f"delete it, or this autoscaler: {_command_to_delete(facts.autoscaler, owner)}"
-            yield Link("", "target", _BROKEN, f"{what}; each undoes what the other does", remedy)
-
-
-def _scales(other: KubernetesObject, spec: HpaSpec, facts: AutoscalerFacts) -> bool:
-    """Whether another object is an autoscaler of the target."""
-    target = mapping(other, "spec", "scaleTargetRef")
-    return (
-        (other.get("kind") == "ScaledObject" or (other.get("kind") == HPA and name_of(other) != spec.name))
-        and (target.get("kind") or "Deployment", target.get("name")) == spec.target
-        and in_one_namespace(other, facts.autoscaler)
-    )
-
-
-def _is_same(other: KubernetesObject, owner: KubernetesObject | None) -> bool:
-    return owner is not None and (other.get("kind"), name_of(other)) == ("ScaledObject", name_of(owner))
-
-
-def _is_of_scaled_object(other: KubernetesObject, facts: AutoscalerFacts) -> bool:
-    """Whether KEDA created an autoscaler for one of the objects, which is named instead."""
-    owner = owner_of(other, facts.objects) if other.get("kind") == HPA else None
-    return any(found.get("kind") == "ScaledObject" and _is_same(found, owner) for found in facts.objects)
+    for rival in rivals(facts.autoscaler, facts.objects):
+        remedy = f"delete the other, or this autoscaler: {_command_to_delete(facts.autoscaler, owner)}"
+        yield Link("", "target", _BROKEN, rival.message, remedy)
 
 
 def _command_to_delete(autoscaler: KubernetesObject, owner: KubernetesObject | None) -> str:
@@ -133,32 +180,21 @@ def _workload(facts: AutoscalerFacts, spec: HpaSpec) -> KubernetesObject | None:
 
 
 def _resource(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
-    workload = _workload(facts, spec)
-    if workload is not None:
-        lacking = [
-            str(each.get("name"))
-            for each in items(workload, "spec", "template", "spec", "containers")
-            if part(each, "resources", "requests", metric.name) is None
-            and part(each, "resources", "limits", metric.name) is None
-            and metric.container in {"", each.get("name")}
-        ]
-        if lacking:
-            text = f"{', '.join(lacking)}: no request for {metric.name}, so a share of it is not defined"
-            yield Link(metric.name, "request", _BROKEN, text, f"set resources.requests.{metric.name}")
-        else:
-            yield Link(metric.name, "request", _OK, f"each container requests {metric.name}")
+    faults = shares_without_request(facts.autoscaler, Surroundings(facts.objects))
+    lacking = [fault for fault in faults if fault.metric == metric.name]
+    for fault in lacking:
+        yield Link(metric.name, "request", _BROKEN, fault.message, f"set resources.requests.{metric.name}")
+    if not lacking and _workload(facts, spec) is not None:
+        yield Link(metric.name, "request", _OK, f"each container requests {metric.name}")
     yield from _from_api(facts, metric, "metrics.k8s.io", "install metrics-server, which clusters may lack")
 
 
 def _pods_metric(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
-    table = MetricTable(all_metrics())
-    known = table.find(metric.name)
-    if known is not None and known.is_counter:
-        yield Link(metric.name, "metric", _BROKEN, _counter(spec, metric), f"scale on {QUEUE_COMPUTE} or on a rate")
-    elif known is None and ":" not in metric.name and table.is_own(metric.name):
-        text = f"no server exports '{metric.name}'{table.suggestion(metric.name)}"
-        yield Link(metric.name, "metric", _BROKEN, text, "correct the name; docs/reference/metrics.md lists them")
-    elif known is not None:
+    faults = unusable_metrics(facts.autoscaler, Surroundings(facts.objects, _recorded(facts)))
+    unusable = [fault for fault in faults if fault.metric == metric.name]
+    for fault in unusable:
+        yield Link(metric.name, "metric", _BROKEN, fault.message, _METRIC_REMEDIES[fault.fact])
+    if not unusable and MetricTable(all_metrics()).find(metric.name) is not None:
         yield Link(metric.name, "metric", _OK, "a gauge of the server")
     yield from _rule(facts, metric)
     yield from _monitor(facts, spec, metric)
@@ -167,29 +203,26 @@ def _pods_metric(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> I
     yield from _from_api(facts, metric, "custom.metrics.k8s.io", "install prometheus-adapter with a rule for it")
 
 
-def _counter(spec: HpaSpec, metric: MetricSpec) -> str:
-    """Explain what an autoscaler does with a counter, with its own numbers."""
-    enough = metric.target * spec.max_replicas
-    return (
-        f"'{metric.name}' is a counter, which never falls: desired = sum / {metric.target:g}. When the pods together "
-        f"have counted {enough:,.0f}, after {enough / 100:,.0f} s at 100/s, it is at maxReplicas "
-        f"({spec.max_replicas}) and stays there without any load, until pods restart"
-    )
+def _rules(facts: AutoscalerFacts) -> list[KubernetesObject]:
+    return [document for document in facts.objects if document.get("kind") == "PrometheusRule" or "groups" in document]
+
+
+def _recorded(facts: AutoscalerFacts) -> set[str]:
+    """Return the names of series that rules among the files record."""
+    return {
+        str(rule.get("record"))
+        for document in _rules(facts)
+        for group in items(document.get("spec") or document, "groups")
+        for rule in items(group, "rules")
+    }
 
 
 def _rule(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
     if ":" not in metric.name:
         return
-    rules = [each for each in facts.objects if each.get("kind") == "PrometheusRule" or "groups" in each]
-    recorded = {
-        str(rule.get("record"))
-        for each in rules
-        for group in items(each.get("spec") or each, "groups")
-        for rule in items(group, "rules")
-    }
-    if metric.name in recorded:
+    if metric.name in _recorded(facts):
         yield Link(metric.name, "recording rule", _OK, "a rule records it")
-    elif rules:
+    elif _rules(facts):
         remedy = "conch rules operator writes a PrometheusRule that has it"
         yield Link(metric.name, "recording rule", _BROKEN, f"no rule of the files records '{metric.name}'", remedy)
     else:
@@ -197,47 +230,25 @@ def _rule(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
 
 
 def _monitor(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
-    monitors = [each for each in facts.objects if each.get("kind") in {"PodMonitor", "ServiceMonitor"}]
+    monitors = [value for value in facts.objects if value.get("kind") in MONITORS]
     workload = _workload(facts, spec)
     if not monitors or workload is None:
         yield Link(metric.name, "scrape", _UNKNOWN, "the monitor or its workload is missing from the files")
         return
-    template = mapping(workload, "spec", "template", "metadata", "labels")
-    ports = {
-        str(port.get("name"))
-        for container in items(workload, "spec", "template", "spec", "containers")
-        for port in items(container, "ports")
-    }
     services = [
-        each
-        for each in facts.objects
-        if each.get("kind") == "Service" and selects(mapping(each, "spec", "selector"), template)
+        Scraped.of(value)
+        for value in facts.objects
+        if value.get("kind") == "Service" and selects(mapping(value, "spec", "selector"), pod_labels(workload))
     ]
-    faults = []
+    faults: list[str] = []
     for monitor in monitors:
-        of_pods = monitor["kind"] == "PodMonitor"
-        wanted = mapping(monitor, "spec", "selector", "matchLabels")
-        named = f"{monitor['kind']} '{name_of(monitor)}'"
-        chosen = [each for each in services if selects(wanted, mapping(each, "metadata", "labels"))]
-        if not (selects(wanted, template) if of_pods else chosen):
-            what = "the pods do" if of_pods else "no Service of the pods has"
-            faults.append(f"{named} selects {_written(wanted)}, which {what}{' not have' if of_pods else ''}")
-            continue
-        names = (
-            ports if of_pods else {str(port.get("name")) for each in chosen for port in items(each, "spec", "ports")}
-        )
-        endpoints = items(monitor, "spec", "podMetricsEndpoints" if of_pods else "endpoints")
-        lacking = [str(each["port"]) for each in endpoints if each.get("port") and str(each["port"]) not in names]
-        if lacking:
-            faults.append(f"{named} scrapes port '{lacking[0]}'; there is {', '.join(sorted(names)) or 'none'}")
-            continue
-        yield Link(metric.name, "scrape", _OK, f"{named} selects the pods")
-        return
+        others = [Scraped.of(workload)] if monitor["kind"] == "PodMonitor" else services
+        found = [fault.message for fault in scrape_faults(monitor, others)]
+        if others and not found:
+            yield Link(metric.name, "scrape", _OK, f"{titled(monitor)} selects the pods")
+            return
+        faults += found or [f"{titled(monitor)} selects no Service of the pods"]
     yield Link(metric.name, "scrape", _BROKEN, "; ".join(faults), "make labels and ports agree")
-
-
-def _written(labels: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={value}" for key, value in labels.items()) or "nothing"
 
 
 def _series(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:

@@ -1,16 +1,16 @@
-"""Check the configuration of one model with the server's code, so that check and server agree."""
+"""Check a model's configuration with the server's code, so that both agree, and repair its syntax to find more."""
 
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConchError, ConfigError, ModelLoadError
-from conch.check.config.syntax_repair import find_repair
 from conch.check.finding import Edit, Finding, Place
-from conch.check.model import CheckedModel, ModelFolder
+from conch.check.models.model import CheckedModel, ModelFolder
 from conch.check.source import SourceFile, before
 from conch.domain.config.document import to_document
 from conch.domain.config.pbtxt import parse_pbtxt
@@ -39,6 +39,10 @@ _SEPARABLE = (
     "default_model_filename",
     "optimization",
 )
+_DID_YOU_MEAN = re.compile(
+    r"unknown (?:field|value) ['\"]?(?P<wrong>[^'\" ]+)['\"]? .*did you mean '?(?P<right>\w+)'?\?"
+)
+_TOKEN = re.compile(r"#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[\w.+-]+|[^\s\w]")
 
 
 def check_config(directory: Path) -> tuple[CheckedModel | None, list[Finding]]:
@@ -198,3 +202,55 @@ def is_known(backend: str) -> bool:
 def named_gpus(files: ModelFiles) -> list[int]:
     """Return the GPUs that a configuration names: a check assumes them, because the server's machine may have them."""
     return sorted({0, *(gpu for group in files.config.instance_groups for gpu in group.gpus)})
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Edits that make a text parseable. `certain`: there is no other interpretation, so `--fix` may write them."""
+
+    edits: tuple[Edit, ...]
+    certain: bool
+
+
+def find_repair(source: SourceFile, offset: int, error: str) -> Repair | None:
+    """Return a repair of the mistake at a place, by the parser's error message; None if there is no obvious one."""
+    if "is one message, not a list" in error:
+        return _unwrapped(source.text, offset)
+    if source.text[offset : offset + 1] == "]" and source.text[:offset].rstrip().endswith(","):
+        comma = source.text.rfind(",", 0, offset)
+        return Repair((Edit(comma, comma + 1, ""),), certain=True)
+    if "is a string: write it in quotes" in error:
+        word = re.compile(r"[\w.+-]+").match(source.text, offset)
+        return Repair((Edit(offset, word.end(), f'"{word[0]}"'),), certain=True) if word else None
+    if match := re.search(r"write it without quotes: (\w+)", error):
+        quoted = re.compile(r"[\"'][^\"'\n]*[\"']").search(source.text, max(offset - 1, 0))
+        return Repair((Edit(quoted.start(), quoted.end(), match[1]),), certain=True) if quoted else None
+    if match := _DID_YOU_MEAN.search(error):
+        start = source.text.find(match["wrong"], max(offset - 1, 0))
+        edit = Edit(start, start + len(match["wrong"]), match["right"])
+        # A missing TYPE_ is certain; a similar name is not.
+        return Repair((edit,), certain=match["right"] == f"TYPE_{match['wrong']}") if start >= 0 else None
+    return None
+
+
+def _unwrapped(text: str, start: int) -> Repair | None:
+    """Change `field [ { … } ]` to `field { … }`, if the list has exactly one message."""
+    depth, messages = 0, 0
+    for match in _TOKEN.finditer(text, start):
+        mark = match[0]
+        if mark in "[{":
+            depth += 1
+            messages += mark == "{" and depth == 2
+        elif mark in "]}":
+            depth -= 1
+        if depth == 0:
+            break
+    else:
+        return None
+    opening = re.compile(r"\[[ \t]*").match(text, start)
+    end = text.rfind("}", 0, match.start()) + 1
+    # With several messages, none, or a comma or comment between the brackets, the repair is not certain.
+    if mark != "]" or messages != 1 or opening is None or text[end : match.start()].strip():
+        return None
+    closing = end if "\n" not in text[end : match.start()] else match.start()
+    return Repair((Edit(start, opening.end(), ""), Edit(closing, match.end(), "")), certain=True)

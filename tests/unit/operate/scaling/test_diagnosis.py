@@ -11,8 +11,7 @@ from conch.operate.deployment.kubernetes.objects import objects
 from conch.operate.deployment.kubernetes.release import Release
 from conch.operate.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
 from conch.operate.deployment.values.read import read_values
-from conch.operate.scaling.doctor.diagnosis import diagnose
-from conch.operate.scaling.doctor.facts import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts
+from conch.operate.scaling.diagnosis import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts, diagnose
 
 RATIO = "triton:queue_compute:ratio"
 SERIES = {RATIO: SeriesFacts([{"namespace": "default", "pod": "gpt2-5d9f7c8b6-a1b2c"}])}
@@ -87,13 +86,13 @@ def _status(chart: dict[str, Any]) -> None:
     ("change", "stage", "text"),
     [
         (_target, "target", "there is no Deployment 'gtp2'"),
-        (_twice, "target", "ScaledObject 'gpt2' scales the same Deployment"),
-        (_unlabelled, "scrape", "PodMonitor 'gpt2' selects app=other, which the pods do not have"),
-        (_port, "scrape", "PodMonitor 'gpt2' scrapes port 'prometheus'; there is"),
+        (_twice, "target", "and ScaledObject 'gpt2' scale Deployment 'gpt2'"),
+        (_unlabelled, "scrape", "PodMonitor 'gpt2' selects app=other, but Deployment 'gpt2' has"),
+        (_port, "scrape", "PodMonitor 'gpt2' scrapes port 'prometheus'; Deployment 'gpt2' names"),
         (_rule, "recording rule", f"no rule of the files records '{RATIO}'"),
         (_status, "status ScalingActive", "custom.metrics.k8s.io has no values"),
-        (lambda chart: _metric(chart, "nv_inference_request_success"), "metric", "is a counter, which never falls"),
-        (lambda chart: _metric(chart, "nv_inference_queue_duration"), "metric", "no server exports"),
+        (lambda chart: _metric(chart, "nv_inference_request_success"), "metric", "a counter, which never falls"),
+        (lambda chart: _metric(chart, "nv_inference_queue_duration"), "metric", "no metric is named"),
     ],
 )
 def test_a_broken_link_is_named(

@@ -1,20 +1,20 @@
-"""Check language models: the arguments of their engines, their files, and whether their chat templates compile.
+"""Check language models: the arguments of their engines, their weights, and whether their chat templates compile.
 
 No model is loaded. The code of the engine process reads the engine's arguments, as far as that is possible without the
 engine's packages.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConfigError
-from conch.check.config.configs import named_gpus
-from conch.check.files.readable import check_readable
-from conch.check.files.safetensors_file import safetensors_problems
 from conch.check.finding import Finding, Place
-from conch.check.model import CheckedModel
+from conch.check.models.config import named_gpus
+from conch.check.models.framework_files import check_readable
+from conch.check.models.model import CheckedModel
 from conch.check.rules import Severity
 from conch.check.source import SourceFile
 from conch.domain.config.resolve import resolve
@@ -37,6 +37,10 @@ _UNLIMITED_MEMORY: dict[str, Any] = {"free": 1 << 60, "capacity": 1 << 60, "prom
 # Errors about a path that does not exist, from the readers of `model.json` and `multi_lora.json`.
 _ELSEWHERE = re.compile(r"(?:there is no|is not at|folder with an IR,) '(/[^']+)'")
 _AT = re.compile(r"line (\d+) column (\d+)")
+_WEIGHTS_INDEX = "model.safetensors.index.json"
+_LENGTH_BYTES = 8
+_MAX_HEADER_BYTES = 100_000_000  # by the format
+_MAX_INDEX_BYTES = 64 << 20
 
 
 def check_language_model(model: CheckedModel, versions: Sequence[int]) -> tuple[CheckedModel, list[Finding]]:
@@ -210,3 +214,51 @@ ENGINES: dict[str, Callable[[Path], Path]] = {
     "tensorrtllm": _tensorrtllm,
     "vllm": _vllm,
 }
+
+
+def safetensors_problems(directory: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the path of a file and what is wrong with it. A folder without safetensors files has no problem."""
+    index = directory / _WEIGHTS_INDEX
+    listed: dict[str, set[str]] = {}
+    if index.is_file() and index.stat().st_size <= _MAX_INDEX_BYTES:
+        try:
+            for tensor, file in json.loads(index.read_bytes())["weight_map"].items():
+                listed.setdefault(str(file), set()).add(tensor)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            yield index, f"cannot be read: {type(error).__name__}: {error}"
+            return
+    for name in sorted(listed):
+        if "\0" in name or not (directory / name).is_file():
+            yield index, f"names {name}, which is not in the folder"
+    for path in sorted(directory.glob("*.safetensors")):
+        try:
+            header = _safetensors_header(path)
+        except OSError as error:
+            yield path, f"cannot be read: {error.strerror}"
+            continue
+        except ValueError as error:
+            yield path, str(error)
+            continue
+        if missing := sorted(listed.get(path.name, set()) - header.keys()):
+            yield path, f"lacks tensor '{missing[0]}' ({len(missing)} in all), which {_WEIGHTS_INDEX} lists"
+
+
+def _safetensors_header(path: Path) -> dict[str, Any]:
+    """Return the header of a file. Raises ValueError for one that is damaged."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(_LENGTH_BYTES)
+        length = int.from_bytes(start, "little")
+        if len(start) < _LENGTH_BYTES or not 0 < length <= min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
+            if start.startswith(b"version "):
+                raise ValueError("is a Git LFS pointer: run `git lfs pull`")
+            raise ValueError(f"is not a safetensors file, or is cut off: its header would have {length} bytes")
+        try:
+            header = json.loads(file.read(length))
+            ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+            end = max(ends, default=0) + _LENGTH_BYTES + length
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            raise ValueError(f"has an invalid header: {type(error).__name__}: {error}") from None
+    if end != size:
+        raise ValueError(f"has {size} bytes, but its tensors end at byte {end}")
+    return dict(header)

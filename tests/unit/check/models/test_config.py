@@ -124,6 +124,6 @@ def test_a_configuration_that_is_not_text(tmp_path: Path) -> None:
 
 
 def test_a_backend_whose_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conch.check.config.configs.find_spec", lambda name: None)
+    monkeypatch.setattr("conch.check.models.config.find_spec", lambda name: None)
     write_python(tmp_path, "m")
     assert one(tmp_path).rule.id == "backend-not-installed"

@@ -1,12 +1,12 @@
-"""Limits of requests per second: files of --limits-file, and annotations of Kubernetes objects."""
+"""Check limits of requests per second: files of --limits-file, and annotations of Kubernetes objects."""
 
 import re
 from collections.abc import Iterator, Sequence
 
 from conch.base.errors import ConfigError
 from conch.base.suggestion import did_you_mean
+from conch.check.deployment.objects import CheckedObject
 from conch.check.finding import Finding, Place
-from conch.check.monitoring.objects import MonitoringObject
 from conch.check.source import SourceFile
 from conch.domain.limits.annotations import read_annotations
 from conch.domain.limits.limits_file import read_limits_text
@@ -16,7 +16,7 @@ _LINE = re.compile(r"\bline ([0-9]+) of ")
 
 
 def check_limits(
-    sources: Sequence[SourceFile], objects: Sequence[MonitoringObject], models: frozenset[str]
+    sources: Sequence[SourceFile], objects: Sequence[CheckedObject], models: frozenset[str]
 ) -> Iterator[Finding]:
     """Yield the limits that a server would refuse, and those of models that are not in `models` if it is not empty."""
     for source in sources:

@@ -12,9 +12,9 @@ import pytest
 import torch
 from openvino import opset13
 
-from conch.check.files import language_models
-from conch.check.files.safetensors_file import safetensors_problems
-from conch.check.files.torch_script_file import DamagedScript, read_script
+from conch.check.models import language_models
+from conch.check.models.language_models import safetensors_problems
+from conch.check.models.torch_script_file import DamagedScript, read_script
 from conch.domain.files.gguf_file import NotGguf, read_gguf
 from conch.domain.files.ir_file import NotIr, read_ir
 from conch.server.backends.pytorch.archive import open_archive

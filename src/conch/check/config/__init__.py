@@ -1,1 +1,0 @@
-"""Checks of config.pbtxt and ensembles."""

@@ -1,1 +1,0 @@
-"""Checks of model files, without their frameworks."""

@@ -1,0 +1,1 @@
+"""Checks of models: configurations, ensembles, versions, and model files without their frameworks."""

@@ -4,14 +4,14 @@ import ast
 import re
 import subprocess
 import sys
-import tomllib
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from tools.compile_modules import compiled_modules
 
 from conch.server.options.server_options import OWN_FLAGS
-from tests.code_map import PAGE, page
+from tools.code_map import PAGE, page
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "conch"
@@ -113,10 +113,11 @@ def test_compiled_modules_define_no_function_within_a_function() -> None:
 
     It does so if both functions call one that is defined elsewhere, be it `len`. Lambdas are not stored.
     """
-    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
+    modules = compiled_modules(ROOT / "src")
+    assert modules
     found = {
         f"{module}:{inner.lineno}"
-        for module in hooks["custom"]["modules"]
+        for module in modules
         for outer in ast.walk(ast.parse((ROOT / "src" / module).read_text()))
         for inner in ast.walk(outer)
         if isinstance(outer, FUNCTIONS) and isinstance(inner, FUNCTIONS) and inner is not outer

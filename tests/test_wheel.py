@@ -5,11 +5,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
 from pathlib import Path
 
 import pytest
+from tools.compile_modules import compiled_modules
 
 ROOT = Path(__file__).parent.parent
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -38,9 +38,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_request_path_is_compiled(python: Path) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    modules = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["modules"]
-    names = [module.removesuffix(".py").replace("/", ".") for module in modules]
+    names = [module.removesuffix(".py").replace("/", ".") for module in compiled_modules(ROOT / "src")]
+    assert "conch.server.core.scheduling.batching" in names
     code = "import importlib, sys; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]), sep='\\n')"
     files = _run(str(python), "-c", code, *names, folder=Path("/")).splitlines()
     assert len(files) == len(names)

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """When to try again and how often: exponential back-off, and a token bucket. Pure: times are arguments."""
 
 _MAX_DOUBLINGS = 60

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Requests to engines of language models, sampling parameters, and the deltas and usage that engines return.
 
 Names of parameters are vLLM's (`SamplingParams`), which the OpenAI API and Triton's vLLM backend use as well.

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """A model's configuration: the parts of Triton's `ModelConfig` message that the server uses.
 
 `repository/` makes these values from `config.pbtxt`, from a JSON override or from the model. The attribute `document`

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Inference requests, their responses and timelines.
 
 Names follow Triton's C API (`TRITONSERVER_InferenceRequest`, `…Response`). All times are `time.monotonic_ns()`.

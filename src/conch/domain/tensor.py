@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Tensors: a name, a datatype, a shape and bytes in the wire format of KServe v2.
 
 The bytes are little-endian, C-ordered and without gaps; each BYTES element has its length before it, as a little-endian

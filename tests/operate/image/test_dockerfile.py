@@ -78,4 +78,5 @@ def test_a_build_sends_what_it_copies_and_no_more() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in lines
     sent = {line[1:] for line in lines if line.startswith("!")}
-    assert sent == {"LICENSE", "README.md", "dist/*.whl", "hatch_build.py", "pyproject.toml", "src"}
+    build = {"hatch_build.py", "pyproject.toml", "tools/compile_modules.py"}
+    assert sent == {"LICENSE", "README.md", "dist/*.whl", "src", *build}

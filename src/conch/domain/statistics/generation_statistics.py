@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Statistics of the generations of one model version, for vLLM's families of `/metrics`."""
 
 from bisect import bisect_left

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Statistics of one model version: integer additions on the request path, for `/metrics` and the statistics endpoints.
 
 The rules are those of Triton's statistics extension: success and fail count requests, queue includes cache hits,

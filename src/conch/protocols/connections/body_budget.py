@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """One memory budget for request bodies, shared by all connections of a server, HTTP and gRPC alike.
 
 A body is charged from the arrival of its bytes, so that announcing a large one reserves nothing, until the server frees

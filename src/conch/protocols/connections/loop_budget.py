@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Budgets for one turn of the event loop: requests that are admitted, and time for parsing.
 
 When hundreds of clients send requests at once, all of them arrive in the same turn. If all were served in it, a model

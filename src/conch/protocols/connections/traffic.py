@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """What the connections of a listener share: its clock, and counters of bytes and of refused requests by reason."""
 
 # The label `reason` of refused requests, by HTTP status. Other errors are not refusals of the server: the request is

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The bound on requests in one turn of the event loop, applied to the handler of an HTTP listener."""
 
 from functools import partial

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """One HTTP/1.1 connection: its receiver, its sender, and when it is closed."""
 
 import asyncio

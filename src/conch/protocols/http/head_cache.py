@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Caches the parsed head of a connection's last request: as a rule, the next head is byte for byte the same.
 
 Comparing takes a hundredth of the time of parsing. Only whole requests that are read at once are recognised, so that

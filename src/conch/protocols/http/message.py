@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Requests, refusals and limits of the HTTP listener, and the parts of an answer's head."""
 
 from dataclasses import dataclass

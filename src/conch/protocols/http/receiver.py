@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The receiving side of one HTTP/1.1 connection: parses within the event loop's budget, and paces reading.
 
 While a complete request waits for the answer to its predecessor, nothing more is read. So answers cannot overtake each

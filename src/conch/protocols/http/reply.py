@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The answer to one request, as a handler writes it."""
 
 from abc import ABC, abstractmethod

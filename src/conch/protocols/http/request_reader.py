@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Parses the requests of one HTTP/1.1 connection, enforces limits, and charges the memory of bodies."""
 
 import asyncio

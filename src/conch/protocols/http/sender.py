@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The sending side of one HTTP/1.1 connection: passes requests to the handler one by one, and writes the answers."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """What all HTTP/1.1 connections of a server share."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The sending side: one stream's answer, flow control, and the order in which streams send."""
 
 from collections import deque

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Frames of HTTP/2 (RFC 9113, sections 4 and 6): their layout, and the small ones that a server sends."""
 
 from enum import IntEnum

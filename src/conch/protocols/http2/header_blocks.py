@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Header blocks: those of the peer are decoded by `hpack`, those of a server are not compressed.
 
 Once the peer's HPACK table has the fields of a call, the block of each further call is the same few bytes. So decoded

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Heads of requests: the pseudo-fields and fields of decoded header blocks."""
 
 from collections.abc import Callable, Iterable

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Keepalive pings of the server, and the limit for pings of the client."""
 
 from enum import Enum

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Limits of HTTP/2 connections, as configured and as announced, and how they are enforced."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Parses HTTP/2 frames and joins those of one header block.
 
 DATA frames are passed on in pieces as they arrive, so that a large frame is never buffered; all other frames are small

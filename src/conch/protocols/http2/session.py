@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """One HTTP/2 connection without its socket: bytes in, streams opened and answered, bytes out.
 
 A fault of the client ends the stream by RST_STREAM or the connection by GOAWAY. What costs a client little and the

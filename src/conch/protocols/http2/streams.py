@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The streams of one connection, from HEADERS to END_STREAM or RST_STREAM, with limits for hostile clients."""
 
 from collections import deque

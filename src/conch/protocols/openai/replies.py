@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Encode responses of the OpenAI API: completions, whole and in chunks, models and errors.
 
 The constant parts of a stream's chunks are encoded once per stream.

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Convert the `data` arrays of inputs and outputs in JSON to and from wire bytes.
 
 Nesting is ignored: [[1,2],[3,4]] and [1,2,3,4] are the same data. Types and ranges are checked without a loop in

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Inference requests and responses of the KServe v2 protocol over HTTP, with Triton's binary tensor data extension.
 
 A body is JSON, or JSON followed by the bytes of the binary tensors in order, or (a "raw" request) only the bytes of the

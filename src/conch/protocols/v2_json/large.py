@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Large inference requests and responses in JSON, decoded and encoded in a worker process.
 
 A worker packs the `data` arrays of a request to wire bytes and returns the rest as a small JSON document, which the

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Raw inference requests over HTTP: the body is the data of the model's only input."""
 
 from conch.base.errors import InvalidRequest

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Cache of decoded requests in JSON, for requests that differ in the values of tensors only.
 
 The key is the text around the values. A hit only slices the body: the binary data into tensors, or JSON with one input

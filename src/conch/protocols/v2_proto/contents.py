@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Convert typed `InferTensorContents` to wire bytes."""
 
 from typing import Any, NamedTuple, TypeAlias

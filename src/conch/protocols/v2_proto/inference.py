@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Decode ModelInferRequest and encode ModelInferResponse of `GRPCInferenceService`.
 
 Wire format and rules: KServe v2 `grpc_service.proto` with Triton's extensions. Decoding has two steps, because the

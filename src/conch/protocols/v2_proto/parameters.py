@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Decode and encode maps of `InferParameter`: Triton's parameters, and custom ones for the model."""
 
 from collections.abc import Mapping

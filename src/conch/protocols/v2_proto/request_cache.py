@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Caches of decoded requests and encoded responses over gRPC, for those that differ in the values of tensors only.
 
 The key of a request is the bytes around values of the same sizes; a hit only slices the message. The key

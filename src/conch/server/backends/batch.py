@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Batches that the core sends to instances, and the requests in them as instances see them."""
 
 from abc import ABC, abstractmethod

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Calls of models to other models (BLS), and the detection of deadlocks among them.
 
 A model that calls keeps its instance while it waits, so calls can deadlock: each waits for an instance that another of

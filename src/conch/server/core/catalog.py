@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The catalog: every model that the server knows, its versions and their states.
 
 Written by `ModelManager`, read by every request. A version is replaced atomically: a request finds either the old one

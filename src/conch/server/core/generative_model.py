@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """A generative model version: admission, statistics, and the engine that executes its requests.
 
 There is no queue here: an engine batches continuously and needs every request for that. The bound is on the requests

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Inference and model queries: the interface of the core for all frontends."""
 
 from collections import defaultdict

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """An admitted request, from the queue to its end, which comes exactly once.
 
 This record holds the caller's callback, the place and deadline in the queue, and the state. The first of an answer, a

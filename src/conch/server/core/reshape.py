@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """`reshape` of a configuration: clients use `dims`, the backend another shape of the same elements.
 
 Variable dimensions keep their order: the n-th -1 of one side is the n-th -1 of the other (model configuration,

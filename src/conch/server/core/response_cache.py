@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The response cache: responses of models for equal requests, one cache for the whole server.
 
 It is bounded in bytes and evicts the least recently used entry. Entries are copied out of the memory of the model, so

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """`preserve_ordering`: responses are sent in the order in which their requests arrived."""
 
 from collections import deque

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """A served model version: the interface of everything that the catalog holds."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Validation of requests against the model's configuration, in Triton's order and words.
 
 The order decides which of two mistakes is reported: output names, number of inputs, batch size, datatype, shape, byte

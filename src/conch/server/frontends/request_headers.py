@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """What the headers of a request say: its tenant, for limits, and the parameters that clients send as headers.
 
 The tenant is the value of a configured header, else the name of the API key. Where work of several clients is queued

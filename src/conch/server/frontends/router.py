@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The handlers of the two HTTP ports, which share the OpenAI API.
 
 The HTTP port: Triton's protocol, the OpenAI API below `/v1/` and `/openai/v1/`, and vLLM's own paths. Clients and

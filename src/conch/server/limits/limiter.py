@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Admission by requests and tokens per second, and the measured rates.
 
 A `Meter` has all that one request of a model version and a tenant counts towards. It is looked up once for each

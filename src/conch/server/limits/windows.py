@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """A sliding window of one second: what it counts, and the peak of it.
 
 Pure: the caller gives the time, and counting allocates nothing.

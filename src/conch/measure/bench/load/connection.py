@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Requests and connections of the load generator: what its loop calls, and what connections call back.
 
 The loop calls `open` once, then `ready` for each event of epoll, `start` and `cancel` for requests; if the connection

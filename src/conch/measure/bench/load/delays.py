@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """How late a process of the load generator is: times in a histogram, and waits for a processor."""
 
 import os

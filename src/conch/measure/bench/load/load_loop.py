@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The loop of one process of the load generator."""
 
 import select

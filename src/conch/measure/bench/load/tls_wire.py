@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """TLS on a connection of the load generator."""
 
 import select

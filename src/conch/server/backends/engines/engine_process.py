@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """One engine process from its start to its end: its requests and the messages exchanged with it."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Read messages of child processes, which are not trusted: the types and ranges of all fields are checked.
 
 A model runs code that the server's operator has not written. Whatever its process sends ends that process at worst:

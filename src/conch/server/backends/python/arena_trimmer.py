@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Trims the shared memory of an idle process, and releases the outputs that the server has read."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Requests in flight in the process of a Python model: sent, answered, cancelled, failed."""
 
 import asyncio

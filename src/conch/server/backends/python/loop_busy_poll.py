@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Busy polling in the event loop while the answer of a fast model is due; see `busy_poll` for the model's side."""
 
 import asyncio

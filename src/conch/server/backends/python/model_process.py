@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Life of the process of a Python model: start, initialize, check, stop, death."""
 
 import asyncio

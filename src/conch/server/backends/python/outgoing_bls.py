@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """BLS calls of one process: its messages become requests to the core, and responses become messages to it.
 
 Input tensors are views of the calling process's shared memory; output tensors are copied directly from the called

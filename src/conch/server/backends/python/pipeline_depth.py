@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """How many batches to send to a process while it executes another one, by how long its executions take.
 
 Sending ahead hides the IPC round trip of a fast model. A batch that was sent cannot be executed by another instance any

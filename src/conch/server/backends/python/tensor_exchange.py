@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Tensors of requests and responses in shared memory: the server's ends of the two arenas of one process."""
 
 import os

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """A model version that is a graph of other models (Triton's ensemble scheduler).
 
 Each step starts as soon as all its input tensors exist, so independent steps run concurrently. Tensors pass from step

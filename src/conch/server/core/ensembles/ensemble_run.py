@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """One request on its way through an ensemble: the steps that run for it, its end, and the run of a simple graph."""
 
 from abc import ABC, abstractmethod

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The data flow of an ensemble: the steps that an output needs, and how responses of decoupled steps multiply.
 
 A decoupled step gives any number of responses, and a step that reads its output runs once for each. So every step has

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Requests to the steps of an ensemble, and the tensors of their responses."""
 
 from collections.abc import Mapping, MutableMapping

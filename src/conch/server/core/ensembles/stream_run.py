@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The run of a request through an ensemble with decoupled steps, or with `max_inflight_requests`.
 
 Each response of a decoupled step opens a branch, in which the following steps run once. A branch reads the tensors of

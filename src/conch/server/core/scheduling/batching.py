@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The batching decision, a pure function of the queue and the clock: which waiting requests run together, and when.
 
 The rules are those of Triton's dynamic batcher (model configuration, "Dynamic Batcher"). Requests are taken in order

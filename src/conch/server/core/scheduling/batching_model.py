@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """A model version with the default scheduler or the dynamic batcher: dispatches its queue to its instances.
 
 Both `submit` and the release of an instance call `_dispatch`. While an instance is free and a request waits, the pure

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The queue of a model: priority levels, bounds and timeouts (Triton's queue policies).
 
 Only the queue rejects requests for lack of room. It has no clock: the owner passes in the time, and `next_expiry`

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """A model version that instances execute: starts the instances, gives them batches, counts results.
 
 Subclasses implement the scheduler, which decides what waits and what runs next: `BatchingModel` and `SequenceModel`.

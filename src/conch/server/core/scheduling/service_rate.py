@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The rate at which a queue is served, which the Retry-After of rejected requests is computed from."""
 
 # The least that one measurement covers.

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Warm-up of instances (`model_warmup`): requests that each instance executes before its model is ready.
 
 Source: Triton's model configuration, "Model Warmup".

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """A sequence of requests, and a request that belongs to one."""
 
 from collections import deque

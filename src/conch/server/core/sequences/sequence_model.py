@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """A model version with the sequence batcher: a sequence stays on one instance, and its requests run in order.
 
 `slots` decides which sequence may run, `batching` which of them run together, and `tensors` adds controls and state to

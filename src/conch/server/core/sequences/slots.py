@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Slots and backlog of sequences: the rules of Triton's sequence batcher.
 
 Every instance has slots, and a slot holds one sequence from its first request to its end. A sequence without a free

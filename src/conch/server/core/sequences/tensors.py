@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Control tensors and implicit state of sequence models.
 
 For the instance they are ordinary inputs and outputs, so every backend supports sequences. Clients never see them.

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Copies of large tensors in clients' shared memory, in slices, before and after the execution of a request.
 
 Requests without such tensors are passed through. Small tensors are copied on use: see `Tensor.source` and

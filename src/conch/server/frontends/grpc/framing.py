@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """gRPC message framing: one byte for the compressed flag, four of length, the message.
 
 `MessageReader` reads the messages of a call, `AnswerForm` frames its answers, compressed if that is configured and the

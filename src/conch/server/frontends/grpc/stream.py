@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """ModelStreamInfer on its HTTP/2 stream: reads messages while there is room, and sends responses as they come."""
 
 import asyncio

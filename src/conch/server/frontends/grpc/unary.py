@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Unary calls: ModelInfer by callback, the others by a coroutine."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """One call of the OpenAI API while it generates: deltas in, an answer or a stream of chunks out.
 
 There is no task for a stream. An engine's step is one callback on the event loop, and its deltas for a client are one

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Formats deltas as chunks of a stream or as choices of one answer."""
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """ModelInfer without the wire: one serialized request in, one serialized response or error out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

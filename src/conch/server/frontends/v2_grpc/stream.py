@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """ModelStreamInfer without the wire: many requests in, their responses out, in order or as they come.
 
 A transport calls `receive` for each message, `end` when the client has sent its last and `cancel` when it has

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """A v2 request between the look-up of its model and its admission, decoded on the event loop or by a worker process."""
 
 import logging

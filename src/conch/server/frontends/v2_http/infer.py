@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """`POST /v2/models/<model>/infer`: one request in, one response out, without a task or a future on the way."""
 
 from functools import partial

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Routes of the KServe v2 protocol and of Triton's extensions of it over HTTP.
 
 Paths are compared as sent, like Triton's: no unquoting, no trailing slash, case matters, the query is ignored. What

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """gRPC as the load generator speaks it: unary calls, and ModelStreamInfer.
 
 A call of ModelStreamInfer stays open and serves one request after the other, so that there is one for each user. Where

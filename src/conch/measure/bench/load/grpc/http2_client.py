@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """HTTP/2 (RFC 9113) as the load generator speaks it: frames, windows and streams, for calls of gRPC.
 
 Frames are written to a list and sent in one system call at the end of an event. The windows announced are so

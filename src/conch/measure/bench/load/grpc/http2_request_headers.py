@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Header blocks of requests: the first one of a connection fills the server's HPACK table, the others are a few bytes.
 
 What a connection sends with each request, the path of the first one included, becomes entries of the dynamic table

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """One HTTP/2 stream of the load generator, unary or ModelStreamInfer, and the heads and trailers of responses."""
 
 import re

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Messages of gRPC as the load generator writes and reads them, without protobuf's classes."""
 
 from conch.measure.bench.prepared_request import PreparedRequest, ResponseKind

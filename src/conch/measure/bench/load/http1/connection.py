@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """HTTP/1.1 as the load generator speaks it: one request at a time on a connection."""
 
 from time import monotonic_ns

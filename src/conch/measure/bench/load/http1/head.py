@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """The head of an HTTP/1.1 response, and the framing of its body."""
 
 from typing import Final

@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Server-sent events of streamed answers: what their chunks hold."""
 
 from abc import ABC, abstractmethod

@@ -82,11 +82,11 @@ bench-tools: .venv/.dev ## Compare conch bench with wrk, h2load, perf_analyzer, 
 	$(BIN)/python -m benchmarks.load_tools $(ARGS)
 
 docs: .venv/.dev ## Write the reference pages and the code map from the code
-	$(BIN)/python -m conch.server.commands.flag_help > docs/reference/flags.md
+	$(BIN)/python -m tools.flags_page
 	$(BIN)/python -m tools.check_page
-	$(BIN)/python -m conch.domain.metrics.reference > docs/reference/metrics.md
-	$(BIN)/python -m tests.code_map
-	$(BIN)/python -m tests.autoscaling_page
+	$(BIN)/python -m tools.metrics_page
+	$(BIN)/python -m tools.code_map
+	$(BIN)/python -m tools.autoscaling_page
 
 deploy-files: .venv/.dev ## Write the generated files of deploy/ from the typed values
 	$(BIN)/python -m tests.deploy_files

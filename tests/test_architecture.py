@@ -8,10 +8,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from tools.code_map import PAGE, page
 from tools.compile_modules import compiled_modules
 
 from conch.server.options.server_options import OWN_FLAGS
-from tools.code_map import PAGE, page
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "conch"

@@ -2,15 +2,13 @@
 
 import io
 from itertools import pairwise
-from pathlib import Path
 
 from rich.console import Console
+from tools.flags_page import PAGE, reference
 
 from conch.base.flags import Standing
-from conch.server.commands.flag_help import print_help, reference
+from conch.server.commands.flag_help import print_help
 from conch.server.options.server_options import FLAGS
-
-PAGE = Path(__file__).parents[4] / "docs" / "reference" / "flags.md"
 
 
 def help_text() -> str:

@@ -1,8 +1,7 @@
 """docs/autoscaling.md: its numbers are those that its commands print."""
 
 import pytest
-
-from tests.autoscaling_page import PAGE, page
+from tools.autoscaling_page import PAGE, page
 
 
 @pytest.mark.slow

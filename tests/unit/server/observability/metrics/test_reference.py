@@ -1,12 +1,10 @@
 """The reference page is that of the catalogue, and the families of `/metrics` are in it."""
 
 import re
-from pathlib import Path
+
+from tools.metrics_page import PAGE, reference
 
 from conch.domain.metrics.catalog import all_metrics
-from conch.domain.metrics.reference import reference
-
-PAGE = Path(__file__).parents[5] / "docs" / "reference" / "metrics.md"
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -1,4 +1,4 @@
-"""The code map of ARCHITECTURE.md: every package with its purpose and modules. `python -m tests.code_map` writes it."""
+"""The code map of ARCHITECTURE.md: every package with its purpose and modules. `python -m tools.code_map` writes it."""
 
 import ast
 from collections.abc import Iterator

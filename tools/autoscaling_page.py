@@ -1,4 +1,4 @@
-"""The outputs on docs/autoscaling.md, of the commands above them. `python -m tests.autoscaling_page` writes them."""
+"""The outputs on docs/autoscaling.md, of the commands above them. `python -m tools.autoscaling_page` writes them."""
 
 import io
 import os

@@ -1,12 +1,15 @@
-"""Generate the reference page of all metrics, `docs/reference/metrics.md`."""
+"""Write the reference page of all metrics, `docs/reference/metrics.md`: `python -m tools.metrics_page`."""
 
 import inspect
+from pathlib import Path
 from types import ModuleType
 
 from conch.domain.metrics.catalog import areas, metrics_of
 from conch.domain.metrics.metric import MetricDefinition
 
-_PAGE = """\
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"
+
+_BEGINNING = """\
 # Metrics
 
 `GET /metrics` on `--metrics-port` (8002) returns these metrics. [Server metrics](../observability/metrics.md) describes
@@ -27,7 +30,7 @@ formats, options and custom metrics. `make docs` writes this page from the defin
 
 def reference() -> str:
     """Return the page as Markdown."""
-    return "\n".join([_PAGE, *(part for area in areas() for part in _section(area))])
+    return "\n".join([_BEGINNING, *(part for area in areas() for part in _section(area))])
 
 
 def _section(area: ModuleType) -> list[str]:
@@ -44,4 +47,4 @@ def _row(metric: MetricDefinition) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    PAGE.write_text(reference(), encoding="utf-8")

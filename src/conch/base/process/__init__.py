@@ -1,1 +1,1 @@
-"""Processes: signals to stop, and the ports of children."""
+"""Processes: signals to stop, the end with the parent, and local servers."""

@@ -6,25 +6,25 @@ It writes one line for each sample to standard output: its kind and, after a bla
 reader. A driver or tool that hangs, crashes or floods affects only this process.
 """
 
-import ctypes
 import os
 import signal
 import sys
 from contextlib import suppress
 from time import monotonic, sleep
 
+from conch.base.process.prctl import die_with_parent
 from conch.machine.accelerators.collectors import AcceleratorAbsent, Collector, CollectorError, create_collector
 
 # Kinds of lines. A sample is its duration in seconds, a blank, and its JSON; an error or absence is a message.
 STARTED, SAMPLE, ERROR, ABSENT = b"started", b"sample", b"error", b"absent"
 # Errors in sequence after which the process exits, so that the collector restarts.
 _MAX_ERRORS = 3
-_PR_SET_PDEATHSIG = 1
 
 
 def main(vendor: str, interval_s: float) -> int:
     """Sample until killed. Returns 1 if the collector fails, 0 if the vendor is absent."""
-    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of a terminal is the parent's
+    die_with_parent()
     output = _private_output()
     try:
         collector = create_collector(vendor)
@@ -77,12 +77,6 @@ def _private_output() -> int:
     output = os.dup(1)
     os.dup2(2, 1)
     return output
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this process when its parent has died; leave Ctrl-C of a terminal to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

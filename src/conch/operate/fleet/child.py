@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from conch.server.backends.child.conch_child.ipc import prctl
+from conch.base.process.prctl import die_with_parent
 
 _TAIL_CHARACTERS = 2000
 
@@ -58,7 +58,7 @@ class Child:
                 stderr=log,
                 env={**os.environ, "NO_COLOR": "1"},
                 start_new_session=True,
-                preexec_fn=prctl.die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def signal(self, number: signal.Signals) -> None:

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic, time
 
 from conch.base.pacing import backoff_s
+from conch.base.process.prctl import die_with_parent
 from conch.domain.exposition import Family, Point, pieces
 from conch.domain.metrics.metric import MetricDefinition
 from conch.domain.metrics.tunnel import CONNECTS, FAILURES, LAST_CONNECT, UP
@@ -28,7 +29,6 @@ from conch.operate.tunnel.ssh import (
     remote_address,
     ssh_command,
 )
-from conch.server.backends.child.conch_child.ipc import prctl
 
 
 class TunnelState:
@@ -144,7 +144,7 @@ class Tunnel:
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"},
             start_new_session=True,
-            preexec_fn=prctl.die_with_parent,
+            preexec_fn=die_with_parent,
         )
         messages: deque[str] = deque(maxlen=_MAX_MESSAGES)
         assert ssh.stderr is not None

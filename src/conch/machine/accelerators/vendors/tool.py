@@ -3,7 +3,6 @@
 A tool may hang, flood, fail or exit at any time.
 """
 
-import ctypes
 import os
 import selectors
 import shutil
@@ -19,14 +18,13 @@ from typing import Any
 
 import orjson
 
+from conch.base.process.prctl import die_with_parent
 from conch.machine.accelerators.collectors import AcceleratorAbsent, CollectorError
 
 DEFAULT_TIMEOUT_S = 10.0
 MAX_OUTPUT_BYTES = 4 << 20
 MAX_LINES = 256
 _READ_BYTES = 1 << 16
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 # A killed tool that hangs in the driver exits only when the driver returns; it is not awaited for longer.
 _EXIT_TIMEOUT_S = 1.0
 
@@ -151,15 +149,10 @@ def _start(command: Sequence[str], name: str, error: int, folder: Path | None) -
             env=environment,
             cwd=folder,
             process_group=0,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
     except OSError as failure:
         raise CollectorError(f"{name} cannot be run: {failure.strerror}") from failure
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this process when the parent's thread that started it exits. Runs in the new process."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _read(process: "subprocess.Popen[bytes]", name: str, deadline: float, timeout_s: float) -> tuple[bytes, bytes]:

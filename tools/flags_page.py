@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conch.base.flags import Flag
+from conch.base.command_line.flags import Flag
 from conch.server.commands.flag_help import grouped, usage, written
 from conch.server.options.server_options import FLAGS
 

@@ -16,8 +16,8 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from conch.base.command_line.flags import Standing
 from conch.base.errors import ConfigError
-from conch.base.flags import Standing
 from conch.domain.config.from_proto import to_model_config
 from conch.domain.config.unsupported import refuse_unsupported, unsupported_notices
 from conch.domain.model_config import ModelConfig

@@ -5,7 +5,7 @@ from argparse import SUPPRESS, ArgumentParser, _ArgumentGroup, _SubParsersAction
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from conch.base.flags import Flag, declared_flags
+from conch.base.command_line.flags import Flag, declared_flags
 from conch.base.suggestion import closest, did_you_mean
 
 _MIN_SIMILARITY = 0.5  # of a suggestion

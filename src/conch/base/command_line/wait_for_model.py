@@ -6,7 +6,7 @@ from argparse import ArgumentParser, _ArgumentGroup
 from collections.abc import Callable
 from typing import TypeVar
 
-from conch.base.command_line.values import duration
+from conch.base.command_line.option_types import duration
 from conch.base.durations import duration_text
 from conch.base.errors import ModelLoading
 

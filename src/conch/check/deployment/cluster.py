@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from conch.base.kubernetes_parts import items, mapping, selects
+from conch.base.kubernetes.objects import items, mapping, selects
 from conch.check.deployment.objects import CheckedObject, Container, PodOwner
 from conch.check.finding import Finding, Related
 from conch.operate.scaling.kubernetes_facts import Surroundings, in_one_namespace, violations

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from conch.base.flags import Flag, Standing
+from conch.base.command_line.flags import Flag, Standing
 from conch.base.suggestion import closest
 from conch.check.finding import Finding, Place
 from conch.check.source import SourceFile

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from conch.base.kubernetes_parts import mapping
+from conch.base.kubernetes.objects import mapping
 from conch.check.deployment.command_lines import Word, check_conch_command
 from conch.check.deployment.dockerfiles import is_outside_of_models
 from conch.check.deployment.objects import CheckedObject

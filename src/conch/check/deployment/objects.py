@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conch.base.kubernetes_parts import items, labels_of, mapping
+from conch.base.kubernetes.objects import items, labels_of, mapping
 from conch.base.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
 from conch.check.finding import Finding, Place
 from conch.check.source import SourceFile

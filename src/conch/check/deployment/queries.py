@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from conch.base.kubernetes_parts import mapping
+from conch.base.kubernetes.objects import mapping
 from conch.base.yaml_documents import YamlDocument
 from conch.check.deployment.objects import CheckedObject
 from conch.check.finding import Finding, Place, Related

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from conch.base.kubernetes_parts import items, mapping
+from conch.base.kubernetes.objects import items, mapping
 from conch.check.deployment.command_lines import Word, check_conch_command
 from conch.check.deployment.dockerfiles import stages_of
 from conch.check.deployment.objects import Container, PodOwner

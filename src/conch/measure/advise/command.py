@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.numbers import count
-from conch.base.command_line.values import duration, slo
+from conch.base.command_line.option_types import count, duration, slo
 
 _FAILURE = 1
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from conch.base.command_line.numbers import count
-from conch.base.command_line.values import amount, fraction, natural, ratio
+from conch.base.command_line.flag_values import value_kind
+from conch.base.command_line.flags import flag_field
+from conch.base.command_line.option_types import amount, count, fraction, natural, ratio
 from conch.base.durations import parse_duration
 from conch.base.errors import ConchError, InvalidRequest
-from conch.base.flag_values import value_kind
-from conch.base.flags import flag_field
 from conch.measure.bench.prepared_request import ScriptSource
 
 DEFAULT_INPUT_DATA = "random"

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from conch.base.command_line.numbers import count
-from conch.base.command_line.values import (
+from conch.base.command_line.flag_values import one_of, value_kind
+from conch.base.command_line.flags import flag_field, settings_field
+from conch.base.command_line.option_types import (
     concurrencies,
+    count,
     duration,
     fraction,
     natural,
@@ -21,8 +23,6 @@ from conch.base.command_line.values import (
 from conch.base.command_line.wait_for_model import DEFAULT_WAIT_S, WAIT_HELP
 from conch.base.durations import duration_text
 from conch.base.errors import InvalidRequest
-from conch.base.flag_values import one_of, value_kind
-from conch.base.flags import flag_field, settings_field
 from conch.base.http.api_key import client_key
 from conch.measure.bench.generator import Tls
 from conch.measure.bench.input_settings import InputSettings

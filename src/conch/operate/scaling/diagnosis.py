@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from conch.base.kubernetes_parts import items, mapping, part, selects
+from conch.base.kubernetes.objects import items, mapping, part, selects
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.rules.known_metrics import MetricTable
 from conch.operate.monitoring.rules.shipped_alerts import QUEUE_COMPUTE

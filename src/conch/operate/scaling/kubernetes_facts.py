@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
-from conch.base.kubernetes_parts import items, labels_of, mapping, matches, part, selects
+from conch.base.kubernetes.objects import items, labels_of, mapping, matches, part, selects
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.promql import Aggregation, Call, Node, PromqlError, Selector, metric_names, parse, strip
 from conch.operate.monitoring.rules.known_metrics import MetricTable

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.text_files import write_text
+from conch.base.command_line.files import write_text
 
 if TYPE_CHECKING:
     from conch.operate.traces.spans import RecordedSpan

@@ -13,8 +13,8 @@ from random import random
 from typing import TypeVar
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.numbers import count, port, port_or_any
-from conch.base.command_line.text_files import write_text
+from conch.base.command_line.files import write_text
+from conch.base.command_line.option_types import count, port, port_or_any
 from conch.base.durations import parse_prometheus_duration
 from conch.base.suggestion import closest
 from conch.operate.tunnel.manifests import ScrapedTunnel, manifests

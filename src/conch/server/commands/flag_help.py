@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from conch.base.flags import Flag, Standing
+from conch.base.command_line.flags import Flag, Standing
 from conch.server.options.server_options import FLAGS
 
 # The groups of flags, in the order of the help.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from conch.base.kubernetes_api import KubernetesApi, PodIdentity
+from conch.base.kubernetes.api import KubernetesApi, PodIdentity
 from conch.domain.exposition import Family
 from conch.server.core.inference import Inference
 from conch.server.limits.audit_log import AuditLog

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from ipaddress import IPv6Address, ip_address
 
 from conch.base.errors import ConfigError, InvalidRequest
-from conch.base.header_patterns import compile_pattern
+from conch.base.http.header_patterns import compile_pattern
 from conch.domain.request import ParameterValue
 from conch.protocols.access.api_keys import ApiKeys
 from conch.protocols.http.message import HttpRequest

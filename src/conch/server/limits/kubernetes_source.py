@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conch.base.errors import ConfigError
-from conch.base.kubernetes_api import KubernetesApi, KubernetesError, PodIdentity
+from conch.base.kubernetes.api import KubernetesApi, KubernetesError, PodIdentity
 from conch.base.pacing import backoff_s
 from conch.domain.limits.annotations import read_annotations
 from conch.domain.limits.limit import LimitKey

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conch.base.flags import ENVIRONMENT_PREFIX, Flag, Standing
+from conch.base.command_line.flags import ENVIRONMENT_PREFIX, Flag, Standing
 from conch.base.suggestion import closest
 from conch.server.options.checks import check_options
 from conch.server.options.server_options import FLAGS, STRICT_MODEL_CONFIG, ServerOptions

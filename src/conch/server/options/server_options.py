@@ -7,7 +7,7 @@ the environment, `CONCH_HTTP_PORT`. A field has the flag's type, default and hel
 from dataclasses import Field, dataclass, fields
 from typing import Any, Literal
 
-from conch.base.flag_values import (
+from conch.base.command_line.flag_values import (
     AT_LEAST_ONE,
     BACKEND_SETTING,
     BOOLEAN,
@@ -43,8 +43,8 @@ from conch.base.flag_values import (
     MetricsValue,
     ResourceLimit,
 )
-from conch.base.flags import Flag, declared_flags
-from conch.base.flags import flag_field as _flag
+from conch.base.command_line.flags import Flag, declared_flags
+from conch.base.command_line.flags import flag_field as _flag
 from conch.server.options.trace import DEPRECATED_FLAGS, TRACE_SETTING, TraceSetting
 from conch.server.options.triton_only_flags import TRITON_ONLY_FLAGS
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from conch.base.flag_values import ValueKind
-from conch.base.flags import Flag
+from conch.base.command_line.flag_values import ValueKind
+from conch.base.command_line.flags import Flag
 
 TRITON = "triton"
 OPENTELEMETRY = "opentelemetry"

@@ -4,8 +4,8 @@ Flags that tune a mechanism which this server does not have are accepted with a 
 responses are refused, unless their value is this server's behaviour anyway.
 """
 
-from conch.base.flag_values import BOOLEAN, BYTES, COUNT, PATH, PORT, TEXT, ValueKind, integer
-from conch.base.flags import Flag, Standing
+from conch.base.command_line.flag_values import BOOLEAN, BYTES, COUNT, PATH, PORT, TEXT, ValueKind, integer
+from conch.base.command_line.flags import Flag, Standing
 
 _CACHE = "Response cache"
 _MEMORY = "Memory and devices"

@@ -6,7 +6,7 @@ from itertools import pairwise
 from rich.console import Console
 from tools.flags_page import PAGE, reference
 
-from conch.base.flags import Standing
+from conch.base.command_line.flags import Standing
 from conch.server.commands.flag_help import print_help
 from conch.server.options.server_options import FLAGS
 

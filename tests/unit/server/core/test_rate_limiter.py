@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conch.base.command_line.flag_values import ResourceLimit
 from conch.base.errors import ConfigError
-from conch.base.flag_values import ResourceLimit
 from conch.domain.model_config import RateLimit, ResourceNeed
 from conch.server.core.scheduling.batching_model import BatchingModel
 from conch.server.core.scheduling.rate_limiter import Claim, ModelLimiter, RateLimiter, Resource

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ConfigError
-from conch.base.kubernetes_api import ApiServerAddress, KubernetesApi, KubernetesError, PodIdentity
+from conch.base.kubernetes.api import ApiServerAddress, KubernetesApi, KubernetesError, PodIdentity
 from conch.domain.limits.annotations import read_annotations
 from conch.domain.limits.limit import EACH, LimitKey, Quantity, Subject
 from conch.server.limits.kubernetes_source import SOURCE, KubernetesSource, delay_s, failures_after

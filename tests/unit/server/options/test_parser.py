@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.base.flag_values import BackendSetting, ResourceLimit
-from conch.base.flags import Standing
+from conch.base.command_line.flag_values import BackendSetting, ResourceLimit
+from conch.base.command_line.flags import Standing
 from conch.server.options.parser import OptionError, parse
 from conch.server.options.server_options import FLAGS, OWN_FLAGS, ServerOptions
 from conch.server.options.triton_only_flags import TRITON_ONLY_FLAGS

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.numbers import count
+from conch.base.command_line.option_types import count
 
 _FAILURE = 1
 

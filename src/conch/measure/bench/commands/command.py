@@ -13,9 +13,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.flags import settings_of
 from conch.base.command_line.wait_for_model import wait_for_model
 from conch.base.errors import ConchError, InvalidRequest
-from conch.base.flags import settings_of
 from conch.measure.bench.commands.perf_analyzer import help_text, translate
 from conch.measure.bench.levels import levels_of, trace_of
 from conch.measure.bench.plan import GROUP_DESCRIPTIONS, BenchPlan, Interruption

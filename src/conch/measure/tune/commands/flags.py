@@ -4,7 +4,7 @@ from argparse import Action, ArgumentParser, ArgumentTypeError
 from pathlib import Path
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.values import duration, slo
+from conch.base.command_line.option_types import duration, slo
 from conch.base.http.api_key import KEY_HELP
 from conch.measure.tune.knobs import KNOBS
 from conch.measure.tune.objective import METRICS

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from conch.base.command_line.text_files import write_text
+from conch.base.command_line.files import write_text
 from conch.machine.cores import usable_cores
 from conch.measure.tune.commands.access import say, server_access, state_directory
 from conch.measure.tune.commands.signals import interruptible, uninterruptible

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from conch import __version__
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.text_files import write_text
+from conch.base.command_line.files import write_text
+from conch.base.command_line.option_types import namespace
 from conch.base.errors import ConchError, ConfigError
-from conch.base.kubernetes_names import namespace
 
 if TYPE_CHECKING:
     from conch.operate.deployment.values.deployment import DeploymentValues
@@ -99,7 +99,7 @@ def _read(
 
 
 def _values_of(path: Path) -> dict[str, Any]:
-    from conch.base.command_line.yaml_files import read_yaml
+    from conch.base.command_line.files import read_yaml
 
     documents = read_yaml(path)
     if not documents:

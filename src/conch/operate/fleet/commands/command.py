@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.numbers import count, port_or_any
-from conch.base.command_line.text_files import read_text
+from conch.base.command_line.files import read_text
+from conch.base.command_line.option_types import count, port_or_any
 from conch.base.errors import ConchError, ConfigError, Unavailable
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _shipped_hpa(release: "Release") -> str:
 
 
 def _read_policy(text: str, path: Path | None) -> "FleetPolicy":
-    from conch.base.command_line.yaml_files import parse_yaml
+    from conch.base.command_line.files import parse_yaml
     from conch.operate.fleet.policies.read_policy import read_policy
 
     documents = parse_yaml(text, path)

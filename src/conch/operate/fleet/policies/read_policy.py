@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conch.base.errors import ConfigError
-from conch.base.kubernetes_parts import listed
+from conch.base.kubernetes.objects import listed
 from conch.operate.fleet.policies.hpa_loop import HpaLoop, check_hpa
 from conch.operate.fleet.policies.keda_loop import KedaLoop, check_scaled_object
 from conch.operate.fleet.policies.scaling_loop import LoopContext, ScalingLoop

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.kubernetes_names import label, namespace
+from conch.base.command_line.option_types import label, namespace
 
 _FAILURE = 1
 _LABEL = ("grafana_dashboard", "1")

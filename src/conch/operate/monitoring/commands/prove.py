@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from conch.base.command_line.text_files import read_text
+from conch.base.command_line.files import read_text
 from conch.base.errors import InvalidRequest
 from conch.base.yaml_documents import YamlError, load_documents
 from conch.domain.metrics.catalog import all_metrics

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.numbers import count
-from conch.base.command_line.text_files import write_text
+from conch.base.command_line.files import write_text
+from conch.base.command_line.option_types import count, label, namespace, object_name
 from conch.base.errors import ConfigError, InvalidRequest
-from conch.base.kubernetes_names import label, namespace, object_name
 from conch.operate.monitoring.rules.thresholds import DEFAULT_JOBS, Thresholds
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.text_files import read_text, write_text
+from conch.base.command_line.files import read_text, write_text
 from conch.base.errors import InvalidRequest
 
 _TRANSLATED, _INCOMPLETE, _USAGE_ERROR = 0, 1, 2

@@ -5,8 +5,8 @@ from typing import Any
 from urllib.parse import quote
 
 from conch.base.errors import ConfigError
-from conch.base.kubernetes_api import ApiServerAddress, KubernetesApi, KubernetesError
-from conch.base.kubernetes_parts import items, mapping, part
+from conch.base.kubernetes.api import ApiServerAddress, KubernetesApi, KubernetesError
+from conch.base.kubernetes.objects import items, mapping, part
 from conch.operate.scaling.diagnosis import ApiFacts
 from conch.operate.scaling.kubernetes_facts import HPA
 

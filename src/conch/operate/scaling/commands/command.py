@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.numbers import count
-from conch.base.command_line.text_files import write_text
-from conch.base.command_line.values import amount, duration, fraction, slo
+from conch.base.command_line.files import write_text
+from conch.base.command_line.option_types import amount, count, duration, fraction, slo
 from conch.base.errors import ConchError, ConfigError
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conch.base.command_line.text_files import read_text
-from conch.base.command_line.yaml_files import parse_yaml
+from conch.base.command_line.files import parse_yaml, read_text
 from conch.base.errors import ConfigError, Unavailable
 from conch.base.http.prometheus import ask_prometheus
-from conch.base.kubernetes_parts import items, listed, mapping, part
+from conch.base.kubernetes.objects import items, listed, mapping, part
 from conch.base.yaml_documents import YamlError, load_documents
 from conch.operate.scaling.commands.cluster import ClusterFacts
 from conch.operate.scaling.diagnosis import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts, diagnose

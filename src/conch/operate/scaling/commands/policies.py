@@ -8,7 +8,7 @@ from typing import Any
 
 from conch import __version__
 from conch.base.errors import ConfigError
-from conch.base.kubernetes_parts import as_given, listed
+from conch.base.kubernetes.objects import as_given, listed
 from conch.operate.scaling.commands.scenario import needed_replicas
 from conch.operate.scaling.hpa.read import read_hpa
 from conch.operate.scaling.hpa.spec import HpaSpec
@@ -52,7 +52,7 @@ def _read(
 
 def _documents(path: Path, kind: str) -> list[dict[str, Any]]:
     """Return the objects of a kind in a file, which may have others."""
-    from conch.base.command_line.yaml_files import read_yaml
+    from conch.base.command_line.files import read_yaml
 
     found = [document for document in listed(read_yaml(path)) if document.get("kind") == kind]
     if not found:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from conch.base.command_line.text_files import read_text
+from conch.base.command_line.files import read_text
 from conch.base.durations import parse_duration
 from conch.base.errors import ConfigError
 from conch.domain.arrivals.rate_curve import steady

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TypeAlias
 
+from conch.base.command_line.flag_values import ResourceLimit
 from conch.base.errors import ConfigError
-from conch.base.flag_values import ResourceLimit
 from conch.server.backends.base import Instance
 
 # Name and device, which is None for a resource that all devices share.

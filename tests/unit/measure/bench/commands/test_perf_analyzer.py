@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from conch.base.command_line.flags import declared_flags
 from conch.base.errors import InvalidRequest
-from conch.base.flags import declared_flags
 from conch.measure.bench.commands.command import read_plan
 from conch.measure.bench.commands.perf_analyzer import FLAGS, Treatment, help_text, table, translate
 from conch.measure.bench.plan import BenchPlan

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from conch.base.command_line.values import amount, concurrencies, duration, fraction, rate_list, slo, warm_up
+from conch.base.command_line.option_types import amount, concurrencies, duration, fraction, rate_list, slo, warm_up
 from conch.measure.bench.plan import Precision, precision
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conch.base.header_patterns import compile_pattern
+from conch.base.http.header_patterns import compile_pattern
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The kinds of values of flags of `conch bench`."""
+"""Types of options of argparse: numbers, times, targets, names of Kubernetes. All raise ArgumentTypeError."""
 
 import re
 from argparse import ArgumentTypeError
@@ -8,6 +8,12 @@ from conch.base.durations import parse_duration
 
 _MAX_USERS = 100_000
 _SLO_NAMES = ("ttft", "itl", "latency")
+_MAX_PORT = 65535
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+_MAX_NAME = 253  # characters
 
 
 def fraction(text: str) -> float:
@@ -120,3 +126,45 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
+
+
+def count(text: str) -> int:
+    """Return a whole number above 0. Raises ArgumentTypeError."""
+    if text.isascii() and text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise ArgumentTypeError(f"'{text}' is not a whole number above 0")
+
+
+def port(text: str) -> int:
+    """Return the number of a port. Raises ArgumentTypeError."""
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= _MAX_PORT:
+        return int(text)
+    raise ArgumentTypeError(f"'{text}' is not a valid port")
+
+
+def port_or_any(text: str) -> int:
+    """Return the number of a port, or 0 for any free one. Raises ArgumentTypeError."""
+    return 0 if text == "0" else port(text)
+
+
+def object_name(text: str) -> str:
+    """Return the name of an object. Raises ArgumentTypeError."""
+    if len(text) > _MAX_NAME or not _SUBDOMAIN.fullmatch(text):
+        raise ArgumentTypeError(f"'{text}' is not a valid name; use lower-case letters, digits, - and ., e.g. conch-a")
+    return text
+
+
+def namespace(text: str) -> str:
+    """Return the name of a namespace. Raises ArgumentTypeError."""
+    if not _NAMESPACE.fullmatch(text):
+        message = f"'{text}' is not a valid namespace; use at most 63 lower-case letters, digits and -, e.g. monitoring"
+        raise ArgumentTypeError(message)
+    return text
+
+
+def label(text: str) -> tuple[str, str]:
+    """Return the name and the value of a label. Raises ArgumentTypeError."""
+    name, equals, value = text.partition("=")
+    if not equals or not _LABEL.fullmatch(name) or not _LABEL_VALUE.fullmatch(value):
+        raise ArgumentTypeError(f"'{text}' is not a valid label NAME=VALUE, e.g. release=kps")
+    return name, value

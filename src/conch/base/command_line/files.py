@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from conch.base.errors import InvalidRequest
 
@@ -29,3 +30,18 @@ def write_text(command: str, path: Path | None, text: str) -> int:
         print(f"{command}: cannot write {path}: {error.strerror or error}", file=sys.stderr)
         return _FAILURE
     return 0
+
+
+def read_yaml(path: Path) -> list[Any]:
+    """Return the documents of a file. Raises InvalidRequest."""
+    return parse_yaml(read_text(path), path)
+
+
+def parse_yaml(text: str, source: object) -> list[Any]:
+    """Return the documents of a text that was read from `source`. Raises InvalidRequest."""
+    from conch.base.yaml_documents import YamlError, load_documents  # PyYAML is an extra
+
+    try:
+        return [document.value for document in load_documents(text, unique_keys=True)]
+    except YamlError as error:
+        raise InvalidRequest(f"{source}:{error.line}: {error}") from None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from conch.base.header_patterns import compile_pattern
+from conch.base.http.header_patterns import compile_pattern
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from enum import Enum
 from typing import Any, TypeVar
 
-from conch.base.flag_values import ValueKind
+from conch.base.command_line.flag_values import ValueKind
 
 _Settings = TypeVar("_Settings")
 

@@ -1,0 +1,1 @@
+"""Kubernetes: the client of the API server, and objects as they were read."""

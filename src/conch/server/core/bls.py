@@ -47,7 +47,7 @@ class RunningBlsCall:
         self._respond(answer, final)
 
     def admitted(self, pending: Pending) -> None:
-        """Note the admitted request, which may have ended already."""
+        """Record the admitted request, which may have ended already."""
         if not self._ended:
             self.pending = pending
             self.check()
@@ -74,7 +74,7 @@ class RunningBlsCall:
             self.pending.cancel("the call was cancelled")
 
     def release_instance(self) -> None:
-        """Note that the caller's instance no longer waits for the call."""
+        """Record that the caller's instance no longer waits for the call."""
         self._calls.forget(self)
 
 
@@ -172,7 +172,7 @@ class BlsCalls:
             if waits_for is None or waits_for in path:
                 break
             path.append(waits_for)
-        names = [call.caller.model, *(one.callee for one in path)]
+        names = [call.caller.model, *(waiting.callee for waiting in path)]
         if len(names) > 2 and names[0] == names[-1]:
             names = [*names[1:], names[1]]  # in the order of the calls
         return names[: next((at for at, name in enumerate(names) if name in names[:at]), len(names)) + 1]
@@ -213,7 +213,10 @@ class BlsCalls:
         for request in () if call.pending is None else _parts(call.pending):
             if request.state is State.EXECUTING:
                 own_calls = [
-                    one for calls in self._holding.values() for one in calls if request in one.caller.executions
+                    running
+                    for calls in self._holding.values()
+                    for running in calls
+                    if request in running.caller.executions
                 ]
                 found = _first(own_calls, stuck)
             else:

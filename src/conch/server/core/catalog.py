@@ -244,7 +244,7 @@ class Catalog:
             model
             for model in self._ids.get(name, ())
             if model in self._models
-            or any(each.failed or each.state is VersionState.LOADING for each in self._records[model].values())
+            or any(record.failed or record.state is VersionState.LOADING for record in self._records[model].values())
         ]
 
     def _lookup_error(self, name: str, version: int | None) -> ConchError:
@@ -283,12 +283,14 @@ class Catalog:
                 served.cache.close()
         changed = {name}
         ensembles = [served for served in self if served.config.is_ensemble]
-        while users := [one for one in ensembles if any(s.model_name in changed for s in one.config.ensemble_steps)]:
-            ensembles = [one for one in ensembles if one not in users]
-            changed |= {one.config.name for one in users}
-            for one in users:
-                if one.cache is not None:
-                    one.cache.forget()
+        while users := [
+            ensemble for ensemble in ensembles if any(s.model_name in changed for s in ensemble.config.ensemble_steps)
+        ]:
+            ensembles = [ensemble for ensemble in ensembles if ensemble not in users]
+            changed |= {ensemble.config.name for ensemble in users}
+            for ensemble in users:
+                if ensemble.cache is not None:
+                    ensemble.cache.forget()
 
 
 def _after(reason: str) -> str:

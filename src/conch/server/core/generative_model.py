@@ -39,7 +39,7 @@ class GenerativeModel(ServedModel):
         *,
         max_queue_size: int = 0,
     ) -> None:
-        """Assign. `max_queue_size` bounds the queue where the configuration does not; 0 is unbounded."""
+        """Create the model. `max_queue_size` bounds the queue where the configuration does not; 0 is unbounded."""
         super().__init__(config, version, labels)
         self.engine = engine
         self.stats = GenerationStatistics(config.name, version, lambda: engine.load, lambda: engine.info)

@@ -26,7 +26,7 @@ def limit_manager(options: ServerOptions, inference: Inference) -> LimitManager:
         kubernetes = KubernetesSource(KubernetesApi(pod.server), pod)
     return LimitManager(
         install=partial(_install, inference),
-        served=lambda: ((id(each), each.config.name, str(each.version)) for each in inference.models()),
+        served=lambda: ((id(model), model.config.name, str(model.version)) for model in inference.models()),
         file=options.limits_file,
         audit=audit,
         measure=options.limits_measure,

@@ -72,8 +72,8 @@ class CachedResponse:
 
     def __init__(self, response: InferResponse, size: int, group: set[bytes], *, copied: bool) -> None:
         self.outputs = [
-            Tensor(each.name, each.datatype, each.shape, each.data if copied else bytes(each.data))
-            for each in response.outputs
+            Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data if copied else bytes(tensor.data))
+            for tensor in response.outputs
         ]
         self.parameters: dict[str, ParameterValue] = dict(response.parameters)
         self.size = size
@@ -274,7 +274,7 @@ class _Miss:
         self._only = True  # an ensemble with a decoupled step may send any number of responses
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Take a response of the model; see `request.Respond`."""
+        """Forward a response of the model; see `request.Respond`."""
         if final:
             self._cache.missed(self._key, self._group, answer if self._only else None, self._lookup_ns)
         else:

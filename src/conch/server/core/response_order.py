@@ -29,7 +29,7 @@ class ResponseOrder:
         return len(self._places)
 
     def enter(self, respond: Respond) -> Respond:
-        """Take the next place and return the callback to answer by."""
+        """Reserve the next place and return the callback to answer by."""
         place = _Held(respond)
         self._places.append(place)
         return partial(self._answer, place)

@@ -113,7 +113,7 @@ class ServedModel(ABC):
         """End child processes now, without waiting for requests."""
 
     def take_over(self, old: "ServedModel") -> None:  # noqa: B027 - only sequences survive a replacement
-        """Take over from the version that this one replaces, which gets requests only from here."""
+        """Succeed the version that this one replaces, which gets requests only from here."""
 
     async def drain(self) -> None:
         """Wait until no request holds the model. New requests do not find it any more."""
@@ -126,7 +126,7 @@ class ServedModel(ABC):
         self._in_flight += 1
 
     def leave(self) -> None:
-        """Note that a request has ended."""
+        """Release the model: a request has ended."""
         self._in_flight -= 1
         if self._in_flight == 0:
             self._drained.set()

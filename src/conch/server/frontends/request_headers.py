@@ -33,7 +33,7 @@ class Tenants:
     """
 
     def __init__(self, header: str = "", keys: ApiKeys | None = None, secret_headers: Iterable[str] = ()) -> None:
-        """Assign. `header` names a header that a trusted proxy sets, "" for none."""
+        """Create the finder. `header` names a header that a trusted proxy sets, "" for none."""
         self._header = header.lower()
         self._header_bytes = self._header.encode()
         self._secret = self._header in _SECRET or self._header in secret_headers

@@ -85,8 +85,8 @@ def follow(chain: Chain, name: str, lines: Iterable[bytes]) -> Iterator[dict[str
         chain.first_seq = chain.first_seq or chain.seq
         chain.records += 1
         if record.get("what") == DAMAGE:
-            for found in record.get("findings", ()):
-                chain.findings.append(ChainFinding(name, number, f"{FOUND_AT_START} {found}"))
+            for finding in record.get("findings", ()):
+                chain.findings.append(ChainFinding(name, number, f"{FOUND_AT_START} {finding}"))
         yield record
 
 

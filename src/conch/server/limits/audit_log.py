@@ -92,9 +92,9 @@ class AuditLog:
             self._open_file()
             self.seq, self._hash = chain.seq, chain.hash or GENESIS
             self._begun = _time_of(records[0]) if records and self._size else None
-            recorded = {each for record in records for each in record.get("findings", ())}
-            findings = [str(each) for each in chain.findings if not each.text.startswith(FOUND_AT_START)]
-            findings = [each for each in findings if each not in recorded]
+            recorded = {finding for record in records for finding in record.get("findings", ())}
+            findings = [str(finding) for finding in chain.findings if not finding.text.startswith(FOUND_AT_START)]
+            findings = [finding for finding in findings if finding not in recorded]
             if findings:
                 self.seq = max(self.seq, head[0] if head else 0)
                 for finding in findings:
@@ -222,7 +222,7 @@ class AuditLog:
 
 def log_files(path: Path) -> list[Path]:
     """Return the files of a log that exist, the oldest first."""
-    rotated = [each for each in path.parent.glob(f"{path.name}.*") if _ROTATED.fullmatch(each.name[len(path.name) :])]
+    rotated = [file for file in path.parent.glob(f"{path.name}.*") if _ROTATED.fullmatch(file.name[len(path.name) :])]
     return [*sorted(rotated), *([path] if path.exists() else [])]
 
 

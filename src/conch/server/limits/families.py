@@ -46,19 +46,19 @@ def _rates(buckets: list[Bucket]) -> Iterator[Family]:
     yield Family.of(catalog.TOKEN_RATE_PEAK, [Point(window.take_peak(now), labels) for labels, window in tokens])
     yield _limits(
         catalog.REQUEST_RATE_LIMIT,
-        [(labels, each.requests_soft, each.requests_enforced) for labels, each in labelled],
+        [(labels, bucket.requests_soft, bucket.requests_enforced) for labels, bucket in labelled],
     )
     yield _limits(
-        catalog.TOKEN_RATE_LIMIT, [(labels, each.tokens_soft, each.tokens_enforced) for labels, each in labelled]
+        catalog.TOKEN_RATE_LIMIT, [(labels, bucket.tokens_soft, bucket.tokens_enforced) for labels, bucket in labelled]
     )
     yield Family.of(
         catalog.LIMIT_EXCEEDED,
         [
             Point(count, {**labels, "enforced": enforced})
-            for labels, each in labelled
+            for labels, bucket in labelled
             for enforced, count, limited in (
-                ("false", each.exceeded_soft, min(each.requests_soft, each.tokens_soft)),
-                ("true", each.exceeded_enforced, min(each.requests_enforced, each.tokens_enforced)),
+                ("false", bucket.exceeded_soft, min(bucket.requests_soft, bucket.tokens_soft)),
+                ("true", bucket.exceeded_enforced, min(bucket.requests_enforced, bucket.tokens_enforced)),
             )
             if count or limited < UNLIMITED
         ],

@@ -213,8 +213,8 @@ def _last_manager(metadata: Mapping[str, Any]) -> str:
     """Return the program that changed the annotations last, such as kubectl-annotate; "" if that is not recorded."""
     fields = metadata.get("managedFields")
     found = [
-        (str(each.get("time", "")), str(each.get("manager", "")))
-        for each in (fields if isinstance(fields, list) else ())
-        if isinstance(each, Mapping) and "f:annotations" in str(each.get("fieldsV1", ""))
+        (str(entry.get("time", "")), str(entry.get("manager", "")))
+        for entry in (fields if isinstance(fields, list) else ())
+        if isinstance(entry, Mapping) and "f:annotations" in str(entry.get("fieldsV1", ""))
     ]
     return max(found, default=("", ""))[1][:100]

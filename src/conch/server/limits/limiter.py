@@ -56,7 +56,7 @@ class Bucket:
         self.exceeded_enforced = 0
 
     def set_limits(self, table: LimitTable) -> None:
-        """Take over the limits of a table."""
+        """Adopt the limits of a table."""
         names = (self.model, self.version, self.tenant)
         self.requests_soft = _find(table, names, Quantity.REQUESTS, enforced=False)
         self.requests_enforced = _find(table, names, Quantity.REQUESTS, enforced=True)
@@ -126,7 +126,7 @@ class Meter:
         *,
         nested: bool = False,
     ) -> None:
-        """Assign. `stages` have buckets, and requests for each of the ensemble, by model and version."""
+        """Create a meter. `stages` have buckets, and requests for each of the ensemble, by model and version."""
         self.tenant = tenant
         self._own = list(own)
         counted = [bucket for bucket in own if bucket.model != ALL] if nested else list(own)
@@ -177,7 +177,7 @@ class ModelMeters:
     __slots__ = ("by_tenant", "calls_by_tenant", "generation", "model", "stages", "version")
 
     def __init__(self, model: str, version: str, stages: Mapping[tuple[str, str], int], generation: int) -> None:
-        """Assign. `stages` are the requests that one request of an ensemble causes, by model and version."""
+        """Create the meters. `stages` are the requests that one request of an ensemble causes, by model and version."""
         self.model = model
         self.version = version
         self.stages = stages

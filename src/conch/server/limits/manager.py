@@ -57,7 +57,7 @@ class LimitManager:
         measure: bool = False,
         kubernetes: Watch | None = None,
     ) -> None:
-        """Assign. `measure`: measure rates even without limits. `kubernetes` watches the source of that name."""
+        """Create a manager. `measure`: measure rates even without limits. `kubernetes` watches that source."""
         self.limiter = Limiter()
         self.sources: dict[str, SourceState] = {_ADMIN: SourceState()}
         self.last_change = 0.0  # seconds since the epoch
@@ -132,7 +132,7 @@ class LimitManager:
         return True
 
     def failed(self, source: str, error: str) -> None:
-        """Note that a source cannot be read or is not valid: its last limits stay in force."""
+        """Record that a source cannot be read or is not valid: its last limits stay in force."""
         state = self.sources[source]
         if state.error != error:
             _log.error('limits of source "%s" not read, keeping the last ones: %s', source, error)

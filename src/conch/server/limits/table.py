@@ -48,13 +48,13 @@ class LimitTable:
     """The limits of all sources, merged."""
 
     def __init__(self, sources: Mapping[str, Limits] | None = None) -> None:
-        """Merge. For each key, the first of `SOURCES` that sets it counts."""
+        """Merge. For limit key, the first of `SOURCES` that sets it counts."""
         self.effective: dict[LimitKey, EffectiveLimit] = {}
         found = sources or {}
         for key in {key for limits in found.values() for key in limits}:
             values = {source: found[source][key] for source in SOURCES if key in found.get(source, ())}
             source, value = next(iter(values.items()))
-            lower = {name: each for name, each in values.items() if name != source}
+            lower = {name: limit for name, limit in values.items() if name != source}
             self.effective[key] = EffectiveLimit(key, value, source, lower)
         self.shapes = frozenset(SubjectShape.of(key.subject) for key in self.effective)
         self.tenants = frozenset(key.subject.tenant for key in self.effective) - {"", EACH}

@@ -31,7 +31,7 @@ def _check_repositories(options: ServerOptions) -> Iterable[str]:
     for path in options.model_repository:
         scheme, separator, _ = path.partition("://")
         if separator and scheme not in _REMOTE_SCHEMES:
-            known = ", ".join(f"{each}://" for each in _REMOTE_SCHEMES)
+            known = ", ".join(f"{scheme}://" for scheme in _REMOTE_SCHEMES)
             yield f"--model-repository: '{scheme}://' is not supported; expected a directory or one of {known}"
         elif separator:
             continue  # errors of remote repositories are reported when the models are read

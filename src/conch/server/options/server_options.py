@@ -439,8 +439,8 @@ class ServerOptions:
 
     def __repr__(self) -> str:
         """Show options that differ from their defaults, without secrets."""
-        shown = (one for one in fields(self) if getattr(self, one.name) != one.default)
-        return f"ServerOptions({', '.join(f'{one.name}={self._shown(one)}' for one in shown)})"
+        shown = (option for option in fields(self) if getattr(self, option.name) != option.default)
+        return f"ServerOptions({', '.join(f'{option.name}={self._shown(option)}' for option in shown)})"
 
     def _shown(self, one: Field[Any]) -> str:
         secret = "flag" in one.metadata and one.metadata["flag"]["kind"].secret
@@ -448,8 +448,8 @@ class ServerOptions:
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """Return the settings of one backend by key; those for all backends have a lower precedence."""
-        general = {one.key: one.value for one in self.backend_config if not one.backend}
-        return general | {one.key: one.value for one in self.backend_config if one.backend == backend}
+        general = {setting.key: setting.value for setting in self.backend_config if not setting.backend}
+        return general | {setting.key: setting.value for setting in self.backend_config if setting.backend == backend}
 
     @property
     def cache_bytes(self) -> int:

@@ -58,7 +58,9 @@ class Repositories:
         """Return the models of a name. Raises NotFound if there is none, which is not checked without namespaces."""
         if not self.namespaced:
             return [ModelId("", name)]
-        found = [ModelId(namespace, name) for namespace, each in self._by_namespace.items() if each.has(name)]
+        found = [
+            ModelId(namespace, name) for namespace, repository in self._by_namespace.items() if repository.has(name)
+        ]
         if not found:
             places = ", ".join(self._by_namespace)
             raise NotFound(f"model not found in any model repository ({places}){self.suggestion(name)}")
@@ -66,7 +68,7 @@ class Repositories:
 
     def suggestion(self, name: str) -> str:
         """Return `; did you mean '…'?` or ""; see `Repository.suggestion`."""
-        return next(filter(None, (each.suggestion(name) for each in self._by_namespace.values())), "")
+        return next(filter(None, (repository.suggestion(name) for repository in self._by_namespace.values())), "")
 
     def step(self, name: str, namespace: str, own: str) -> ModelId:
         """Return the model that a step of an ensemble names.

@@ -55,7 +55,7 @@ class Built:
 
     async def discard(self) -> None:
         """Stop the versions that were started; kept ones continue."""
-        await asyncio.gather(*(each.stop() for version, each in self.served.items() if version not in self.kept))
+        await asyncio.gather(*(model.stop() for version, model in self.served.items() if version not in self.kept))
 
 
 class ModelBuilder:
@@ -166,16 +166,16 @@ class ModelBuilder:
         """
         if not _same_but_configuration(files, old):
             return False
-        models = [each for each in served.values() if isinstance(each, ScheduledModel) and each.can_rearrange]
+        models = [model for model in served.values() if isinstance(model, ScheduledModel) and model.can_rearrange]
         if len(models) < len(served):
             return False
         config = await self.configure(files)
-        if not all(_differ_in_instances(each.config, config) for each in models):
+        if not all(_differ_in_instances(model.config, config) for model in models):
             return False
         backend = await self._backends.get(config.backend)
-        for each in models:
-            source = self._source(files, instance_config(config), each.version)
-            await each.rearrange(config, rearranged(backend, source, self.gpus, each.instances))
+        for model in models:
+            source = self._source(files, instance_config(config), model.version)
+            await model.rearrange(config, rearranged(backend, source, self.gpus, model.instances))
         return True
 
     def check_steps(self, config: ModelConfig, namespace: str) -> Flow:
@@ -335,7 +335,7 @@ def _shortened(causes: Sequence[str]) -> list[str]:
 
 def _same_but_configuration(files: ModelFiles, old: ModelFiles) -> bool:
     """Whether two states of a model differ at most in the configuration file."""
-    one, other = ([entry for entry in each.fingerprint if not entry[0].endswith(".pbtxt")] for each in (files, old))
+    one, other = ([entry for entry in state.fingerprint if not entry[0].endswith(".pbtxt")] for state in (files, old))
     return one == other and not files.temporary and not old.temporary
 
 
@@ -369,11 +369,13 @@ def rearranged(
     backend: Backend, source: ModelSource, gpus: Sequence[Gpu], present: Iterable[Instance]
 ) -> list[Instance]:
     """Return the instances that the configuration requests now; those of them that are `present` are reused."""
-    instance_of = {(one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate): one for one in present}
-    return [
-        instance_of.get((one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate), one)
-        for one in make_instances(backend, source, gpus)
-    ]
+    known = {_placement_of(instance): instance for instance in present}
+    return [known.get(_placement_of(instance), instance) for instance in make_instances(backend, source, gpus)]
+
+
+def _placement_of(instance: Instance) -> tuple[str, InstanceKind, int, RateLimit]:
+    plan = instance.plan
+    return plan.name, plan.kind, plan.device_id, plan.rate
 
 
 def source_on(source: ModelSource, gpus: Sequence[Gpu], kind: InstanceKind, device: int) -> ModelSource:

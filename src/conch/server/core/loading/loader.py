@@ -216,7 +216,7 @@ class Loader:
         return True
 
     def _note_failures(self, model: ModelId, built: Built, before: Mapping[int, ServedModel]) -> None:
-        """Note why no version of a load is served: a model is served with all of its versions or not at all."""
+        """Record why no version of a load is served: a model is served with all of its versions or not at all."""
         notes = dict.fromkeys(built.served, UNLOADED)
         notes |= {version: f"{code_name(error)}: {error.message}" for version, error in built.failures.items()}
         for version, reason in notes.items():
@@ -275,7 +275,7 @@ class Loader:
         return ModelLoadError(text, Code.UNAVAILABLE if unavailable else None)
 
     def note_failure(self, model: ModelId, files: ModelFiles, error: ModelLoadError) -> ModelLoadError:
-        """Note and log why a readable model is not loaded, and return the error."""
+        """Record and log why a readable model is not loaded, and return the error."""
         for version in _selected_versions(files):
             if version not in self._catalog.served(model):
                 self._catalog.note(model, version, VersionState.UNAVAILABLE, error.message)

@@ -134,7 +134,7 @@ class ModelManager:
         raise_failures(results)
 
     async def unload(self, name: str, unload_dependents: bool, waiting: ModelId | None = None) -> None:
-        """Take a model out of service; admitted requests are still answered. An unknown model is ignored.
+        """Unpublish a model; admitted requests are still answered. An unknown model is ignored.
 
         `unload_dependents` also unloads the models of an ensemble's steps that no other ensemble uses. `waiting` is the
         model whose load waits for this. Raises Unavailable outside explicit mode.
@@ -407,7 +407,7 @@ class ModelManager:
         return [ensemble for ensemble, steps in self._steps_of_loads.items() if step in steps]
 
     def _retire(self, model: ModelId) -> ModelFiles | None:
-        """Take a model out of service and return its files, None if it was not served."""
+        """Unpublish a model and return its files, None if it was not served."""
         loaded = self._loader.loaded.pop(model, None)
         served = self._catalog.publish(model, {})
         for version, record in self._catalog.records().get(model, {}).items():
@@ -432,7 +432,7 @@ class ModelManager:
         served = self._catalog.served(model)
         if loaded is None or not served or loaded.uploaded:
             return False
-        if any(isinstance(one, EnsembleModel) and one.misfit for one in served.values()):
+        if any(isinstance(model, EnsembleModel) and model.misfit for model in served.values()):
             return False
         if loaded.config.is_ensemble and not await asyncio.to_thread(self._links_unchanged, model, loaded):
             return False
@@ -458,12 +458,12 @@ class _RepositoryWatch:
         self._seen: Mapping[ModelId, Fingerprint] = {}
 
     async def begin(self) -> Mapping[ModelId, Fingerprint]:
-        """Take the first snapshot and return the models. Raises ConfigError, NotFound, Unavailable."""
+        """Record the first snapshot and return the models. Raises ConfigError, NotFound, Unavailable."""
         self._seen = await asyncio.to_thread(self._repositories.snapshot)
         return self._seen
 
     async def changes_since_last(self, interval_s: float) -> Changes[ModelId]:
-        """Take a snapshot and return the changes, without files that are still being written. Raises as `begin`."""
+        """Record a snapshot and return the changes, without files that are still being written. Raises as `begin`."""
         now: Mapping[ModelId, Fingerprint] = await asyncio.to_thread(self._repositories.snapshot)
         if changes(self._seen, now):
             await asyncio.sleep(min(interval_s, _SETTLE_S))

@@ -34,7 +34,7 @@ class BatchingModel(ScheduledModel):
         *,
         max_queue_size: int = 0,
     ) -> None:
-        """Assign. `max_queue_size` bounds the queue where the configuration does not; 0 is unbounded."""
+        """Create the model. `max_queue_size` bounds the queue where the configuration does not; 0 is unbounded."""
         super().__init__(config, version, labels, instances, loop)
         self._rules = BatchRules.of(config)
         self._full_load = self._count_full_load()

@@ -93,8 +93,8 @@ class PolicyQueue:
         level = self._by_number.get(number)
         if level is None:
             if len(self._in_use) > 2 * self._size + _MAX_EMPTY_LEVELS:
-                self._in_use = [each for each in self._in_use if each.size]
-                self._by_number = {each.number: each for each in self._in_use}
+                self._in_use = [level for level in self._in_use if level.size]
+                self._by_number = {level.number: level for level in self._in_use}
             policy = self._policies.get(number, self._default_policy)
             level = self._by_number[number] = _Level(number, policy, self._bound(policy))
             insort(self._in_use, level)

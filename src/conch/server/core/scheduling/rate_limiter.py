@@ -117,8 +117,10 @@ class RateLimiter:
     def blocker(self, claim: Claim, stuck: Callable[[Claim], bool]) -> Claim | None:
         """Return a claim that is `stuck` and holds what this one cannot execute without; None if there is none."""
         for resource, number in claim.needs.items():
-            holders = [each for each in self._claims if each.held and each.needs.get(resource) and stuck(each)]
-            if sum(each.needs[resource] for each in holders) + number > self._total(resource):
+            holders = [
+                holder for holder in self._claims if holder.held and holder.needs.get(resource) and stuck(holder)
+            ]
+            if sum(holder.needs[resource] for holder in holders) + number > self._total(resource):
                 return holders[0]
         return None
 
@@ -142,7 +144,7 @@ class RateLimiter:
                 reserved |= claim.needs.keys()
 
     def _fits(self, claim: Claim) -> bool:
-        return all(self._used[each] + number <= self._total(each) for each, number in claim.needs.items())
+        return all(self._used[resource] + number <= self._total(resource) for resource, number in claim.needs.items())
 
     def _must_wait_behind(self, claim: Claim, own: Sequence[Claim]) -> bool:
         rank = _rank(claim)
@@ -168,7 +170,7 @@ class RateLimiter:
         if device is not None:
             return max(self._limits.get((name, device), 0), general)
         # A global resource has no device.
-        return max((number for (each, _), number in self._limits.items() if each == name), default=0)
+        return max((number for (limited, _), number in self._limits.items() if limited == name), default=0)
 
     def _check(self, resource: Resource, number: int, claims: Iterable[Claim]) -> None:
         name, device = resource
@@ -178,7 +180,7 @@ class RateLimiter:
                 f'Resource count for "{name}" is limited to {limit} which will prevent scheduling of one or more model '
                 f"instances, the minimum required count is {number}: set --rate-limit-resource={name}:{number}"
             )
-        others = {each for claim in (*self._claims, *claims) for each in claim.needs if each[0] == name}
+        others = {needed for claim in (*self._claims, *claims) for needed in claim.needs if needed[0] == name}
         if any((other is None) != (device is None) for _, other in others):
             raise ConfigError(
                 f'Resource "{name}" is present as both global and device-specific resource in the model configuration. '

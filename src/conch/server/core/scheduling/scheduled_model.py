@@ -289,10 +289,10 @@ class ScheduledModel(ServedModel):
         self._dispatch()
 
     def _note_ahead(self, requests: Sequence[Pending]) -> None:
-        """Note requests that an instance is given while it executes others: they still count as pending."""
+        """Count requests that an instance is given while it executes others: they still count as pending."""
 
     def _begin(self, pending: Pending) -> None:  # noqa: ARG002
-        """Note that the execution of a request which was sent ahead has begun."""
+        """Record that the execution of a request which was sent ahead has begun."""
         self.statistics.pending -= 1
 
     def _drop_batch(self, instance: Instance, batch: Batch) -> None:

@@ -45,7 +45,7 @@ class SequenceModel(ScheduledModel):
         *,
         max_queue_size: int = 0,
     ) -> None:
-        """Assign. `directory` is the model's; `max_queue_size` bounds the requests that wait, 0 is unbounded."""
+        """Create the model. `max_queue_size` bounds the requests that wait; 0 is unbounded."""
         super().__init__(config, version, labels, instances, loop)
         batching = config.sequence_batching
         assert batching is not None
@@ -89,7 +89,9 @@ class SequenceModel(ScheduledModel):
         """Route requests of the old version's sequences to it until they end; then it can be stopped."""
         if isinstance(old, SequenceModel):
             old._replaced = True
-            self._predecessors += [each for each in (*old._predecessors, old) if each.hold_for_sequences()]
+            self._predecessors += [
+                predecessor for predecessor in (*old._predecessors, old) if predecessor.hold_for_sequences()
+            ]
 
     def hold_for_sequences(self) -> bool:
         """Hold the model for the sequences that have begun; False if there is none."""

@@ -88,7 +88,7 @@ class SequenceSlots:
             self._update(sequence, now)
 
     def _take_slot(self) -> Slot:
-        """Take the first free slot. If it is the last one made for its instance, make the next one."""
+        """Remove and return the first free slot. If it is the last one made for its instance, make the next one."""
         slot = heapq.heappop(self._free)
         if slot.number == self._made[slot.instance] - 1 and slot.number < self._slots_per_instance - 1:
             self._made[slot.instance] += 1

@@ -48,7 +48,6 @@ class SequenceTensors:
     """Adds controls and state to requests, and takes the new state from responses."""
 
     def __init__(self, config: ModelConfig, directory: Path) -> None:
-        """Assign. `directory` is the model's."""
         assert config.sequence_batching is not None
         controls = config.sequence_batching.controls
         self._model = config.name

@@ -41,7 +41,7 @@ def admit(model: ServedModel, request: InferRequest, respond: Respond) -> Admitt
             sources.append(tensor)
     if traced:
         request.destinations = None  # the trace shows what the model returned, not what the client overwrote
-    if destinations is not None and any(each.size >= MIN_SLICED_BYTES for each in destinations.values()):
+    if destinations is not None and any(destination.size >= MIN_SLICED_BYTES for destination in destinations.values()):
         respond = _Outputs(destinations, respond).respond
     if not sources:
         return model.submit(request, respond)
@@ -148,7 +148,7 @@ class _Outputs:
         )
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Take a response of the model; see `request.Respond`."""
+        """Write and forward a response of the model; see `request.Respond`."""
         if self._waiting is not None:
             self._waiting.append((answer, final))
             return
@@ -181,5 +181,5 @@ class _Outputs:
         error = next((copy.error for copy in copies if copy.error is not None), None)
         self._respond(made if error is None else error, final)
         waiting, self._waiting = self._waiting or [], None
-        for one in waiting:
-            self.respond(*one)
+        for response in waiting:
+            self.respond(*response)

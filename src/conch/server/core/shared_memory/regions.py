@@ -166,7 +166,7 @@ class SharedMemory:
         prefix: str = "",
         own: Container[int] = frozenset(),
     ) -> None:
-        """Assign. `limit` bounds the bytes that requests hold in copies out of regions.
+        """Create the registry. `limit` bounds the bytes that requests hold in copies out of regions.
 
         A sparse object takes no memory, so without a bound a short request could allocate any amount. Names of objects
         must begin with `prefix`; `own` are the inodes of the server's objects.

@@ -59,7 +59,7 @@ class MessageReader:
     __slots__ = ("_body", "_coding", "_compressed", "_data", "_filled", "_limit", "_position", "_prefix", "_size")
 
     def __init__(self, coding: bytes, limit: int = MAX_MESSAGE_SIZE) -> None:
-        """Assign. `coding` is that of compressed messages, `limit` the size of the largest in bytes."""
+        """Create a reader. `coding` is the coding of compressed messages, `limit` the size of the largest in bytes."""
         self._limit = limit
         self._coding = coding
         self._data: Buffer = b""
@@ -88,7 +88,7 @@ class MessageReader:
         return self._body is not None or bool(self._prefix) or self._position < len(self._data)
 
     def add(self, data: Buffer) -> None:
-        """Take data, which `next` copies. All earlier data must have been read."""
+        """Add data, which `next` copies. All earlier data must have been read."""
         self._data = data
         self._position = 0
 

@@ -83,7 +83,7 @@ def _metadata(fields: list[Field]) -> Metadata:
         if name in _PROTOCOL_FIELDS or name.startswith(_PROTOCOL_PREFIX):
             continue
         if name.endswith(b"-bin"):
-            metadata += ((name.decode("latin-1"), _binary(name, one)) for one in value.split(b","))
+            metadata += ((name.decode("latin-1"), _binary(name, part)) for part in value.split(b","))
         else:
             metadata.append((name.decode("latin-1"), value.decode("latin-1")))
     return tuple(metadata)

@@ -64,12 +64,12 @@ class GrpcFrontend:
             self._server.stop_accepting()
 
     def retire_connections(self) -> None:
-        """Ask the clients of open connections to open others; calls on the present ones are still answered."""
+        """Send GOAWAY on open connections, so that clients open others; calls on these are still answered."""
         if self._server is not None:
             self._server.retire_connections()
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more calls, give those that run `grace_s` seconds to finish, then cancel them."""
+        """Refuse further calls, give those that run `grace_s` seconds to finish, then cancel them."""
         if self._server is not None and self._calls is not None:
             self._calls.stop_streams()
             await self._server.stop(grace_s)

@@ -58,7 +58,7 @@ class StreamCall:
     # Called by the session.
 
     def data(self, data: Buffer, ended: bool) -> bool:
-        """Take a piece of the client's messages; serve those that are complete while there is room."""
+        """Read a piece of the client's messages; serve those that are complete while there is room."""
         self._ended = ended
         if self._unread or self._postponed or self.inference.full:
             self._unread.append(bytes(data))

@@ -75,7 +75,7 @@ class UnaryCall(ABC):
     # Called by the session.
 
     def data(self, data: Buffer, ended: bool) -> bool:
-        """Take a piece of the request; serve the request when it is complete."""
+        """Read a piece of the request; serve the request when it is complete."""
         if self._stream.closed:
             return True
         try:

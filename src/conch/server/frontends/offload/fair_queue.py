@@ -77,7 +77,7 @@ class FairQueue(Generic[_J]):
             self._changed.notify()
 
     def get(self, timeout_s: float | None) -> _J | None:
-        """Take the next job, which the caller passes to `done`; None after the timeout and when the queue is closed."""
+        """Remove and return the next job, to be passed to `done`; None after the timeout, or if the queue is closed."""
         deadline = None if timeout_s is None else monotonic() + timeout_s
         with self._changed:
             while not self._closed:
@@ -137,7 +137,7 @@ class FairQueue(Generic[_J]):
             return jobs
 
     def _next(self) -> _J | None:
-        """Take a job of the client with the earliest start, as far as the lanes allow."""
+        """Remove and return a job of the client with the earliest start, as far as the lanes allow."""
         with_room = self._large_running < self._max_large
         chosen: _Client[_J] | None = None
         for client in self._clients.values():

@@ -51,7 +51,7 @@ Done: TypeAlias = Callable[[Outcome | ConchError], None]
 
 
 def _ignore(_outcome: Outcome | ConchError) -> None:
-    """Take an outcome that nothing waits for."""
+    """Drop an outcome that nothing waits for."""
 
 
 class Job:
@@ -105,7 +105,7 @@ class OffloadPool:
         too_slow: str = "the message takes too long to read or write",
         refusal: type[InvalidRequest] = TooLarge,
     ) -> None:
-        """Assign. `workers` 0 means one for each processor, from two to four.
+        """Create a pool. `workers` 0 means one for each processor, from two to four.
 
         Positive `niceness` puts the event loop first where processors are short.
         """

@@ -158,7 +158,7 @@ class InferStream:
             exchange.cancel()
 
     def end(self) -> None:
-        """Note that the client sends no more requests; the ones in flight are still answered."""
+        """Record that the client sends no more requests; the ones in flight are still answered."""
         self._ended = True
         self._stop_lingering()
         self._advance()
@@ -207,7 +207,7 @@ class InferStream:
         return self.endpoint.responses.encode_streamed(response, final)
 
     def settle(self, exchange: "_Exchange") -> None:
-        """Note that a request is answered; send the responses that waited for it."""
+        """Record that a request is answered; send the responses that waited for it."""
         self._decoupled.discard(exchange)
         self._answered_at = self._loop.time()
         ordered = self._ordered
@@ -316,7 +316,7 @@ class _Exchange:
         self._deliver(encode_stream_error(error.message, self.id, final=None), final=True)
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Take a response; see `request.Respond`."""
+        """Send a response, or queue it; see `request.Respond`."""
         if self._classifying:
             self._queued.append((answer, final))
         elif self.options.classification and isinstance(answer, InferResponse) and not self._stream.closed:
@@ -331,8 +331,8 @@ class _Exchange:
         self._classifying = False
         self._respond(answer, final)
         queued, self._queued = self._queued, []
-        for one in queued:
-            self.respond(*one)
+        for response in queued:
+            self.respond(*response)
 
     def _respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
         if self._stream.closed:

@@ -95,7 +95,7 @@ class _OrderedEncoder:
         self._writing = False
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Take a response, or the error that ends them; see `request.Respond`."""
+        """Encode and send a response, or the error that ends them; see `request.Respond`."""
         if self._writing:
             self._waiting.append((answer, final))
             self._waiting_bytes += _size(answer)

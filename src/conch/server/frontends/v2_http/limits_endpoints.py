@@ -108,7 +108,7 @@ class LimitsEndpoints:
                     for stage, requests in stages
                 ]
                 factors = [(model.config.name, str(model.version), 1)]
-                factors += [(stage.config.name, str(stage.version), each.number) for stage, each in stages]
+                factors += [(stage.config.name, str(stage.version), requests.number) for stage, requests in stages]
                 entry["effective_requests_per_second"] = {
                     kind: limiter.table.tightest(factors, Quantity.REQUESTS, enforced=enforced)
                     for kind, enforced in _KINDS

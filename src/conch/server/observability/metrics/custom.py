@@ -96,7 +96,9 @@ class CustomMetrics:
 
 def _family(samples: list[MetricSample]) -> Family:
     first = samples[0]
-    return Family(first.family, first.kind, first.description, [Point(_value(one), one.labels) for one in samples])
+    return Family(
+        first.family, first.kind, first.description, [Point(_value(sample), sample.labels) for sample in samples]
+    )
 
 
 def _value(sample: MetricSample) -> Value:

@@ -48,7 +48,7 @@ class MetricsExporter:
     """Sends families at an interval. Life cycle: `run`, until cancelled."""
 
     def __init__(self, endpoint: str, interval_s: float, families: Callable[[], Iterable[Family]]) -> None:
-        """Assign. `endpoint` is the whole URL, with its path, usually `/v1/metrics`."""
+        """Create the exporter. `endpoint` is the whole URL, with its path, usually `/v1/metrics`."""
         self._endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
         self._interval_s = interval_s
         self._families = families
@@ -132,8 +132,8 @@ class MetricsExporter:
                 histograms.append(self._histogram(value, attributes, now_ns))
             elif isinstance(value, Quantiles):
                 numbers += [
-                    NumberDataPoint({**attributes, "quantile": f"{quantile:g}"}, self._start_ns, now_ns, found)
-                    for quantile, found in value.values
+                    NumberDataPoint({**attributes, "quantile": f"{quantile:g}"}, self._start_ns, now_ns, estimate)
+                    for quantile, estimate in value.values
                 ]
             else:
                 numbers.append(NumberDataPoint(attributes, self._start_ns, now_ns, value))
@@ -150,8 +150,8 @@ class MetricsExporter:
         counts = [int(count) for count in value.counts]
         below = [0, *counts]
         exemplars = [
-            Exemplar({"trace_id": one.trace_id}, float(one.value), int(one.time_s * 1e9))
-            for one in (value.exemplars or {}).values()
+            Exemplar({"trace_id": exemplar.trace_id}, float(exemplar.value), int(exemplar.time_s * 1e9))
+            for exemplar in (value.exemplars or {}).values()
         ]
         return HistogramDataPoint(
             attributes,

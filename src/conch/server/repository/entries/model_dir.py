@@ -30,7 +30,7 @@ class ModelDirRoot:
     """
 
     def __init__(self, folder: Path, name: str = "", *, allow_pickles: bool = False) -> None:
-        """Assign. Raises ConfigError if `name`, or without one that of the folder, cannot be a model's name."""
+        """Create the root. Raises ConfigError if `name`, by default the folder's, cannot be a model's name."""
         self._folder = folder
         self.name = name or name_of(folder)
         check_name(self.name)

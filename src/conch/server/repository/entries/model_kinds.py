@@ -40,7 +40,7 @@ class Found:
 def is_model_folder(path: Path) -> bool:
     """Whether this is a model's folder of a repository, with a configuration or version folders."""
     return path.is_dir() and any(
-        each.name == "config.pbtxt" or (each.is_dir() and each.name.isdecimal()) for each in path.iterdir()
+        entry.name == "config.pbtxt" or (entry.is_dir() and entry.name.isdecimal()) for entry in path.iterdir()
     )
 
 
@@ -48,7 +48,7 @@ def name_of(path: Path) -> str:
     """Return the name of a file or folder, or of the nearest parent folder if that name is generic."""
     path = path.absolute()
     names = [path.name if path.is_dir() else path.stem, *(folder.name for folder in path.parents)]
-    name = next((each for each in names if each not in _GENERIC_NAMES and not each.isdecimal()), "")
+    name = next((file for file in names if file not in _GENERIC_NAMES and not file.isdecimal()), "")
     return re.sub(r"\s+", "_", name)
 
 
@@ -91,12 +91,12 @@ _SINGLE = (*map(_ends, SINGLE_FILES), is_forest, _ends(*PICKLES))
 def find_file(names: Sequence[str], name: str, where: str) -> Found:
     """Return a model in a single file, with its files of weights. Raises InvalidRequest if it does not exist."""
     if name not in names:
-        similar = [each for each in names if each.endswith(SINGLE_FILES)]
+        similar = [file for file in names if file.endswith(SINGLE_FILES)]
         raise InvalidRequest(f"{where} has no file '{name}'; found {', '.join(similar[:8]) or 'no models'}")
     weights = str(PurePosixPath(name).with_suffix(".bin")) if name.endswith(".xml") else ""
     # Exporters name the external weights of an ONNX file by its name with another ending.
-    beside = [each for each in names if each == weights or (name.endswith(".onnx") and each.startswith(name))]
-    return Found(Kind.FILE, (name, *(each for each in beside if each != name)))
+    beside = [file for file in names if file == weights or (name.endswith(".onnx") and file.startswith(name))]
+    return Found(Kind.FILE, (name, *(file for file in beside if file != name)))
 
 
 def is_part(name: str) -> bool:

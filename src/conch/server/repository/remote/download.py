@@ -62,20 +62,20 @@ class Downloader:
         Sizes are claims of the repository: nothing is fetched unless all have room, and disk space is taken as bytes
         arrive.
         """
-        missing = {one.key: one for one in downloads if not self._cache.has(one.key)}
-        large = [one for one in missing.values() if self._is_large(one)]
-        small = [one for one in missing.values() if not self._is_large(one)]
-        total = sum(one.size for one in missing.values())
+        missing = {download.key: download for download in downloads if not self._cache.has(download.key)}
+        large = [download for download in missing.values() if self._is_large(download)]
+        small = [download for download in missing.values() if not self._is_large(download)]
+        total = sum(download.size for download in missing.values())
         if missing:
             first, others = next(iter(missing.values())).name, len(missing) - 1
-            held = sum(self._cache.held_bytes(one.key) for one in large)
+            held = sum(self._cache.held_bytes(download.key) for download in large)
             self._cache.admit(total - held, f"{first} and {others} other files" if others else first)
         self._expect(total)
         with ThreadPoolExecutor(_CONNECTIONS, "conch-download") as pool:
             stop = threading.Event()
-            _all(pool, stop, [partial(self._whole, one, stop) for one in small])
-            for one in large:
-                self._parts(one, pool, stop)
+            _all(pool, stop, [partial(self._whole, download, stop) for download in small])
+            for download in large:
+                self._parts(download, pool, stop)
 
     def _is_large(self, one: Download) -> bool:
         return one.in_parts and one.size > self._part_bytes

@@ -68,7 +68,7 @@ class ArchiveSource:
 
     def fetch(self, model: str, entries: Sequence[RemoteFile]) -> None:
         """Check that all files are in the cache. Raises ChangedMeanwhile."""
-        if not all(one.is_folder or self._cache.has(one.key) for one in entries):
+        if not all(entry.is_folder or self._cache.has(entry.key) for entry in entries):
             raise ChangedMeanwhile(f"the cache of {self._location}, model '{model}',")
 
     def _look(self) -> _State:

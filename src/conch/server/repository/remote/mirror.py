@@ -49,7 +49,7 @@ class Mirror:
     def __init__(
         self, where: str, source: RemoteSource, cache: Cache, max_file_bytes: int | None = None, trust: str = ""
     ) -> None:
-        """Assign. `trust` is what was verified: a cache that was filled without it is not served."""
+        """Create a mirror. `trust` is what was verified: a cache that was filled without it is not served."""
         self._where = where
         self._source = source
         self._cache = cache
@@ -163,16 +163,16 @@ class Mirror:
 
     def _assemble(self, name: str, entries: Sequence[RemoteFile]) -> Path:
         limit = self._max_file_bytes
-        fetched = [one for one in entries if limit is None or one.size <= limit]
+        fetched = [entry for entry in entries if limit is None or entry.size <= limit]
         try:
             self._source.fetch(name, fetched)
         except NoSpace:  # earlier states of models take space until the next scan
             self._prune()
             self._source.fetch(name, fetched)
         folder = self._cache.assemble(name, fetched, self._where)
-        for one in entries:
-            if limit is not None and one.size > limit:
-                target = folder / inside(one.path, self._where)
+        for entry in entries:
+            if limit is not None and entry.size > limit:
+                target = folder / inside(entry.path, self._where)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.touch()
         return folder

@@ -77,27 +77,27 @@ class ObjectStoreSource:
         opened = self._open()
         self._downloader.fetch(
             Download(
-                key=one.key,
-                name=f"{self._location}/{model}/{one.path}",
-                size=one.size,
-                read=self._reader(opened, f"{model}/{one.path}", one.etag),
+                key=entry.key,
+                name=f"{self._location}/{model}/{entry.path}",
+                size=entry.size,
+                read=self._reader(opened, f"{model}/{entry.path}", entry.etag),
             )
-            for one in entries
-            if not one.is_folder
+            for entry in entries
+            if not entry.is_folder
         )
 
     def _entries(self, listed: Sequence[Mapping[str, Any]]) -> Iterator[RemoteFile]:
-        paths = [str(one["path"]) for one in listed]
+        paths = [str(item["path"]) for item in listed]
         for path in paths:
             inside(path, str(self._location))  # bounds the work below
         folders = {path[:index] for path in paths for index, mark in enumerate(path) if mark == "/"}
-        for path, one in zip(paths, listed, strict=True):
-            size, etag = int(one["size"]), one["e_tag"] or str(one["last_modified"])
+        for path, item in zip(paths, listed, strict=True):
+            size, etag = int(item["size"]), item["e_tag"] or str(item["last_modified"])
             # Consoles represent an empty folder by an empty object whose name ends with a slash, which the client
             # strips. An empty object with a number as its name is therefore a version directory.
             marker = size == 0 and (path in folders or path.rpartition("/")[2].isdigit())
             key = "" if marker else key_of(str(self._location), path, etag, str(size))
-            yield RemoteFile(path, key, size, str(one["e_tag"] or ""))
+            yield RemoteFile(path, key, size, str(item["e_tag"] or ""))
 
     def _reader(self, opened: Any, path: str, etag: str) -> Callable[[int, int], Iterable[Buffer]]:
         def read(start: int, end: int) -> Iterator[Buffer]:

@@ -95,7 +95,8 @@ class OfflineIndex:
 
     def _replace(self, models: Contents) -> None:
         document = {
-            name: [[one.path, one.key, one.size, one.etag] for one in entries] for name, entries in models.items()
+            name: [[entry.path, entry.key, entry.size, entry.etag] for entry in entries]
+            for name, entries in models.items()
         }
         with self._cache.new_file() as (file, stream):
             with self._cache.writing():

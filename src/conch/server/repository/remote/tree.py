@@ -19,9 +19,9 @@ def models_of(entries: Iterable[RemoteFile], stem: str) -> Contents:
     """Return the models of a tree: a repository, a folder with a repository in it, or one model, then named `stem`."""
     found = list(entries)
     if _is_model(found):
-        return by_model(RemoteFile(f"{stem}/{one.path}", one.key, one.size) for one in found)
+        return by_model(RemoteFile(f"{stem}/{entry.path}", entry.key, entry.size) for entry in found)
     models = by_model(found)
-    tops = {one.path.partition("/")[0] for one in found}
+    tops = {entry.path.partition("/")[0] for entry in found}
     if len(models) == 1 and len(tops) == 1 and not _is_model(next(iter(models.values()))):
         return by_model(next(iter(models.values())))
     return models
@@ -33,16 +33,16 @@ def models_of_image(entries: Iterable[RemoteFile], stem: str, where: str) -> Con
     Raises NotFound if there are none, ConfigError for a link or device among them that a model must not have.
     """
     found = list(entries)
-    below = [replace(one, path=one.path.removeprefix(_MODELS)) for one in found if one.path.startswith(_MODELS)]
-    others = [one for one in found if one.path.partition("/")[0] != _MODELS[:-1]]
-    if below and not (_is_model(below) and any(_is_model(each) for each in by_model(others).values())):
+    below = [replace(entry, path=entry.path.removeprefix(_MODELS)) for entry in found if entry.path.startswith(_MODELS)]
+    others = [entry for entry in found if entry.path.partition("/")[0] != _MODELS[:-1]]
+    if below and not (_is_model(below) and any(_is_model(model) for model in by_model(others).values())):
         found = below
-    for one in found:
-        if one.refused:
-            raise ConfigError(f"{where}: {one.refused}")
+    for entry in found:
+        if entry.refused:
+            raise ConfigError(f"{where}: {entry.refused}")
     models = models_of(found, stem)
     if not any(map(_is_model, models.values())):
-        tops = sorted({one.path.partition("/")[0] for one in found})
+        tops = sorted({entry.path.partition("/")[0] for entry in found})
         raise NotFound(
             f"{where} contains no models: expected MODEL/config.pbtxt or MODEL/1/… at the top or below /models; found "
             f"{', '.join(tops[:10]) or 'nothing'}"
@@ -74,7 +74,7 @@ def merged(layers: Iterable[Sequence[RemoteFile]], where: str, max_entries: int 
 
 def complete(cache: Cache, contents: Contents) -> bool:
     """Whether all files of these models are in the cache."""
-    return all(one.is_folder or cache.has(one.key) for entries in contents.values() for one in entries)
+    return all(entry.is_folder or cache.has(entry.key) for entries in contents.values() for entry in entries)
 
 
 def read_index(cache: Cache, key: str) -> list[RemoteFile] | None:
@@ -92,7 +92,7 @@ def read_index(cache: Cache, key: str) -> list[RemoteFile] | None:
 def write_index(cache: Cache, key: str, entries: Iterable[RemoteFile]) -> None:
     """Cache the listing of an archive whose files are all in the cache. Raises Unavailable."""
     with cache.new_file() as (file, stream):
-        rows = [[one.path, one.key, one.size, one.refused] for one in entries]
+        rows = [[entry.path, entry.key, entry.size, entry.refused] for entry in entries]
         with cache.writing():
             stream.write(json.dumps(rows).encode())
             stream.flush()
@@ -101,7 +101,7 @@ def write_index(cache: Cache, key: str, entries: Iterable[RemoteFile]) -> None:
 
 def _is_model(entries: Iterable[RemoteFile]) -> bool:
     """Whether a folder is a model: it contains a configuration or a version."""
-    tops: Mapping[str, None] = {Path(one.path).parts[0]: None for one in entries}
+    tops: Mapping[str, None] = {Path(entry.path).parts[0]: None for entry in entries}
     return _CONFIG_FILE in tops or any(top.isdigit() for top in tops)
 
 

@@ -62,7 +62,7 @@ class ImageSource:
 
     def fetch(self, model: str, entries: Sequence[RemoteFile]) -> None:
         """Check that all files are in the cache. Raises ChangedMeanwhile."""
-        if not all(one.is_folder or self._cache.has(one.key) for one in entries):
+        if not all(entry.is_folder or self._cache.has(entry.key) for entry in entries):
             raise ChangedMeanwhile(f"the cache of {self._location}, model '{model}',")
 
     def _models(self, layers: Sequence[Layer]) -> Contents:
@@ -125,7 +125,7 @@ class ImageSource:
 def _batches(layers: Iterable[Layer]) -> Iterator[list[Layer]]:
     batch: list[Layer] = []
     for layer in layers:
-        if batch and sum(one.size for one in batch) + layer.size > _BATCH_BYTES:
+        if batch and sum(queued.size for queued in batch) + layer.size > _BATCH_BYTES:
             yield batch
             batch = []
         batch.append(layer)

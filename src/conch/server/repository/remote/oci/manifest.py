@@ -71,11 +71,11 @@ def platforms_of(index: Mapping[str, Any], where: str) -> dict[str, str]:
     """Return the images of an index: platform → digest. Attestations, whose platform is unknown, are left out."""
     found: dict[str, str] = {}
     try:
-        for one in index["manifests"]:
-            target = one.get("platform") or {}
+        for image in index["manifests"]:
+            target = image.get("platform") or {}
             name = f"{target.get('os', 'linux')}/{target.get('architecture', 'any')}"
             if target.get("os") != "unknown":
-                found.setdefault(name, _digest(one))
+                found.setdefault(name, _digest(image))
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{where}: the index of the image cannot be read") from error
     return found
@@ -89,7 +89,7 @@ def choose(index: Mapping[str, Any], wanted: str, where: str) -> str:
     name = wanted or this_platform()
     if name in images:
         return images[name]
-    known = ", ".join(f"{printable(each[:100])} ({digest})" for each, digest in list(images.items())[:_MAX_SHOWN])
+    known = ", ".join(f"{printable(target[:100])} ({digest})" for target, digest in list(images.items())[:_MAX_SHOWN])
     raise ConfigError(
         f"{where}: has no image for {name}, only for {known or 'none'}; name one by its digest, as in {_named(where)}"
     )
@@ -105,15 +105,15 @@ def _layers(manifest: Mapping[str, Any], where: str) -> Iterator[Layer]:
     if len(layers) > _MAX_LAYERS:
         raise ConfigError(f"{where}: has {len(layers)} layers; the limit is {_MAX_LAYERS}")
     artefact = str(manifest.get("artifactType") or manifest.get("config", {}).get("mediaType", ""))
-    for one in layers:
-        kind = str(one["mediaType"])
+    for descriptor in layers:
+        kind = str(descriptor["mediaType"])
         if kind not in _LAYERS:
             of = "" if artefact in _IMAGE_CONFIGS else f" (an artefact of type '{printable(artefact[:100])}')"
             raise ConfigError(f"{where}: a layer has the type '{printable(kind[:100])}', which is not supported{of}")
-        size = int(one["size"])
+        size = int(descriptor["size"])
         if not 0 <= size <= _MAX_LAYER_BYTES:
             raise ConfigError(f"{where}: a layer has {size} bytes; the limit is {_MAX_LAYER_BYTES}")
-        digest = str(one["digest"])
+        digest = str(descriptor["digest"])
         if not _DIGEST.fullmatch(digest):
             raise ConfigError(f"{where}: a layer has the digest '{printable(digest[:100])}', which is not SHA-256")
         yield Layer(digest, size)

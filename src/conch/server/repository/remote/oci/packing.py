@@ -111,7 +111,10 @@ def image_of(layers: Sequence[ModelLayer], base: BaseImage) -> tuple[Blob, Blob]
     below = base.config.get("rootfs", {}).get("diff_ids", [])
     document = {**base.config, "rootfs": {"type": "layers", "diff_ids": [*below, *(digest for _, digest in sizes)]}}
     if "history" in document:
-        document["history"] = [*document["history"], *({"created_by": f"conch repo pack {x.name}"} for x in layers)]
+        document["history"] = [
+            *document["history"],
+            *({"created_by": f"conch repo pack {layer.name}"} for layer in layers),
+        ]
     config = _json(document)
     manifest = _json(
         {
@@ -168,12 +171,12 @@ def write_image(registry: Registry, tag: str, layers: Sequence[ModelLayer], base
     """
     bases = [BaseImage()] if base is None else _bases(base)
     manifests = []
-    for each in bases:
+    for image in bases:
         if base is not None:
-            _copy_layers(base, registry, each)
-        config, manifest = image_of(layers, each)
+            _copy_layers(base, registry, image)
+        config, manifest = image_of(layers, image)
         _write(registry, config)
-        manifests.append((manifest, each))
+        manifests.append((manifest, image))
     if len(manifests) == 1:
         return registry.write_manifest(tag, manifests[0][0].content)
     for manifest, _ in manifests:
@@ -202,11 +205,11 @@ def _base(registry: Registry, manifest: Any, where: str) -> BaseImage:
         config = parse_document(b"".join(registry.read_blob(digest, 0, size, size)), where)
         layers = [
             {
-                "mediaType": _OCI_NAMES.get(one["mediaType"], one["mediaType"]),
-                "size": one["size"],
-                "digest": one["digest"],
+                "mediaType": _OCI_NAMES.get(layer["mediaType"], layer["mediaType"]),
+                "size": layer["size"],
+                "digest": layer["digest"],
             }
-            for one in manifest["layers"]
+            for layer in manifest["layers"]
         ]
         if len(config["rootfs"]["diff_ids"]) != len(layers):
             raise ValueError(digest)

@@ -45,7 +45,9 @@ class SignatureVerifier:
             raise Unavailable(
                 f"{where}: refused: {digest} is not signed; sign it with: cosign sign --key cosign.key …@{digest}"
             ) from error
-        signed = {found for found in _signed_digests(registry, parse_document(body, where), self._keys, where) if found}
+        signed = {
+            digest for digest in _signed_digests(registry, parse_document(body, where), self._keys, where) if digest
+        }
         if not signed:
             raise Unavailable(f"{where}: refused: no signature of {digest} was made with the key in '{self._file}'")
         if digest not in signed:

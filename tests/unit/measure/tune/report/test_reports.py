@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from io import StringIO
 
@@ -64,7 +65,7 @@ def test_terminal_and_page_have_the_same_compromises() -> None:
     print_outcome(outcome, console)
     printed = console.file.getvalue().partition("best compromises")[2].partition("trials measured")[0]  # type: ignore[attr-defined]
     drawn = page(outcome)
-    assert drawn.count('<circle class="front"') + drawn.count('<circle class="current"') >= 2
+    assert len(re.findall(r"<circle[^>]*><title>[^<]*\n(?:best compromises|current configuration):", drawn)) >= 2
     front = best_compromises(outcome.trials, outcome.current)
     assert [trial.settings["load"] for trial in front] == [1, 8]
     assert "50/s" in printed
@@ -100,6 +101,7 @@ def test_the_page_is_whole_and_escapes() -> None:
     assert "&lt;detect&gt;" in text
     assert "out of &lt;memory&gt;" in text
     assert "http://" not in text.replace("http://localhost:8000", "")
+    assert '<rect x="50.00%" y="37"' in text  # of the heat map: two instances at the second load
     assert "<script" not in text
 
 

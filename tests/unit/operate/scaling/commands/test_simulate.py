@@ -64,7 +64,8 @@ def test_json_and_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert len(read["rates"]) == len(read["policies"][0]["ready"]) == 60
     assert any("could not be read" in each for each in read["policies"][1]["remarks"])
     page = plots.read_text()
-    assert page.count("<svg") == 2
+    assert page.count("<figcaption>Replicas</figcaption>") == 2
+    assert page.count('role="img"') >= 3
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")
 

@@ -1,13 +1,15 @@
 """Load profiles, verdict, plot and page."""
 
+from xml.etree import ElementTree as ET
+
 import pytest
 
 from conch.base.errors import ConfigError
+from conch.base.report.chart import svg_file
 from conch.operate.fleet.load.load_generator import recent
 from conch.operate.fleet.load.profile import LoadProfile, LoadStage, parse_profile
-from conch.operate.fleet.report.files import document, to_page
+from conch.operate.fleet.report.files import document, fleet_charts, to_page
 from conch.operate.fleet.report.journal import FleetSample, Journal
-from conch.operate.fleet.report.plot import PlotLine, PlotPanel, fleet_panels, to_svg
 from conch.operate.fleet.report.verdict import judge
 
 
@@ -56,24 +58,20 @@ def test_what_fails_is_named(ready: tuple[int, ...], sent: int, lost: int, line:
     assert line in "\n".join(verdict.lines())
 
 
-def test_a_line_has_gaps_where_the_value_is_unknown() -> None:
-    panel = PlotPanel("x < y", [PlotLine("a", [1.0, 2.0, None, 3.0], "#000")], target=1.0)
-    svg = to_svg([0, 1, 2, 3], [panel])
-    assert svg.count("<polyline") == 2
+def test_a_file_of_charts_has_gaps_where_a_value_is_unknown() -> None:
+    unknown = [FleetSample(at, 1, 1, 1, ratio) for at, ratio in enumerate([1.0, 2.0, None, 3.0])]
+    svg = svg_file(fleet_charts(unknown, "x < y", 1.0))
+    assert svg.count("<polyline") == 5  # desired, ready, two pieces of the ratio, clients
     assert "x &lt; y" in svg
-
-
-@pytest.mark.parametrize(("highest", "top"), [(0.3, 0.4), (1.0, 1.0), (4.2, 5.0), (9.0, 10.0), (1400.0, 2000.0)])
-def test_axes_end_at_round_numbers(highest: float, top: float) -> None:
-    assert PlotPanel("", [PlotLine("a", [highest], "#000")]).top == pytest.approx(top)
+    assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
 
 
 def test_the_page_needs_no_network_and_escapes_messages() -> None:
     journal = Journal(lambda: 1.0)
     journal.record("failed", "pod", "</script><b>")
     journal.samples += samples(1, 4, 1)
-    svg = to_svg([0, 1, 2], fleet_panels(journal.samples, "ratio", 1.0))
-    page = to_page("t", "n", document({}, journal, None), journal, [], svg)
+    drawn = fleet_charts(journal.samples, "ratio", 1.0)
+    page = to_page("t", "n", document({}, journal, None), journal, [], drawn)
     assert "<b>" not in page
     assert page.count("</script>") == 1
     assert "src=" not in page

@@ -202,8 +202,8 @@ def _kept_logs(given: Namespace, folder: Path) -> Path:
 
 def _report(given: Namespace, running: "Fleet", policy_text: str, *, complete: bool) -> int:
     """Write the report; print the verdict of a complete demonstration. Returns the exit status."""
-    from conch.operate.fleet.report.files import document, to_json, to_page
-    from conch.operate.fleet.report.plot import fleet_panels, to_svg
+    from conch.base.report.chart import svg_file
+    from conch.operate.fleet.report.files import document, fleet_charts, to_json, to_page
     from conch.operate.fleet.report.verdict import judge
 
     load, journal, policy = running.load, running.journal, running.settings.policy
@@ -215,13 +215,18 @@ def _report(given: Namespace, running: "Fleet", policy_text: str, *, complete: b
         return 0
     given.output.mkdir(parents=True, exist_ok=True)
     metric = policy.hpa.metrics[0]
-    svg = to_svg([each.at_s for each in journal.samples], fleet_panels(journal.samples, metric.name, metric.target))
+    drawn = fleet_charts(journal.samples, metric.name, metric.target)
     settings = {"speed": given.speed, "proxy": given.proxy, "client": given.client, "load": given.load}
     report = document(settings, journal, verdict)
     lines = verdict.lines() if verdict else []
     title = f"Fleet of {running.settings.name}"
-    page = to_page(title, f"{_NOTE} {_timing_line(given.speed)}.", report, journal, lines, svg)
-    files = {"fleet.svg": svg, "fleet.json": to_json(report), "fleet.html": page, "policy.yaml": policy_text}
+    page = to_page(title, f"{_NOTE} {_timing_line(given.speed)}.", report, journal, lines, drawn)
+    files = {
+        "fleet.svg": svg_file(drawn),
+        "fleet.json": to_json(report),
+        "fleet.html": page,
+        "policy.yaml": policy_text,
+    }
     for name, text in files.items():
         (given.output / name).write_text(text)
     _kept_logs(given, running.settings.folder)

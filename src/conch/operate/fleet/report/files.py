@@ -1,33 +1,17 @@
-"""The report as files: JSON, SVG, and a page that contains both. The functions are pure; the caller writes."""
+"""The report as files: JSON, charts, and a page that contains both. The functions are pure; the caller writes."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from math import nan
 from typing import Any
 
-from conch.operate.fleet.report.journal import FleetEvent, FleetSample, Journal
+from conch.base.report.axis import Axis, clock, number, round_times, seconds
+from conch.base.report.chart import Chart, Mark, Point, Series, draw
+from conch.base.report.page import charts, embedded_json, page, table, tag
+from conch.base.report.page import verdict as verdict_box
+from conch.operate.fleet.report.journal import FleetSample, Journal
 from conch.operate.fleet.report.verdict import FleetVerdict
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<style>
-body{{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#24292f}}
-table{{border-collapse:collapse;width:100%}}td,th{{text-align:left;padding:.2rem .6rem;border-bottom:1px solid #d0d7de}}
-td:first-child{{text-align:right;white-space:nowrap}}svg{{width:100%;height:auto}}
-</style></head><body>
-<h1>{title}</h1>
-<p>{note}</p>
-<ul>{verdict}</ul>
-{svg}
-<h2>Events</h2>
-<table><thead><tr><th>after</th><th>event</th><th>of</th><th></th></tr></thead><tbody>
-{events}
-</tbody></table>
-<script type="application/json" id="report">{document}</script>
-</body></html>
-"""
 
 
 def document(settings: Mapping[str, Any], journal: Journal, verdict: FleetVerdict | None) -> dict[str, Any]:
@@ -39,8 +23,8 @@ def document(settings: Mapping[str, Any], journal: Journal, verdict: FleetVerdic
         "format": "conch-fleet-1",
         "settings": dict(settings),
         "verdict": found,
-        "events": [asdict(each) for each in journal.events],
-        "samples": [_rounded(each) for each in journal.samples],
+        "events": [asdict(event) for event in journal.events],
+        "samples": [_rounded(sample) for sample in journal.samples],
     }
 
 
@@ -57,18 +41,51 @@ def to_json(report: Mapping[str, Any]) -> str:
     return json.dumps(report, indent=1) + "\n"
 
 
-def to_page(title: str, note: str, report: Mapping[str, Any], journal: Journal, lines: Sequence[str], svg: str) -> str:
-    """Return a page that needs no network."""
-    return _PAGE.format(
-        title=escape(title),
-        note=escape(note),
-        verdict="".join(f"<li>{escape(each)}</li>" for each in lines),
-        svg=svg,
-        events="\n".join(map(_row, journal.events)),
-        document=json.dumps(report).replace("<", "\\u003c"),
+def fleet_charts(samples: Sequence[FleetSample], metric: str, target: float) -> list[Chart]:
+    """Return replicas, the metric of the policy, latency and clients over time."""
+    end = max((sample.at_s for sample in samples), default=0.0) or 1.0
+    time = Axis("time since the start", text=clock, ticks=round_times(end, 6), tight=True, include=(end,))
+
+    def line(name: str, read: Callable[[FleetSample], float | None], color: int, *, steps: bool = True) -> Series:
+        points = [Point(sample.at_s, nan if (value := read(sample)) is None else value) for sample in samples]
+        return Series(name, points, "steps" if steps else "line", color)
+
+    def chart(title: str, *lines: Series, unit: str = "", text: Callable[[float], str] = number) -> Chart:
+        return Chart(title, time, Axis(unit, text), lines)
+
+    ratio = chart(f"{metric}, average of the replicas", line(metric, lambda sample: sample.ratio, 3))
+    return [
+        chart(
+            "Replicas",
+            line("desired", lambda sample: sample.desired, 4),
+            line("ready", lambda sample: sample.ready, 0),
+            unit="replicas",
+        ),
+        replace(ratio, marks=[Mark(f"target {number(target)}", y=target)]),
+        chart(
+            "Latency of the clients",
+            line("P50", lambda sample: sample.p50_s, 2, steps=False),
+            line("P99", lambda sample: sample.p99_s, 1, steps=False),
+            unit="latency",
+            text=seconds,
+        ),
+        chart("Clients", line("clients", lambda sample: sample.clients, 7), unit="clients"),
+    ]
+
+
+def to_page(
+    title: str, note: str, report: Mapping[str, Any], journal: Journal, lines: Sequence[str], drawn: Sequence[Chart]
+) -> str:
+    """Return the report as a page that contains its JSON."""
+    events = [(f"{event.at_s:.1f} s", event.kind, event.subject, event.message) for event in journal.events]
+    passed = report["verdict"] is not None and report["verdict"]["passed"]
+    return page(
+        title,
+        tag("p", note, class_="lead"),
+        verdict_box(lines, "" if passed else "invalid") if lines else "",
+        charts(map(draw, drawn)),
+        tag("h2", "Events"),
+        table(("after", "event", "of", ""), events, "Events", prose=(1, 2, 3)),
+        kind="Fleet",
+        data=embedded_json(json.dumps(report), "report"),
     )
-
-
-def _row(event: FleetEvent) -> str:
-    cells = (f"{event.at_s:.1f} s", event.kind, event.subject, event.message)
-    return f"<tr>{''.join(f'<td>{escape(each)}</td>' for each in cells)}</tr>"

@@ -22,7 +22,7 @@ _LINES, _BARS, _DOTS = ("line", "steps", "area", "dotted line"), ("bars",), ("do
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ChartPoint:
     """A value at a place, with its interval. A bar goes from `x0` to `x`, and from `low` or 0 to `y`.
 
     `note` is the first line of its tooltip, `label` is written beside it.
@@ -38,18 +38,18 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ChartSeries:
     """Points in their order. A line has a gap where a value is not finite; `color` is 0 to 7."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[ChartPoint]
     kind: Literal["line", "steps", "area", "bars", "dots", "dotted line"] = "line"
     color: int = 0
     dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ChartMark:
     """A dashed line across the chart, at a place of x or of y, with a text."""
 
     text: str
@@ -59,19 +59,19 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series over two axes. `band` is a range of x with a text, such as the warm-up."""
+    """ChartSeries over two axes. `band` is a range of x with a text, such as the warm-up."""
 
     title: str
     x: Axis
     y: Axis
-    series: Sequence[Series]
+    series: Sequence[ChartSeries]
     summary: str = ""
-    marks: Sequence[Mark] = ()
+    marks: Sequence[ChartMark] = ()
     band: tuple[float, float, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowSpan:
     """A bar of a row from `low` to `high`, with its tooltip. A thin one is an interval, with a dot at `dot`."""
 
     low: float
@@ -82,11 +82,11 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ChartRow:
     """Bars below a name, which is indented by `depth`."""
 
     name: str
-    spans: Sequence[Span]
+    spans: Sequence[RowSpan]
     depth: int = 0
 
 
@@ -97,7 +97,7 @@ def draw(chart: Chart) -> Markup:
 
 
 def draw_rows(
-    title: str, axis: Axis, rows: Sequence[Row], *, summary: str = "", legend: Sequence[tuple[str, int]] = ()
+    title: str, axis: Axis, rows: Sequence[ChartRow], *, summary: str = "", legend: Sequence[tuple[str, int]] = ()
 ) -> Markup:
     """Return rows of bars over one axis: a waterfall, or effects with their intervals. `legend` is (name, color)."""
     scale = axis.scale((end for row in rows for span in row.spans for end in (span.low, span.high)), 4)
@@ -241,7 +241,7 @@ def _y_axis(axis: Axis, scale: Scale) -> Iterator[Markup]:
         yield tag("text", axis.text(tick), x=-8, y=at + 4, text_anchor="end", class_="tick")
 
 
-def _series(series: Series, chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
+def _series(series: ChartSeries, chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
     usable = [point for point in series.points if x.shows(point.x) and y.shows(point.y)]
     if series.kind in _LINES:
         yield _stretched(_pieces(series, x, y))
@@ -262,7 +262,7 @@ def _stretched(shapes: Iterable[Markup]) -> Markup:
     return tag("svg", shapes, width="100%", height=_HEIGHT, **size)
 
 
-def _pieces(series: Series, x: Scale, y: Scale) -> Iterator[Markup]:
+def _pieces(series: ChartSeries, x: Scale, y: Scale) -> Iterator[Markup]:
     """Yield the pieces of a line between its gaps."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for point in series.points:
@@ -281,7 +281,7 @@ def _pieces(series: Series, x: Scale, y: Scale) -> Iterator[Markup]:
         yield tag(shape, class_=style, points=" ".join(f"{across:g},{down:g}" for across, down in piece))
 
 
-def _bars(points: Sequence[Point], x: Scale, y: Scale) -> Markup:
+def _bars(points: Sequence[ChartPoint], x: Scale, y: Scale) -> Markup:
     path = []
     for point in points:
         left, right = (_ACROSS * x.share(end) for end in (point.x if point.x0 is None else point.x0, point.x))
@@ -291,7 +291,7 @@ def _bars(points: Sequence[Point], x: Scale, y: Scale) -> Markup:
     return tag("path", d="".join(path), class_="bar")
 
 
-def _dots(series: Series, points: Sequence[Point], chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
+def _dots(series: ChartSeries, points: Sequence[ChartPoint], chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
     labelled = (float("-inf"), 0.0)
     for point in points:
         at, down = x.share(point.x), _down(y, point.y)
@@ -303,7 +303,7 @@ def _dots(series: Series, points: Sequence[Point], chart: Chart, x: Scale, y: Sc
             labelled = (at * _NARROW, down)
 
 
-def _described(point: Point, axis: Axis) -> str:
+def _described(point: ChartPoint, axis: Axis) -> str:
     if point.low is None:
         return axis.text(point.y)
     if point.high is None:  # a part of a stack
@@ -337,7 +337,7 @@ def _marks(chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
 
 def _stops(chart: Chart, x: Scale) -> Iterator[Markup]:
     """Yield places across the chart whose tooltips have the values of all lines and bars there."""
-    notes: dict[float, list[tuple[Point, str]]] = {}
+    notes: dict[float, list[tuple[ChartPoint, str]]] = {}
     for series in chart.series:
         for point in series.points if series.kind not in _DOTS and not series.dashed else ():
             if x.shows(point.x) and isfinite(point.y):
@@ -354,7 +354,7 @@ def _stops(chart: Chart, x: Scale) -> Iterator[Markup]:
         yield tag("rect", tip, x=_at(left), y=0, width=_at(right - left), height=_HEIGHT, class_="stop")
 
 
-def _span(span: Span, scale: Scale, top: float) -> Iterator[Markup]:
+def _span(span: RowSpan, scale: Scale, top: float) -> Iterator[Markup]:
     left, right = scale.share(span.low), scale.share(span.high)
     tip = tag("title", span.tip)
     color = f"c{span.color}"

@@ -3,7 +3,7 @@
 from markupsafe import Markup
 
 from conch.base.report.axis import Axis
-from conch.base.report.chart import Row, Span, draw_rows
+from conch.base.report.chart import ChartRow, RowSpan, draw_rows
 from conch.base.report.page import page, table, tag, verdict
 from conch.operate.traces.spans import Phase, RecordedSpan, duration, reason
 
@@ -37,10 +37,10 @@ def html_page(root: RecordedSpan) -> str:
 
 def _waterfall(root: RecordedSpan) -> Markup:
     rows = [
-        Row(
+        ChartRow(
             _name(span),
             [
-                Span(segment.start - root.start, segment.end - root.start, _COLORS[segment.phase],
+                RowSpan(segment.start - root.start, segment.end - root.start, _COLORS[segment.phase],
                      f"{_name(span)}: {segment.phase} {duration(segment.ns)}, "
                      f"begins at {duration(segment.start - root.start)}")
                 for segment in span.segments()

@@ -9,7 +9,7 @@ from math import ceil, exp, floor, inf, log, nan
 from markupsafe import Markup
 
 from conch.base.report.axis import Axis, number, percent, seconds
-from conch.base.report.chart import Chart, Mark, Point, Row, Series, Span, draw_rows
+from conch.base.report.chart import Chart, ChartMark, ChartPoint, ChartRow, ChartSeries, RowSpan, draw_rows
 from conch.measure.bench.measurement import Effect, Estimate, Measurement, TimeDistribution
 from conch.measure.bench.report.certificate import Saturation
 
@@ -29,7 +29,7 @@ def level_charts(levels: Sequence[Measurement], saturation: Saturation | None) -
     known = _representative([level for level in levels if level.latency and level.latency.histogram])
     if known:
         curves = [
-            Series(level.level.label, _cumulative(level.latency), "line", index)
+            ChartSeries(level.level.label, _cumulative(level.latency), "line", index)
             for index, level in enumerate(known)
             if level.latency
         ]
@@ -77,7 +77,7 @@ def draw_effects(effects: Sequence[Effect]) -> Markup:
         low, high = (change.value if end is None else end for end in (change.low, change.high))
         name, color = f"{effect.level}: {effect.quantity}", _COLORS.get(effect.verdict, 7)
         tip = f"{name}: {_change(change.value)} ({_change(low)} to {_change(high)}), {effect.verdict}"
-        rows.append(Row(name, [Span(low, high, color, tip, dot=change.value)]))
+        rows.append(ChartRow(name, [RowSpan(low, high, color, tip, dot=change.value)]))
     summary = "The change from A to B. An interval that holds 0 decides nothing."
     axis = Axis("change from A to B", _change, zero=False, include=(0,))
     legend = [*_COLORS.items(), ("undecided", 7)]
@@ -88,8 +88,8 @@ def _change(value: float) -> str:
     return f"{'+' if value > 0 else '−' if value < 0 else ''}{percent(abs(value))}"
 
 
-def _point(x: float, estimate: Estimate, note: str, label: str = "") -> Point:
-    return Point(x, estimate.value, estimate.low, estimate.high, note=note, label=label)
+def _point(x: float, estimate: Estimate, note: str, label: str = "") -> ChartPoint:
+    return ChartPoint(x, estimate.value, estimate.low, estimate.high, note=note, label=label)
 
 
 def _work(level: Measurement) -> Estimate:
@@ -114,15 +114,15 @@ def _throughput(levels: Sequence[Measurement], saturation: Saturation | None) ->
     slope = _work(first).value / values[0]
     end = min(values[-1], 1.2 * highest / slope) if slope > 0 else values[-1]
     stops = [values[0] * (end / values[0]) ** (step / 24) for step in range(25)]  # a curve on a logarithmic axis
-    ideal = [Point(stop, slope * stop) for stop in stops]
+    ideal = [ChartPoint(stop, slope * stop) for stop in stops]
     reached = [level for level in levels if saturation and saturation.reached and level.level.label == saturation.level]
     return Chart(
         f"Throughput over {load}",
         Axis(load, number, log=values[-1] / values[0] > 12, ticks=values if len(values) < 8 else ()),
         Axis(_unit(levels), number),
-        [Series("measured", points, "dotted line"), Series("linear scaling", ideal, "line", 7, dashed=True)],
+        [ChartSeries("measured", points, "dotted line"), ChartSeries("linear scaling", ideal, "line", 7, dashed=True)],
         saturation.message if saturation else "",
-        [Mark("saturation", x=level.level.value) for level in reached],
+        [ChartMark("saturation", x=level.level.value) for level in reached],
     )
 
 
@@ -137,7 +137,7 @@ def _latency(levels: Sequence[Measurement]) -> Chart:
             for level in levels
             if level.latency and name in level.latency.percentiles
         ]  # fmt: skip
-        curves.append(Series(f"P{name}", points, "dotted line", color))
+        curves.append(ChartSeries(f"P{name}", points, "dotted line", color))
     summary = f"One point for each level, labelled with its {load}."
     return Chart("Latency over throughput", Axis(unit, number), Axis("latency", seconds, log=True), curves, summary)
 
@@ -149,20 +149,20 @@ def _representative(levels: Sequence[Measurement]) -> Sequence[Measurement]:
     return [levels[round(index * (len(levels) - 1) / (_MAX_CURVES - 1))] for index in range(_MAX_CURVES)]
 
 
-def _cumulative(distribution: TimeDistribution) -> list[Point]:
+def _cumulative(distribution: TimeDistribution) -> list[ChartPoint]:
     points, below = [], 0
     for edge, count in distribution.histogram:
         below += count
-        points.append(Point(edge, below / distribution.count))
+        points.append(ChartPoint(edge, below / distribution.count))
     return points
 
 
 def _spectrum(title: str, distributions: Sequence[tuple[str, TimeDistribution]]) -> Chart:
     curves = []
     for color, (name, distribution) in enumerate(distributions):
-        points = [Point(1 / (1 - point.y), point.x) for point in _cumulative(distribution) if point.y < 1]
-        points.append(Point(distribution.count, distribution.max, note=f"maximum of {distribution.count:,}"))
-        curves.append(Series(name, points, "line", color))
+        points = [ChartPoint(1 / (1 - point.y), point.x) for point in _cumulative(distribution) if point.y < 1]
+        points.append(ChartPoint(distribution.count, distribution.max, note=f"maximum of {distribution.count:,}"))
+        curves.append(ChartSeries(name, points, "line", color))
     most = max(distribution.count for _, distribution in distributions)
     across = Axis("percentile", lambda value: f"P{float(f'{100 - 100 / value:.6g}'):g}", log=True, tight=True,
                   ticks=[10.0**power for power in range(7) if 10**power <= most], include=(1,))  # fmt: skip
@@ -175,25 +175,25 @@ def _distribution(title: str, distribution: TimeDistribution, bound: float | Non
     summary += f"maximum {seconds(distribution.max)}."
     bars = _bars(distribution)
     marks = [
-        Mark(f"P{name} {seconds(percentile.value)}", x=percentile.value)
+        ChartMark(f"P{name} {seconds(percentile.value)}", x=percentile.value)
         for name in _MARKED
         if (percentile := distribution.percentiles.get(name)) and distribution.count * (1 - float(name) / 100) >= 1
     ]
     if bound is not None:
-        marks.append(Mark(f"SLO {seconds(bound)}", x=bound))
+        marks.append(ChartMark(f"SLO {seconds(bound)}", x=bound))
     marks.sort(key=lambda mark: mark.x or 0.0)
     room = max(bar.y for bar in bars) * (1.1 + 0.07 * len(marks))
     return Chart(
         title,
         Axis("time (logarithmic)", seconds, log=True, tight=True),
         Axis("share", percent, include=(room,)),
-        [Series("share", bars, "bars")],
+        [ChartSeries("share", bars, "bars")],
         summary,
         marks,
     )
 
 
-def _bars(distribution: TimeDistribution) -> list[Point]:
+def _bars(distribution: TimeDistribution) -> list[ChartPoint]:
     """Return buckets of equal width on a logarithmic axis."""
     edges = [edge for edge, _ in distribution.histogram]
     growth = min((high / low for low, high in pairwise(edges)), default=inf)
@@ -206,7 +206,7 @@ def _bars(distribution: TimeDistribution) -> list[Point]:
     bars = []
     for index, count in sorted(counts.items(), reverse=True):
         low, high = (edges[-1] * exp(-place * width) for place in (index + 1, index))
-        bars.append(Point(high, count / distribution.count, x0=low, note=f"{seconds(low)} to {seconds(high)}"))
+        bars.append(ChartPoint(high, count / distribution.count, x0=low, note=f"{seconds(low)} to {seconds(high)}"))
     return bars
 
 
@@ -229,30 +229,30 @@ def _seconds(level: Measurement) -> Iterator[Chart]:
                 Axis("seconds since the start", number, tight=True),
                 unit,
                 lines,
-                marks=[Mark("end of window", x=end)],
+                marks=[ChartMark("end of window", x=end)],
                 band=(0.0, warm, "warm-up") if warm > 0 else None,
             )
 
 
-def _lines(series: Mapping[str, Sequence[float]], names: Sequence[str], end: float) -> list[Series]:
+def _lines(series: Mapping[str, Sequence[float]], names: Sequence[str], end: float) -> list[ChartSeries]:
     """Return the whole seconds of series; the last second is not a whole one."""
     names = [name for name in names if series.get(name) and (name != "errors" or any(series[name]))]
     lines = []
     for color, name in enumerate(names):
         points = [
-            Point(second, nan if value is None else value)
+            ChartPoint(second, nan if value is None else value)
             for second, value in enumerate(series[name])
             if second + 1 <= end + 0.1 or second < 3
         ]
         stride = ceil(len(points) / _MAX_SECONDS)
         text = {"throughput": "requests", "p50": "P50", "p99": "P99"}.get(name, name.replace("_", " "))
         lines.append(
-            Series(text, [_mean(points[at : at + stride]) for at in range(0, len(points), stride)], "line", color)
+            ChartSeries(text, [_mean(points[at : at + stride]) for at in range(0, len(points), stride)], "line", color)
         )
     return lines
 
 
-def _mean(points: Sequence[Point]) -> Point:
+def _mean(points: Sequence[ChartPoint]) -> ChartPoint:
     """Return the mean of the known values of some seconds."""
     known = [point.y for point in points if point.y == point.y]
     return replace(points[0], y=sum(known) / len(known) if known else nan)
@@ -279,8 +279,8 @@ def _server(levels: Sequence[Measurement]) -> Iterator[Chart]:
             value = (getattr(server, parts[name]) or 0.0) if name in parts else mean - sums[index]
             low, sums[index] = sums[index], sums[index] + max(value, 0.0)
             note = f"{level.level.kind} {level.level.label}"
-            bars.append(Point(index + 0.85, sums[index], low=low, x0=index + 0.15, note=note))
-        series.append(Series(name, bars, "bars", color if name in parts else 7))
+            bars.append(ChartPoint(index + 0.85, sums[index], low=low, x0=index + 0.15, note=note))
+        series.append(ChartSeries(name, bars, "bars", color if name in parts else 7))
     names = [level.level.label for level, _, _ in usable]
     across = Axis(usable[0][0].level.kind, partial(_name_at, names), tight=True, include=(0, len(names)),
                   ticks=[index + 0.5 for index in range(len(names))])  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from conch.base.report.axis import Axis, number, seconds
-from conch.base.report.chart import Chart, Point, Series, draw, draw_heat_map
+from conch.base.report.chart import Chart, ChartPoint, ChartSeries, draw, draw_heat_map
 from conch.base.report.page import charts, table, tag
 from conch.base.report.page import page as report_page
 from conch.base.report.page import verdict as verdict_box
@@ -65,18 +65,18 @@ def _compromises(outcome: TuneOutcome) -> list[Markup]:
     current = [trial for trial in known if _is_current(trial.settings, outcome.current)]
     others = [trial for trial in known if trial not in front and trial not in current]
 
-    def dots(trials: Sequence[Trial]) -> list[Point]:
+    def dots(trials: Sequence[Trial]) -> list[ChartPoint]:
         points = []
         for trial in trials:
             figures, load = trial.figures, value_text(trial.settings.get(LOAD))
             note = f"{settings_text(trial.settings, outcome.current)}, load {load}: {figures['throughput']:.1f}/s"
-            points.append(Point(figures["throughput"], figures["p99"], note=note))
+            points.append(ChartPoint(figures["throughput"], figures["p99"], note=note))
         return points
 
     series = [
-        Series("other configurations", dots(others), "dots", 7),
-        Series("best compromises", dots(front), "dotted line", 0),
-        Series("current configuration", dots(current), "dots", 1),
+        ChartSeries("other configurations", dots(others), "dots", 7),
+        ChartSeries("best compromises", dots(front), "dotted line", 0),
+        ChartSeries("current configuration", dots(current), "dots", 1),
     ]
     summary = "One dot for each configuration and load: the median of its measurements."
     across, down = Axis("requests per second", number), Axis("P99 latency", seconds)

@@ -7,7 +7,7 @@ from math import nan
 from typing import Any
 
 from conch.base.report.axis import Axis, clock, number, round_times, seconds
-from conch.base.report.chart import Chart, Mark, Point, Series, draw
+from conch.base.report.chart import Chart, ChartMark, ChartPoint, ChartSeries, draw
 from conch.base.report.page import charts, embedded_json, page, table, tag
 from conch.base.report.page import verdict as verdict_box
 from conch.operate.fleet.report.journal import FleetSample, Journal
@@ -46,11 +46,11 @@ def fleet_charts(samples: Sequence[FleetSample], metric: str, target: float) -> 
     end = max((sample.at_s for sample in samples), default=0.0) or 1.0
     time = Axis("time since the start", text=clock, ticks=round_times(end, 6), tight=True, include=(end,))
 
-    def line(name: str, read: Callable[[FleetSample], float | None], color: int, *, steps: bool = True) -> Series:
-        points = [Point(sample.at_s, nan if (value := read(sample)) is None else value) for sample in samples]
-        return Series(name, points, "steps" if steps else "line", color)
+    def line(name: str, read: Callable[[FleetSample], float | None], color: int, *, steps: bool = True) -> ChartSeries:
+        points = [ChartPoint(sample.at_s, nan if (value := read(sample)) is None else value) for sample in samples]
+        return ChartSeries(name, points, "steps" if steps else "line", color)
 
-    def chart(title: str, *lines: Series, unit: str = "", text: Callable[[float], str] = number) -> Chart:
+    def chart(title: str, *lines: ChartSeries, unit: str = "", text: Callable[[float], str] = number) -> Chart:
         return Chart(title, time, Axis(unit, text), lines)
 
     ratio = chart(f"{metric}, average of the replicas", line(metric, lambda sample: sample.ratio, 3))
@@ -61,7 +61,7 @@ def fleet_charts(samples: Sequence[FleetSample], metric: str, target: float) -> 
             line("ready", lambda sample: sample.ready, 0),
             unit="replicas",
         ),
-        replace(ratio, marks=[Mark(f"target {number(target)}", y=target)]),
+        replace(ratio, marks=[ChartMark(f"target {number(target)}", y=target)]),
         chart(
             "Latency of the clients",
             line("P50", lambda sample: sample.p50_s, 2, steps=False),

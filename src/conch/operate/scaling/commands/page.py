@@ -6,7 +6,7 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from conch.base.report.axis import Axis, clock, percent, round_times
-from conch.base.report.chart import Chart, Point, Series, draw
+from conch.base.report.chart import Chart, ChartPoint, ChartSeries, draw
 from conch.base.report.page import charts, table, tag
 from conch.base.report.page import page as report_page
 from conch.operate.scaling.commands.table import by_minute
@@ -72,6 +72,6 @@ def _time(run: SimulationRun) -> Axis:
     return Axis("time since the start", clock, ticks=round_times(end, 6), tight=True, include=(end,))
 
 
-def _line(name: str, values: Sequence[float], color: int) -> Series:
+def _line(name: str, values: Sequence[float], color: int) -> ChartSeries:
     """Return a value for each minute as steps."""
-    return Series(name, [Point(60.0 * minute, value) for minute, value in enumerate(values)], "steps", color)
+    return ChartSeries(name, [ChartPoint(60.0 * minute, value) for minute, value in enumerate(values)], "steps", color)

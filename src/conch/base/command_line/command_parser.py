@@ -20,17 +20,17 @@ _UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<words>.*)", re.DOTALL)
 class CommandParser(ArgumentParser):
     """An ArgumentParser with suggestions in its errors. argparse uses the same class for its sub-parsers."""
 
-    def add_flags(self, settings: type, descriptions: Mapping[str, str] | None = None) -> None:
-        """Add the flags that a dataclass declares, in their groups, whose headings may have descriptions.
+    def add_flags(self, settings: type, groups: Mapping[str, str] | None = None) -> None:
+        """Add the flags that a dataclass declares. `groups` are the headings in their order, with descriptions.
 
         `settings_of` makes the dataclass: flags that are not given are absent in the namespace.
         """
-        groups: dict[str, ArgumentParser | _ArgumentGroup] = {"": self}
+        titled: dict[str, ArgumentParser | _ArgumentGroup] = {"": self}
+        for title, description in (groups or {}).items():
+            titled[title] = self.add_argument_group(title, description or None)
         for flag in declared_flags(settings):
-            if flag.group not in groups:
-                groups[flag.group] = self.add_argument_group(flag.group, (descriptions or {}).get(flag.group))
             names = (*(f"-{alias}" for alias in flag.aliases), f"--{flag.name}")
-            groups[flag.group].add_argument(*names, help=flag.help or None, default=SUPPRESS, **_reading(flag))
+            titled[flag.group].add_argument(*names, help=flag.help or None, default=SUPPRESS, **_reading(flag))
 
     def error(self, message: str) -> NoReturn:
         """Print the message with a suggestion, and the usage unless it hides the message; exit with status 2."""

@@ -36,9 +36,15 @@ _PRECISION = re.compile(r"\s*p(\d+(?:\.\d+)?)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d+)?
 # Groups of flags.
 _TARGET, _LOAD, _WINDOW, _INPUTS = "what is measured", "load", "how long", "requests"
 _ACCESS, _OBSERVED, _OUTPUT, _CLIENT = "access", "observed beside the load", "output", "client"
-GROUP_DESCRIPTIONS = {
+GROUPS = {
+    _TARGET: "",
+    _LOAD: "",
     _WINDOW: "of each level; a time is 500us, 30s, 3m",
     _INPUTS: "by default they are random values of the model's metadata",
+    _ACCESS: "",
+    _OBSERVED: "",
+    _OUTPUT: "",
+    _CLIENT: "",
 }
 
 _BARE = value_kind("")

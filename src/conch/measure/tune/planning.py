@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from conch.measure.tune.knobs import KNOBS, LOAD, Document, KnobError, current_settings, dimension, is_ensemble
-from conch.measure.tune.settings import SearchSettings, TuneSettings
+from conch.measure.tune.settings import TuneSettings
 from conch.measure.tune.space import Dimension, Space, Value
 from conch.measure.tune.trials.deployment import SEPARATOR
 
@@ -86,8 +86,3 @@ def current_point_settings(
             if name in known:
                 found[each.name] = known[name]
     return found
-
-
-def budget(space: Space, search: SearchSettings) -> float:
-    """Return how many full measurements the search may take."""
-    return float(min(space.size, max(search.min_trials, min(search.max_trials, int(space.size * search.share)))))

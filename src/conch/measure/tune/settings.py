@@ -1,36 +1,83 @@
-"""What to tune, and how."""
+"""What to tune, and how: settings that flags of `conch tune` declare, and the run that they make together."""
 
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from conch.base.command_line.flag_values import one_of, value_kind
+from conch.base.command_line.flags import flag_field
+from conch.base.command_line.option_types import duration, slo
 from conch.measure.tune.objective import Goal
-from conch.measure.tune.search.strategies import DEFAULT_STRATEGY
+from conch.measure.tune.search.strategies import DEFAULT_STRATEGY, STRATEGIES
 from conch.measure.tune.space import Value
 
 DEFAULT_CONCURRENCY = (1, 4, 16)
-DEFAULT_SHARE = 0.2
+_DEFAULT_SHARE = 0.2
+
+# Groups of flags.
+GOAL, LOAD, SEARCH, RESULT, ACCESS = "goal", "load", "search", "result", "access"
+
+_NUMBER, TIME, URL = value_kind("N", int), value_kind("TIME", duration), value_kind("URL")
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in text.split(",")):
+        raise ArgumentTypeError(f"'{text}' is not a list of whole numbers above 0, such as 1,4,16")
+    return tuple(dict.fromkeys(int(part) for part in text.split(",")))
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is not a list of numbers, such as 100,200") from None
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ArgumentTypeError(f"'{text}' must be above 0 and at most 100 %")
+    return share
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, dims = text.rpartition(":")
+    if not name:
+        raise ArgumentTypeError(f"'{text}' must be NAME:DIMS, such as INPUT:3,224,224")
+    return name, _integers(dims)
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
     """How one configuration is measured. `batch_size` is the batch of each request."""
 
-    protocol: str = "http"
-    concurrency: tuple[int, ...] = DEFAULT_CONCURRENCY
-    rates: tuple[float, ...] = ()  # requests per second in place of concurrency
-    batch_size: int = 1
-    window_s: float = 3.0
-    warm_up_s: float = 1.0
+    # fmt: off
+    slo: Mapping[str, float] = flag_field(
+        {}, GOAL, "such as ttft:200ms,itl:30ms,latency:1s", value_kind("LIST", slo))
+    protocol: str = flag_field("http", LOAD, "", one_of("http", "grpc", "grpc-stream", "openai", "generate"))
+    concurrency: tuple[int, ...] = flag_field(
+        DEFAULT_CONCURRENCY, LOAD,
+        f"concurrent users, tried each (default: {','.join(map(str, DEFAULT_CONCURRENCY))})",
+        value_kind("LIST", _integers))
+    rates: tuple[float, ...] = flag_field(
+        (), LOAD, "requests per second in place of users", value_kind("LIST", _numbers), name="rate")
+    batch_size: int = flag_field(1, LOAD, "of each request (default: 1)", _NUMBER, aliases=("b",))
+    input_data: str | None = flag_field(None, LOAD, "random, zero, or a file; see conch bench", value_kind("WHAT"))
+    images: str | None = flag_field(None, LOAD, "folder of images to send", value_kind("DIR"))
+    shapes: Mapping[str, tuple[int, ...]] = flag_field(
+        {}, LOAD, "of an input", value_kind("NAME:DIMS", _shape), name="shape", repeatable=True)
+    prompt_tokens: int | None = flag_field(None, LOAD, "", _NUMBER)
+    output_tokens: int | None = flag_field(None, LOAD, "", _NUMBER)
+    window_s: float = flag_field(3.0, LOAD, "of a measurement (default: 3s)", TIME, name="window")
+    warm_up_s: float = flag_field(1.0, LOAD, "before a measurement (default: 1s)", TIME, name="warm-up")
+    grpc_url: str | None = flag_field(None, ACCESS, "default: the port after that of --url", URL)
+    metrics_url: str | None = flag_field(None, ACCESS, "metrics of the server, for memory", URL)
+    gpu_metrics_url: str | None = flag_field(None, ACCESS, "of conch gpu-exporter or dcgm-exporter", URL)
+    # fmt: on
     timeout_s: float = 60.0
-    slo: Mapping[str, float] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    input_data: str | None = None
-    images: str | None = None
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    grpc_url: str | None = None
-    metrics_url: str | None = None
-    gpu_metrics_url: str | None = None
     seed: int = 0
 
 
@@ -38,14 +85,23 @@ class TrialSettings:
 class SearchSettings:
     """How the space is searched. `share` of the grid is measured, at most; `max_trials` bounds the number."""
 
-    strategy: str = DEFAULT_STRATEGY
-    share: float = DEFAULT_SHARE
+    # fmt: off
+    strategy: str = flag_field(
+        DEFAULT_STRATEGY, SEARCH, f"strategy (default: {DEFAULT_STRATEGY})", one_of(*STRATEGIES), name="search")
+    share: float | None = flag_field(
+        None, SEARCH, f"of the grid, at most (default: {_DEFAULT_SHARE * 100:.0f})", value_kind("PERCENT", _share))
+    time_budget_s: float | None = flag_field(
+        None, SEARCH, "of the whole run, such as 10m", TIME, name="time-budget")
+    finalists: int = flag_field(3, SEARCH, "measured beside the current one (default: 3)", _NUMBER)
+    rounds: int = flag_field(5, SEARCH, "of interleaved measurements (default: 5)", _NUMBER)
+    seed: int = flag_field(0, SEARCH, "", _NUMBER)
+    # fmt: on
     min_trials: int = 8
     max_trials: int = 200
-    time_budget_s: float | None = None
-    finalists: int = 3
-    rounds: int = 5  # interleaved measurements of each finalist
-    seed: int = 0
+
+    def trials(self, size: int) -> int:
+        """Return how many of `size` configurations are measured, at most."""
+        return min(size, max(self.min_trials, min(self.max_trials, int(size * (self.share or _DEFAULT_SHARE)))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from conch.measure.bench.targets.server_api import server_name
 from conch.measure.tune.effects import knob_effects
 from conch.measure.tune.knobs import LOAD, Document, backend_of, composing_models
 from conch.measure.tune.outcome import Finalist, TuneOutcome
-from conch.measure.tune.planning import budget, current_point_settings, plan_space
+from conch.measure.tune.planning import current_point_settings, plan_space
 from conch.measure.tune.repository_client import RepositoryClient
 from conch.measure.tune.search.base import Proposal
 from conch.measure.tune.search.strategies import STRATEGIES
@@ -258,7 +258,7 @@ class Tuner:
         self._current = current_point_settings(self._space, self._settings.model, self._documents, best_load)
         search_settings = self._settings.search
         random = Random(search_settings.seed)  # noqa: S311 - reproducible
-        limit = budget(self._space, search_settings)
+        limit = float(search_settings.trials(self._space.size))
         start = self._space.nearest(self._current)
         search = STRATEGIES[search_settings.strategy](self._space, start, limit, random)
         for level in levels:

@@ -18,7 +18,7 @@ from conch.base.command_line.wait_for_model import wait_for_model
 from conch.base.errors import ConchError, InvalidRequest
 from conch.measure.bench.commands.perf_analyzer import help_text, translate
 from conch.measure.bench.levels import levels_of, trace_of
-from conch.measure.bench.plan import GROUP_DESCRIPTIONS, BenchPlan, Interruption
+from conch.measure.bench.plan import GROUPS, BenchPlan, Interruption
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol
 
@@ -90,7 +90,7 @@ def read_plan(words: Sequence[str]) -> BenchPlan:
     )
     parser.add_argument("words", nargs="*", metavar="URL|MODEL", help="server and model (default: localhost:8000)")
     parser.add_argument("--help-perf-analyzer", action=_PerfAnalyzerHelp, nargs=0, help=SUPPRESS)
-    parser.add_flags(BenchPlan, GROUP_DESCRIPTIONS)
+    parser.add_flags(BenchPlan, GROUPS)
     given = parser.parse_args(words)
     return settings_of(BenchPlan, given, words=tuple(given.words))
 

@@ -1,13 +1,10 @@
 """`conch tune`: find the configuration of a model on a running server that serves best, by measuring."""
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 
 from conch.base.errors import ConchError
-from conch.measure.tune.commands.access import say, server_access, state_directory
-from conch.measure.tune.commands.flags import tune_parser
-from conch.measure.tune.commands.run_settings import run_settings
+from conch.measure.tune.commands.flags import FlagError, TuneFlags, read_flags, say, tune_parser
 from conch.measure.tune.knobs import KnobError
 from conch.measure.tune.repository_client import RepositoryClient, ServerRefusal, ServerUnreachable
 from conch.measure.tune.session import TuningInProgress
@@ -20,17 +17,17 @@ _FAILURE, _INTERRUPTED = 1, 130
 def tune(arguments: Sequence[str]) -> int:
     """Tune a model, or restore, or roll back. Returns the exit status."""
     parser = tune_parser()
-    given = parser.parse_args(arguments)
+    flags = read_flags(parser, arguments)
     from conch.measure.tune.commands.tuning_run import run
 
     try:
-        if given.restore:
-            return _restore(given)
-        if given.repository is not None and not given.repository.is_dir():
-            parser.error(f"--repository: '{given.repository}' is not a folder; expected the server's model repository")
-        settings = run_settings(parser, given)
-        return _roll_back(given, settings.model) if given.rollback else run(given, settings)
-    except (BudgetTooShort, KnobError) as error:
+        if flags.restore:
+            return _restore(flags)
+        if flags.repository is not None and not flags.repository.is_dir():
+            parser.error(f"--repository: '{flags.repository}' is not a folder; expected the server's model repository")
+        settings = flags.settings()
+        return _roll_back(flags, settings.model) if flags.rollback else run(flags, settings)
+    except (BudgetTooShort, FlagError, KnobError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -39,23 +36,23 @@ def tune(arguments: Sequence[str]) -> int:
         return _FAILURE
 
 
-def _restore(given: Namespace) -> int:
+def _restore(flags: TuneFlags) -> int:
     """Restore all models that killed runs have left, or those of one model and URL."""
     from conch.measure.tune.state.saved_state import restore, saved_state
 
-    directory = state_directory(given)
+    directory = flags.state_directory()
     failures: list[str] = []
     found = 0
     for path in sorted(directory.glob("*/restore.json")):
         folder = StateFolder(path.parent)
         saved = saved_state(folder)
-        if saved is None or (given.model is not None and saved.model != given.model):
+        if saved is None or (flags.model is not None and saved.model != flags.model):
             continue
         found += 1
         if not folder.lock():
             failures.append(f"model '{saved.model}': process {saved.pid} works on it")
             continue
-        access = saved.access if given.url is None else server_access(given)
+        access = saved.access if flags.url is None else flags.access()
         try:
             failures += restore(RepositoryClient(access), folder, saved, say)
         except (ServerUnreachable, OSError) as error:
@@ -69,11 +66,11 @@ def _restore(given: Namespace) -> int:
     return _FAILURE if failures else 0
 
 
-def _roll_back(given: Namespace, model: str) -> int:
+def _roll_back(flags: TuneFlags, model: str) -> int:
     from conch.measure.tune.state.applied import read_applied, roll_back
 
-    access = server_access(given)
-    folder = StateFolder.of(state_directory(given), access.url, model)
+    access = flags.access()
+    folder = StateFolder.of(flags.state_directory(), access.url, model)
     change = read_applied(folder)
     if change is None:
         say(f"nothing was applied to model '{model}' of {access.url}")

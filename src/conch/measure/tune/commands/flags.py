@@ -1,17 +1,35 @@
-"""The flags of `conch tune`."""
+"""The flags of `conch tune`, and the settings that they make."""
 
-from argparse import Action, ArgumentParser, ArgumentTypeError
+import sys
+from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.option_types import duration, slo
+from conch.base.command_line.flag_values import value_kind
+from conch.base.command_line.flags import flag_field, settings_field, settings_of
 from conch.base.http.api_key import KEY_HELP
-from conch.measure.tune.knobs import KNOBS
-from conch.measure.tune.objective import METRICS
-from conch.measure.tune.search.strategies import DEFAULT_STRATEGY, STRATEGIES
-from conch.measure.tune.settings import DEFAULT_CONCURRENCY, DEFAULT_SHARE
+from conch.measure.tune.config_fields import FIELD_PREFIX
+from conch.measure.tune.knobs import KNOBS, KnobError, parse_values
+from conch.measure.tune.objective import METRICS, Constraint, Goal, Objective
+from conch.measure.tune.repository_client import ServerAccess
+from conch.measure.tune.settings import (
+    ACCESS,
+    GOAL,
+    LOAD,
+    RESULT,
+    SEARCH,
+    TIME,
+    SearchSettings,
+    TrialSettings,
+    TuneSettings,
+)
+from conch.measure.tune.space import Value
+from conch.measure.tune.state.folder import default_state_directory
 
-DEFAULT_URL = "http://localhost:8000"
+_DEFAULT_URL = "http://localhost:8000"
+_MAX_GRID = 100_000
 _RESTORE_WAIT_S = 60.0
 
 _DESCRIPTION = "Finds the configuration of a model that serves best, by measuring on a running server."
@@ -29,115 +47,6 @@ restored; 2 usage; 130 ended by Ctrl-C, with a report of the trials until then
 """
 
 
-def tune_parser() -> CommandParser:
-    """Return the parser of all flags."""
-    from argparse import RawDescriptionHelpFormatter
-
-    parser = CommandParser(
-        "conch tune", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", nargs="?", help="the model; optional with --restore")
-    parser.add_argument("--url", "-u", help=f"URL of the server (default: {DEFAULT_URL})")
-    _add_goal(parser)
-    _add_load(parser)
-    _add_search(parser)
-    _add_result(parser)
-    _add_access(parser)
-    return parser
-
-
-def _add_goal(parser: CommandParser) -> None:
-    goal = parser.add_argument_group("goal", f"figures: {', '.join(METRICS)}")
-    goal.add_argument("--maximize", metavar="FIGURE", action="append", default=[], help="default: throughput")
-    goal.add_argument("--minimize", metavar="FIGURE", action="append", default=[])
-    for name in ("avg", "p50", "p90", "p95", "p99"):
-        goal.add_argument(f"--max-{name}", type=duration, metavar="TIME", help=f"{name} of latency, such as 50ms")
-    goal.add_argument("--min-throughput", type=float, metavar="N", help="requests per second")
-    goal.add_argument("--max-memory", type=_bytes, metavar="SIZE", help="of the server's processes, such as 4GB")
-    goal.add_argument("--max-gpu-memory", type=_bytes, metavar="SIZE", help="of all GPUs together")
-    goal.add_argument("--goodput", action="store_true", help="maximize requests per second that meet --slo")
-    goal.add_argument("--slo", type=slo, default={}, metavar="LIST", help="such as ttft:200ms,itl:30ms,latency:1s")
-
-
-def _add_load(parser: CommandParser) -> None:
-    load = parser.add_argument_group("load")
-    load.add_argument("--protocol", choices=("http", "grpc", "grpc-stream", "openai", "generate"), default="http")
-    levels = ",".join(map(str, DEFAULT_CONCURRENCY))
-    load.add_argument(
-        "--concurrency", type=_integers, metavar="LIST", help=f"concurrent users, tried each (default: {levels})"
-    )
-    load.add_argument("--rate", type=_numbers, metavar="LIST", help="requests per second in place of users")
-    load.add_argument("--batch-size", "-b", type=int, metavar="N", help="of each request (default: 1)")
-    load.add_argument("--input-data", metavar="WHAT", help="random, zero, or a file; see conch bench")
-    load.add_argument("--images", metavar="DIR", help="folder of images to send")
-    load.add_argument("--shape", type=_shape, action="append", default=[], metavar="NAME:DIMS", help="of an input")
-    load.add_argument("--prompt-tokens", type=int, metavar="N")
-    load.add_argument("--output-tokens", type=int, metavar="N")
-    load.add_argument("--window", type=duration, metavar="TIME", help="of a measurement (default: 3s)")
-    load.add_argument("--warm-up", type=duration, metavar="TIME", help="before a measurement (default: 1s)")
-
-
-def _add_search(parser: CommandParser) -> None:
-    search = parser.add_argument_group("search")
-    search.add_argument(
-        "--knob",
-        action="append",
-        default=[],
-        metavar="[MODEL/]NAME[=VALUES]",
-        help="tune this knob, with values such as 1,2,4 or 1:4; MODEL is a composing model. See --list-knobs",
-    )
-    search.add_argument("--list-knobs", action=_ListKnobs, nargs=0, help="list the knobs and exit")
-    search.add_argument("--composing", type=_names, metavar="LIST", help="models that a BLS model calls")
-    search.add_argument("--max-instances", type=int, metavar="N", help="default: twice the cores")
-    search.add_argument(
-        "--search", choices=tuple(STRATEGIES), default=None, help=f"strategy (default: {DEFAULT_STRATEGY})"
-    )
-    search.add_argument(
-        "--share", type=_share, metavar="PERCENT", help=f"of the grid, at most (default: {DEFAULT_SHARE * 100:.0f})"
-    )
-    search.add_argument("--time-budget", type=duration, metavar="TIME", help="of the whole run, such as 10m")
-    search.add_argument("--finalists", type=int, metavar="N", help="measured beside the current one (default: 3)")
-    search.add_argument("--rounds", type=int, metavar="N", help="of interleaved measurements (default: 5)")
-    search.add_argument("--seed", type=int, default=0, metavar="N")
-    search.add_argument("--fresh", action="store_true", help="ignore the trials of an interrupted run")
-
-
-def _add_result(parser: CommandParser) -> None:
-    result = parser.add_argument_group("result")
-    result.add_argument("--repository", type=Path, metavar="DIR", help="local folder of the server's repository")
-    result.add_argument("--apply", action="store_true", help="keep the best: in --repository, or on the server only")
-    result.add_argument("--rollback", action="store_true", help="undo the last --apply")
-    result.add_argument("--restore", action="store_true", help="restore models that a killed run has left changed")
-    result.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
-    result.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page")
-
-
-def _add_access(parser: CommandParser) -> None:
-    access = parser.add_argument_group("access")
-    access.add_argument("--grpc-url", metavar="URL", help="default: the port after that of --url")
-    access.add_argument("--metrics-url", metavar="URL", help="metrics of the server, for memory")
-    access.add_argument("--gpu-metrics-url", metavar="URL", help="of conch gpu-exporter or dcgm-exporter")
-    access.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
-    access.add_argument("--ca-file", metavar="FILE", help="certificates to trust")
-    access.add_argument(
-        "--server-wait", type=duration, default=_RESTORE_WAIT_S, metavar="TIME", help="for a server that is gone"
-    )
-    access.add_argument("--state-dir", type=Path, metavar="DIR", help="default: $XDG_STATE_HOME/conch/tune")
-
-
-class _ListKnobs(Action):
-    def __call__(self, parser: ArgumentParser, *_: object) -> None:
-        for knob in KNOBS.values():
-            default = "default" if knob.default else ""
-            print(
-                f"{knob.name:22} {default:8} {', '.join(knob.backends or ('all',)):40} {knob.fields}\n    {knob.help}"
-            )
-        parser.exit()
-
-
-# Values
-
-
 def _bytes(text: str) -> float:
     units = {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20}
     for unit, size in units.items():
@@ -146,35 +55,160 @@ def _bytes(text: str) -> float:
     raise ArgumentTypeError(f"'{text}' needs a unit: {', '.join(units)}")
 
 
-def _integers(text: str) -> tuple[int, ...]:
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in text.split(",")):
-        raise ArgumentTypeError(f"'{text}' is not a list of whole numbers above 0, such as 1,4,16")
-    return tuple(dict.fromkeys(int(part) for part in text.split(",")))
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not a list of numbers, such as 100,200") from None
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _share(text: str) -> float:
-    try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise ArgumentTypeError(f"'{text}' must be above 0 and at most 100 %")
-    return share
+_BARE, _FIGURE, _SIZE = value_kind(""), value_kind("FIGURE"), value_kind("SIZE", _bytes)
+_DIR, _FILE, _NUMBER = value_kind("DIR", Path), value_kind("FILE", Path), value_kind("N", int)
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, dims = text.rpartition(":")
-    if not name:
-        raise ArgumentTypeError(f"'{text}' must be NAME:DIMS, such as INPUT:3,224,224")
-    return name, _integers(dims)
+@dataclass(frozen=True, slots=True)
+class TuneFlags:
+    """What the flags say."""
+
+    # fmt: off
+    model: str | None = None
+    url: str | None = flag_field(
+        None, "", f"URL of the server (default: {_DEFAULT_URL})", value_kind("URL"), aliases=("u",))
+
+    maximize: tuple[str, ...] = flag_field((), GOAL, "default: throughput", _FIGURE, repeatable=True)
+    minimize: tuple[str, ...] = flag_field((), GOAL, "", _FIGURE, repeatable=True)
+    max_avg: float | None = flag_field(None, GOAL, "avg of latency, such as 50ms", TIME)
+    max_p50: float | None = flag_field(None, GOAL, "p50 of latency, such as 50ms", TIME)
+    max_p90: float | None = flag_field(None, GOAL, "p90 of latency, such as 50ms", TIME)
+    max_p95: float | None = flag_field(None, GOAL, "p95 of latency, such as 50ms", TIME)
+    max_p99: float | None = flag_field(None, GOAL, "p99 of latency, such as 50ms", TIME)
+    min_throughput: float | None = flag_field(None, GOAL, "requests per second", value_kind("N", float))
+    max_memory: float | None = flag_field(None, GOAL, "of the server's processes, such as 4GB", _SIZE)
+    max_gpu_memory: float | None = flag_field(None, GOAL, "of all GPUs together", _SIZE)
+    goodput: bool = flag_field(False, GOAL, "maximize requests per second that meet --slo", _BARE, bare=True)
+
+    trial: TrialSettings = settings_field(TrialSettings)
+
+    knob: tuple[str, ...] = flag_field(
+        (), SEARCH,
+        "tune this knob, with values such as 1,2,4 or 1:4; MODEL is a composing model. See --list-knobs",
+        value_kind("[MODEL/]NAME[=VALUES]"), repeatable=True)
+    list_knobs: bool = flag_field(False, SEARCH, "list the knobs and exit", _BARE, bare=True)
+    composing: tuple[str, ...] | None = flag_field(
+        None, SEARCH, "models that a BLS model calls", value_kind("LIST", _names))
+    max_instances: int | None = flag_field(None, SEARCH, "default: twice the cores", _NUMBER)
+    search: SearchSettings = settings_field(SearchSettings)
+    fresh: bool = flag_field(False, SEARCH, "ignore the trials of an interrupted run", _BARE, bare=True)
+
+    repository: Path | None = flag_field(None, RESULT, "local folder of the server's repository", _DIR)
+    apply: bool = flag_field(
+        False, RESULT, "keep the best: in --repository, or on the server only", _BARE, bare=True)
+    rollback: bool = flag_field(False, RESULT, "undo the last --apply", _BARE, bare=True)
+    restore: bool = flag_field(
+        False, RESULT, "restore models that a killed run has left changed", _BARE, bare=True)
+    json: Path | None = flag_field(None, RESULT, "write the report as JSON", _FILE)
+    html: Path | None = flag_field(None, RESULT, "write the report as a page", _FILE)
+
+    api_key_file: str | None = flag_field(None, ACCESS, KEY_HELP, value_kind("FILE"))
+    ca_file: str | None = flag_field(None, ACCESS, "certificates to trust", value_kind("FILE"))
+    server_wait: float = flag_field(_RESTORE_WAIT_S, ACCESS, "for a server that is gone", TIME)
+    state_dir: Path | None = flag_field(None, ACCESS, "default: $XDG_STATE_HOME/conch/tune", _DIR)
+    # fmt: on
+
+    def access(self) -> ServerAccess:
+        """Return URL, key and certificates; a URL without a scheme is HTTP."""
+        url = self.url or _DEFAULT_URL
+        key_file = None if self.api_key_file is None else str(Path(self.api_key_file).resolve())
+        return ServerAccess(url if "://" in url else f"http://{url}", key_file, self.ca_file)
+
+    def state_directory(self) -> Path:
+        """Return the folder for the state of all models."""
+        return self.state_dir or default_state_directory()
+
+    def settings(self) -> TuneSettings:
+        """Return the settings of a run. Raises FlagError, KnobError."""
+        if self.model is None:
+            raise FlagError("a model is needed, such as: conch tune densenet_onnx")
+        search = self.search
+        if search.strategy == "grid":
+            search = replace(search, share=search.share or 1.0, max_trials=_MAX_GRID)
+        return TuneSettings(
+            self.model,
+            goal=self._goal(),
+            knobs=self._knobs(),
+            max_instances=self.max_instances or None,
+            composing=self.composing or None,
+            trial=replace(self.trial, seed=search.seed),
+            search=search,
+        )
+
+    def _goal(self) -> Goal:
+        objectives = []
+        for names, rising in ((self.maximize, True), (self.minimize, False)):
+            for name in names:
+                if name not in METRICS:
+                    raise FlagError(f"unknown figure '{name}'; known: {', '.join(METRICS)}")
+                if METRICS[name].rising is not rising:
+                    raise FlagError(f"'{name}' is {'minimized' if rising else 'maximized'}")
+                objectives.append(Objective(name))
+        if self.goodput:
+            if not self.trial.slo:
+                raise FlagError("--goodput needs --slo, such as --slo latency:100ms")
+            objectives.append(Objective("goodput"))
+        constraints = [
+            Constraint(name, maximum=limit)
+            for name in ("avg", "p50", "p90", "p95", "p99")
+            if (limit := getattr(self, f"max_{name}")) is not None
+        ]
+        if self.min_throughput is not None:
+            constraints.append(Constraint("throughput", minimum=self.min_throughput))
+        for name, limit in (("cpu_memory", self.max_memory), ("gpu_memory", self.max_gpu_memory)):
+            if limit is not None:
+                constraints.append(Constraint(name, maximum=limit))
+        return Goal(tuple(objectives) or Goal().objectives, tuple(constraints))
+
+    def _knobs(self) -> dict[str, dict[str, tuple[Value, ...] | None]]:
+        found: dict[str, dict[str, tuple[Value, ...] | None]] = {}
+        for text in self.knob:
+            path, _, values = text.partition("=")
+            model, _, name = path.rpartition("/")
+            is_field = name.startswith(FIELD_PREFIX)
+            if name not in KNOBS and not is_field:
+                raise KnobError(
+                    f"unknown knob '{name}'; known: {', '.join(KNOBS)}, and {FIELD_PREFIX}PATH for any field"
+                )
+            if is_field and not values:
+                raise KnobError(f"knob '{name}' needs values, such as {name}=0,1")
+            found.setdefault(model, {})[name] = parse_values(name, values) if values else None
+        return found
+
+
+class FlagError(Exception):
+    """A flag is wrong, or missing. The message says which."""
+
+
+def tune_parser() -> CommandParser:
+    """Return the parser of all flags."""
+    parser = CommandParser(
+        "conch tune", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", help="the model; optional with --restore")
+    figures = f"figures: {', '.join(METRICS)}"
+    parser.add_flags(TuneFlags, {GOAL: figures, LOAD: "", SEARCH: "", RESULT: "", ACCESS: ""})
+    return parser
+
+
+def read_flags(parser: CommandParser, arguments: Sequence[str]) -> TuneFlags:
+    """Parse the flags; exit with status 2 for wrong ones, or after the list of knobs."""
+    given = parser.parse_args(arguments)
+    flags = settings_of(TuneFlags, given, model=given.model)
+    if flags.list_knobs:
+        for knob in KNOBS.values():
+            default = "default" if knob.default else ""
+            print(
+                f"{knob.name:22} {default:8} {', '.join(knob.backends or ('all',)):40} {knob.fields}\n    {knob.help}"
+            )
+        parser.exit()
+    return flags
+
+
+def say(text: str) -> None:
+    """Print a line on stderr."""
+    print(text, file=sys.stderr, flush=True)

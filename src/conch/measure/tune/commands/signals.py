@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
-from conch.measure.tune.commands.access import say
+from conch.measure.tune.commands.flags import say
 
 
 @contextmanager

@@ -1,14 +1,13 @@
 """One run of `conch tune`: search, report, apply, restore."""
 
 import sys
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.files import write_text
 from conch.machine.cores import usable_cores
-from conch.measure.tune.commands.access import say, server_access, state_directory
+from conch.measure.tune.commands.flags import TuneFlags, say
 from conch.measure.tune.commands.signals import interruptible, uninterruptible
 from conch.measure.tune.repository_client import RepositoryClient
 from conch.measure.tune.session import ModelSession
@@ -26,7 +25,7 @@ _FAILURE, _INTERRUPTED = 1, 130
 _REMOTE_CORES = 4
 
 
-def run(given: Namespace, settings: TuneSettings) -> int:
+def run(flags: TuneFlags, settings: TuneSettings) -> int:
     """Tune one model and restore it, whatever happens. Returns the exit status.
 
     Raises BudgetTooShort, KnobError, TuneError and TuningInProgress before the first trial, ServerRefusal,
@@ -39,10 +38,10 @@ def run(given: Namespace, settings: TuneSettings) -> int:
 
     plan = fit_to_budget(settings)
     settings = plan.settings
-    access = server_access(given)
+    access = flags.access()
     client = RepositoryClient(access)
     client.server()
-    folder = StateFolder.of(state_directory(given), access.url, settings.model)
+    folder = StateFolder.of(flags.state_directory(), access.url, settings.model)
     view = tune_view(settings.goal)
     observers = trial_observers(access, settings)
     context = TuneContext(
@@ -51,9 +50,9 @@ def run(given: Namespace, settings: TuneSettings) -> int:
         BenchMeter(access, settings.model, settings.trial, observers),
         view,
         usable_cores() if access.is_local else _REMOTE_CORES,
-        given.repository,
-        given.fresh,
-        given.server_wait,
+        flags.repository,
+        flags.fresh,
+        flags.server_wait,
     )
     if plan.text:
         say(plan.text)
@@ -65,14 +64,14 @@ def run(given: Namespace, settings: TuneSettings) -> int:
             tuner = Tuner(settings, context, session)
             outcome = tuner.run()
         view.close()
-        outcome = _with_differences(given, tuner, outcome)
-        _report(given, outcome)
-        if given.apply and outcome.winner is not None:
-            _apply(given, client, folder, session, tuner, outcome)
+        outcome = _with_differences(flags, tuner, outcome)
+        _report(flags, outcome)
+        if flags.apply and outcome.winner is not None:
+            _apply(flags, client, folder, session, tuner, outcome)
     finally:
         view.close()
         with uninterruptible():
-            failures = session.restore(given.server_wait)
+            failures = session.restore(flags.server_wait)
             for failure in failures:
                 say(failure)
             session.close()
@@ -82,21 +81,22 @@ def run(given: Namespace, settings: TuneSettings) -> int:
 
 
 def _file_changes(
-    given: Namespace, tuner: "Tuner", settings: Mapping[str, Value], model: str
+    flags: TuneFlags, tuner: "Tuner", settings: Mapping[str, Value], model: str
 ) -> list[tuple[str, "FileChange"]]:
     """Return the files of the local repository that settings change, each with its model."""
     from conch.measure.tune.state.applied import FileChange, file_change
     from conch.measure.tune.trials.deployment import split_settings
 
     found = []
+    assert flags.repository is not None
     for name, own in split_settings(model, settings).items():
-        if (change := file_change(given.repository, name, tuner.documents[name], own)) is not None:
+        if (change := file_change(flags.repository, name, tuner.documents[name], own)) is not None:
             found.append((name, change))
     texts = tuner.deployment.engine_texts(settings)
     return [*found, *((name, FileChange(str(path), old, new)) for name, (path, old, new) in texts.items())]
 
 
-def _with_differences(given: Namespace, tuner: "Tuner", outcome: "TuneOutcome") -> "TuneOutcome":
+def _with_differences(flags: TuneFlags, tuner: "Tuner", outcome: "TuneOutcome") -> "TuneOutcome":
     """Return the outcome with the differences of the files that the winner changes."""
     from conch.measure.tune.state.applied import fields_difference, file_difference
     from conch.measure.tune.trials.deployment import split_settings
@@ -105,8 +105,8 @@ def _with_differences(given: Namespace, tuner: "Tuner", outcome: "TuneOutcome") 
     if finalist is None:
         return outcome
     diffs: dict[str, str] = {}
-    if given.repository is not None:
-        for name, change in _file_changes(given, tuner, finalist.settings, outcome.model):
+    if flags.repository is not None:
+        for name, change in _file_changes(flags, tuner, finalist.settings, outcome.model):
             diffs[name] = diffs.get(name, "") + file_difference(change)
     else:
         for name, own in split_settings(outcome.model, finalist.settings).items():
@@ -116,7 +116,7 @@ def _with_differences(given: Namespace, tuner: "Tuner", outcome: "TuneOutcome") 
 
 
 def _apply(
-    given: Namespace,
+    flags: TuneFlags,
     client: RepositoryClient,
     folder: StateFolder,
     session: ModelSession,
@@ -135,21 +135,21 @@ def _apply(
         return
     saved = tuple(SavedModel(name, tuner.documents[name]) for name in outcome.diffs)
     with uninterruptible():
-        failures = session.restore(given.server_wait)
+        failures = session.restore(flags.server_wait)
         if failures:
             raise RuntimeError("; ".join(failures))
-        if given.repository is None:
+        if flags.repository is None:
             documents = tuner.deployment.documents(finalist.settings)
             apply_to_server(client, folder, {name: documents[name] for name in outcome.diffs}, saved)
             where = "on the server, until the model is loaded again; --repository DIR --apply writes config.pbtxt"
         else:
-            changes = _file_changes(given, tuner, finalist.settings, outcome.model)
+            changes = _file_changes(flags, tuner, finalist.settings, outcome.model)
             apply_to_repository(client, folder, changes, saved)
             where = f"to {', '.join(change.path for _, change in changes)}; --rollback undoes it"
     say(f"applied {where}")
 
 
-def _report(given: Namespace, outcome: "TuneOutcome") -> None:
+def _report(flags: TuneFlags, outcome: "TuneOutcome") -> None:
     from rich.console import Console
 
     from conch.measure.tune.report.document import to_json
@@ -157,7 +157,7 @@ def _report(given: Namespace, outcome: "TuneOutcome") -> None:
     from conch.measure.tune.report.terminal import print_outcome
 
     print_outcome(outcome, Console(width=None if sys.stdout.isatty() else 160, highlight=False))
-    if given.json is not None:
-        write_text("conch tune", given.json, to_json(outcome))
-    if given.html is not None:
-        write_text("conch tune", given.html, page(outcome))
+    if flags.json is not None:
+        write_text("conch tune", flags.json, to_json(outcome))
+    if flags.html is not None:
+        write_text("conch tune", flags.html, page(outcome))

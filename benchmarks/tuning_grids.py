@@ -27,8 +27,8 @@ from conch.measure.tune.session import ModelSession
 from conch.measure.tune.settings import TrialSettings
 from conch.measure.tune.space import Dimension, Space
 from conch.measure.tune.state.folder import StateFolder
-from conch.measure.tune.trials.bench_meter import BenchMeter
 from conch.measure.tune.trials.deployment import Deployment
+from conch.measure.tune.trials.meter import BenchMeter
 
 CHECKOUT = Path(__file__).parents[1]
 OUTPUT = CHECKOUT / "benchmarks" / "tuning_grids.json"

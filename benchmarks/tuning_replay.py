@@ -19,8 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from conch.measure.tune.search.base import Proposal
-from conch.measure.tune.search.strategies import STRATEGIES
+from conch.measure.tune.search import STRATEGIES, Proposal
 from conch.measure.tune.space import Dimension, Point, Space
 
 GRIDS = Path(__file__).parent / "tuning_grids.json"

@@ -19,7 +19,7 @@ from conch.measure.advise.facts import CONFIGURED_FORMS, AdvisedFigure, Demand, 
 from conch.measure.advise.rules import AdvisedBackend
 from conch.measure.tune.repository_client import ServerAccess, ServerUnreachable
 from conch.measure.tune.settings import TrialSettings
-from conch.measure.tune.trials.bench_meter import BenchMeter
+from conch.measure.tune.trials.meter import BenchMeter
 
 _ONNX_BACKENDS = (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO)
 _START_TIMEOUT_S, _PROBE_TIMEOUT_S, _STOP_TIMEOUT_S = 120.0, 5.0, 30.0

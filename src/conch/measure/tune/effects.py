@@ -22,10 +22,15 @@ def knob_effects(
     The model separates knobs that were changed together. A value without trials has no effect reported.
     """
     used = [
-        trial for trial in trials if trial.figures and all(each.name in trial.settings for each in space.dimensions)
+        trial
+        for trial in trials
+        if trial.figures and all(dimension.name in trial.settings for dimension in space.dimensions)
     ]
     columns = [
-        (each, value) for each in space.dimensions for value in each.values if value != _reference(each, current)
+        (dimension, value)
+        for dimension in space.dimensions
+        for value in dimension.values
+        if value != _reference(dimension, current)
     ]
     if not used or not columns:
         return ()

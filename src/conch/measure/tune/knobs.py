@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from conch.measure.tune.config_fields import FIELD_PREFIX, read_field, write_field
 from conch.measure.tune.space import Dimension, Value
 
+FIELD_PREFIX = "field:"
 Document: TypeAlias = dict[str, Any]
 
 LOAD = "load"
@@ -22,6 +22,33 @@ _THREAD_PARAMETER = {"onnxruntime": "intra_op_thread_count", "openvino": "INFERE
 OFF = "off"
 """The queue delay of a model without dynamic batching."""
 _DELAYS_US: tuple[Value, ...] = (OFF, 0, 500, 2000)
+
+
+def write_field(document: dict[str, Any], path: str, value: Value) -> None:
+    """Write a value at a path of names; a list on the way is entered in all its elements.
+
+    Raises ValueError if the path leads through a scalar.
+    """
+    first, _, rest = path.partition(".")
+    if not rest:
+        document[first] = list(value) if isinstance(value, tuple) else value
+        return
+    inner = document.setdefault(first, {})
+    for each in inner if isinstance(inner, list) else [inner]:
+        if not isinstance(each, dict):
+            raise ValueError(f"'{first}' of '{path}' is not a message")
+        write_field(each, rest, value)
+
+
+def read_field(document: dict[str, Any], path: str) -> Value:
+    """Return the value at a path, of the first element where a list is on the way; None if it has none."""
+    value: Any = document
+    for name in path.split("."):
+        value = value[0] if isinstance(value, list) and value else value
+        value = value.get(name) if isinstance(value, dict) else None
+    if isinstance(value, list):
+        return tuple(value)
+    return None if isinstance(value, dict) else value
 
 
 class KnobError(ValueError):

@@ -108,14 +108,17 @@ class Goal:
 
     def unknown(self, figures: Mapping[str, float]) -> list[str]:
         """Return the metrics of objectives and constraints that the figures lack."""
-        names = [*(each.metric for each in self.objectives), *(each.metric for each in self.constraints)]
+        names = [
+            *(objective.metric for objective in self.objectives),
+            *(constraint.metric for constraint in self.constraints),
+        ]
         return [name for name in dict.fromkeys(names) if name not in figures]
 
     def __str__(self) -> str:
         words = [
-            f"{'maximize' if METRICS[each.metric].rising else 'minimize'} {each.metric}"
-            + (f" (weight {each.weight:g})" if len(self.objectives) > 1 else "")
-            for each in self.objectives
+            f"{'maximize' if METRICS[objective.metric].rising else 'minimize'} {objective.metric}"
+            + (f" (weight {objective.weight:g})" if len(self.objectives) > 1 else "")
+            for objective in self.objectives
         ]
         return ", ".join([*words, *map(str, self.constraints)])
 

@@ -1,12 +1,15 @@
 """What a run found: the JSON report is these classes, field by field."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from conch.measure.tune.space import Value
 from conch.measure.tune.state.trial_log import Trial
 from conch.measure.tune.trials.comparison import Gain
 from conch.measure.tune.trials.stages import StageLoad
+
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +63,9 @@ class TuneOutcome:
 
     def finalist(self, name: str) -> Finalist | None:
         """Return a finalist by name."""
-        return next((each for each in self.finalists if each.name == name), None)
+        return next((finalist for finalist in self.finalists if finalist.name == name), None)
+
+
+def to_json(outcome: TuneOutcome) -> str:
+    """Return the report as JSON text. Times are seconds."""
+    return json.dumps({"format": FORMAT, **asdict(outcome)}, indent=2) + "\n"

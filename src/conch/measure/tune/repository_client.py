@@ -116,8 +116,8 @@ class RepositoryClient:
         """Return the statistics of one model, or of all, summed over versions, by model."""
         path = "/v2/models/stats" if model is None else f"/v2/models/{quote(model)}/stats"
         found: dict[str, dict[str, Any]] = {}
-        for each in self._call("GET", path).get("model_stats", []):
-            found[each["name"]] = each  # the newest version comes last
+        for stat in self._call("GET", path).get("model_stats", []):
+            found[stat["name"]] = stat  # the newest version comes last
         return found
 
     def is_live(self) -> bool:

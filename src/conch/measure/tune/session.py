@@ -26,7 +26,6 @@ class ModelSession:
     """Call `open`, `protect` before a change, `restore`, and `close`."""
 
     def __init__(self, client: RepositoryClient, folder: StateFolder, model: str, say: Callable[[str], None]) -> None:
-        """Assign."""
         self._client = client
         self._folder = folder
         self._model = model
@@ -54,8 +53,8 @@ class ModelSession:
         before = self._saved
         known_models: tuple[SavedModel, ...] = before.models if before else ()
         known_files: tuple[SavedFile, ...] = before.files if before else ()
-        names = [name for name in models if name not in {each.name for each in known_models}]
-        paths = [path for path in files if str(path) not in {each.path for each in known_files}]
+        names = [name for name in models if name not in {model.name for model in known_models}]
+        paths = [path for path in files if str(path) not in {file.path for file in known_files}]
         self._saved = SavedState(
             run=self._run,
             pid=os.getpid(),

@@ -8,7 +8,7 @@ from conch.base.command_line.flag_values import one_of, value_kind
 from conch.base.command_line.flags import flag_field
 from conch.base.command_line.option_types import duration, slo
 from conch.measure.tune.objective import Goal
-from conch.measure.tune.search.strategies import DEFAULT_STRATEGY, STRATEGIES
+from conch.measure.tune.search import DEFAULT_STRATEGY, STRATEGIES
 from conch.measure.tune.space import Value
 
 DEFAULT_CONCURRENCY = (1, 4, 16)

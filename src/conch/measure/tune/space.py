@@ -37,39 +37,41 @@ class Space:
     @property
     def size(self) -> int:
         """The number of points."""
-        return prod(len(each.values) for each in self.dimensions)
+        return prod(len(dimension.values) for dimension in self.dimensions)
 
     def points(self) -> Iterator[Point]:
         """Yield all points, the last dimension fastest."""
-        yield from product(*(range(len(each.values)) for each in self.dimensions))
+        yield from product(*(range(len(dimension.values)) for dimension in self.dimensions))
 
     def settings(self, point: Point) -> dict[str, Value]:
         """Return the values of a point by name."""
-        return {each.name: each.values[index] for each, index in zip(self.dimensions, point, strict=True)}
+        return {
+            dimension.name: dimension.values[index] for dimension, index in zip(self.dimensions, point, strict=True)
+        }
 
     def nearest(self, settings: Mapping[str, Value]) -> Point:
         """Return the point with these values; a value that a dimension does not have becomes its first one."""
         return tuple(
-            each.values.index(settings[each.name]) if settings.get(each.name) in each.values else 0
-            for each in self.dimensions
+            dimension.values.index(settings[dimension.name]) if settings.get(dimension.name) in dimension.values else 0
+            for dimension in self.dimensions
         )
 
     def coordinates(self, point: Point) -> NDArray[np.float64]:
         """Return the place of a point for distances: ordered dimensions from 0 to 1, others one axis a value."""
         axes: list[float] = []
-        for each, index in zip(self.dimensions, point, strict=True):
-            if each.ordered:
-                axes.append(index / max(1, len(each.values) - 1))
+        for dimension, index in zip(self.dimensions, point, strict=True):
+            if dimension.ordered:
+                axes.append(index / max(1, len(dimension.values) - 1))
             else:
-                axes.extend(np.sqrt(0.5) * (number == index) for number in range(len(each.values)))
+                axes.extend(np.sqrt(0.5) * (number == index) for number in range(len(dimension.values)))
         return np.array(axes)
 
     def axis_owner(self) -> list[int]:
         """Return for each axis of `coordinates` the index of its dimension."""
         return [
             number
-            for number, each in enumerate(self.dimensions)
-            for _ in range(1 if each.ordered else len(each.values))
+            for number, dimension in enumerate(self.dimensions)
+            for _ in range(1 if dimension.ordered else len(dimension.values))
         ]
 
     def neighbours(self, point: Point, dimension: int) -> list[Point]:

@@ -14,8 +14,7 @@ from conch.measure.tune.knobs import LOAD, Document, backend_of, composing_model
 from conch.measure.tune.outcome import Finalist, TuneOutcome
 from conch.measure.tune.planning import current_point_settings, plan_space
 from conch.measure.tune.repository_client import RepositoryClient
-from conch.measure.tune.search.base import Proposal
-from conch.measure.tune.search.strategies import STRATEGIES
+from conch.measure.tune.search import STRATEGIES, Proposal
 from conch.measure.tune.session import ModelSession
 from conch.measure.tune.settings import TuneSettings
 from conch.measure.tune.space import Space, Value
@@ -85,7 +84,6 @@ class Tuner:
     """One run on a protected model: use it within an open session, which restores the models afterwards."""
 
     def __init__(self, settings: TuneSettings, context: TuneContext, session: ModelSession) -> None:
-        """Assign."""
         self._settings = settings
         self._context = context
         self._session = session
@@ -314,7 +312,7 @@ class Tuner:
         self._view.begin(settings, len(self._progress.trials) + 1, expected, purpose)
         trial = self._runner.run(settings, effort, purpose)
         score = self._score(trial)
-        earlier = [known for each in self._progress.trials if (known := self._score(each)) is not None]
+        earlier = [known for trial in self._progress.trials if (known := self._score(trial)) is not None]
         self._progress.trials.append(trial)
         self._view.end(trial, score, best=score is not None and (not earlier or score > max(earlier)))
         return trial
@@ -356,9 +354,14 @@ class Tuner:
     def _outcome(self, started_at: str, server: str) -> TuneOutcome:
         progress, goal = self._progress, self._settings.goal
         finalists = tuple(
-            Finalist(each.name, progress.settings[each.name], typical, bool(typical) and goal.is_feasible(typical))
-            for each in progress.contestants
-            for typical in (each.typical(),)
+            Finalist(
+                contestant.name,
+                progress.settings[contestant.name],
+                typical,
+                bool(typical) and goal.is_feasible(typical),
+            )
+            for contestant in progress.contestants
+            for typical in (contestant.typical(),)
         )
         gains: list[Gain] = []
         best: Gain | None = None
@@ -376,7 +379,7 @@ class Tuner:
             goal=str(goal),
             started_at=started_at,
             duration_s=round(time.monotonic() - progress.started, 3),
-            space={each.name: each.values for each in self._space.dimensions},
+            space={dimension.name: dimension.values for dimension in self._space.dimensions},
             space_size=self._space.size,
             strategy=self._settings.search.strategy,
             trials=tuple(progress.trials),

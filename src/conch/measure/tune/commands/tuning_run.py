@@ -1,14 +1,16 @@
-"""One run of `conch tune`: search, report, apply, restore."""
+"""One run of `conch tune`: search, report, apply, restore; signals end it in order."""
 
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.files import write_text
 from conch.machine.cores import usable_cores
 from conch.measure.tune.commands.flags import TuneFlags, say
-from conch.measure.tune.commands.signals import interruptible, uninterruptible
 from conch.measure.tune.repository_client import RepositoryClient
 from conch.measure.tune.session import ModelSession
 from conch.measure.tune.settings import TuneSettings
@@ -25,6 +27,38 @@ _FAILURE, _INTERRUPTED = 1, 130
 _REMOTE_CORES = 4
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C: the run ends, and the models are restored."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handlers(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), interrupt)):
+        yield
+
+
+@contextmanager
+def uninterruptible() -> Iterator[None]:
+    """Finish what must not be left half done; SIGKILL remains."""
+
+    def refuse(_number: int, _frame: FrameType | None) -> None:
+        say("restoring the models; this ends by itself")
+
+    with _handlers(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), refuse)):
+        yield
+
+
+@contextmanager
+def _handlers(handlers: Mapping[signal.Signals, object]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def run(flags: TuneFlags, settings: TuneSettings) -> int:
     """Tune one model and restore it, whatever happens. Returns the exit status.
 
@@ -32,8 +66,7 @@ def run(flags: TuneFlags, settings: TuneSettings) -> int:
     ServerUnreachable, OSError.
     """
     from conch.measure.tune.commands.view import tune_view
-    from conch.measure.tune.trials.bench_meter import BenchMeter
-    from conch.measure.tune.trials.observers import trial_observers
+    from conch.measure.tune.trials.meter import BenchMeter, trial_observers
     from conch.measure.tune.tuner import TuneContext, Tuner
 
     plan = fit_to_budget(settings)
@@ -152,7 +185,7 @@ def _apply(
 def _report(flags: TuneFlags, outcome: "TuneOutcome") -> None:
     from rich.console import Console
 
-    from conch.measure.tune.report.document import to_json
+    from conch.measure.tune.outcome import to_json
     from conch.measure.tune.report.page import page
     from conch.measure.tune.report.terminal import print_outcome
 

@@ -17,8 +17,10 @@ class PlainTuneView(TuneView):
     """One line a trial, on stderr."""
 
     def __init__(self, goal: Goal) -> None:
-        """Assign."""
-        names = [*(each.metric for each in goal.objectives), *(each.metric for each in goal.constraints)]
+        names = [
+            *(objective.metric for objective in goal.objectives),
+            *(constraint.metric for constraint in goal.constraints),
+        ]
         self._figures = list(dict.fromkeys([*names, "throughput", "p99"]))[:_MAX_FIGURES]
         self._head = ""
 

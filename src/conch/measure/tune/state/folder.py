@@ -24,7 +24,6 @@ class StateFolder:
     """Files of one model of one server."""
 
     def __init__(self, path: Path) -> None:
-        """Assign."""
         self.path = path
         self.restore = path / "restore.json"
         self.trials = path / "trials.jsonl"

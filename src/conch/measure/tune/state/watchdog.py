@@ -27,7 +27,6 @@ class Watchdog:
     """The tuner's side: starts the process, and ends it once the models are restored."""
 
     def __init__(self, folder: StateFolder, run: str) -> None:
-        """Assign."""
         self._folder = folder
         self._run = run
         self._process: subprocess.Popen[bytes] | None = None

@@ -36,7 +36,6 @@ class Deployment:
         base: Mapping[str, Document],
         engine_files: Mapping[str, Path] | None = None,
     ) -> None:
-        """Assign."""
         self._client = client
         self._model = model
         self._base = dict(base)

@@ -1,9 +1,36 @@
-"""The interface of measuring: one load on the model that is being tuned."""
+"""The interface of measuring one load on the model that is tuned, and the meter that uses the load of `conch bench`."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
+import numpy as np
+
+from conch.base.http.scrape import ScrapeSettings
+from conch.domain.arrivals.arrival_times import Arrivals, arrival_times
+from conch.domain.arrivals.rate_curve import steady
+from conch.measure.bench.generator import ClosedLoop, LoadPlan, OpenLoop, Tls
+from conch.measure.bench.input_settings import Amount, InputSettings
+from conch.measure.bench.inputs.answer_check import answer_check
+from conch.measure.bench.inputs.build import build_source
+from conch.measure.bench.measure_level import measure_level
+from conch.measure.bench.measurement import Level, Measurement, TimeDistribution
+from conch.measure.bench.observers.gpu_metrics import GpuMetrics
+from conch.measure.bench.observers.local_processes import LocalProcesses
+from conch.measure.bench.observers.observer import ServerObserver
+from conch.measure.bench.observers.server_metrics import ServerMetrics
+from conch.measure.bench.plan import MeasuringWindow
+from conch.measure.bench.prepared_request import ScriptSource
+from conch.measure.bench.targets.discover import discover
+from conch.measure.bench.targets.target import BenchTarget, Protocol
+from conch.measure.tune.repository_client import ServerAccess, ServerUnreachable
+from conch.measure.tune.settings import TrialSettings, TuneSettings
 from conch.measure.tune.space import Value
+from conch.measure.tune.time_budget import measurement_s
+
+_DEFAULT_PORT = 80
+_PERCENTILES = ("50", "90", "95", "99")
+_MIN_SUCCESS = 0.99  # share of requests, below which a configuration is not used
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +55,149 @@ class TrialMeter(ABC):
     @abstractmethod
     def expected_s(self, effort: float) -> float:
         """Return how long a measurement takes."""
+
+
+def trial_observers(access: ServerAccess, settings: TuneSettings) -> tuple[ServerObserver, ...]:
+    """Return an observer for each URL of metrics, and for the processes of a server on this machine."""
+    found: list[ServerObserver] = []
+    trial = settings.trial
+    if trial.metrics_url is not None:
+        found.append(ServerMetrics(ScrapeSettings(trial.metrics_url), settings.model, required=True))
+    if trial.gpu_metrics_url is not None:
+        found.append(GpuMetrics(ScrapeSettings(trial.gpu_metrics_url)))
+    if access.is_local:
+        found.append(LocalProcesses(urlsplit(access.url).port or _DEFAULT_PORT))
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class BenchMeter(TrialMeter):
+    """Finds the target at the first measurement: the model may have to be loaded before."""
+
+    access: ServerAccess
+    model: str
+    settings: TrialSettings
+    observers: tuple[ServerObserver, ...] = ()
+    _target: BenchTarget | None = None
+    _source: ScriptSource | None = None
+
+    def measure(self, load: Value, effort: float) -> TrialReading:
+        """Measure. Raises ServerUnreachable; TargetError and InputError if requests cannot be made."""
+        target, source = self._prepared()
+        level = Level("rate" if self.settings.rates else "concurrency", float(str(load)), str(load))
+        window_s = self.settings.window_s * effort
+        warm_up_s = self.settings.warm_up_s
+        plan = LoadPlan(
+            endpoint=target.endpoint,
+            source=source,
+            pacing=self._pacing(level, warm_up_s + window_s),
+            timeout_s=self.settings.timeout_s,
+            seed=self.settings.seed,
+            check=answer_check(target),
+            has_tokens=target.takes_prompts,
+        )
+        window = MeasuringWindow(duration_s=window_s, warm_up_s=warm_up_s)
+        try:
+            measured = measure_level(plan, window, level, self.observers, slo=self.settings.slo)
+        except ConnectionError as error:
+            raise ServerUnreachable(str(error)) from error
+        if set(_present(measured.outcomes)) == {"connection_error"}:
+            raise ServerUnreachable(measured.errors[0][0] if measured.errors else "all connections failed")
+        if measured.requests == 0:
+            return TrialReading(failure=f"no answer within {window_s:g} s; --window sets a longer one")
+        return reading_of(measured)
+
+    def expected_s(self, effort: float) -> float:
+        return measurement_s(self.settings, effort)
+
+    def _prepared(self) -> tuple[BenchTarget, ScriptSource]:
+        if self._target is None or self._source is None:
+            settings = self.settings
+            key = self.access.key()
+            protocol = Protocol(settings.protocol)
+            is_grpc = protocol in (Protocol.GRPC, Protocol.GRPC_STREAM)
+            self._target = discover(
+                (settings.grpc_url or _grpc_url(self.access.url)) if is_grpc else self.access.url,
+                protocol=protocol,
+                model=self.model,
+                headers=(("authorization", f"Bearer {key}"),) if key else (),
+                tls=Tls(ca_file=self.access.ca_file) if self.access.ca_file else None,
+                metrics=False,
+            )
+            inputs = InputSettings(
+                input_data=settings.input_data or "random",
+                images=settings.images,
+                shapes=settings.shapes,
+                batch_size=settings.batch_size,
+                prompt_tokens=None if settings.prompt_tokens is None else Amount(settings.prompt_tokens),
+                output_tokens=None if settings.output_tokens is None else Amount(settings.output_tokens),
+                seed=settings.seed,
+            )
+            self._source = build_source(self._target, inputs)
+        return self._target, self._source
+
+    def _pacing(self, level: Level, duration_s: float) -> ClosedLoop | OpenLoop:
+        if level.kind == "concurrency":
+            return ClosedLoop(int(level.value))
+        arrivals = Arrivals(steady(level.value))
+        return OpenLoop(arrival_times(arrivals, duration_s + 1, np.random.default_rng(self.settings.seed)))
+
+
+def reading_of(measured: Measurement) -> TrialReading:
+    """Return the figures of a measurement that objectives can use."""
+    succeeded = measured.outcomes.get("ok", 0)
+    total = sum(measured.outcomes.values()) - measured.outcomes.get("unfinished", 0)
+    cause = f": {measured.errors[0][0]}" if measured.errors else ""
+    if measured.latency is None or not succeeded:
+        return TrialReading(failure=f"no successful request of {total}{cause}")
+    if succeeded < total * _MIN_SUCCESS:
+        return TrialReading(failure=f"{total - succeeded} of {total} requests failed{cause}")
+    figures = {"throughput": measured.throughput.value, "errors": 1 - succeeded / total}
+    figures |= _times("", measured.latency)
+    if measured.goodput is not None:
+        figures["goodput"] = measured.goodput.value
+    if (tokens := measured.tokens) is not None:
+        figures["output_tokens"] = tokens.output_rate.value
+        for name, times in (("ttft_", tokens.first_token), ("itl_", tokens.inter_token)):
+            figures |= _times(name, times) if times is not None else {}
+    if (responses := measured.responses) is not None:
+        for name, times in (("ttft_", responses.first), ("itl_", responses.gap)):
+            figures |= _times(name, times) if times is not None else {}
+    if (server := measured.server) is not None and server.memory_bytes is not None:
+        figures["cpu_memory"] = float(server.memory_bytes)
+    figures |= _gpu_figures(measured, succeeded)
+    notes = tuple(note.message for note in measured.notes if note.severity != "info")
+    invalid = [note.message for note in measured.notes if note.code == "client-bottleneck"]
+    return TrialReading(figures, notes=notes or tuple(invalid))
+
+
+def _times(prefix: str, times: TimeDistribution) -> dict[str, float]:
+    known = {f"{prefix}p{key}": times.percentiles[key].value for key in _PERCENTILES if key in times.percentiles}
+    return known | {f"{prefix}avg": times.mean.value}
+
+
+def _gpu_figures(measured: Measurement, succeeded: int) -> dict[str, float]:
+    """Return memory and power of all GPUs together, and their mean utilization."""
+    found: dict[str, float] = {}
+    for name, figure in (
+        ("gpu_memory", "memory_used_bytes"),
+        ("gpu_power", "power_watts"),
+        ("energy", "energy_joules"),
+    ):
+        values = [value for gpu in measured.gpus if (value := getattr(gpu, figure)) is not None]
+        if values:
+            found[name] = float(sum(values)) / (succeeded if name == "energy" else 1)
+    if busy := [gpu.utilization_ratio for gpu in measured.gpus if gpu.utilization_ratio is not None]:
+        found["gpu_utilization"] = sum(busy) / len(busy)
+    return found
+
+
+def _present(outcomes: dict[str, int]) -> list[str]:
+    return [name for name, count in outcomes.items() if count and name != "unfinished"]
+
+
+def _grpc_url(url: str) -> str:
+    """Return the URL of gRPC beside that of HTTP: Triton's ports are neighbours."""
+    scheme, _, rest = url.partition("://")
+    host, _, port = rest.rpartition(":")
+    return f"grpcs://{host}:{int(port) + 1}" if scheme == "https" else f"grpc://{host}:{int(port) + 1}"

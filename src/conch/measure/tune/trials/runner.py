@@ -94,14 +94,14 @@ class TrialRunner:
         counts = {name: instance_count(documents.get(name, {})) for name in self.stages}
         loads = stage_loads(before, after, counts, window_s)
         return reading, {
-            each.model: {
-                "queue_s": each.queue_s,
-                "compute_s": each.compute_s,
-                "busy_instances": each.busy_instances,
-                "instances": each.instances,
-                "requests": each.requests,
+            load.model: {
+                "queue_s": load.queue_s,
+                "compute_s": load.compute_s,
+                "busy_instances": load.busy_instances,
+                "instances": load.instances,
+                "requests": load.requests,
             }
-            for each in loads
+            for load in loads
         }
 
 

@@ -6,8 +6,7 @@ from io import StringIO
 from rich.console import Console
 
 from conch.measure.tune.effects import best_compromises, knob_effects, pareto_front
-from conch.measure.tune.outcome import Finalist, TuneOutcome
-from conch.measure.tune.report.document import to_json
+from conch.measure.tune.outcome import Finalist, TuneOutcome, to_json
 from conch.measure.tune.report.page import page
 from conch.measure.tune.report.terminal import print_outcome
 from conch.measure.tune.report.wording import gain_text, verdict

@@ -3,8 +3,7 @@ from random import Random
 
 import pytest
 
-from conch.measure.tune.search.base import Search
-from conch.measure.tune.search.strategies import STRATEGIES
+from conch.measure.tune.search import STRATEGIES, Search
 from conch.measure.tune.space import Dimension, Point, Space
 
 SPACE = Space(

@@ -5,7 +5,7 @@ from statistics import fmean, median
 import pytest
 from benchmarks.tuning_replay import read_grids, replay
 
-from conch.measure.tune.search.strategies import DEFAULT_STRATEGY, STRATEGIES
+from conch.measure.tune.search import DEFAULT_STRATEGY, STRATEGIES
 
 GRIDS = read_grids()
 SEEDS = range(15)

@@ -56,16 +56,48 @@ class PostReply:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyCodes:
+    """The codes in the JSON replies of a robot: 0 for success.
+
+    The first of `names` that a reply has is its code, and `text` its reason. Codes in `of_target` concern the target,
+    with the seconds until a retry; others concern the message.
+    """
+
+    names: tuple[str, ...]
+    text: str
+    of_target: Mapping[int, float | None]
+
+    def outcome(self, reply: PostReply, by_status: DeliveryOutcome) -> DeliveryOutcome:
+        """Return what a reply means, whose status alone means `by_status`."""
+        if by_status.verdict is Verdict.TARGET_FAILED:
+            return by_status
+        try:
+            document = json.loads(reply.body)
+            code = next(document[name] for name in self.names if name in document)
+        except (ValueError, TypeError, StopIteration, RecursionError):
+            if by_status.verdict is Verdict.DELIVERED:  # a proxy's or a login page
+                text = f"the reply is not that of the service{_excerpt(reply.body)}"
+                return DeliveryOutcome(Verdict.TARGET_FAILED, text)
+            return by_status
+        if code == 0 and by_status.verdict is Verdict.DELIVERED:
+            return DELIVERED
+        reason = f"code {code}: {document.get(self.text, '')}"[:_MAX_REASON]
+        if isinstance(code, int) and code in self.of_target:
+            return DeliveryOutcome(Verdict.TARGET_FAILED, reason, self.of_target[code])
+        return DeliveryOutcome(Verdict.MESSAGE_REJECTED, reason)
+
+
+@dataclass(frozen=True, slots=True)
 class TargetService:
     """A kind of target.
 
     `document` is the JSON value of a message. `sign` returns URL and document with the signature: (URL, document,
-    secret, Unix time in seconds). `size` returns the size that `max_size` limits: (document, JSON body).
+    secret, Unix time in seconds). `size` returns the size that `max_size` limits: (document, JSON body). `codes` are
+    those of replies, where errors come with status 200.
     """
 
     name: str
     document: Callable[[Message], dict[str, Any]]
-    outcome: Callable[[PostReply, float], DeliveryOutcome]
     max_size: int
     # A robot's rate limit: `burst` messages, then `per_minute`. Together at most what the service allows per minute.
     burst: int
@@ -73,7 +105,13 @@ class TargetService:
     escapes: Mapping[int, str] | None = None  # of values in the service's markup; a table of `str.translate`
     size: Callable[[dict[str, Any], bytes], int] = lambda _document, body: len(body)
     sign: Callable[[str, dict[str, Any], str, float], tuple[str, dict[str, Any]]] | None = None
+    codes: ReplyCodes | None = None
     max_alerts: int = 20
+
+    def outcome(self, reply: PostReply, now: float) -> DeliveryOutcome:
+        """Return what a reply means. `now` is the Unix time."""
+        outcome = _http_outcome(reply, now)
+        return outcome if self.codes is None else self.codes.outcome(reply, outcome)
 
 
 def retry_after(reply: PostReply, now: float) -> float | None:
@@ -88,8 +126,7 @@ def retry_after(reply: PostReply, now: float) -> float | None:
     return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
 
 
-def http_outcome(reply: PostReply, now: float) -> DeliveryOutcome:
-    """Return what the status means, for all services."""
+def _http_outcome(reply: PostReply, now: float) -> DeliveryOutcome:
     if 200 <= reply.status < 300:
         return DELIVERED
     reason = f"HTTP status {reply.status}{_excerpt(reply.body)}"
@@ -98,236 +135,147 @@ def http_outcome(reply: PostReply, now: float) -> DeliveryOutcome:
     return DeliveryOutcome(Verdict.TARGET_FAILED, reason, retry_after(reply, now))
 
 
-def coded_outcome(
-    reply: PostReply, now: float, code_names: tuple[str, ...], text_name: str, target_codes: Mapping[int, float | None]
-) -> DeliveryOutcome:
-    """Return what the JSON reply of a robot means, whose errors come with status 200.
-
-    The first of `code_names` that the reply has is its code: 0 for success; `target_codes` are those that concern the
-    target, with the seconds until a retry; others concern the message.
-    """
-    outcome = http_outcome(reply, now)
-    if outcome.verdict is Verdict.TARGET_FAILED:
-        return outcome
-    try:
-        document = json.loads(reply.body)
-        code = next(document[name] for name in code_names if name in document)
-    except (ValueError, TypeError, StopIteration, RecursionError):
-        if outcome.verdict is Verdict.DELIVERED:  # a proxy's or a login page
-            return DeliveryOutcome(Verdict.TARGET_FAILED, f"the reply is not that of the service{_excerpt(reply.body)}")
-        return outcome
-    if code == 0 and outcome.verdict is Verdict.DELIVERED:
-        return DELIVERED
-    reason = f"code {code}: {document.get(text_name, '')}"[:_MAX_REASON]
-    if isinstance(code, int) and code in target_codes:
-        return DeliveryOutcome(Verdict.TARGET_FAILED, reason, target_codes[code])
-    return DeliveryOutcome(Verdict.MESSAGE_REJECTED, reason)
-
-
 def _excerpt(body: bytes) -> str:
     text = " ".join(body[: 4 * _MAX_REASON].decode("utf-8", "replace").split())
     return f": {text[:_MAX_REASON]}" if text else ""
 
 
-_BLOCKED_S = 60.0
-# Busy, too fast (two codes), security settings (signature, keyword, address), unknown token.
-_DINGTALK_CODES = {-1: None, 130101: _BLOCKED_S, 410100: _BLOCKED_S, 310000: None, 300001: None}
-_DINGTALK_ESCAPES = str.maketrans({"<": "&lt;", ">": "&gt;", "\n": "  \n"})
+@dataclass(frozen=True, slots=True)
+class _Markup:
+    """How a service writes an alert: formats of heading and field, colors of firing and resolved ones, blank lines."""
+
+    heading: str
+    colors: tuple[str, str]
+    field: str
+    escapes: Mapping[int, str]
+    gap: str = "\n"
+
+    def texts(self, message: Message) -> list[str]:
+        """Return the text of the template, or one for each alert."""
+        if message.text:
+            return [message.text]
+        links = [f"[Source]({section.link})" if section.link else "" for section in message.sections]
+        texts = [self.section(section) for section in message.sections]
+        return [self.gap.join(filter(None, parts)) for parts in zip(texts, links, strict=True)]
+
+    def section(self, section: AlertSection) -> str:
+        """Return an alert without its link."""
+        fields = [
+            self.field.format(name.translate(self.escapes), value.translate(self.escapes))
+            for name, value in section.fields
+        ]
+        color = self.colors[0] if section.firing else self.colors[1]
+        heading = self.heading.format(color, section.heading.translate(self.escapes))
+        return self.gap.join(filter(None, (heading, section.text.translate(self.escapes), "\n".join(fields))))
+
+
+# DingTalk: custom robots of groups. Signature: HMAC-SHA256 with the secret as key over timestamp (ms), line feed and
+# secret, in the URL. Limits: 20 messages a minute (else the robot is blocked for up to 10 minutes), 20,000 bytes.
+_DINGTALK = _Markup(
+    '**<font color="{}">{}</font>**',
+    ("#d93026", "#188038"),
+    "- {}: {}",
+    str.maketrans({"<": "&lt;", ">": "&gt;", "\n": "  \n"}),
+    gap="\n\n",
+)
 
 
 def _dingtalk_document(message: Message) -> dict[str, Any]:
-    parts = [f"### {message.title.translate(_DINGTALK_ESCAPES)}"]
-    parts += [message.text] if message.text else [_dingtalk_section(each) for each in message.sections]
+    parts = [f"### {message.title.translate(_DINGTALK.escapes)}", *_DINGTALK.texts(message)]
     return {"msgtype": "markdown", "markdown": {"title": message.title, "text": "\n\n".join(parts)}}
 
 
-def _dingtalk_section(section: AlertSection) -> str:
-    color = "#d93026" if section.firing else "#188038"
-    lines = [f'**<font color="{color}">{section.heading.translate(_DINGTALK_ESCAPES)}</font>**']
-    lines += [section.text.translate(_DINGTALK_ESCAPES)] if section.text else []
-    lines += ["\n".join(f"- {name}: {value.translate(_DINGTALK_ESCAPES)}" for name, value in section.fields)]
-    lines += [f"[Source]({section.link})"] if section.link else []
-    return "\n\n".join(line for line in lines if line)
-
-
-def _dingtalk_sign(url: str, document: dict[str, Any], secret: str, now: float) -> tuple[str, dict[str, Any]]:
+def _sign_url(url: str, document: dict[str, Any], secret: str, now: float) -> tuple[str, dict[str, Any]]:
     timestamp = str(round(now * 1000))
     digest = hmac.new(secret.encode(), f"{timestamp}\n{secret}".encode(), hashlib.sha256).digest()
     signature = quote_plus(base64.b64encode(digest))
     return f"{url}{'&' if '?' in url else '?'}timestamp={timestamp}&sign={signature}", document
 
 
-def _dingtalk_outcome(reply: PostReply, now: float) -> DeliveryOutcome:
-    return coded_outcome(reply, now, ("errcode",), "errmsg", _DINGTALK_CODES)
-
-
-DINGTALK = TargetService(
-    "dingtalk",
-    _dingtalk_document,
-    _dingtalk_outcome,
-    max_size=20_000,
-    burst=5,
-    per_minute=15,
-    escapes=_DINGTALK_ESCAPES,
-    sign=_dingtalk_sign,
+# Feishu and Lark: custom bots of groups. Signature: HMAC-SHA256 of nothing, with timestamp (s), line feed and secret as
+# key, in the body. Limits: 100 messages a minute and 5 a second, 20 KB. Some errors have status 400.
+_FEISHU = _Markup(
+    "**<font color='{}'>{}</font>**",
+    ("red", "green"),
+    "{}: {}",
+    # Values must not form tags such as <at id=all>, links or emphasis.
+    str.maketrans({character: f"&#{ord(character)};" for character in "<>[]*_~`"}),
 )
 
 
-_LIMITED_S = 60.0
-# Busy, too fast, unknown bot, signature, address, keyword.
-_FEISHU_CODES = {-1: None, 11232: _LIMITED_S, 19001: None, 19021: None, 19022: None, 19024: None}
-# Values must not form tags such as <at id=all>, links or emphasis.
-_FEISHU_ESCAPES = str.maketrans({character: f"&#{ord(character)};" for character in "<>[]*_~`"})
-
-
 def _feishu_document(message: Message) -> dict[str, Any]:
-    contents = [message.text] if message.text else [_feishu_section(each) for each in message.sections]
     elements: list[dict[str, Any]] = []
-    for content in contents:
+    for text in _FEISHU.texts(message):
         elements += [{"tag": "hr"}] if elements else []
-        elements.append({"tag": "markdown", "content": content})
-    header = {
-        "title": {"tag": "plain_text", "content": message.title},
-        "template": "red" if message.firing else "green",
-    }
+        elements.append({"tag": "markdown", "content": text})
+    title = {"tag": "plain_text", "content": message.title}
+    header = {"title": title, "template": "red" if message.firing else "green"}
     card = {"config": {"wide_screen_mode": True}, "header": header, "elements": elements}
     return {"msg_type": "interactive", "card": card}
 
 
-def _feishu_section(section: AlertSection) -> str:
-    color = "red" if section.firing else "green"
-    lines = [f"**<font color='{color}'>{section.heading.translate(_FEISHU_ESCAPES)}</font>**"]
-    lines += [section.text.translate(_FEISHU_ESCAPES)] if section.text else []
-    lines += [
-        f"{name.translate(_FEISHU_ESCAPES)}: {value.translate(_FEISHU_ESCAPES)}" for name, value in section.fields
-    ]
-    lines += [f"[Source]({section.link})"] if section.link else []
-    return "\n".join(lines)
-
-
-def _feishu_sign(url: str, document: dict[str, Any], secret: str, now: float) -> tuple[str, dict[str, Any]]:
+def _sign_body(url: str, document: dict[str, Any], secret: str, now: float) -> tuple[str, dict[str, Any]]:
     timestamp = str(int(now))
     digest = hmac.new(f"{timestamp}\n{secret}".encode(), b"", hashlib.sha256).digest()
     return url, {"timestamp": timestamp, "sign": base64.b64encode(digest).decode(), **document}
 
 
-def _feishu_outcome(reply: PostReply, now: float) -> DeliveryOutcome:
-    return coded_outcome(reply, now, ("code", "StatusCode"), "msg", _FEISHU_CODES)
-
-
-FEISHU = TargetService(
-    "feishu",
-    _feishu_document,
-    _feishu_outcome,
-    max_size=19_500,
-    burst=3,
-    per_minute=90,
-    escapes=_FEISHU_ESCAPES,
-    sign=_feishu_sign,
+# WeCom: robots of groups. The key in the URL is the only credential. Limits: 20 messages a minute, 4,096 bytes of
+# Markdown, in which nothing can be escaped: a value must not form a mention such as <@all> or a tag.
+_WECOM = _Markup(
+    '**<font color="{}">{}</font>**',
+    ("warning", "info"),
+    "> {}: {}",
+    str.maketrans({"<": "＜", ">": "＞", "\n": " "}),
 )
 
 
-_WECOM_LIMITED_S = 60.0
-_WECOM_CODES = {
-    -1: None,
-    45009: _WECOM_LIMITED_S,
-    45033: _WECOM_LIMITED_S,
-    93000: None,
-    93017: None,
-}  # busy, too fast, URL
-# There are no escapes. A value must not form a mention such as <@all> or a tag.
-_WECOM_ESCAPES = str.maketrans({"<": "＜", ">": "＞", "\n": " "})
-
-
 def _wecom_document(message: Message) -> dict[str, Any]:
-    parts = [f"### {message.title.translate(_WECOM_ESCAPES)}"]
-    parts += [message.text] if message.text else [_wecom_section(each) for each in message.sections]
+    parts = [f"### {message.title.translate(_WECOM.escapes)}", *_WECOM.texts(message)]
     return {"msgtype": "markdown", "markdown": {"content": "\n".join(parts)}}
-
-
-def _wecom_section(section: AlertSection) -> str:
-    color = "warning" if section.firing else "info"
-    lines = [f'**<font color="{color}">{section.heading.translate(_WECOM_ESCAPES)}</font>**']
-    lines += [section.text.translate(_WECOM_ESCAPES)] if section.text else []
-    lines += [f"> {name}: {value.translate(_WECOM_ESCAPES)}" for name, value in section.fields]
-    lines += [f"[Source]({section.link})"] if section.link else []
-    return "\n".join(lines)
 
 
 def _wecom_size(document: dict[str, Any], _body: bytes) -> int:
     return len(document["markdown"]["content"].encode())
 
 
-def _wecom_outcome(reply: PostReply, now: float) -> DeliveryOutcome:
-    return coded_outcome(reply, now, ("errcode",), "errmsg", _WECOM_CODES)
-
-
-WECOM = TargetService(
-    "wecom",
-    _wecom_document,
-    _wecom_outcome,
-    max_size=4096,
-    burst=5,
-    per_minute=15,
-    escapes=_WECOM_ESCAPES,
-    size=_wecom_size,
+# Slack: incoming webhooks. The URL is the only credential. Limits: 1 message a second, 50 blocks, 3,000 characters a
+# section, 150 a header. Errors are texts with the status 400, 403, 404 or 410; 429 has Retry-After.
+_SLACK = _Markup(
+    "{} *{}*",
+    (":red_circle:", ":large_green_circle:"),
+    "• {}: {}",
+    str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"}),
 )
-
-
 _MAX_SECTION = 2_900  # characters
-_SLACK_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 def _slack_document(message: Message) -> dict[str, Any]:
     cut = [message.text[start : start + _MAX_SECTION] for start in range(0, len(message.text), _MAX_SECTION)]
-    texts = cut or [_slack_section(each) for each in message.sections]
+    texts = cut or [_slack_section(section) for section in message.sections]
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": message.title, "emoji": False}}
     ]
     blocks += [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
     # `text` is what notifications show.
-    return {"text": message.title.translate(_SLACK_ESCAPES), "blocks": blocks}
+    return {"text": message.title.translate(_SLACK.escapes), "blocks": blocks}
 
 
 def _slack_section(section: AlertSection) -> str:
-    lines = [
-        f"{':red_circle:' if section.firing else ':large_green_circle:'} *{section.heading.translate(_SLACK_ESCAPES)}*"
-    ]
-    lines += [section.text.translate(_SLACK_ESCAPES)] if section.text else []
-    lines += [f"• {name}: {value.translate(_SLACK_ESCAPES)}" for name, value in section.fields]
-    link = f"\n<{section.link.translate(_SLACK_ESCAPES)}|Source>" if section.link else ""
+    link = f"\n<{section.link.translate(_SLACK.escapes)}|Source>" if section.link else ""
     link = link if len(link) < _MAX_SECTION / 2 else ""
-    return shortened("\n".join(lines), _MAX_SECTION - len(link)) + link
+    return shortened(_SLACK.section(section), _MAX_SECTION - len(link)) + link
 
 
 def _slack_size(document: dict[str, Any], _body: bytes) -> int:
     return max(len(block["text"]["text"]) for block in document["blocks"])
 
 
-SLACK = TargetService(
-    "slack",
-    _slack_document,
-    http_outcome,
-    max_size=3000,
-    burst=1,
-    per_minute=55,
-    escapes=_SLACK_ESCAPES,
-    size=_slack_size,
-)
-
-
+# Any URL: a JSON body by template, by default Alertmanager's own payload. Any status 2xx is success.
 def _generic_document(message: Message) -> dict[str, Any]:
-    variables = message.variables
-    return {
-        "version": "4",
-        "receiver": variables["receiver"],
-        "status": variables["status"],
-        "externalURL": variables["externalURL"],
-        "commonLabels": variables["commonLabels"],
-        "commonAnnotations": variables["commonAnnotations"],
-        "title": message.title,
-        "alerts": variables["alerts"],
-    }
+    names = ("receiver", "status", "externalURL", "commonLabels", "commonAnnotations")
+    payload = {name: message.variables[name] for name in names}
+    return {"version": "4", **payload, "title": message.title, "alerts": message.variables["alerts"]}
 
 
 def body_of_template(source: str, message: Message) -> Any:
@@ -340,7 +288,53 @@ def body_of_template(source: str, message: Message) -> Any:
         raise TemplateFailed(f"the body is not valid JSON ({error}); {remedy}") from None
 
 
-GENERIC = TargetService("generic", _generic_document, http_outcome, max_size=1_000_000, burst=100, per_minute=6000)
-
-
-SERVICES: Mapping[str, TargetService] = {service.name: service for service in (DINGTALK, FEISHU, WECOM, SLACK, GENERIC)}
+_BLOCKED_S = 60.0
+_ALL = (
+    TargetService(
+        "dingtalk",
+        _dingtalk_document,
+        max_size=20_000,
+        burst=5,
+        per_minute=15,
+        escapes=_DINGTALK.escapes,
+        sign=_sign_url,
+        # Busy, too fast (two codes), security settings (signature, keyword, address), unknown token.
+        codes=ReplyCodes(
+            ("errcode",), "errmsg", {-1: None, 130101: _BLOCKED_S, 410100: _BLOCKED_S, 310000: None, 300001: None}
+        ),
+    ),
+    TargetService(
+        "feishu",
+        _feishu_document,
+        max_size=19_500,
+        burst=3,
+        per_minute=90,
+        escapes=_FEISHU.escapes,
+        sign=_sign_body,
+        # Busy, too fast, unknown bot, signature, address, keyword.
+        codes=ReplyCodes(
+            ("code", "StatusCode"),
+            "msg",
+            {-1: None, 11232: _BLOCKED_S, 19001: None, 19021: None, 19022: None, 19024: None},
+        ),
+    ),
+    TargetService(
+        "wecom",
+        _wecom_document,
+        max_size=4096,
+        burst=5,
+        per_minute=15,
+        escapes=_WECOM.escapes,
+        size=_wecom_size,
+        # Busy, too fast (two codes), URL (two codes).
+        codes=ReplyCodes(
+            ("errcode",), "errmsg", {-1: None, 45009: _BLOCKED_S, 45033: _BLOCKED_S, 93000: None, 93017: None}
+        ),
+    ),
+    TargetService(
+        "slack", _slack_document, max_size=3000, burst=1, per_minute=55, escapes=_SLACK.escapes, size=_slack_size
+    ),
+    TargetService("generic", _generic_document, max_size=1_000_000, burst=100, per_minute=6000),
+)
+# By the `type` of a target.
+SERVICES: Mapping[str, TargetService] = {service.name: service for service in _ALL}

@@ -6,16 +6,15 @@ import re
 import shutil
 import sys
 from argparse import Action, ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from random import random
 from typing import TypeVar
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.files import write_text
-from conch.base.command_line.option_types import count, port, port_or_any
-from conch.base.durations import parse_prometheus_duration
+from conch.base.command_line.option_types import port, port_or_any
+from conch.base.flags import settings_of
 from conch.base.suggestion import closest
 from conch.operate.tunnel.manifests import ScrapedTunnel, manifests
 from conch.operate.tunnel.ssh import Forward, TunnelSettings, parse_target
@@ -34,7 +33,7 @@ def tunnel(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["manifests"]:
         return _write_manifests(arguments[1:])
     parser = _parser()
-    forwards = {"--forward", "--reverse"} & {each.partition("=")[0] for each in arguments}
+    forwards = {"--forward", "--reverse"} & {argument.partition("=")[0] for argument in arguments}
     if not forwards and closest("".join(arguments[:1]), ["manifests"], _MIN_SIMILARITY):
         parser.error(f"unknown command '{arguments[0]}'; did you mean 'manifests'?")
     given = parser.parse_args(arguments)
@@ -81,45 +80,28 @@ async def _run(settings: TunnelSettings, address: str, port: int) -> int:
 
 def _settings(parser: CommandParser, given: Namespace) -> TunnelSettings:
     """Check the arguments together. Exits with status 2 if ssh would refuse them."""
-    if not given.forwards:
+    name = given.name or given.target.rpartition("@")[2]
+    settings = settings_of(TunnelSettings, given, target=given.target, forwards=tuple(given.forwards), name=name)
+    if not settings.forwards:
         parser.error("--forward or --reverse is missing, such as --forward=9400:localhost:9400")
-    for forward in given.forwards:
+    for forward in settings.forwards:
         if not forward.loopback and not given.allow_remote_bind:
             parser.error(f"{forward} would listen on a network; bind to 127.0.0.1, or add --allow-remote-bind")
-    if given.max_backoff_secs < given.min_backoff_secs:
+    if settings.max_backoff_s < settings.min_backoff_s:
         parser.error("--max-backoff-secs is less than --min-backoff-secs")
-    if shutil.which(given.ssh) is None:
-        parser.error(f"the program '{given.ssh}' is missing: apt-get install openssh-client, or --ssh=PATH")
-    identity: Path | None = given.identity
-    if identity is not None:
+    if shutil.which(settings.ssh) is None:
+        parser.error(f"the program '{settings.ssh}' is missing: apt-get install openssh-client, or --ssh=PATH")
+    if (identity := settings.identity) is not None:
         if not identity.is_file():
             parser.error(f"--identity: the file {identity} does not exist")
         if identity.stat().st_mode & 0o077:
             parser.error(f"--identity: {identity} is readable by others, so that ssh ignores it; chmod 600 {identity}")
-    if given.known_hosts is not None and not given.known_hosts.is_file():
-        host = given.target.rpartition("@")[2]
+    if settings.known_hosts is not None and not settings.known_hosts.is_file():
         parser.error(
-            f"--known-hosts: the file {given.known_hosts} does not exist; write it with "
-            f"ssh-keyscan -p {given.ssh_port} {host}, after comparing the fingerprint"
+            f"--known-hosts: the file {settings.known_hosts} does not exist; write it with "
+            f"ssh-keyscan -p {settings.ssh_port} {settings.host}, after comparing the fingerprint"
         )
-    return TunnelSettings(
-        target=given.target,
-        forwards=tuple(given.forwards),
-        name=given.name or given.target.rpartition("@")[2],
-        ssh=given.ssh,
-        ssh_port=given.ssh_port,
-        ssh_config=given.ssh_config,
-        identity=identity,
-        known_hosts=given.known_hosts,
-        keepalive_s=given.keepalive_secs,
-        keepalive_count=given.keepalive_count,
-        connect_timeout_s=given.connect_timeout_secs,
-        min_backoff_s=given.min_backoff_secs,
-        max_backoff_s=given.max_backoff_secs,
-        stable_s=given.stable_secs,
-        probe_path=given.probe_path,
-        probe_interval_s=given.probe_interval_secs,
-    )
+    return settings
 
 
 def _parser() -> CommandParser:
@@ -128,7 +110,7 @@ def _parser() -> CommandParser:
         description="Forward a metrics port over SSH and keep the forward up. "
         "conch tunnel manifests writes the Kubernetes objects that scrape it.",
     )
-    parser.add_argument("target", type=_checked(parse_target), metavar="[USER@]HOST", help="host that runs sshd")
+    parser.add_argument("target", type=_target, metavar="[USER@]HOST", help="host that runs sshd")
     forwards = parser.add_argument_group("forwards", "[BIND:]PORT:HOST:PORT; BIND is 127.0.0.1 by default")
     forwards.add_argument(
         "--forward",
@@ -148,15 +130,9 @@ def _parser() -> CommandParser:
     forwards.add_argument(
         "--allow-remote-bind", action="store_true", help="allow a BIND that other hosts reach; metrics are then public"
     )
-    ssh = parser.add_argument_group("ssh")
-    ssh.add_argument("--ssh-port", type=port, default=22, metavar="PORT", help="port of sshd (default: 22)")
-    ssh.add_argument("--identity", type=Path, metavar="FILE", help="private key (default: those of ssh and its agent)")
-    ssh.add_argument("--known-hosts", type=Path, metavar="FILE", help="the only file of trusted host keys")
-    ssh.add_argument("--ssh-config", type=Path, metavar="FILE", help="configuration of ssh instead of the user's")
-    ssh.add_argument("--ssh", default="ssh", metavar="PROGRAM", help="name or path of ssh (default: ssh)")
-    _add_times(parser)
+    parser.add_flags(TunnelSettings)
     own = parser.add_argument_group("state of the tunnel")
-    own.add_argument("--name", metavar="NAME", help="value of the label target (default: HOST)")
+    own.add_argument("--name", default="", metavar="NAME", help="value of the label target (default: HOST)")
     own.add_argument("--metrics-address", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
     own.add_argument(
         "--metrics-port",
@@ -169,32 +145,6 @@ def _parser() -> CommandParser:
         "--log-format", choices=("default", "ISO8601", "json"), default="default", help="format of the log"
     )
     return parser
-
-
-def _add_times(parser: CommandParser) -> None:
-    times = parser.add_argument_group("detection of failures, and retries")
-    times.add_argument("--keepalive-secs", type=count, default=5, metavar="S", help="default: 5")
-    times.add_argument(
-        "--keepalive-count", type=count, default=3, metavar="N", help="keepalives without an answer (default: 3)"
-    )
-    times.add_argument("--connect-timeout-secs", type=count, default=10, metavar="S", help="default: 10")
-    times.add_argument("--min-backoff-secs", type=_seconds, default=1.0, metavar="S", help="default: 1")
-    times.add_argument("--max-backoff-secs", type=_seconds, default=30.0, metavar="S", help="default: 30")
-    times.add_argument(
-        "--stable-secs",
-        type=_seconds,
-        default=60.0,
-        metavar="S",
-        help="duration of a connection after which the back-off begins again with the minimum (default: 60)",
-    )
-    times.add_argument(
-        "--probe-path",
-        type=_checked(_path_or_none),
-        default="/metrics",
-        metavar="PATH",
-        help="GET through each forward; an empty path disables probes (default: /metrics)",
-    )
-    times.add_argument("--probe-interval-secs", type=_seconds, default=5.0, metavar="S", help="default: 5")
 
 
 class _AddForward(Action):
@@ -218,19 +168,10 @@ def _write_manifests(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError:
         print("conch tunnel: PyYAML is missing: pip install 'conch-server[monitoring]'", file=sys.stderr)
         return _FAILURE
-    scraped = ScrapedTunnel(
-        name=given.name,
-        addresses=tuple(given.address),
-        port=given.port,
-        namespace=given.namespace,
-        instance=given.instance,
-        monitor_labels=dict(given.monitor_label),
-        interval=given.interval,
-        path=given.path,
-        discovery=given.discovery,
-    )
     try:
-        objects = manifests(scraped)
+        objects = manifests(
+            settings_of(ScrapedTunnel, given, name=given.name, addresses=tuple(given.address), port=given.port)
+        )
     except ValueError as error:
         parser.error(str(error))
     return write_text("conch tunnel manifests", given.output, dump_documents(objects))
@@ -241,7 +182,7 @@ def _manifests_parser() -> CommandParser:
         "conch tunnel manifests",
         description="Write the headless Service, the EndpointSlice and the ServiceMonitor for the port of a tunnel.",
     )
-    parser.add_argument("name", type=_checked(_object_name), metavar="NAME", help="name of the objects")
+    parser.add_argument("name", type=_object_name, metavar="NAME", help="name of the objects")
     parser.add_argument(
         "--address",
         action="append",
@@ -250,74 +191,21 @@ def _manifests_parser() -> CommandParser:
         help="address of the node on which the tunnel listens; repeatable",
     )
     parser.add_argument("--port", type=port, required=True, metavar="PORT", help="port of the tunnel")
-    parser.add_argument("--namespace", default="monitoring", metavar="NAME", help="default: monitoring")
-    parser.add_argument("--instance", default="", metavar="TEXT", help="value of the label instance (default: NAME)")
-    parser.add_argument(
-        "--monitor-label",
-        type=_checked(_label),
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="label by which your Prometheus selects ServiceMonitors, such as release=kps; repeatable",
-    )
-    parser.add_argument(
-        "--interval", type=_checked(_duration), default="15s", metavar="DURATION", help="of scrapes (default: 15s)"
-    )
-    parser.add_argument("--path", default="/metrics", metavar="PATH", help="default: /metrics")
-    parser.add_argument(
-        "--discovery",
-        choices=("endpointslice", "endpoints"),
-        default="endpointslice",
-        help="endpoints: for a Prometheus operator before 0.87, which looks for Endpoints (default: endpointslice)",
-    )
+    parser.add_flags(ScrapedTunnel)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
     return parser
 
 
-def _checked(parse: Callable[[str], _Value]) -> Callable[[str], _Value]:
-    """Return a parser whose ValueError argparse shows with its text."""
-
-    def read(text: str) -> _Value:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise ArgumentTypeError(str(error)) from None
-
-    return read
-
-
-def _seconds(text: str) -> float:
+def _target(text: str) -> str:
     try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e6:
-        raise ArgumentTypeError(f"'{text}' is not a valid number of seconds")
-    return value
-
-
-def _path_or_none(text: str) -> str:
-    if text and not re.fullmatch(r"/[!-~]*", text):
-        raise ValueError(f"'{text}' is not a valid path: it begins with /")
-    return text
-
-
-def _duration(text: str) -> str:
-    """Check a duration as the ServiceMonitor's schema has it."""
-    with suppress(ValueError):
-        if parse_prometheus_duration(text) > 0:
-            return text
-    raise ValueError(f"'{text}' is not a valid duration: a number with a unit, such as 15s or 1m")
+        return parse_target(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def _object_name(text: str) -> str:
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,56}[a-z0-9])?", text):
-        raise ValueError(f"'{text}' is not a valid name: lower-case letters, digits and -, beginning with a letter")
+        raise ArgumentTypeError(
+            f"'{text}' is not a valid name: lower-case letters, digits and -, beginning with a letter"
+        )
     return text
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"([a-z0-9.-]+/)?[A-Za-z0-9][\w.-]{0,62}", name):
-        raise ValueError(f"'{text}' is not a valid label: NAME=VALUE")
-    return name, value

@@ -6,14 +6,29 @@ EndpointSlice that names its Service.
 """
 
 import ipaddress
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
+
+from conch.base.durations import parse_prometheus_duration
+from conch.base.flag_values import one_of, value_kind
+from conch.base.flags import flag_field
+from conch.base.kubernetes_names import label, namespace
 
 Manifest: TypeAlias = dict[str, Any]
 Discovery: TypeAlias = Literal["endpointslice", "endpoints"]
 _PORT_NAME = "metrics"
 _MANAGER = "conch-tunnel"
+
+
+def _duration(text: str) -> str:
+    """Check a duration as the ServiceMonitor's schema has it."""
+    with suppress(ValueError):
+        if parse_prometheus_duration(text) > 0:
+            return text
+    raise ArgumentTypeError(f"'{text}' is not a valid duration: a number with a unit, such as 15s or 1m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,24 +38,36 @@ class ScrapedTunnel:
     name: str
     addresses: tuple[str, ...]  # IP addresses of the machine on which the tunnel listens
     port: int
-    namespace: str = "monitoring"
-    instance: str = ""  # value of the label `instance`; "" for the name
-    monitor_labels: Mapping[str, str] = field(default_factory=dict)  # those that the Prometheus object selects
-    interval: str = "15s"
-    path: str = "/metrics"
-    discovery: Discovery = "endpointslice"
+    namespace: str = flag_field("monitoring", "", "default: monitoring", value_kind("NAME", namespace))
+    instance: str = flag_field("", "", "value of the label instance (default: NAME)", value_kind("TEXT"))
+    monitor_labels: Mapping[str, str] = flag_field(
+        {},
+        "",
+        "label by which your Prometheus selects ServiceMonitors, such as release=kps; repeatable",
+        value_kind("NAME=VALUE", label),
+        name="monitor-label",
+        repeatable=True,
+    )
+    interval: str = flag_field("15s", "", "of scrapes (default: 15s)", value_kind("DURATION", _duration))
+    path: str = flag_field("/metrics", "", "default: /metrics", value_kind("PATH"))
+    discovery: Discovery = flag_field(
+        "endpointslice",
+        "",
+        "endpoints: for a Prometheus operator before 0.87, which looks for Endpoints (default: endpointslice)",
+        one_of("endpointslice", "endpoints"),
+    )
 
 
 def manifests(tunnel: ScrapedTunnel) -> list[Manifest]:
     """Return the objects. Raises ValueError for an address that Kubernetes rejects."""
     addresses = [_address(text) for text in tunnel.addresses]
-    families = {version: [str(each) for each in addresses if each.version == version] for version in (4, 6)}
+    families = {version: [str(address) for address in addresses if address.version == version] for version in (4, 6)}
     if tunnel.discovery == "endpoints":
-        backing = [_endpoints(tunnel, [str(each) for each in addresses])]
+        backing = [_endpoints(tunnel, [str(address) for address in addresses])]
     else:
-        backing = [_slice(tunnel, version, found) for version, found in families.items() if found]
+        backing = [_slice(tunnel, version, members) for version, members in families.items() if members]
     return [
-        _service(tunnel, [f"IPv{version}" for version, found in families.items() if found]),
+        _service(tunnel, [f"IPv{version}" for version, members in families.items() if members]),
         *backing,
         _monitor(tunnel),
     ]

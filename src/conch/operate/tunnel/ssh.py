@@ -2,10 +2,15 @@
 
 import ipaddress
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from conch.base.command_line.option_types import count, port
+from conch.base.flag_values import value_kind
+from conch.base.flags import flag_field
 
 _FORWARD = re.compile(
     r"(?:(?P<bind>\[[^\]\s]+\]|[^:\[\]\s]+):)?(?P<port>\d+):(?P<host>\[[^\]\s]+\]|[^:\[\]\s]+):(?P<host_port>\d+)"
@@ -53,26 +58,61 @@ class Forward:
         return ":".join(parts)
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise ArgumentTypeError(f"'{text}' is not a valid number of seconds")
+    return value
+
+
+def _path_or_none(text: str) -> str:
+    if text and not re.fullmatch(r"/[!-~]*", text):
+        raise ArgumentTypeError(f"'{text}' is not a valid path: it begins with /")
+    return text
+
+
+_SSH, _RETRIES = "ssh", "detection of failures, and retries"
+_FILE, _SECONDS = value_kind("FILE", Path), value_kind("S", _seconds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelSettings:
-    """One tunnel: one ssh process with all of its forwards. Durations are in seconds."""
+    """One tunnel: one ssh process with all of its forwards, and its flags. Durations are in seconds."""
 
     target: str  # [user@]host
     forwards: tuple[Forward, ...]
     name: str  # value of the label `target`
-    ssh: str = "ssh"
-    ssh_port: int = 22
-    ssh_config: Path | None = None  # None: the user's and the system's
-    identity: Path | None = None
-    known_hosts: Path | None = None  # None: those of the user and the system
-    keepalive_s: int = 5
-    keepalive_count: int = 3
-    connect_timeout_s: int = 10
-    min_backoff_s: float = 1.0
-    max_backoff_s: float = 30.0
-    stable_s: float = 60.0
-    probe_path: str = "/metrics"  # "" for no probes
-    probe_interval_s: float = 5.0
+    ssh_port: int = flag_field(22, _SSH, "port of sshd (default: 22)", value_kind("PORT", port))
+    identity: Path | None = flag_field(None, _SSH, "private key (default: those of ssh and its agent)", _FILE)
+    known_hosts: Path | None = flag_field(None, _SSH, "the only file of trusted host keys", _FILE)
+    ssh_config: Path | None = flag_field(None, _SSH, "configuration of ssh instead of the user's", _FILE)
+    ssh: str = flag_field("ssh", _SSH, "name or path of ssh (default: ssh)", value_kind("PROGRAM"))
+    keepalive_s: int = flag_field(5, _RETRIES, "default: 5", value_kind("S", count), name="keepalive-secs")
+    keepalive_count: int = flag_field(
+        3, _RETRIES, "keepalives without an answer (default: 3)", value_kind("N", count), name="keepalive-count"
+    )
+    connect_timeout_s: int = flag_field(
+        10, _RETRIES, "default: 10", value_kind("S", count), name="connect-timeout-secs"
+    )
+    min_backoff_s: float = flag_field(1.0, _RETRIES, "default: 1", _SECONDS, name="min-backoff-secs")
+    max_backoff_s: float = flag_field(30.0, _RETRIES, "default: 30", _SECONDS, name="max-backoff-secs")
+    stable_s: float = flag_field(
+        60.0,
+        _RETRIES,
+        "duration of a connection after which the back-off begins again with the minimum (default: 60)",
+        _SECONDS,
+        name="stable-secs",
+    )
+    probe_path: str = flag_field(
+        "/metrics",
+        _RETRIES,
+        "GET through each forward; an empty path disables probes (default: /metrics)",
+        value_kind("PATH", _path_or_none),
+    )
+    probe_interval_s: float = flag_field(5.0, _RETRIES, "default: 5", _SECONDS, name="probe-interval-secs")
 
     @property
     def host(self) -> str:

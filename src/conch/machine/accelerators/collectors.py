@@ -1,4 +1,4 @@
-"""Collectors of accelerators' metrics: their interface, the normal form that they produce, and those of each vendor.
+"""Collectors of accelerators' metrics: their interface, the normal form that they produce, and one for each vendor.
 
 A collector reads the accelerators of one vendor. It blocks, so it runs in a separate process and its samples cross a
 pipe as JSON. Readings have base units: one threshold means the same for every vendor. A value that the hardware, the
@@ -149,7 +149,7 @@ def sample_from_json(line: bytes) -> VendorSample:
     try:
         document = orjson.loads(line)
         vendor = _text(document["vendor"])
-        devices = tuple(_device_from(each, vendor) for each in document["devices"])
+        devices = tuple(_device_from(device, vendor) for device in document["devices"])
         return VendorSample(vendor, devices, _natives(document["native"], vendor))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CollectorError(f"malformed sample {line[:80]!r}: {error!r}") from error
@@ -168,14 +168,14 @@ def _device_from(document: Mapping[str, Any], vendor: str) -> DeviceSample:
         readings,
         _numbers(document["errors"]),
         _natives(document["native"], vendor),
-        tuple(_process(**each) for each in document["processes"]),
+        tuple(_process(**process) for process in document["processes"]),
         _texts(document["unsupported"]),
         {name: _text(value) for name, value in document["attributes"].items()},
     )
 
 
 def _natives(documents: list[dict[str, Any]], vendor: str) -> tuple[NativeValue, ...]:
-    return tuple(_native(vendor, **each) for each in documents)
+    return tuple(_native(vendor, **document) for document in documents)
 
 
 def _native(vendor: str, name: str, value: float, labels: Mapping[str, str], kind: Kind) -> NativeValue:

@@ -71,16 +71,16 @@ def sample_families(samples: Sequence[VendorSample], containers: Containers) -> 
     """
     devices = [device for sample in samples for device in sample.devices]
     for name, definition in READINGS.items():
-        yield _family(
+        yield Family.of(
             definition,
-            (
-                Point(each.readings[name], {**device_labels(each.device), **labels})
-                for each in devices
-                if name in each.readings
-                for labels in container_labels(each.device, containers)
-            ),
+            [
+                Point(device.readings[name], {**device_labels(device.device), **labels})
+                for device in devices
+                if name in device.readings
+                for labels in container_labels(device.device, containers)
+            ],
         )
-    yield _family(ERRORS, (point for each in devices for point in _errors(each, containers)))
+    yield Family.of(ERRORS, [point for device in devices for point in _errors(device, containers)])
 
 
 def native_families(
@@ -102,48 +102,39 @@ def native_families(
         definition = catalog.get(name) or MetricDefinition(
             name, kinds[name].kind, "A value of an accelerator under its vendor's name and unit."
         )
-        yield _family(definition, of_name)
+        yield Family.of(definition, of_name)
 
 
 def model_families(usages: Iterable[ModelUsage]) -> Iterator[Family]:
     """Yield memory and GPU time of model instances and engines."""
     known = list(usages)
-    for definition, values in (
-        (MODEL_MEMORY, [each.memory_bytes for each in known]),
-        (MODEL_UTILIZATION, [each.utilization_ratio for each in known]),
-    ):
-        yield _family(
-            definition,
-            (
-                Point(value, {name: getattr(each, name) for name in definition.labels})
-                for each, value in zip(known, values, strict=True)
-                if value is not None
-            ),
-        )
+    for definition, field in ((MODEL_MEMORY, "memory_bytes"), (MODEL_UTILIZATION, "utilization_ratio")):
+        values = [(getattr(usage, field), usage) for usage in known]
+        points = [
+            Point(value, {label: getattr(usage, label) for label in definition.labels})
+            for value, usage in values
+            if value is not None
+        ]
+        yield Family.of(definition, points)
 
 
 def status_families(statuses: Sequence[CollectorStatus]) -> Iterator[Family]:
     """Yield the state of the collectors."""
-    yield _family(COLLECTOR_UP, (Point(int(each.up), {"vendor": each.vendor}) for each in statuses))
-    yield _family(
-        SAMPLE_DURATION,
-        (
-            Point(each.sample_duration_s, {"vendor": each.vendor})
-            for each in statuses
-            if each.sample_duration_s is not None
-        ),
-    )
-    yield _family(
-        SAMPLE_AGE,
-        (Point(each.sample_age_s, {"vendor": each.vendor}) for each in statuses if each.sample_age_s is not None),
-    )
-    yield _family(
+    for definition, field in (
+        (COLLECTOR_UP, "up"),
+        (SAMPLE_DURATION, "sample_duration_s"),
+        (SAMPLE_AGE, "sample_age_s"),
+    ):
+        values = {status.vendor: getattr(status, field) for status in statuses}
+        points = [Point(float(value), {"vendor": vendor}) for vendor, value in values.items() if value is not None]
+        yield Family.of(definition, points)
+    yield Family.of(
         UNSUPPORTED_FIELDS,
-        (
-            Point(count, {"vendor": each.vendor, "field": name})
-            for each in statuses
-            for name, count in sorted(each.unsupported.items())
-        ),
+        [
+            Point(count, {"vendor": status.vendor, "field": name})
+            for status in statuses
+            for name, count in sorted(status.unsupported.items())
+        ],
     )
 
 
@@ -151,7 +142,3 @@ def _errors(sample: DeviceSample, containers: Containers) -> Iterator[Point]:
     for code, count in sample.errors.items():
         for labels in container_labels(sample.device, containers):
             yield Point(count, {**device_labels(sample.device), "code": code, **labels})
-
-
-def _family(definition: MetricDefinition, points: Iterable[Point]) -> Family:
-    return Family(definition.name, definition.kind, definition.help, list(points))

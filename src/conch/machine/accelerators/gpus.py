@@ -41,7 +41,7 @@ class InstalledGpu:
 class Gpu:
     """A device that processes of this server can use.
 
-    `number` is CUDA's number of the device, as in `gpus` of an instance group. `uuid` is that of the GPU or MIG slice.
+    `number` is CUDA's number of the device, as in `gpus` of an instance group. `uuid` identifies the GPU or MIG slice.
     """
 
     number: int
@@ -70,7 +70,7 @@ def visible_gpus(installed: Sequence[InstalledGpu], environment: Mapping[str, st
 def narrowed(environment: Mapping[str, str], numbers: Iterable[int]) -> str:
     """Return the value of `CUDA_VISIBLE_DEVICES` that shows a child process only these devices of its parent."""
     requested = environment.get(CUDA_VARIABLE)
-    names = None if requested is None else [each.strip() for each in requested.split(",")]
+    names = None if requested is None else [part.strip() for part in requested.split(",")]
     return ",".join(str(number) if names is None else names[number] for number in numbers)
 
 
@@ -82,7 +82,7 @@ def _granted(installed: Sequence[InstalledGpu], variable: str | None) -> Sequenc
     """
     if variable is None:
         return installed
-    names = [name for each in variable.split(",") if (name := each.strip())]
+    names = [name for part in variable.split(",") if (name := part.strip())]
     if any(name.lower() in _NO_GPU for name in names):
         return []
     if not names or "all" in map(str.lower, names) or len(names) >= len(installed):
@@ -104,8 +104,8 @@ def _all_of(gpus: Iterable[InstalledGpu]) -> Iterator[tuple[InstalledGpu, str]]:
 def _requested(gpus: Sequence[InstalledGpu], requested: str) -> Iterator[tuple[InstalledGpu, str]]:
     """Yield the devices in `CUDA_VISIBLE_DEVICES`. CUDA stops at the first name that is invalid or a duplicate."""
     seen: set[str] = set()
-    for each in requested.split(","):
-        device = _named(gpus, each.strip())
+    for part in requested.split(","):
+        device = _named(gpus, part.strip())
         if device is None or device[1] in seen:
             return
         seen.add(device[1])

@@ -41,7 +41,7 @@ class AcceleratorMonitor:
     """Samples accelerators and exposes them. Life: `start` → `stop`. A scrape reads no driver.
 
     `dcgm` exposes NVIDIA GPUs under DCGM's names, and `triton_names` those under Triton's. `pods` and `models`
-    attribute devices, if given; `native_names` is whether vendors' own names are exposed beside the normal form.
+    attribute devices, if given; `native_names` is whether vendors' own names are exposed in addition to the normal form.
     Vendors that are read by a tool are sampled every `tool_interval_s` at most. `expected` are the vendors whose
     absence is logged and exposed as a collector that is down.
     """
@@ -125,7 +125,7 @@ class AcceleratorMonitor:
 
     def _report_absence(self) -> None:
         """Log the expected vendors that are absent, once until they are found."""
-        absent = {vendor: each.absence for vendor, each in self._samplers.items() if each.absence}
+        absent = {vendor: sampler.absence for vendor, sampler in self._samplers.items() if sampler.absence}
         if self._expected == "each":
             for vendor in absent.keys() - self._reported:
                 _log.warning("no accelerator of vendor %s: %s; looking for it until it appears", vendor, absent[vendor])
@@ -179,7 +179,7 @@ def server_monitor(
 ) -> AcceleratorMonitor | None:
     """Return the monitor of a server's metrics; None if there is nothing to sample.
 
-    `processes` returns those of the server and its models; `host_proc` is the host's /proc in a container, or "".
+    `processes` returns the processes of the server and its models; `host_proc` is the host's /proc in a container, or "".
     """
     present = present_vendors()
     if not present:

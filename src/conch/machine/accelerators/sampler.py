@@ -102,7 +102,7 @@ class Sampler:
         """
         if self.sample is None:
             return
-        answering = {_key(each.device) for each in self.sample.devices if "lost" not in each.attributes}
+        answering = {_key(device.device) for device in self.sample.devices if "lost" not in device.attributes}
         for key, device in self._devices.items():
             yield device, key in answering
 
@@ -215,12 +215,12 @@ class Sampler:
         self.sample = sample
         if self._on_sample is not None:
             self._on_sample(sample)
-        for each in sample.devices:
-            key = _key(each.device)
+        for device in sample.devices:
+            key = _key(device.device)
             if key in self._devices or len(self._devices) < _MAX_DEVICES:
                 # A device that was lost before the process started has no UUID.
-                self._devices[key] = each.device if each.device.uuid else self._devices.get(key, each.device)
-            for name in each.unsupported:
+                self._devices[key] = device.device if device.device.uuid else self._devices.get(key, device.device)
+            for name in device.unsupported:
                 if name in self._unsupported or len(self._unsupported) < _MAX_FIELDS:
                     self._unsupported[name] = self._unsupported.get(name, 0) + 1
 

@@ -94,10 +94,10 @@ class TargetDelivery:
         wait = max(self._not_before - now, self._pace.delay_s(now))
         if wait > 0:
             return wait
-        postponed = [number for number, each in self._rejected.items() if each.due > now]
+        postponed = [number for number, alert in self._rejected.items() if alert.due > now]
         batch = self.queue.next_batch(self.target.name, self.target.max_alerts, postponed)
         if batch is None:
-            return min((each.due - now for each in self._rejected.values()), default=math.inf)
+            return min((postponed.due - now for postponed in self._rejected.values()), default=math.inf)
         if not batch.number:
             batch = self._store(batch)
         self._pace.take(now, 1)

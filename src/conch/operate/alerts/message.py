@@ -149,8 +149,8 @@ def _title(firing: Sequence[Alert], resolved: Sequence[Alert]) -> str:
     counts = [f"{word}:{len(some)}" for word, some in (("FIRING", firing), ("RESOLVED", resolved)) if some]
     alerts = [*firing, *resolved]
     names = list(dict.fromkeys(alert.name for alert in alerts if alert.name))
-    shared = [f"{name}={value}" for name, value in common([each.labels for each in alerts]).items()]
-    labels = ", ".join(each for each in shared if not each.startswith("alertname="))
+    shared = [f"{name}={value}" for name, value in common([alert.labels for alert in alerts]).items()]
+    labels = ", ".join(pair for pair in shared if not pair.startswith("alertname="))
     return f"[{', '.join(counts)}] {', '.join(names)}" + (f" ({labels})" if labels else "")
 
 

@@ -80,7 +80,7 @@ def read_webhook(body: bytes) -> list[Alert]:
         "receiver": _text(document, "receiver", "receiver"),
         "external_url": _text(document, "externalURL", "externalURL"),
     }
-    return [_alert(each, f"alerts[{index}]", shared) for index, each in enumerate(alerts)]
+    return [_alert(alert, f"alerts[{index}]", shared) for index, alert in enumerate(alerts)]
 
 
 def _alert(document: object, where: str, shared: Mapping[str, str]) -> Alert:
@@ -110,7 +110,7 @@ def _text(document: Mapping[str, object], name: str, where: str) -> str:
 
 def _texts(document: Mapping[str, object], name: str, where: str) -> dict[str, str]:
     value = document.get(name) or {}
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise InvalidRequest(f"'{where}.{name}' is not an object of strings")
     return value
 

@@ -52,7 +52,7 @@ class Accepted(NamedTuple):
 
 
 class AlertBatch(NamedTuple):
-    """The alerts of one message. `number` is that of its first row, or 0 before it is stored."""
+    """The alerts of one message. `number` is the id of its first row, or 0 before it is stored."""
 
     number: int
     rows: tuple[int, ...]
@@ -64,7 +64,7 @@ class AlertQueue:
     """A queue in a folder. Thread-safe. Methods raise sqlite3.Error if the disk fails or is full."""
 
     def __init__(self, folder: Path, *, max_alerts: int, deduplicate_s: float, now: Callable[[], float]) -> None:
-        """Assign. `max_alerts` is the maximum of queued alerts of each target; `now` returns the Unix time."""
+        """`max_alerts` is the maximum of queued alerts of each target; `now` returns the Unix time."""
         self._folder = folder
         self._max_alerts = max_alerts
         self._deduplicate_s = deduplicate_s
@@ -133,7 +133,7 @@ class AlertQueue:
                 kept = [entry for entry in new if entry.target not in full]
                 self._database.executemany(
                     "INSERT INTO alerts (target, key, grouping, accepted_at, alert) VALUES (?, ?, ?, ?, ?)",
-                    [(each.target, each.alert.key, each.grouping, now, each.alert.to_json()) for each in kept],
+                    [(entry.target, entry.alert.key, entry.grouping, now, entry.alert.to_json()) for entry in kept],
                 )
             accepted = Counter(entry.target for entry in kept)
             self._queued.update(accepted)
@@ -182,7 +182,7 @@ class AlertQueue:
         return AlertBatch(number or 0, ids, tuple(map(Alert.from_json, alerts)), min(times))
 
     def store(self, rows: Sequence[int]) -> None:
-        """Make rows one batch, whose number is that of the first."""
+        """Make rows one batch, numbered by the first."""
         self._update([(rows[0], row) for row in rows], "UPDATE alerts SET batch = ? WHERE id = ?")
 
     def split(self, rows: Sequence[int]) -> None:

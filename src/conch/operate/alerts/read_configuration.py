@@ -109,7 +109,7 @@ class _ConfigReader:
             service,
             self._url(given.get("url"), (*path, "url"), generic),
             self._secret(given["secret"], (*path, "secret")) if "secret" in given else None,
-            {str(key): self._secret(each, (*path, "headers", str(key)), True) for key, each in headers.items()},
+            {str(key): self._secret(header, (*path, "headers", str(key)), True) for key, header in headers.items()},
             MessageTemplates(self._template(given, "title", path), self._template(given, "text", path)),
             self._template(given, "body", path),
             self._labels(given["group_by"], (*path, "group_by")) if "group_by" in given else None,
@@ -142,7 +142,7 @@ class _ConfigReader:
         if not isinstance(value, list) or not value:
             self._problem(("routes",), "'routes' must be a list of routes, or be omitted to send all to all targets")
             return []
-        return [self._route(each, ("routes", index), known) for index, each in enumerate(value)]
+        return [self._route(route, ("routes", index), known) for index, route in enumerate(value)]
 
     def _route(self, value: object, path: YamlPath, known: Mapping[str, object]) -> AlertRoute:
         given = self._mapping(value, path, _ROUTE)
@@ -183,7 +183,7 @@ class _ConfigReader:
         if literal and isinstance(value, str) and value:
             return Secret(literal=value)
         given = self._mapping(value, path, ("file", "env")) if isinstance(value, dict) else {}
-        if len(given) != 1 or not all(isinstance(each, str) and each for each in given.values()):
+        if len(given) != 1 or not all(isinstance(place, str) and place for place in given.values()):
             hint = "" if value is None else ", so that it does not stand in this file"
             self._problem(path, f"'{name}' must be {{env: VARIABLE}} or {{file: PATH}}{hint}")
             return Secret(literal="-")
@@ -216,7 +216,7 @@ class _ConfigReader:
     def _labels(self, value: object, path: YamlPath) -> tuple[str, ...]:
         if value is None:
             return ()
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             self._problem(path, f"'{path[-1]}' must be a list of names")
             return ()
         return tuple(value)

@@ -50,7 +50,7 @@ class WebhookReceiver:
         wake: Callable[[str], None],
         executor: Executor,
     ) -> None:
-        """Assign. `wake` is called with the name of a target that has new alerts; `executor` has one thread."""
+        """`wake` is called with the name of a target that has new alerts; `executor` has one thread."""
         self._config = config
         self._queue = queue
         self._deliveries = deliveries
@@ -173,9 +173,9 @@ class WebhookReceiver:
         yield _family(catalog.ALERTS_DUPLICATES, {name: self._duplicates[name] for name in counts})
         yield _family(catalog.ALERTS_UNROUTED, {"": self._unrouted})
         yield _family(catalog.ALERTS_REFUSED_WEBHOOKS, dict(self._refused))
-        yield _family(catalog.ALERTS_DELIVERED, {name: each.delivered for name, each in counts.items()})
-        yield _family(catalog.ALERTS_FAILED_ATTEMPTS, {name: each.failed_attempts for name, each in counts.items()})
-        yield _family(catalog.ALERTS_GIVEN_UP, {name: each.given_up for name, each in counts.items()})
+        yield _family(catalog.ALERTS_DELIVERED, {name: count.delivered for name, count in counts.items()})
+        yield _family(catalog.ALERTS_FAILED_ATTEMPTS, {name: count.failed_attempts for name, count in counts.items()})
+        yield _family(catalog.ALERTS_GIVEN_UP, {name: count.given_up for name, count in counts.items()})
         yield _family(catalog.ALERTS_QUEUED, {name: queue.queued(name) for name in counts})
         yield _family(catalog.ALERTS_OLDEST_QUEUED, {name: queue.oldest_s(name) for name in counts})
 
@@ -183,7 +183,7 @@ class WebhookReceiver:
 def _family(metric: MetricDefinition, values: dict[str, int] | dict[str, float]) -> Family:
     """Return a family whose points have the metric's only label, or none."""
     points = [Point(value, {metric.labels[0]: name} if metric.labels else {}) for name, value in values.items()]
-    return Family(metric.name, metric.kind, metric.help, points)
+    return Family.of(metric, points)
 
 
 _DEFAULT_BODY_BYTES = 2**20  # larger ones have the limit below, whose message names no flag of conch serve

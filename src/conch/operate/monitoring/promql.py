@@ -201,12 +201,12 @@ def walk(node: Node, above: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple
 def rewrite(node: Node, change: Callable[[Node], Node]) -> Node:
     """Return a tree whose nodes are replaced by `change`, operands before what they are operands of."""
     changed: dict[str, Any] = {}
-    for each in fields(node):
-        value = getattr(node, each.name)
+    for item in fields(node):
+        value = getattr(node, item.name)
         if isinstance(value, Node):
-            changed[each.name] = rewrite(value, change)
-        elif each.name == "arguments":
-            changed[each.name] = tuple(rewrite(argument, change) for argument in value)
+            changed[item.name] = rewrite(value, change)
+        elif item.name == "arguments":
+            changed[item.name] = tuple(rewrite(argument, change) for argument in value)
     return change(replace(node, **changed) if changed else node)
 
 
@@ -228,14 +228,14 @@ class MetricUse:
 def metric_uses(node: Node) -> list[MetricUse]:
     """Return the uses of all metrics in a tree. A comparison or an operation with another vector ends no chain."""
     found = []
-    for each, above in walk(node):
-        if isinstance(each, Selector):
+    for inner, above in walk(node):
+        if isinstance(inner, Selector):
             names = [
-                one.function if isinstance(one, Call) else one.operator
-                for one in reversed(above)
-                if isinstance(one, Call | Aggregation)
+                outer.function if isinstance(outer, Call) else outer.operator
+                for outer in reversed(above)
+                if isinstance(outer, Call | Aggregation)
             ]
-            found.append(MetricUse(each, tuple(names)))
+            found.append(MetricUse(inner, tuple(names)))
     return found
 
 
@@ -312,7 +312,9 @@ def _selector(node: Selector) -> str:
 
 
 def _matchers(matchers: tuple[LabelMatcher, ...]) -> str:
-    return ", ".join(f"{each.label}{each.operator}{json.dumps(each.value, ensure_ascii=False)}" for each in matchers)
+    return ", ".join(
+        f"{matcher.label}{matcher.operator}{json.dumps(matcher.value, ensure_ascii=False)}" for matcher in matchers
+    )
 
 
 def _modifiers(at: float | str | None, offset_s: float | None) -> str:
@@ -360,7 +362,7 @@ class _Converter:
 
     def _Call(self, node: Any) -> Node:  # noqa: N802
         place = self._place(node.func.name)
-        return Call(node.func.name, tuple(self.convert(each) for each in node.args), place)
+        return Call(node.func.name, tuple(self.convert(argument) for argument in node.args), place)
 
     def _AggregateExpr(self, node: Any) -> Node:  # noqa: N802
         place = self._place(str(node.op))
@@ -390,15 +392,15 @@ class _Converter:
         return Binary(str(node.op), left, right, modifier.return_bool, matching, labels, group, group_labels)
 
     def _VectorSelector(self, node: Any) -> Selector:  # noqa: N802
-        matchers = [_matcher(each) for each in node.matchers.matchers]
+        matchers = [_matcher(matcher) for matcher in node.matchers.matchers]
         metric = node.name
-        for each in matchers:
-            if metric is None and each.label == "__name__" and each.operator == "=":
-                metric = each.value
-                matchers.remove(each)
+        for matcher in matchers:
+            if metric is None and matcher.label == "__name__" and matcher.operator == "=":
+                metric = matcher.value
+                matchers.remove(matcher)
                 break
         place = self._place(node.name) if node.name else 0
-        alternatives = tuple(tuple(_matcher(each) for each in group) for group in node.matchers.or_matchers)
+        alternatives = tuple(tuple(_matcher(matcher) for matcher in group) for group in node.matchers.or_matchers)
         return Selector(metric, tuple(matchers), None, _seconds(node.offset), _at(node.at), alternatives, place)
 
     def _MatrixSelector(self, node: Any) -> Node:  # noqa: N802

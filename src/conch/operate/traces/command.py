@@ -69,8 +69,8 @@ def _document(root: "RecordedSpan") -> dict[str, Any]:
             "duration_ns": span.ns,
             "error": span.error,
             "phases": [
-                {"phase": each.phase, "start_ns": each.start - root.start, "duration_ns": each.ns}
-                for each in span.segments()
+                {"phase": segment.phase, "start_ns": segment.start - root.start, "duration_ns": segment.ns}
+                for segment in span.segments()
             ],
         }
         for _, span in root.walk()

@@ -41,8 +41,8 @@ def read_traces(sources: Sequence[str]) -> RecordedTraces:
         values, problem = _values(source, _load(source))
         if problem:
             warnings.append(problem)
-        found = spans_of_entries(each for each in values if is_entry(each))
-        found += spans_of_otlp(each for each in values if is_otlp(each))
+        found = spans_of_entries(item for item in values if is_entry(item))
+        found += spans_of_otlp(item for item in values if is_otlp(item))
         if not found:
             raise InvalidRequest(_nothing(source, values))
         roots += link(found)
@@ -87,7 +87,7 @@ def _values(source: str, text: str) -> tuple[list[dict[str, Any]], str]:
     """
     try:
         document = json.loads(text)
-        return [each for each in (document if isinstance(document, list) else [document]) if isinstance(each, dict)], ""
+        return [item for item in (document if isinstance(document, list) else [document]) if isinstance(item, dict)], ""
     except (ValueError, RecursionError):
         pass
     complete = list(_complete_objects(text))
@@ -118,9 +118,9 @@ def _complete_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _nothing(source: str, values: Sequence[dict[str, Any]]) -> str:
-    if any(is_entry(each) for each in values):
+    if any(is_entry(item) for item in values):
         return f"{source} has no timestamps; trace with --trace-config=level=TIMESTAMPS"
-    if any(is_otlp(each) for each in values):
+    if any(is_otlp(item) for item in values):
         return f"{source} has no spans of models; it must have spans of Conch or Triton (attribute triton.model_name)"
     return f"{source} has no trace; expected Triton's trace file or OpenTelemetry spans (OTLP in JSON)"
 
@@ -195,7 +195,7 @@ def _raw_spans(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _id(value: object) -> str:
@@ -211,9 +211,9 @@ def _id(value: object) -> str:
 
 def _attributes(span: Mapping[str, Any]) -> dict[str, str]:
     pairs = {}
-    for each in _dicts(span.get("attributes")):
-        value = each.get("value")
-        pairs[str(each.get("key"))] = str(next(iter(value.values()), "")) if isinstance(value, dict) else ""
+    for attribute in _dicts(span.get("attributes")):
+        value = attribute.get("value")
+        pairs[str(attribute.get("key"))] = str(next(iter(value.values()), "")) if isinstance(value, dict) else ""
     return pairs
 
 

@@ -56,12 +56,12 @@ class RecordedSpan:
     def walk(self, depth: int = 0) -> Iterator[tuple[int, "RecordedSpan"]]:
         """Yield this span and those below it, with their depths, parents first, siblings by time."""
         yield depth, self
-        for child in sorted(self.children, key=lambda each: each.start):
+        for child in sorted(self.children, key=lambda span: span.start):
             yield from child.walk(depth + 1)
 
     def segments(self) -> list[Segment]:
         """Return the phases in chronological order, without gaps."""
-        known = sorted(self._known_segments(), key=lambda each: (each.start, each.end))
+        known = sorted(self._known_segments(), key=lambda segment: (segment.start, segment.end))
         found, at = list[Segment](), self.start
         for segment in known:
             if segment.start > at:
@@ -77,7 +77,7 @@ class RecordedSpan:
     def own_ns(self) -> list[tuple[Phase, int]]:
         """Return phases with their times, without the time in which children run."""
         busy = union([(child.start, child.end) for child in self.children])
-        return [(each.phase, each.ns - overlap(each, busy)) for each in self.segments()]
+        return [(segment.phase, segment.ns - overlap(segment, busy)) for segment in self.segments()]
 
     def _known_segments(self) -> Iterator[Segment]:
         times = dict(self.marks)
@@ -182,7 +182,7 @@ def causes(root: RecordedSpan) -> list[SlowCause]:
         for phase, ns in span.own_ns():
             before = found.get((span.id, phase))
             found[span.id, phase] = SlowCause(phase, span, ns + (before.ns if before else 0))
-    return sorted((each for each in found.values() if each.ns > 0), key=lambda each: -each.ns)
+    return sorted((cause for cause in found.values() if cause.ns > 0), key=lambda cause: -cause.ns)
 
 
 def reason(root: RecordedSpan) -> str:
@@ -190,8 +190,8 @@ def reason(root: RecordedSpan) -> str:
     some = causes(root)
     if not some:
         return "the trace has too few timestamps to explain the time"
-    shown = [each for each in some[:_MAX_CAUSES] if each is some[0] or each.ns >= _MIN_SHARE * root.ns]
-    text = ", ".join(f"{each.ns / max(root.ns, 1):.0%} {_cause_text(each)} ({duration(each.ns)})" for each in shown)
+    shown = [cause for cause in some[:_MAX_CAUSES] if cause is some[0] or cause.ns >= _MIN_SHARE * root.ns]
+    text = ", ".join(f"{cause.ns / max(root.ns, 1):.0%} {_cause_text(cause)} ({duration(cause.ns)})" for cause in shown)
     return f"{duration(root.ns)}: {text}; {_CAUSES[shown[0].phase][1]}"
 
 

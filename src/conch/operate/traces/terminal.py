@@ -91,7 +91,7 @@ def _bar(root: RecordedSpan, span: RecordedSpan, width: int, ascii_only: bool, u
 
 def printable(text: str) -> str:
     """Return a text without control characters: names come from files."""
-    return "".join(each if each.isprintable() else "\ufffd" for each in text)
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def plain(text: str) -> str:

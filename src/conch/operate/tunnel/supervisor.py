@@ -15,7 +15,6 @@ from time import monotonic, time
 from conch.base.pacing import backoff_s
 from conch.base.process.prctl import die_with_parent
 from conch.domain.exposition import Family, Point, pieces
-from conch.domain.metrics.metric import MetricDefinition
 from conch.domain.metrics.tunnel import CONNECTS, FAILURES, LAST_CONNECT, UP
 from conch.operate.tunnel.ssh import (
     ALL_FAILURES,
@@ -48,15 +47,14 @@ class TunnelState:
     def exposition(self) -> Iterator[bytes]:
         """Yield the text of a scrape."""
         labels = self._labels
-        yield from _exposed(UP, [Point(int(self.up), labels)])
-        yield from _exposed(CONNECTS, [Point(self.connects, labels)])
-        yield from _exposed(LAST_CONNECT, [Point(self.last_connect, labels)] if self.last_connect else [])
         failures = [Point(count, {**labels, "reason": reason}) for reason, count in self.failures.items()]
-        yield from _exposed(FAILURES, failures)
-
-
-def _exposed(metric: MetricDefinition, points: list[Point]) -> Iterator[bytes]:
-    return pieces(Family(metric.name, metric.kind, metric.help, points))
+        for metric, points in (
+            (UP, [Point(int(self.up), labels)]),
+            (CONNECTS, [Point(self.connects, labels)]),
+            (LAST_CONNECT, [Point(self.last_connect, labels)] if self.last_connect else []),
+            (FAILURES, failures),
+        ):
+            yield from pieces(Family.of(metric, points))
 
 
 class ProbeResult(Enum):

@@ -1,4 +1,4 @@
-"""Ask the kubelet which devices its containers have: the PodResources service, v1. The only module here with grpc.
+"""The devices of containers, from the kubelet's PodResources service, v1. The only module here with grpc.
 
 The messages are built from the fields that are needed; protobuf skips the others.
 """

@@ -31,7 +31,7 @@ class AttributedProcess:
 
 
 class ProcessIds:
-    """Translates the driver's process ids to those of this process's namespace.
+    """Translates the driver's process ids to ids of this process's namespace.
 
     `host_proc` is `/proc` of the machine. Without it, ids are translated only if the two namespaces are the same:
     an equal number in another namespace is another process.
@@ -81,8 +81,8 @@ def model_usage(
             model.version,
             model.instance,
             uuid,
-            _sum(each.memory_bytes for each in processes),
-            _sum(each.utilization_ratio for each in processes),
+            _sum(process.memory_bytes for process in processes),
+            _sum(process.utilization_ratio for process in processes),
         )
         for (uuid, model), processes in found.items()
     ]
@@ -99,7 +99,7 @@ def server_process(pid: int, in_process: Iterable[tuple[str, str]]) -> Attribute
 
 
 def _owner(pid: int, by_pid: Mapping[int, AttributedProcess], ids: ProcessIds) -> AttributedProcess | None:
-    return next((by_pid[each] for each in ids.lineage(pid) if each in by_pid), None)
+    return next((by_pid[ancestor] for ancestor in ids.lineage(pid) if ancestor in by_pid), None)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -128,7 +128,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelAttribution:
-    """`usage` is that of the last samples. `processes` returns those of the server and its models."""
+    """`usage` follows the last samples. `processes` returns the processes of the server and its models."""
 
     def __init__(
         self, processes: Callable[[], Sequence[AttributedProcess]], interval_s: float, host_proc: Path | None = None

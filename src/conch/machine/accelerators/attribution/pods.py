@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 # The value of the label `vendor` in the metrics of collectors.
 KUBELET = "kubelet"
-# Allocations outlive a restart of the kubelet; older ones may be those of pods that are gone.
+# Allocations outlive a restart of the kubelet; older ones may belong to pods that are gone.
 MAX_AGE_S = 60.0
 
 
@@ -113,7 +113,7 @@ class PodAttribution:
             await asyncio.sleep(self._interval_s)
 
     def refresh(self) -> None:
-        """Ask the source once. Blocks."""
+        """Read the source once. Blocks."""
         began = self._clock()
         try:
             allocations = self._source.allocations()
@@ -142,7 +142,7 @@ class PodAttribution:
         return assign(known, self._allocations)
 
     def status(self) -> CollectorStatus:
-        """Return the state of the source, as that of a collector."""
+        """Return the state of the source, in the form of a collector."""
         up = not self._error and self._refreshed_at is not None
         return CollectorStatus(KUBELET, up, self._duration_s, self._age(), error=self._error)
 

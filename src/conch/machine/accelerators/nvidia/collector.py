@@ -94,7 +94,7 @@ class _GpuState:
     """One GPU or slice, with what must be remembered between samples."""
 
     def __init__(self, gpu: nvml.GpuHandle, driver: str, clock: Callable[[], float], *, divided: bool) -> None:
-        """Assign. `divided` is whether the GPU has slices."""
+        """`divided` is whether the GPU has slices."""
         self.gpu = gpu
         index = str(gpu.index) if gpu.parent is None else f"{gpu.index}/{gpu.gpu_instance}"
         self._is_slice = gpu.parent is not None

@@ -68,7 +68,7 @@ def _installed(index: int) -> InstalledGpu:
         int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
         tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
         enabled,
-        tuple(pynvml.nvmlDeviceGetUUID(each) for each in _slices(handle)) if enabled else (),
+        tuple(pynvml.nvmlDeviceGetUUID(part) for part in _slices(handle)) if enabled else (),
     )
 
 
@@ -89,7 +89,7 @@ def _slices(handle: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class GpuHandle:
-    """A GPU, or a MIG slice if `parent` is its GPU's handle. `gpu_instance` and `profile` are those of a slice."""
+    """A GPU, or a MIG slice if `parent` is its GPU's handle. `gpu_instance` and `profile` describe a slice."""
 
     handle: Any
     index: int
@@ -153,18 +153,18 @@ def _gpu(index: int) -> Iterator[GpuHandle]:
         str(_attribute("nvmlDeviceGetMinorNumber", handle, index)),
     )
     yield gpu
-    for each in _slices(handle) if _mig_enabled(handle) else ():
+    for part in _slices(handle) if _mig_enabled(handle) else ():
         yield GpuHandle(
-            each,
+            part,
             index,
-            pynvml.nvmlDeviceGetUUID(each),
+            pynvml.nvmlDeviceGetUUID(part),
             gpu.name,
             gpu.pci_bus_id,
             gpu.minor_number,
             handle,
             gpu.uuid,
-            int(_attribute("nvmlDeviceGetGpuInstanceId", each, 0)),
-            _profile(each),
+            int(_attribute("nvmlDeviceGetGpuInstanceId", part, 0)),
+            _profile(part),
         )
 
 
@@ -347,7 +347,7 @@ def read_fields(handle: Any) -> tuple[dict[str, float], dict[int, float]]:
     numbers = (*_FIELD_NUMBERS, *_COUNTER_NUMBERS)
     found: dict[int, float] = {}
     with absent_if_unsupported():
-        for field in pynvml.nvmlDeviceGetFieldValues(handle, [(each, scopes.get(each, 0)) for each in numbers]):
+        for field in pynvml.nvmlDeviceGetFieldValues(handle, [(number, scopes.get(number, 0)) for number in numbers]):
             if field.nvmlReturn in _LOST:
                 raise GpuLost(str(pynvml.NVMLError(field.nvmlReturn)))
             if field.nvmlReturn == pynvml.NVML_SUCCESS:
@@ -393,7 +393,7 @@ class GpmReader:
         self._request = pynvml.c_nvmlGpmMetricsGet_t()
 
     def read(self) -> dict[str, float]:
-        """Take a sample and return the activity since the previous one. Raises GpuLost."""
+        """Sample and return the activity since the previous one. Raises GpuLost."""
         values: dict[str, float] = {}
         with absent_if_unsupported():
             self._samples.reverse()
@@ -470,14 +470,14 @@ class XidEvents:
 def process_memory(handle: Any) -> dict[int, float | None] | None:
     """Return the bytes of each compute process by its id; None if the driver does not list processes."""
     with absent_if_unsupported():
-        return {each.pid: each.usedGpuMemory for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+        return {process.pid: process.usedGpuMemory for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     return None
 
 
 def process_utilization(handle: Any, since_us: int) -> tuple[dict[int, float] | None, int]:
     """Return the mean share of time in which each process computed, and the time of the last sample.
 
-    `since_us` is that of an earlier call. Processes that did not compute are missing. None if it is not supported.
+    `since_us` is the time that an earlier call returned. Processes that did not compute are missing. None if it is not supported.
     """
     samples: Sequence[Any] = ()
     try:

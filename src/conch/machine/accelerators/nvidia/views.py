@@ -101,7 +101,7 @@ class _Exposed:
 class DcgmView:
     """Turns samples into families with DCGM's names, units and labels.
 
-    `hostname` is the value of the label, "" for no such label. With `counters`, names, types and help are those of the
+    `hostname` is the value of the label, "" for no such label. With `counters`, names, types and help come from the
     file; `names` chooses other names for its fields.
     """
 
@@ -112,21 +112,19 @@ class DcgmView:
     def families(self, samples: Iterable[VendorSample], containers: Containers) -> Iterator[Family]:
         """Yield the families in DCGM's order; those without values are empty."""
         devices = [device for sample in samples if sample.vendor == "nvidia" for device in sample.devices]
-        points: dict[str, list[Point]] = {each.metric.name: [] for each in self._exposed}
+        points: dict[str, list[Point]] = {exposed.metric.name: [] for exposed in self._exposed}
         by_source: dict[str, list[_Exposed]] = {}
-        for each in self._exposed:
-            by_source.setdefault(each.source, []).append(each)
+        for exposed in self._exposed:
+            by_source.setdefault(exposed.source, []).append(exposed)
         for device in devices:
             for places in container_labels(device.device, containers):
                 labels = {**_device_labels(device), **places}
                 for value in device.native:
-                    for each in by_source.get(value.name, ()):
-                        point = Point(
-                            _converted(value.value, each.factor), {**labels, **self._own(each, device), **value.labels}
-                        )
-                        points[each.metric.name].append(point)
-        for each in self._exposed:
-            yield Family.of(each.metric, points[each.metric.name])
+                    for exposed in by_source.get(value.name, ()):
+                        of_value = {**labels, **self._own(exposed, device), **value.labels}
+                        points[exposed.metric.name].append(Point(_converted(value.value, exposed.factor), of_value))
+        for exposed in self._exposed:
+            yield Family.of(exposed.metric, points[exposed.metric.name])
 
     def _own(self, exposed: _Exposed, device: DeviceSample) -> dict[str, str]:
         driver = device.attributes.get("driver_version", "")
@@ -205,7 +203,7 @@ class TritonView:
         self._energy_at_start: dict[str, float] = {}
 
     def observe(self, sample: VendorSample) -> None:
-        """Note the energy at the first sample of each GPU. To be called for every sample."""
+        """Record the energy at the first sample of each GPU. To be called for every sample."""
         for device in sample.devices:
             for value in device.native:
                 if value.name == dcgm.ENERGY.current.name:

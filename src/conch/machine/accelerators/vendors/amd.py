@@ -1,4 +1,4 @@
-"""AMD GPUs, by `amd-smi metric --json`. Native names are those of AMD's device-metrics-exporter.
+"""AMD GPUs, by `amd-smi metric --json`. Native names are as in AMD's device-metrics-exporter.
 
 Formats: ROCm 6 writes a list of GPUs, ROCm 7 an object with `gpu_data`. `MB` are 2^20 bytes. A value that a GPU does
 not have is "N/A". The energy of GPUs without an accumulator is 0.0 J, so 0 counts as not available.

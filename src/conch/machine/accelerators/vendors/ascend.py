@@ -1,4 +1,4 @@
-"""Huawei Ascend NPUs, by `npu-smi info`. Native names are those of Huawei's npu-exporter.
+"""Huawei Ascend NPUs, by `npu-smi info`. Native names are as in Huawei's npu-exporter.
 
 The table of `npu-smi info` has one device per chip; a card may have two (Atlas A3), of which one reports the power of
 both. `npu-smi info -t common` adds the clock and `-t board` the die's id, where the card has them.
@@ -73,7 +73,7 @@ class AscendCollector(Collector):
                 board = run_tool(_TOOL, "info", "-t", "board", "-i", str(chip.card), "-c", str(chip.chip))
             except CollectorError:
                 continue  # its address on the bus identifies it
-            die = next((found["VDie ID"] for found in sections(board) if "VDie ID" in found), "")
+            die = next((section["VDie ID"] for section in sections(board) if "VDie ID" in section), "")
             self._dies[chip.card, chip.chip] = "-".join(die.split())
 
     def sample(self) -> VendorSample:

@@ -1,4 +1,4 @@
-"""Cambricon MLUs, by `cnmon`. Native names are those of Cambricon's mlu-exporter in Kubernetes.
+"""Cambricon MLUs, by `cnmon`. Native names are as in Cambricon's mlu-exporter in Kubernetes.
 
 Each card has two rows in the table of `cnmon`; older versions have no address on the bus there. UUIDs are in the file
 `cnmon_info.json` that `cnmon info -j` writes into its working folder.
@@ -90,8 +90,8 @@ def parse_cnmon(output: bytes, cards: Mapping[int, Mapping[str, Any]] | None = N
             continue
         if processes:
             if process := _PROCESS_ROW.fullmatch(cells[0]):
-                each = ProcessUsage(int(process[3]), _number(process[5], MEBIBYTE, n, line))
-                usage[int(process[1])] = (*usage.get(int(process[1]), ()), each)
+                used = ProcessUsage(int(process[3]), _number(process[5], MEBIBYTE, n, line))
+                usage[int(process[1])] = (*usage.get(int(process[1]), ()), used)
         elif len(cells) == 3 and (head := _CARD_ROW.fullmatch(cells[0])):
             card = int(head[1]), [head[3], *cells[1:]]
         elif len(cells) == 3 and card is not None:
@@ -117,7 +117,7 @@ def _device(
     bus = where if _BUS.fullmatch(where) else ""
     utilization, _, ecc = state.partition("%")
     line = " | ".join((where, state, condition, memory))
-    used, total = (_number(sizes[each], MEBIBYTE, index, line) for each in (1, 2))
+    used, total = (_number(sizes[number], MEBIBYTE, index, line) for number in (1, 2))
     readings = {
         "utilization_ratio": _number(utilization, PERCENT, index, line),
         "memory_used_bytes": used,

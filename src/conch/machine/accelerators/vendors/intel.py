@@ -1,4 +1,4 @@
-"""Intel GPUs, by `xpu-smi dump`. Native names are those of XPU Manager's Prometheus exporter.
+"""Intel GPUs, by `xpu-smi dump`. Native names are as in XPU Manager's Prometheus exporter.
 
 The header of the CSV states the units, so that columns are found by name. A field that is blank or N/A is not
 available, which is usual for users other than root.
@@ -74,9 +74,9 @@ class IntelCollector(Collector):
         if not listed:
             raise AcceleratorAbsent("xpu-smi lists no GPU")
         # The details have the size of the memory.
-        details = {each: run_tool(_TOOL, "discovery", "-d", str(each), "-j") for each in listed}
+        details = {index: run_tool(_TOOL, "discovery", "-d", str(index), "-j") for index in listed}
         self._devices = {
-            each: {**row, **parse_json("xpu-smi discovery", details[each])} for each, row in listed.items()
+            index: {**row, **parse_json("xpu-smi discovery", details[index])} for index, row in listed.items()
         }
 
     def sample(self) -> VendorSample:

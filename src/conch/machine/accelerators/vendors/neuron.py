@@ -1,4 +1,4 @@
-"""AWS Inferentia and Trainium, by the JSON stream of `neuron-monitor`. Native names are those of its Prometheus script.
+"""AWS Inferentia and Trainium, by the JSON stream of `neuron-monitor`. Native names are as in its Prometheus script.
 
 A device of the normal form is a NeuronCore: utilization and memory are reported for cores, and Kubernetes allocates
 them. A core that no application uses is not in a report and is idle; its memory is an equal part of its chip's.
@@ -32,7 +32,7 @@ _CONFIGURATION = {
     "neuron_runtimes": [
         {
             "tag_filter": ".*",
-            "metrics": [{"type": each} for each in ("neuroncore_counters", "memory_used", "execution_stats")],
+            "metrics": [{"type": group} for group in ("neuroncore_counters", "memory_used", "execution_stats")],
         }
     ],
     "system_metrics": [{"type": "neuron_hw_counters"}],
@@ -129,7 +129,7 @@ def neuron_sample(report: Mapping[str, Any], counts: ExecutionCounts) -> VendorS
 
 
 def _runtimes(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    return (each for each in report.get("neuron_runtime_data") or () if isinstance(each, dict))
+    return (runtime for runtime in report.get("neuron_runtime_data") or () if isinstance(runtime, dict))
 
 
 def _tag(runtime: Mapping[str, Any]) -> str:
@@ -148,7 +148,7 @@ def _cores(
     usage, native, faults = _usage(runtimes, instance)
     for core in range(chips * per_chip):
         chip, of_core = core // per_chip, usage.get(core, [])
-        memory, busy = [each.memory_bytes for each in of_core], [each.utilization_ratio for each in of_core]
+        memory, busy = [usage.memory_bytes for usage in of_core], [usage.utilization_ratio for usage in of_core]
         identity = DeviceIdentity(
             "neuron",
             f"{chip}/{core % per_chip}",
@@ -169,7 +169,7 @@ def _cores(
                 "memory_total_bytes": scaled(size or None, 1 / per_chip),
             },
             native=tuple(native.get(core, ())),
-            processes=tuple(each for each in of_core if each.pid),
+            processes=tuple(usage for usage in of_core if usage.pid),
             # The chip's errors are counted at its first core, so that a sum over cores counts them once.
             errors=_ecc(report, chip) if core % per_chip == 0 else {},
         )

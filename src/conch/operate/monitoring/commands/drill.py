@@ -51,7 +51,7 @@ def drill(arguments: Sequence[str]) -> int:
         sys.stdout.write(_configuration(given.listen))
         return 0
     if given.name is None:
-        _parser().error("name an alert; conch rules list has those of Conch")
+        _parser().error("name an alert; conch rules list has the alerts of Conch")
     stages: list[DrillStage] = []
     failure = ""
     running = _Drill(given, stages)
@@ -93,7 +93,7 @@ class _Drill:
                 " before which it does not fire"
             )
         limit_s = self._given.timeout or rule.get("duration", 0) + self._proof_s(name) + _MARGIN_S
-        known = {_identity(each) for each in self._alerts(name)}
+        known = {_identity(alert) for alert in self._alerts(name)}
         if known and (self._given.load or self._given.command):
             raise DrillError(f"{name} is already active; wait until it is resolved, or a drill measures nothing")
         host, port = self._given.listen
@@ -121,7 +121,7 @@ class _Drill:
             if wanted in (_normal(name), _normal(name.removeprefix("Conch"))):
                 return dict(rule)
         name = self._given.name
-        hint = did_you_mean(name, rules, "; conch rules prometheus writes those of Conch", cutoff=0.4)
+        hint = did_you_mean(name, rules, "; conch rules prometheus writes the alerts of Conch", cutoff=0.4)
         raise DrillError(f"Prometheus at {self._given.prometheus} has no alert '{name}'{hint}")
 
     def _proof_s(self, name: str) -> float:
@@ -150,7 +150,7 @@ class _Drill:
         return cause
 
     def _follow(self, listener: Any, name: str, known: set[str], limit_s: float, hold_s: float) -> None:
-        """Note the stages of the alert until the webhook arrives."""
+        """Record the stages of the alert until the webhook arrives."""
         sampled = not (self._given.load or self._given.command)
         seen: set[str] = set()
         active = False
@@ -159,11 +159,11 @@ class _Drill:
             if sampled and listener.scraped_at is not None and "sample scraped" not in seen:
                 self._note(seen, "sample scraped", listener.scraped_at)
             with suppress(DrillError):
-                fresh = [each for each in self._alerts(name) if _identity(each) not in known]
+                fresh = [alert for alert in self._alerts(name) if _identity(alert) not in known]
                 active = bool(fresh)
-                for each in fresh:
+                for alert in fresh:
                     # The webhook can arrive while the state of the alert is read.
-                    self._note(seen, f"alert {each['state']}", min(time.monotonic(), listener.received_at or inf))
+                    self._note(seen, f"alert {alert['state']}", min(time.monotonic(), listener.received_at or inf))
             if listener.received_at is not None:
                 self._note(seen, "alert firing", listener.received_at)
                 self._note(seen, "webhook received", listener.received_at)
@@ -186,7 +186,7 @@ class _Drill:
 
     def _alerts(self, name: str) -> list[dict[str, Any]]:
         alerts = self._prometheus("alerts")["alerts"]
-        return [each for each in alerts if each["labels"].get("alertname") == name]
+        return [alert for alert in alerts if alert["labels"].get("alertname") == name]
 
     def _prometheus(self, path: str, **parameters: str) -> Any:
         url = self._given.prometheus
@@ -225,7 +225,7 @@ def _report(given: Namespace, stages: Sequence[DrillStage], failure: str, load: 
             "alert": given.name,
             "cause": "load" if given.load else "command" if given.command else "sample",
             "delivered": not failure,
-            "stages": [{"stage": each.name, "after_s": round(each.after_s, 3)} for each in stages],
+            "stages": [{"stage": stage.name, "after_s": round(stage.after_s, 3)} for stage in stages],
             **({} if load is None else {"requests": dict(load.outcomes)}),
             **({"failure": failure} if failure else {}),
         }
@@ -236,9 +236,9 @@ def _report(given: Namespace, stages: Sequence[DrillStage], failure: str, load: 
 
     table = Table("stage", "after the cause", "since the stage before", box=None, pad_edge=False, header_style="bold")
     before_s = 0.0
-    for each in stages:
-        table.add_row(each.name, f"{each.after_s:.1f} s", f"{each.after_s - before_s:.1f} s")
-        before_s = each.after_s
+    for stage in stages:
+        table.add_row(stage.name, f"{stage.after_s:.1f} s", f"{stage.after_s - before_s:.1f} s")
+        before_s = stage.after_s
     if stages:
         Console(highlight=False).print(table)
     if failure:

@@ -21,7 +21,7 @@ class LoadCause:
     """Requests with zeros to a model, from a number of threads, until it is stopped."""
 
     def __init__(self, url: str, model: str, concurrency: int) -> None:
-        """`url` is that of the HTTP port of a server."""
+        """`url` is the HTTP port of a server."""
         self._url = url.rstrip("/")
         self._client = HttpClient(HttpSettings.once(_REQUEST_TIMEOUT_S, max_redirects=0, environment_proxies=False))
         self._model = model
@@ -46,7 +46,7 @@ class LoadCause:
         return f"{sum(failed.values())} of {sum(outcomes.values())} requests failed: {', '.join(parts)}{hint}"
 
     def start(self) -> None:
-        """Ask the server for the model's inputs, and begin to send. Raises ValueError."""
+        """Read the model's inputs from the server, and begin to send. Raises ValueError."""
         try:
             with self._client.open("GET", f"{self._url}/v2/models/{self._model}") as response:
                 inputs = self._inputs(response.status, response.read())
@@ -93,7 +93,7 @@ class CommandCause:
     """A command that causes a fault, once or repeatedly, until it is stopped."""
 
     def __init__(self, command: str, every_s: float | None, log: Callable[[str], None]) -> None:
-        """Assign. `log` is called with what goes wrong in repetitions."""
+        """`log` is called with what goes wrong in repetitions."""
         self._command = command
         self._every_s = every_s
         self._log = log

@@ -47,11 +47,11 @@ class DrillListener:
         return text.encode()
 
     def accept(self, body: bytes) -> bool:
-        """Note a webhook; return whether it is one of Alertmanager."""
+        """Record a webhook; return whether it is one of Alertmanager."""
         try:
             document: Any = json.loads(body)
             alerts = document["alerts"]
-            firing = [each for each in alerts if each["status"] == "firing" and self._is_meant(each)]
+            firing = [alert for alert in alerts if alert["status"] == "firing" and self._is_meant(alert)]
         except (ValueError, KeyError, TypeError):
             return False
         if firing and self.received_at is None:

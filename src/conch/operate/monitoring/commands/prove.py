@@ -145,7 +145,7 @@ def prove(given: Namespace) -> int:
     promtool = None if given.no_search else find_promtool()
     files = [(path, analyse_rules(_rules(path), table, given.scrape_interval)) for path in given.files]
     prover = _Prover(table, promtool, given.time_limit)
-    tasks = [(path, each, analysed) for path, analysed in files for each in analysed]
+    tasks = [(path, rule, analysed) for path, analysed in files for rule in analysed]
     with ThreadPoolExecutor(given.jobs or usable_cores()) as pool, proof_progress(len(tasks)) as advance:
         # Threads wait for processes of promtool, which do the work.
         futures = [pool.submit(prover.prove, *task) for task in tasks]
@@ -157,12 +157,12 @@ def prove(given: Namespace) -> int:
             raise
     proved = [future.result() for future in futures]
     if given.json:
-        print(json.dumps([_document(each) for each in proved], indent=2))
+        print(json.dumps([_document(rule) for rule in proved], indent=2))
     else:
         _print(proved)
         if promtool is None and not given.no_search:
             print(f"No series were searched: {INSTALL}")
-    return int(any(each.verdict in ("never fires", "wrong", "invalid") for each in proved))
+    return int(any(rule.verdict in ("never fires", "wrong", "invalid") for rule in proved))
 
 
 def _rules(path: Path) -> list[UserRule]:
@@ -211,15 +211,15 @@ class _Prover:
         """Search for series that fire an alert."""
         rule = analysed.rule
         trees: dict[str, Node] = {
-            each.rule.name: each.tree for each in others if not each.rule.is_alert and each.tree is not None
+            other.rule.name: other.tree for other in others if not other.rule.is_alert and other.tree is not None
         }
         assert analysed.tree is not None
         needed = _needed(analysed.tree, trees)
-        documents = [each.rule.document for each in others if each.rule.name in needed]
+        documents = [other.rule.document for other in others if other.rule.name in needed]
         rules = {"groups": [{"name": "proof", "rules": [*documents, rule.document]}]}
-        shipped = [each for group in rule_groups(Thresholds()) for each in group.alerts if each.name == rule.name]
+        shipped = [alert for group in rule_groups(Thresholds()) for alert in group.alerts if alert.name == rule.name]
         searches = (
-            *(proof_search(each, "rules.yml") for each in shipped),
+            *(proof_search(alert, "rules.yml") for alert in shipped),
             witness_search(rule, expand_records(analysed.tree, trees), self._table, "rules.yml"),
         )
         ends_s = time.monotonic() + self._limit_s
@@ -251,10 +251,10 @@ def _needed(tree: Node, trees: dict[str, Node]) -> set[str]:
 
 def _print(proved: Sequence[ProvedRule]) -> None:
     table = Table("rule", "verdict", "why", box=None, pad_edge=False, header_style="bold")
-    for each in proved:
-        rule = each.analysed.rule
-        name = f"{rule.name}\n{each.path}:{rule.line}"
-        table.add_row(name, Text(each.verdict, _STYLES.get(each.verdict, "")), _why(each), end_section=True)
+    for result in proved:
+        rule = result.analysed.rule
+        name = f"{rule.name}\n{result.path}:{rule.line}"
+        table.add_row(name, Text(result.verdict, _STYLES.get(result.verdict, "")), _why(result), end_section=True)
     Console(highlight=False, width=None if sys.stdout.isatty() else _UNWRAPPED).print(table)
 
 
@@ -267,7 +267,7 @@ def _why(proved: ProvedRule) -> str:
     if proved.witness == ():
         lines.append("fires without any series")
     elif proved.witness:
-        lines += [f"fires with {each.series} {_shortened(each.values)}" for each in proved.witness]
+        lines += [f"fires with {series.series} {_shortened(series.values)}" for series in proved.witness]
     if proved.analysed.unchecked:
         lines.append(f"not in Conch's catalogue, so not checked: {', '.join(proved.analysed.unchecked)}")
     return "\n".join(lines)
@@ -285,10 +285,10 @@ def _document(proved: ProvedRule) -> dict[str, Any]:
         "rule": rule.name,
         "verdict": proved.verdict,
         "problems": [
-            {"verdict": each.verdict, "code": each.code, "message": each.message, "offset": each.offset}
-            for each in proved.analysed.problems
+            {"verdict": problem.verdict, "code": problem.code, "message": problem.message, "offset": problem.offset}
+            for problem in proved.analysed.problems
         ],
-        "witness": [{"series": each.series, "values": each.values} for each in proved.witness or ()],
+        "witness": [{"series": series.series, "values": series.values} for series in proved.witness or ()],
         "unchecked": list(proved.analysed.unchecked),
         **({"detail": proved.detail} if proved.detail else {}),
     }

@@ -96,19 +96,19 @@ def _translated(translator: Any, file: str) -> str:
     text = sys.stdin.read() if file == "-" else read_text(Path(file))
     if text.lstrip().startswith(("{", "[")):
         document = json.loads(text)
-        for each in document if isinstance(document, list) else [document]:
-            translator.translate(each)
+        for part in document if isinstance(document, list) else [document]:
+            translator.translate(part)
         return json.dumps(document, indent=_INDENT, ensure_ascii=False) + "\n"
     documents = load_documents(text)
-    for each in documents:
-        translator.translate(each.value)
-    return dump_documents(each.value for each in documents)
+    for parsed in documents:
+        translator.translate(parsed.value)
+    return dump_documents(parsed.value for parsed in documents)
 
 
 def _print_json(translator: Any, result: str) -> None:
     outcomes = [
-        {name: getattr(each, name) for name in ("place", "status", "before", "after", "reason")}
-        for each in translator.outcomes
+        {name: getattr(outcome, name) for name in ("place", "status", "before", "after", "reason")}
+        for outcome in translator.outcomes
     ]
     print(json.dumps({"result": result, "queries": outcomes}, indent=_INDENT, ensure_ascii=False))
 
@@ -125,10 +125,10 @@ def _print_report(translator: Any) -> None:
     table = Table(box=SIMPLE_HEAD)
     for title in ("query", "", "result"):
         table.add_column(title)
-    for each in translator.outcomes:
-        style = "" if each.status in ("translated", "unchanged") else "red"
-        result = ": ".join(filter(None, (each.reason, each.after if not style else each.before)))
-        table.add_row(escape(each.place), each.status, escape(result), style=style)
+    for outcome in translator.outcomes:
+        style = "" if outcome.status in ("translated", "unchanged") else "red"
+        result = ": ".join(filter(None, (outcome.reason, outcome.after if not style else outcome.before)))
+        table.add_row(escape(outcome.place), outcome.status, escape(result), style=style)
     console.print(table)
-    failed = sum(each.status in ("no counterpart", "invalid") for each in translator.outcomes)
+    failed = sum(outcome.status in ("no counterpart", "invalid") for outcome in translator.outcomes)
     console.print(f"{len(translator.outcomes)} queries, {failed} without a translation")

@@ -156,7 +156,7 @@ Variables: TypeAlias = tuple[tuple[str, str, str], ...]  # name, label, and quer
 
 
 class PanelOptions(TypedDict, total=False):
-    """What a panel may have beside its title, description and queries; see `DashboardPanel`."""
+    """What a panel may have in addition to its title, description and queries; see `DashboardPanel`."""
 
     kind: PanelKind
     range: tuple[float, float | None] | None
@@ -223,7 +223,7 @@ def row(title: str, *panels: DashboardPanel) -> PanelRow:
 class GrafanaDashboard:
     """A dashboard. `uid` is its stable id in Grafana.
 
-    `variables` are (name, label, query) beside job and instance, `constants` (name, label, value) that users can edit.
+    `variables` are (name, label, query) in addition to job and instance, `constants` (name, label, value) that users can edit.
     """
 
     uid: str

@@ -95,8 +95,8 @@ class _Analysis:
     def analyse(self, rule: UserRule) -> AnalysedRule:
         """Analyse one rule."""
         if rule.faults:
-            faults = [RuleProblem("never", "invalid-rule", f"line {each.line}: {each.message}") for each in rule.faults]
-            return AnalysedRule(rule, None, tuple(faults))
+            texts = (f"line {fault.line}: {fault.message}" for fault in rule.faults)
+            return AnalysedRule(rule, None, tuple(RuleProblem("never", "invalid-rule", text) for text in texts))
         try:
             tree = parse(rule.expr)
         except PromqlError as error:
@@ -108,7 +108,7 @@ class _Analysis:
             found += [*_condition(tree), *self._for(rule, tree), *self._templates(rule, tree)]
             found += misfires(rule, tree, self._known, self._range)
         order = {"never": 0, "wrong": 1, "doubtful": 2}
-        problems = sorted(dict.fromkeys(found), key=lambda each: order[each.verdict])
+        problems = sorted(dict.fromkeys(found), key=lambda problem: order[problem.verdict])
         names = dict.fromkeys(use.selector.metric or "" for use in metric_uses(tree))
         unchecked = [name for name in names if name and name not in self._recorded and not self._is_checked(name)]
         return AnalysedRule(rule, tree, tuple(problems), tuple(unchecked))
@@ -126,9 +126,9 @@ class _Analysis:
             case Binary():
                 return self._binary(node)
             case Call():
-                below = [each for argument in node.arguments for each in self.problems_of(argument)]
+                below = [problem for argument in node.arguments for problem in self.problems_of(argument)]
                 if node.function in ("absent", "absent_over_time"):
-                    return [*(_always(each) for each in below), *self._call(node)]
+                    return [*(_always(problem) for problem in below), *self._call(node)]
                 return [*below, *self._call(node)]
             case Aggregation():
                 return [*self.problems_of(node.expr), *self._aggregation(node)]
@@ -174,8 +174,8 @@ class _Analysis:
         if name in self._active:
             return
         self._active.append(name)
-        for each in self.problems_of(self._recorded[name]):
-            yield replace(each, message=f"in the record '{name}': {each.message}", offset=node.place)
+        for problem in self.problems_of(self._recorded[name]):
+            yield replace(problem, message=f"in the record '{name}': {problem.message}", offset=node.place)
         self._active.pop()
 
     def _labels(self, node: Node) -> LabelSet:
@@ -278,9 +278,9 @@ class _Analysis:
     def _binary(self, node: Binary) -> list[RuleProblem]:
         left, right = self.problems_of(node.left), self.problems_of(node.right)
         if node.operator == "or" and not (_is_never(left) and _is_never(right)):
-            return [_partly(each) for each in (*left, *right)]
+            return [_partly(problem) for problem in (*left, *right)]
         if node.operator == "unless":
-            return [*left, *(_partly(each) for each in right), *_without_itself(node)]
+            return [*left, *(_partly(problem) for problem in right), *_without_itself(node)]
         found = [*left, *right]
         if node.operator in COMPARISONS:
             found += self._comparison(node)
@@ -359,20 +359,20 @@ class _Analysis:
 
     def _for(self, rule: UserRule, tree: Node) -> Iterator[RuleProblem]:
         events = [
-            each
+            call
             for condition in _conditions(tree)
             if condition.operator in (">", "!=") and strip(condition.right) == Number(0)
-            for each, _ in walk(condition.left)
-            if isinstance(each, Call) and each.function in _EVENTS
+            for call, _ in walk(condition.left)
+            if isinstance(call, Call) and call.function in _EVENTS
         ]
-        for each in events:
-            range_s = max((x.range_s or 0 for x in map(strip, each.arguments) if isinstance(x, Selector)), default=0)
+        for event in events:
+            range_s = max((x.range_s or 0 for x in map(strip, event.arguments) if isinstance(x, Selector)), default=0)
             if 0 < range_s <= rule.for_s:
                 message = (
                     f"an event is in the range for {duration(range_s)}, which is not longer than for:"
                     f" {duration(rule.for_s)}; a single event never fires the alert"
                 )
-                yield RuleProblem("doubtful", "for-too-long", message, each.place)
+                yield RuleProblem("doubtful", "for-too-long", message, event.place)
 
     def _templates(self, rule: UserRule, tree: Node) -> Iterator[RuleProblem]:
         labels = self._labels(tree)
@@ -399,14 +399,14 @@ def _condition(tree: Node) -> Iterator[RuleProblem]:
         message = "bool turns the condition into the values 0 and 1, and an alert fires for both; remove it"
         yield RuleProblem("wrong", "always-fires", message)
     elif not any(
-        (isinstance(each, Binary) and (each.operator in COMPARISONS or each.operator in ("and", "unless")))
-        or (isinstance(each, Call) and each.function.startswith("absent"))
-        for each, _ in walk(tree)
+        (isinstance(node, Binary) and (node.operator in COMPARISONS or node.operator in ("and", "unless")))
+        or (isinstance(node, Call) and node.function.startswith("absent"))
+        for node, _ in walk(tree)
     ):
         selected = [use.selector for use in metric_uses(tree)]
-        counts = any(isinstance(each, Call) and each.function in _EVENTS for each, _ in walk(tree))
+        counts = any(isinstance(node, Call) and node.function in _EVENTS for node, _ in walk(tree))
         # Without a metric it is an alert that is meant to fire for ever, as a heartbeat.
-        if selected and (counts or not any(each.metric is None or each.matchers for each in selected)):
+        if selected and (counts or not any(selector.metric is None or selector.matchers for selector in selected)):
             yield RuleProblem("wrong", "always-fires", "there is no comparison: the alert fires whenever there is data")
 
 
@@ -450,9 +450,9 @@ def _contradictions(node: Selector) -> Iterator[RuleProblem]:
         opposite = any(operator == "=~" and ("!~", value) in values for operator, value in values)
         if opposite or ("!~", ".*") in values:
             yield RuleProblem("never", "contradiction", f"no value of '{label}' fulfils all conditions", node.place)
-        for exact in [each for each in matchers if each.operator == "="]:
+        for exact in [matcher for matcher in matchers if matcher.operator == "="]:
             try:
-                contradicted = not all(each.matches(exact.value) for each in matchers)
+                contradicted = not all(matcher.matches(exact.value) for matcher in matchers)
             except re.error:
                 continue
             if contradicted:
@@ -513,7 +513,7 @@ def _quantile(node: Node, place: int) -> Iterator[RuleProblem]:
 
 
 def _is_never(problems: Sequence[RuleProblem]) -> bool:
-    return any(each.verdict == "never" for each in problems)
+    return any(problem.verdict == "never" for problem in problems)
 
 
 def _partly(problem: RuleProblem) -> RuleProblem:
@@ -529,4 +529,4 @@ def _always(problem: RuleProblem) -> RuleProblem:
 
 def _place(node: Node) -> int:
     """Return the place of the first metric of an expression."""
-    return next((each.place for each, _ in walk(node) if isinstance(each, Selector | Call | Aggregation)), 0)
+    return next((part.place for part, _ in walk(node) if isinstance(part, Selector | Call | Aggregation)), 0)

@@ -32,7 +32,7 @@ _OF_PROMETHEUS = {
 }
 # Metric → label → all of its values.
 _LABEL_VALUES = {
-    "nv_inference_request_failure": {"reason": frozenset(each.value for each in FailureReason)},
+    "nv_inference_request_failure": {"reason": frozenset(reason.value for reason in FailureReason)},
     **{
         f"conch_{what}": {"enforced": frozenset({"true", "false"})}
         for what in ("request_rate_limit", "token_rate_limit", "limit_exceeded_total")
@@ -158,7 +158,7 @@ class MetricTable:
             for suffix in (("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",))
         ]
         if not self._optional_counters and name.startswith(_DCGM_PREFIXES):
-            names = [each for each in names if each not in DCGM_OPTIONAL]
+            names = [name for name in names if name not in DCGM_OPTIONAL]
             hint = did_you_mean(name, names, cutoff=_MIN_SIMILARITY)
             return f"{hint}; no exporter has it by default: if your counter file names it, give --metric {name}"
         return did_you_mean(name, names, cutoff=_MIN_SIMILARITY)

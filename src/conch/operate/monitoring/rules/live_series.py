@@ -10,7 +10,7 @@ DRILL_NAME = "conch-drill"
 
 _NUMBER = r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _SEGMENT = re.compile(rf"(?P<first>_|{_NUMBER})(?P<step>(?=[+-]){_NUMBER})?(?:x(?P<count>\d+))?")
-_OF_TARGET = ("job", "instance")  # Prometheus adds those of the drill
+_OF_TARGET = ("job", "instance")  # Prometheus adds the drill's
 _SUBJECTS = ("model", "model_name", "name", "source", "target", "vendor")  # named in the messages of alerts
 _DRILL_LABEL = {"drill": "true"}
 
@@ -43,7 +43,7 @@ def live_exposition(proof: Proof, elapsed_s: float, table: MetricTable) -> str:
 
 def can_be_scraped(proof: Proof) -> bool:
     """Return whether a target can expose the series of a proof: `up` is Prometheus's own."""
-    return not any(_selector(each).metric == "up" for each in proof.series)
+    return not any(_selector(series).metric == "up" for series in proof.series)
 
 
 def _selector(series: InputSeries) -> Selector:
@@ -55,7 +55,7 @@ def _selector(series: InputSeries) -> Selector:
 def live_name(series: InputSeries) -> str:
     """Return the name of a series with the labels of a drill: `drill`, and the name of what does not exist."""
     selector = _selector(series)
-    labels = {each.label: each.value for each in selector.matchers if each.label not in _OF_TARGET}
+    labels = {matcher.label: matcher.value for matcher in selector.matchers if matcher.label not in _OF_TARGET}
     labels |= {name: DRILL_NAME for name in _SUBJECTS if name in labels} | _DRILL_LABEL
     pairs = [f'{name}="{value}"' for name, value in labels.items()]
     return f"{selector.metric}{{{','.join(pairs)}}}"

@@ -165,6 +165,6 @@ def _is_state(metric: KnownMetric | None, name: str) -> bool:
 
 def _is_latency(node: Node) -> bool:
     """Return whether values are of a latency in seconds, by the name of the metric."""
-    names = [each.metric or "" for each, _ in walk(node) if isinstance(each, Selector)]
+    names = [selector.metric or "" for selector, _ in walk(node) if isinstance(selector, Selector)]
     quantile = isinstance(node, Call) and node.function == "histogram_quantile"
     return quantile and any("_seconds" in name and any(word in name for word in _LATENCIES) for name in names)

@@ -85,10 +85,10 @@ def label_set(node: Node, of_selector: Callable[[Selector], LabelSet]) -> LabelS
 
 
 def _labels_of_call(node: Call, of_selector: Callable[[Selector], LabelSet]) -> LabelSet:
-    vector = next((each for each in node.arguments if not is_scalar(each)), None)
+    vector = next((argument for argument in node.arguments if not is_scalar(argument)), None)
     if node.function in ("absent", "absent_over_time"):
         matchers = vector.matchers if isinstance(vector, Selector) else ()
-        return LabelSet(frozenset(each.label for each in matchers if each.operator == "="))
+        return LabelSet(frozenset(matcher.label for matcher in matchers if matcher.operator == "="))
     if vector is None:
         return LabelSet()
     labels = label_set(vector, of_selector)
@@ -107,7 +107,7 @@ def _labels_of_aggregation(node: Aggregation, of_selector: Callable[[Selector], 
     if node.grouping == "without":
         result = labels.without(chosen)
     else:
-        may = frozenset(each for each in chosen if not labels.lacks(each))
+        may = frozenset(label for label in chosen if not labels.lacks(label))
         # Of series about which nothing is known, results are taken to have the labels that the author names.
         present = labels.present & chosen if labels.closed else chosen
         result = LabelSet(present, may, True)
@@ -130,7 +130,7 @@ def _labels_of_binary(node: Binary, of_selector: Callable[[Selector], LabelSet])
     if node.group == "group_right":
         left, right = right, left
     if node.group:
-        added = frozenset(each for each in node.group_labels if not right.lacks(each))
+        added = frozenset(label for label in node.group_labels if not right.lacks(label))
         return LabelSet(left.present, left.possible | added, left.closed)
     if node.matching == "on":
         chosen = frozenset(node.labels)
@@ -163,7 +163,7 @@ def fixed_labels(node: Node) -> dict[str, str]:
 
 
 def _fixed_by_call(node: Call) -> dict[str, str]:
-    vector = next((each for each in node.arguments if not is_scalar(each)), None)
+    vector = next((argument for argument in node.arguments if not is_scalar(argument)), None)
     fixed = {} if vector is None else fixed_labels(vector)
     if node.function in ("label_replace", "label_join") and isinstance(node.arguments[1], Text):
         fixed.pop(node.arguments[1].value, None)
@@ -262,7 +262,7 @@ def _range_of_call(node: Call, of_selector: Callable[[Selector], Range]) -> Rang
         return 1, 1
     if name in _UNBOUNDED:
         return _ANY
-    ranges = [value_range(each, of_selector) for each in node.arguments]
+    ranges = [value_range(argument, of_selector) for argument in node.arguments]
     if name in ("histogram_quantile", "quantile_over_time"):
         return ranges[-1]
     if name == "clamp_min":

@@ -52,7 +52,7 @@ def read_rules(document: YamlDocument) -> list[UserRule]:
     found = []
     for path, written in _rule_values(document.value):
         meant = _meant_keys(written)
-        value = {meant.get(key, key): each for key, each in written.items()}
+        value = {meant.get(key, key): setting for key, setting in written.items()}
         faults = tuple(
             RuleFault(message, document.line(path if key is None else (*path, key)))
             for key, message in _faults(written, value, meant)
@@ -89,8 +89,8 @@ def group_faults(document: YamlDocument) -> list[RuleFault]:
 
 def _is_group(group: dict[Any, Any]) -> bool:
     """Return whether a mapping holds a list with a rule, whatever its key."""
-    lists = (each for each in group.values() if isinstance(each, list))
-    return any(isinstance(each, dict) and _is_rule(each, in_group=False) for found in lists for each in found)
+    lists = (members for members in group.values() if isinstance(members, list))
+    return any(isinstance(entry, dict) and _is_rule(entry, in_group=False) for members in lists for entry in members)
 
 
 def _faults_of_group(group: dict[Any, Any], names: set[str]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -98,7 +98,7 @@ def _faults_of_group(group: dict[Any, Any], names: set[str]) -> Iterator[tuple[t
     shown = f"group '{group['name']}'" if group.get("name") else "a group"
     for key in map(str, group):
         if key not in (*_GROUP_KEYS, *_GROUP_EXTENSIONS):
-            free = [each for each in _GROUP_KEYS if each not in group]
+            free = [key for key in _GROUP_KEYS if key not in group]
             hint = did_you_mean(key.lower(), free, f"; a group has {', '.join(_GROUP_KEYS)}")
             yield (key,), f"{shown}: unknown key '{key}'{hint}"
     if not group.get("name"):
@@ -115,11 +115,11 @@ def _faults_of_group(group: dict[Any, Any], names: set[str]) -> Iterator[tuple[t
 
 def _rule_values(value: Any, path: YamlPath = ()) -> Iterator[tuple[YamlPath, dict[str, Any]]]:
     if isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from _rule_values(each, (*path, index))
+        for index, item in enumerate(value):
+            yield from _rule_values(item, (*path, index))
     elif isinstance(value, dict):
         if "rules" not in value and _is_rule(value, in_group="groups" in path):
-            yield path, {str(key): each for key, each in value.items()}
+            yield path, {str(key): setting for key, setting in value.items()}
             return
         for key in ("spec", "groups", "rules"):
             if key in value:
@@ -139,7 +139,7 @@ def _meant_keys(value: dict[Any, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key in map(str, value):
         if key not in (*_KEYS, *_EXTENSIONS):
-            free = [each for each in _KEYS if each not in value and each not in found.values()]
+            free = [key for key in _KEYS if key not in value and key not in found.values()]
             if near := closest(key.lower(), free, _MIN_SIMILARITY):
                 found[key] = near
     return found

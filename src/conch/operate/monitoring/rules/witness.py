@@ -104,20 +104,20 @@ def witness_search(rule: UserRule, tree: Node, table: MetricTable, rules_path: s
     limit = max(min(_MAX_CANDIDATES, _MAX_EVALUATIONS // steps), 8)
     labels = _mentioned(tree)
     divides = rule.expr if _divides(tree) else ""
-    constants = {abs(each.value) for each, _ in walk(tree) if isinstance(each, Number)}
+    constants = {abs(node.value) for node, _ in walk(tree) if isinstance(node, Number)}
     # Products are of thresholds with units, such as 3 days.
     constants |= {a * b for a in constants for b in constants if a > 1 and b > 1} if len(constants) <= 4 else set()
-    numbers = sorted(each for each in constants if each < _HIGH)
+    numbers = sorted(constant for constant in constants if constant < _HIGH)
     may_be_absent = any(
-        (isinstance(each, Call) and each.function.startswith(("absent", "vector")))
-        or (isinstance(each, Binary) and each.operator == "unless")
-        for each, _ in walk(tree)
+        (isinstance(node, Call) and node.function.startswith(("absent", "vector")))
+        or (isinstance(node, Binary) and node.operator == "unless")
+        for node, _ in walk(tree)
     )
     counters = {use.selector.metric for use in metric_uses(tree) if use.functions and use.functions[0] in _OF_COUNTERS}
     values = _Values(table, frozenset(filter(None, counters)), numbers)
-    shapes = [_shapes(each, labels, values, clock) for each in selectors]
+    shapes = [_shapes(selector, labels, values, clock) for selector in selectors]
     if may_be_absent:
-        shapes = [[*each, ()] for each in shapes]
+        shapes = [[*shape, ()] for shape in shapes]
     candidates = tuple(_combinations(shapes, limit))
     document = {
         "rule_files": [rules_path],
@@ -132,11 +132,11 @@ def witness_search(rule: UserRule, tree: Node, table: MetricTable, rules_path: s
 
 def proof_search(alert: AlertingRule, rules_path: str) -> WitnessSearch:
     """Return a search among the proofs of a shipped alert, for a rule of its name."""
-    proofs = [each for each in alert.proofs if each.fires]
-    interval_s = max(each.interval_s for each in proofs)
-    tests = [_test(alert.name, index, each.series, each.interval_s, each.at_s) for index, each in enumerate(proofs)]
+    proofs = [proof for proof in alert.proofs if proof.fires]
+    interval_s = max(proof.interval_s for proof in proofs)
+    tests = [_test(alert.name, index, proof.series, proof.interval_s, proof.at_s) for index, proof in enumerate(proofs)]
     document = {"rule_files": [rules_path], "evaluation_interval": duration(interval_s), "tests": tests}
-    return WitnessSearch(document, tuple(each.series for each in proofs))
+    return WitnessSearch(document, tuple(proof.series for proof in proofs))
 
 
 def _divides(tree: Node) -> bool:
@@ -162,14 +162,14 @@ def _test(
         queries.append(f"{finite} + {_FINITE} * {index}")
     return {
         "interval": duration(interval_s),
-        "input_series": [{"series": each.series, "values": each.values} for each in series],
+        "input_series": [{"series": member.series, "values": member.values} for member in series],
         "promql_expr_test": [{"expr": query, "eval_time": window, "exp_samples": []} for query in queries],
     }
 
 
 def _clock(tree: Node, for_s: float) -> _Clock:
-    ranges = [each.range_s for each, _ in walk(tree) if isinstance(each, Selector | Subquery) and each.range_s]
-    offsets = [abs(each.offset_s) for each, _ in walk(tree) if isinstance(each, Selector | Subquery) and each.offset_s]
+    ranges = [node.range_s for node, _ in walk(tree) if isinstance(node, Selector | Subquery) and node.range_s]
+    offsets = [abs(node.offset_s) for node, _ in walk(tree) if isinstance(node, Selector | Subquery) and node.offset_s]
     end_s = max(for_s * 1.5 + sum(sorted(ranges)[-2:]) + max(offsets, default=0) * 1.2, 300)
     interval_s = max(end_s / _STEPS, 15)
     if ranges:
@@ -183,9 +183,9 @@ def _clock(tree: Node, for_s: float) -> _Clock:
 def _distinct(tree: Node) -> list[Selector]:
     """Return the selectors of different series, without ranges and offsets."""
     found: dict[str, Selector] = {}
-    for each, _ in walk(tree):
-        if isinstance(each, Selector):
-            bare = replace(each, range_s=None, offset_s=None, at=None)
+    for node, _ in walk(tree):
+        if isinstance(node, Selector):
+            bare = replace(node, range_s=None, offset_s=None, at=None)
             found.setdefault(render(bare), bare)
     return list(found.values())
 
@@ -193,13 +193,13 @@ def _distinct(tree: Node) -> list[Selector]:
 def _mentioned(tree: Node) -> frozenset[str]:
     """Return the labels that an expression uses: series of unknown metrics have all of them."""
     found = set[str]()
-    for each, _ in walk(tree):
-        if isinstance(each, Aggregation) and each.grouping == "by":
-            found |= {*each.labels}
-        elif isinstance(each, Binary):
-            found |= {*each.labels, *each.group_labels} if each.matching == "on" else set()
-        elif isinstance(each, Call) and each.function == "label_replace" and isinstance(each.arguments[3], Text):
-            found.add(each.arguments[3].value)
+    for node, _ in walk(tree):
+        if isinstance(node, Aggregation) and node.grouping == "by":
+            found |= {*node.labels}
+        elif isinstance(node, Binary):
+            found |= {*node.labels, *node.group_labels} if node.matching == "on" else set()
+        elif isinstance(node, Call) and node.function == "label_replace" and isinstance(node.arguments[3], Text):
+            found.add(node.arguments[3].value)
     return frozenset(found - {"le"})
 
 
@@ -225,7 +225,7 @@ def _shapes(
     name = selector.metric or "unnamed"
     metric, numbers = values.table.find(name), values.numbers
     names = (metric.labels if metric else mentioned | {"job", "instance"}) - {"le"}
-    labels = {each: _SAMPLES.get(each, "x") for each in sorted(names)}
+    labels = {label: _SAMPLES.get(label, "x") for label in sorted(names)}
     for matcher in selector.matchers:
         if matcher.label not in ("__name__", "le") and (value := _sample(matcher)):
             labels[matcher.label] = value
@@ -233,7 +233,7 @@ def _shapes(
         return [_histogram(name, labels, edge, clock) for edge in _EDGES]
     end, step = clock.end_s, clock.interval_s
     if values.is_counter(name, metric):
-        rates = [0.0, 1.0, 1e6, *(each * factor for each in numbers[-3:] for factor in (0.5, 1.1)), _HIGH]
+        rates = [0.0, 1.0, 1e6, *(number * factor for number in numbers[-3:] for factor in (0.5, 1.1)), _HIGH]
         even = [(counter(name, labels, (rate, end), interval_s=step),) for rate in dict.fromkeys(rates)]
         jump = counter(name, labels, (0, end / 2), (1000 / step, step), (0, end / 2), interval_s=step)
         late = gauge(name, labels, (None, end / 2), (1, end / 2), interval_s=step)
@@ -241,7 +241,8 @@ def _shapes(
         return [*even, (jump,), (late,), (faster,)]
     low, high = values.table.value_range(name)
     low, high = max(low, -_HIGH), min(high, _HIGH)
-    near = [value for each in numbers[-4:] for value in (each * 1.02, each, each * 0.98) if low <= value <= high]
+    close = (number * factor for number in numbers[-4:] for factor in (1.02, 1, 0.98))
+    near = [value for value in close if low <= value <= high]
     levels = [high, low, *near, (low + high) / 2]
     even = [(gauge(name, labels, (level, end), interval_s=step),) for level in dict.fromkeys(levels)]
     rise = gauge(name, labels, *((low + (high - low) * i / 10, end / 10) for i in range(11)), interval_s=step)
@@ -252,8 +253,8 @@ def _shapes(
             other[matcher.label] = labels.get(matcher.label, "")
     elsewhere = {**labels, "instance": "b:8002"}
     pairs = [
-        (gauge(name, labels, (high, end), interval_s=step), gauge(name, each, (level, end), interval_s=step))
-        for each, level in ((elsewhere, low), (other, high), (other, 1.0))
+        (gauge(name, labels, (high, end), interval_s=step), gauge(name, others, (level, end), interval_s=step))
+        for others, level in ((elsewhere, low), (other, high), (other, 1.0))
     ]
     return [*even, (rise,), (fall,), *pairs]
 
@@ -262,8 +263,8 @@ def _histogram(name: str, labels: Mapping[str, str], edge: str, clock: _Clock) -
     """Return the buckets of a histogram whose observations are all below one edge."""
     first = _EDGES.index(edge)
     return tuple(
-        counter(name, {**labels, "le": each}, (10.0 * (index >= first), clock.end_s), interval_s=clock.interval_s)
-        for index, each in enumerate(_EDGES)
+        counter(name, {**labels, "le": bound}, (10.0 * (index >= first), clock.end_s), interval_s=clock.interval_s)
+        for index, bound in enumerate(_EDGES)
     )
 
 
@@ -294,18 +295,18 @@ def _example(pattern: str) -> str:
 
 def _combinations(shapes: list[list[tuple[InputSeries, ...]]], limit: int) -> Iterator[tuple[InputSeries, ...]]:
     total = 1
-    for each in shapes:
-        total *= len(each)
+    for shape in shapes:
+        total *= len(shape)
     if total <= limit:
         combinations: Iterator[tuple[tuple[InputSeries, ...], ...]] = product(*shapes)
     else:
         chosen = random.Random(0)  # noqa: S311  # reproducible, not secret
-        extremes = islice(product(*(each[:_EXTREMES] for each in shapes)), limit // 3)
+        extremes = islice(product(*(shape[:_EXTREMES] for shape in shapes)), limit // 3)
         anything = (tuple(map(chosen.choice, shapes)) for _ in range(limit))
         # All series at the same level, too.
         combinations = islice(chain(extremes, zip(*shapes, strict=False), anything), limit)
     for combination in combinations:
-        yield tuple({each.series: each for series in combination for each in series}.values())
+        yield tuple({member.series: member for series in combination for member in series}.values())
 
 
 def first_witness(search: WitnessSearch, output: str) -> Witness | None:
@@ -317,4 +318,4 @@ def first_witness(search: WitnessSearch, output: str) -> Witness | None:
 
 def _numbers(output: str, mark: str) -> set[int]:
     """Return the candidates whose query with a mark failed."""
-    return {int(found) for found in re.findall(rf'expr: ".*\+ {re.escape(mark)} \* (\d+)"', output)}
+    return {int(number) for number in re.findall(rf'expr: ".*\+ {re.escape(mark)} \* (\d+)"', output)}

@@ -90,10 +90,10 @@ _OTHER_NAMES: dict[DcgmField, dict[Dialect, DialectSeries]] = {
 }
 _ACCELERATORS = tuple(
     Correspondence(
-        each.legacy.kind,
-        {"dcgm-legacy": _named(each.legacy), "dcgm-4.7": _named(each.current), **_OTHER_NAMES.get(each, {})},
+        field.legacy.kind,
+        {"dcgm-legacy": _named(field.legacy), "dcgm-4.7": _named(field.current), **_OTHER_NAMES.get(field, {})},
     )
-    for each in DCGM_FIELDS
+    for field in DCGM_FIELDS
 )
 
 
@@ -262,7 +262,7 @@ class Untranslatable(Exception):
 
 def counterparts(name: str, source: Dialect, target: Dialect) -> list[Counterpart]:
     """Return the counterparts of a series, by its whole name. Several differ in the labels that they require."""
-    return [found for each in SERIES for found in _of_row(each, name, source, target)]
+    return [counterpart for row in SERIES for counterpart in _of_row(row, name, source, target)]
 
 
 def _of_row(row: Correspondence, name: str, source: Dialect, target: Dialect) -> Iterator[Counterpart]:

@@ -131,8 +131,9 @@ class Translator:
 
     def _panel(self, place: str, panel: dict[str, Any]) -> None:
         """Translate a panel's queries, and its unit and thresholds if all queries change alike."""
-        targets = [each for each in panel.get("targets") or [] if isinstance(each.get("expr"), str) and each["expr"]]
-        queries = [self._rewritten(f"{place}/{each.get('refId', '')}", each["expr"]) for each in targets]
+        given = panel.get("targets") or []
+        targets = [target for target in given if isinstance(target.get("expr"), str) and target["expr"]]
+        queries = [self._rewritten(f"{place}/{target.get('refId', '')}", target["expr"]) for target in targets]
         scales = {query.part.scale for query in queries if query is not None}
         native = None not in queries and len(scales) == 1 and _convert_panel(panel, next(iter(scales)))
         for target, query in zip(targets, queries, strict=True):
@@ -218,15 +219,15 @@ def _same(before: str, after: str) -> bool:
 
 def _panels(container: dict[str, Any], above: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the panels of a dashboard with their places, also those in rows."""
-    for each in _dicts(container.get("panels")) + _dicts(container.get("rows")):
-        place = f"{above}{each.get('title') or each.get('id') or 'panel'}"
-        if "targets" in each:
-            yield place, each
-        yield from _panels(each, f"{place}/")
+    for panel in _dicts(container.get("panels")) + _dicts(container.get("rows")):
+        place = f"{above}{panel.get('title') or panel.get('id') or 'panel'}"
+        if "targets" in panel:
+            yield place, panel
+        yield from _panels(panel, f"{place}/")
 
 
 def _dicts(values: Any) -> list[dict[str, Any]]:
-    return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
+    return [item for item in values if isinstance(item, dict)] if isinstance(values, list) else []
 
 
 def _listed(dashboard: dict[str, Any], key: str) -> list[dict[str, Any]]:
@@ -260,9 +261,9 @@ def _unit_of(unit: Unit, scale: Fraction) -> Unit | None:
     """Return the unit in which values are `scale` times those in another unit, if Grafana has it."""
     wanted = UNITS[unit].factor / scale
     candidates: Iterable[tuple[Unit, Any]] = UNITS.items()
-    for each, form in candidates:
+    for candidate, form in candidates:
         if form.dimension == UNITS[unit].dimension and form.factor == wanted and form.grafana:
-            return each
+            return candidate
     return None
 
 

@@ -63,7 +63,7 @@ class Rewriter:
     """Rewrites queries from one dialect to another. Raises Untranslatable where there is no counterpart."""
 
     def __init__(self, source: Dialect, target: Dialect, *, patterns: bool = False, model: str = "") -> None:
-        """Assign. `patterns`: keep a pattern of all names of the source, if the target's have the same prefix.
+        """`patterns`: keep a pattern of all names of the source, if the target's have the same prefix.
 
         `model` is selected where the source has metrics of language models only, and the target of all models.
         """
@@ -102,10 +102,11 @@ class Rewriter:
         if node.alternatives:
             raise Untranslatable(node.metric, "alternatives of matchers are not supported")
         new = self._counterpart(node)
-        matchers = [self._matcher(each, new) for each in node.matchers if (each.label, each.value) not in new.required]
+        kept = (matcher for matcher in node.matchers if (matcher.label, matcher.value) not in new.required)
+        matchers = [self._matcher(matcher, new) for matcher in kept]
         matchers += [LabelMatcher(label, "=", value) for label, value in new.added]
         label = model_label(self._source, self._target)
-        if label and not any(each.label == label for each in matchers):
+        if label and not any(matcher.label == label for matcher in matchers):
             if self._model:
                 matchers.append(LabelMatcher(label, "=", self._model))
             else:
@@ -115,13 +116,16 @@ class Rewriter:
 
     def _nameless(self, node: Selector) -> Part:
         """Return a selector whose names are chosen by matchers."""
-        pattern = next((each for each in node.matchers if each.label == "__name__"), None)
+        pattern = next((matcher for matcher in node.matchers if matcher.label == "__name__"), None)
         if pattern is None and not node.alternatives:
             return Part(node, foreign=True)
-        prefixes = [f"{each}.*" for each in ("DCGM_FI_", "vllm:", "gen_ai_", "nv_")]
-        shared = [each for each in prefixes if all(belongs(each, one) for one in (self._source, self._target))]
+        shared = [
+            f"{prefix}.*"
+            for prefix in ("DCGM_FI_", "vllm:", "gen_ai_", "nv_")
+            if belongs(prefix, self._source) and belongs(prefix, self._target)
+        ]
         if self._patterns and pattern is not None and pattern.value in shared:
-            matchers = tuple(replace(each, label=self._label(each.label)) for each in node.matchers)
+            matchers = tuple(replace(matcher, label=self._label(matcher.label)) for matcher in node.matchers)
             return Part(replace(node, matchers=matchers), translated=True)
         subject = f"{{__name__{pattern.operator}{pattern.value!r}}}" if pattern else "{… or …}"
         raise Untranslatable(subject, "select the metrics by name: a pattern has no counterpart")
@@ -131,10 +135,10 @@ class Rewriter:
         found = counterparts(node.metric, self._source, self._target)
         if not found:
             raise Untranslatable(node.metric, reason(node.metric, self._source, self._target))
-        exact = {(each.label, each.value) for each in node.matchers if each.operator == "="}
-        fitting = [each for each in found if exact.issuperset(each.required)]
+        exact = {(matcher.label, matcher.value) for matcher in node.matchers if matcher.operator == "="}
+        fitting = [entry for entry in found if exact.issuperset(entry.required)]
         if not fitting:
-            needed = dict.fromkeys(f'{label}="{value}"' for each in found for label, value in each.required)
+            needed = dict.fromkeys(f'{label}="{value}"' for entry in found for label, value in entry.required)
             raise Untranslatable(node.metric, f"its selector must have {' or '.join(needed)}")
         return fitting[0]
 
@@ -162,7 +166,7 @@ class Rewriter:
         return renamed
 
     def _call(self, node: Call) -> Part:
-        parts = [self.rewrite(each) for each in node.arguments]
+        parts = [self.rewrite(argument) for argument in node.arguments]
         series = next((part for part in parts if not part.constant), None)
         if series is None:
             constant = node.function == "vector"
@@ -203,7 +207,7 @@ class Rewriter:
             if node.grouping == "without":
                 labels += tuple(sorted({label for label, _ in added} - set(labels)))
             kept = set(labels) if node.grouping == "by" else set()
-            added = frozenset(each for each in added if each[0] in kept)
+            added = frozenset(pair for pair in added if pair[0] in kept)
             if "le" not in kept and not (node.grouping == "without" and "le" not in labels):
                 bound = _ONE
         if node.operator in _SCALING_AGGREGATIONS:

@@ -41,7 +41,7 @@ class AcceleratorMonitor:
     """Samples accelerators and exposes them. Life: `start` → `stop`. A scrape reads no driver.
 
     `dcgm` exposes NVIDIA GPUs under DCGM's names, and `triton_names` those under Triton's. `pods` and `models`
-    attribute devices, if given; `native_names` is whether vendors' own names are exposed in addition to the normal form.
+    attribute devices, if given; `native_names` is whether vendors' own names are exposed as well as the normal form.
     Vendors that are read by a tool are sampled every `tool_interval_s` at most. `expected` are the vendors whose
     absence is logged and exposed as a collector that is down.
     """
@@ -179,7 +179,7 @@ def server_monitor(
 ) -> AcceleratorMonitor | None:
     """Return the monitor of a server's metrics; None if there is nothing to sample.
 
-    `processes` returns the processes of the server and its models; `host_proc` is the host's /proc in a container, or "".
+    `processes` returns the server's and its models' processes; `host_proc` is the host's /proc in a container, or "".
     """
     present = present_vendors()
     if not present:

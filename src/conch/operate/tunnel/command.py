@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.files import write_text
+from conch.base.command_line.flags import settings_of
 from conch.base.command_line.option_types import port, port_or_any
-from conch.base.flags import settings_of
 from conch.base.suggestion import closest
 from conch.operate.tunnel.manifests import ScrapedTunnel, manifests
 from conch.operate.tunnel.ssh import Forward, TunnelSettings, parse_target

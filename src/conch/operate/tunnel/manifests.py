@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from conch.base.command_line.flag_values import one_of, value_kind
+from conch.base.command_line.flags import flag_field
 from conch.base.command_line.option_types import label, namespace
 from conch.base.durations import parse_prometheus_duration
-from conch.base.flag_values import one_of, value_kind
-from conch.base.flags import flag_field
 
 Manifest: TypeAlias = dict[str, Any]
 Discovery: TypeAlias = Literal["endpointslice", "endpoints"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from conch.base.command_line.flag_values import value_kind
+from conch.base.command_line.flags import flag_field
 from conch.base.command_line.option_types import count, port
-from conch.base.flag_values import value_kind
-from conch.base.flags import flag_field
 
 _FORWARD = re.compile(
     r"(?:(?P<bind>\[[^\]\s]+\]|[^:\[\]\s]+):)?(?P<port>\d+):(?P<host>\[[^\]\s]+\]|[^:\[\]\s]+):(?P<host_port>\d+)"

@@ -477,7 +477,7 @@ def process_memory(handle: Any) -> dict[int, float | None] | None:
 def process_utilization(handle: Any, since_us: int) -> tuple[dict[int, float] | None, int]:
     """Return the mean share of time in which each process computed, and the time of the last sample.
 
-    `since_us` is the time that an earlier call returned. Processes that did not compute are missing. None if it is not supported.
+    `since_us` is the time from an earlier call. Processes that did not compute are missing; None if unsupported.
     """
     samples: Sequence[Any] = ()
     try:

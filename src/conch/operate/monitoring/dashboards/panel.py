@@ -223,7 +223,7 @@ def row(title: str, *panels: DashboardPanel) -> PanelRow:
 class GrafanaDashboard:
     """A dashboard. `uid` is its stable id in Grafana.
 
-    `variables` are (name, label, query) in addition to job and instance, `constants` (name, label, value) that users can edit.
+    `variables` are (name, label, query) after job and instance, `constants` (name, label, value) that users can edit.
     """
 
     uid: str

@@ -49,7 +49,7 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_an_unknown_alert(prometheus: str, capsys: pytest.CaptureFixture[str]) -> None:
     error = failure(capsys, "nosuch", "--prometheus", prometheus)
-    assert error.endswith("has no alert 'nosuch'; conch rules prometheus writes those of Conch")
+    assert error.endswith("has no alert 'nosuch'; conch rules prometheus writes the alerts of Conch")
     error = failure(capsys, "mne", "--prometheus", prometheus)
     assert error.endswith("has no alert 'mne'; did you mean 'Mine'?")
 

@@ -27,7 +27,7 @@ fleet: need-prometheus need-haproxy .venv/.fleet ## Show autoscaling under load 
 quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow, in less than a minute (ARGS go to pytest)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/unit tests/test_architecture.py tests/test_language.py $(ARGS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/unit tests/test_architecture.py $(ARGS)
 
 test: check ## Run the checks and all tests (ARGS go to pytest)
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
@@ -85,6 +85,7 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m tools.flags_page
 	$(BIN)/python -m tools.check_page
 	$(BIN)/python -m tools.metrics_page
+	$(BIN)/python -m tools.security_page
 	$(BIN)/python -m tools.code_map
 	$(BIN)/python -m tools.autoscaling_page
 

@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
-_REQUEST_MEMORY_SHARE = 4
-_MIN_REQUEST_MEMORY_BYTES = 256 * 2**20
-_WORKER_MEMORY_SHARE = 2
-_MIN_WORKER_MEMORY_BYTES = 2**30
+REQUEST_MEMORY_SHARE = 4
+MIN_REQUEST_MEMORY_BYTES = 256 * 2**20
+WORKER_MEMORY_SHARE = 2
+MIN_WORKER_MEMORY_BYTES = 2**30
 
 
 def free_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
@@ -33,12 +33,12 @@ def free_memory_share(proc: Path = _PROC, groups: Path = _GROUPS) -> float:
 
 def default_request_memory() -> int:
     """Return the default limit of memory for request bodies in bytes: a share of the free memory."""
-    return max(_known_free_memory() // _REQUEST_MEMORY_SHARE, _MIN_REQUEST_MEMORY_BYTES)
+    return max(_known_free_memory() // REQUEST_MEMORY_SHARE, MIN_REQUEST_MEMORY_BYTES)
 
 
 def worker_memory(workers: int, max_bytes: int) -> int:
     """Return each of `workers` processes' limit of address space in bytes: together a share of the free memory."""
-    return min(max(_known_free_memory() // _WORKER_MEMORY_SHARE // workers, _MIN_WORKER_MEMORY_BYTES), max_bytes)
+    return min(max(_known_free_memory() // WORKER_MEMORY_SHARE // workers, MIN_WORKER_MEMORY_BYTES), max_bytes)
 
 
 def _known_free_memory() -> int:

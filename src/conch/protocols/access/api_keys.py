@@ -23,7 +23,7 @@ INFER, MANAGE, METRICS = "infer", "manage", "metrics"
 SCOPES = (INFER, MANAGE, METRICS)
 # The scopes of an OpenAI API key where there is no file with scopes.
 _OPENAI_SCOPES = frozenset((INFER, MANAGE))
-_WATCH_S = 1.0
+WATCH_S = 1.0
 _REPEAT_S = 60.0  # between log lines while a file is missing or invalid
 _BEARER = b"bearer"
 
@@ -81,7 +81,7 @@ class ApiKeys:
         repeats it.
         """
         while self._path or self._openai_path:
-            await asyncio.sleep(_WATCH_S)
+            await asyncio.sleep(WATCH_S)
             stats = await asyncio.to_thread(self._stats)
             if stats == self._file_stats:
                 self._repeat_failure()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 _MAX_REQUESTS_PER_TURN = 32
 
 # How long the data of one connection are parsed in one turn, and how long while others have used up the turn.
-_SLICE_S = 0.002
+SLICE_S = 0.002
 _SHORT_SLICE_S = 0.0002
 _FULL_SLICES_PER_TURN_S = 0.02
 # How long all connections with more to serve than fits their slice are served in one turn.
@@ -53,7 +53,7 @@ class ParseBudget:
     `slice_s` is the time for one connection in a turn, `short_slice_s` the time when others have used up the turn.
     """
 
-    def __init__(self, slice_s: float = _SLICE_S, short_slice_s: float = _SHORT_SLICE_S) -> None:
+    def __init__(self, slice_s: float = SLICE_S, short_slice_s: float = _SHORT_SLICE_S) -> None:
         self._slice_s = slice_s
         self._short_slice_s = short_slice_s
         self._turn = _Turn()

@@ -16,7 +16,7 @@ from conch.protocols.http.server_context import ServerContext
 # Above this size the rest of a body is received in place instead of passing through the parser.
 _IN_PLACE_BYTES = 65_536
 # Chunks of one body that hold anything, as in Triton.
-_MAX_CHUNKS = 65_536
+MAX_CHUNKS = 65_536
 # Fields that must not be repeated: proxies and servers may use different ones of the values.
 _SINGLE_FIELDS = (b"host", b"authorization")
 # Methods whose requests have no content (RFC 9110, section 9.3): it would occupy memory for nothing.
@@ -209,8 +209,8 @@ class RequestReader:
     def on_chunk_header(self) -> None:
         """Count chunks: each costs the server more than its bytes."""
         self._chunks += 1
-        if self._chunks > _MAX_CHUNKS + 1:  # the last one is empty
-            raise HttpRefusal(400, f"request body in more than {_MAX_CHUNKS} chunks")
+        if self._chunks > MAX_CHUNKS + 1:  # the last one is empty
+            raise HttpRefusal(400, f"request body in more than {MAX_CHUNKS} chunks")
 
     def on_message_complete(self) -> None:
         """Pass the complete request to the sink."""

@@ -9,7 +9,7 @@ from conch.base.errors import InvalidRequest
 from conch.domain.tensor import Buffer
 
 # Deeper than any schema or conversation, and supported by all encoders and templates.
-_MAX_DEPTH = 64
+MAX_DEPTH = 64
 
 
 class InvalidField(InvalidRequest):
@@ -28,8 +28,8 @@ def read_object(body: Buffer, *, checked: bool = False) -> dict[str, Any]:
         raise InvalidField(None, f"We could not parse the JSON body of your request: {error}") from None
     if not isinstance(document, dict):
         raise InvalidField(None, "the body must be a JSON object")
-    if not checked and _is_deeper(document, _MAX_DEPTH):
-        raise InvalidField(None, f"the body is nested too deeply: more than {_MAX_DEPTH} levels")
+    if not checked and _is_deeper(document, MAX_DEPTH):
+        raise InvalidField(None, f"the body is nested too deeply: more than {MAX_DEPTH} levels")
     return document
 
 

@@ -85,7 +85,7 @@ def test_a_file_that_others_may_read_is_warned_of(tmp_path, caplog):
 
 
 async def test_files_are_read_again_when_they_change(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(api_keys, "_WATCH_S", 0.01)
+    monkeypatch.setattr(api_keys, "WATCH_S", 0.01)
     path = tmp_path / "keys"
     keys = keys_of(tmp_path)
     watch = asyncio.create_task(keys.watch())
@@ -111,7 +111,7 @@ async def test_files_are_read_again_when_they_change(tmp_path, caplog, monkeypat
 
 
 async def test_a_deleted_file_is_reported_again_and_again(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(api_keys, "_WATCH_S", 0.01)
+    monkeypatch.setattr(api_keys, "WATCH_S", 0.01)
     monkeypatch.setattr(api_keys, "_REPEAT_S", 0.05)
     path = tmp_path / "keys"
     keys = keys_of(tmp_path)

@@ -21,7 +21,7 @@ from conch.server.backends.processes import untrusted
 _FINISHED = {reason.value: reason for reason in FinishReason}
 _MAX_INT32 = 2**31 - 1
 # Beyond the tokens that a request may generate: the last step of speculative decoding, and texts without tokens.
-_SLACK_TOKENS = 1024
+SLACK_TOKENS = 1024
 # Characters of the longest tokens of common vocabularies; a text may come without its tokens.
 _MAX_TOKEN_CHARS = 512
 _MAX_ALTERNATIVES = MAX_LOGPROBS + 2  # with the sampled token
@@ -39,7 +39,7 @@ class GenerationBudget:
     def __init__(self, n: int, max_tokens: int, prompts: int) -> None:
         self.n = n
         self.prompts = prompts  # descriptions of the prompt
-        self.tokens = n * (max_tokens + _SLACK_TOKENS)
+        self.tokens = n * (max_tokens + SLACK_TOKENS)
         self.characters = self.tokens * _MAX_TOKEN_CHARS
 
     def take(self, tokens: int, characters: int) -> None:

@@ -43,7 +43,7 @@ _MAX_LINE_BYTES = 1 << 14
 # The end of its standard error, for the error of a failed load.
 _TAIL_LINES, _TAIL_BYTES = 8, 1 << 12
 # Time for the messages of one child per iteration of the event loop.
-_MAX_TURN_NS = 5_000_000
+MAX_TURN_NS = 5_000_000
 
 
 class _HeldMessage:
@@ -343,7 +343,7 @@ class _Control(asyncio.Protocol):
             if frames:
                 now = monotonic_ns()
                 started = started or now
-                if now - started > _MAX_TURN_NS:
+                if now - started > MAX_TURN_NS:
                     self._wait()
                     return
 

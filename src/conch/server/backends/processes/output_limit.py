@@ -8,8 +8,8 @@ from time import monotonic
 from conch.base.pacing import TokenBucket
 
 # Of token buckets: the burst at once, and as much again each second.
-_MAX_LINES_PER_S = 2000
-_MAX_BYTES_PER_S = 2 << 20
+MAX_LINES_PER_S = 2000
+MAX_BYTES_PER_S = 2 << 20
 # Lines that are logged in one iteration of the loop: about one millisecond.
 _LINES_PER_TURN = 50
 _REPORT_INTERVAL_S = 5.0
@@ -24,8 +24,8 @@ class OutputLimit:
     def __init__(self, log: Callable[[int, str, str], None], report: Callable[[str], None]) -> None:
         self._log = log
         self._report = report
-        self._lines = TokenBucket(_MAX_LINES_PER_S, _MAX_LINES_PER_S, monotonic())
-        self._bytes = TokenBucket(_MAX_BYTES_PER_S, _MAX_BYTES_PER_S, monotonic())
+        self._lines = TokenBucket(MAX_LINES_PER_S, MAX_LINES_PER_S, monotonic())
+        self._bytes = TokenBucket(MAX_BYTES_PER_S, MAX_BYTES_PER_S, monotonic())
         self._queue: deque[tuple[int, str, str]] = deque()
         self._dropped_lines = self._dropped_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -81,6 +81,6 @@ class OutputLimit:
         lines, size = self._dropped_lines, self._dropped_bytes
         self._dropped_lines = self._dropped_bytes = 0
         self._report(
-            f"dropped {lines} lines ({size} bytes) of its output, which exceeds {_MAX_LINES_PER_S} lines or "
-            f"{_MAX_BYTES_PER_S >> 20} MiB per second"
+            f"dropped {lines} lines ({size} bytes) of its output, which exceeds {MAX_LINES_PER_S} lines or "
+            f"{MAX_BYTES_PER_S >> 20} MiB per second"
         )

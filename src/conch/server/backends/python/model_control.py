@@ -14,7 +14,7 @@ from conch.server.backends.python.tensor_exchange import TensorExchange
 
 _FILE_PREFIX = "file:"
 # Operations of one process that have not ended.
-_MAX_TASKS = 1000
+MAX_TASKS = 1000
 _MAX_KEY = 2**63 - 1
 
 Operation: TypeAlias = Callable[[str, Any, dict[str, bytes]], Any]
@@ -46,8 +46,8 @@ class ModelControls:
         else:
             untrusted.text(argument, "the argument of an operation")
         files = dict(_file(fields, tensors, payload) for fields in untrusted.array(placed, "files"))
-        if len(self._tasks) >= _MAX_TASKS:
-            error = (Code.UNAVAILABLE.value, f"the model waits for {_MAX_TASKS} of its loads and unloads already")
+        if len(self._tasks) >= MAX_TASKS:
+            error = (Code.UNAVAILABLE.value, f"the model waits for {MAX_TASKS} of its loads and unloads already")
             self._send((messages.CONTROLLED, key, error, None))
             return
         task = asyncio.ensure_future(self._answer(key, self._operations[kind](name, argument, files)))

@@ -27,9 +27,9 @@ from conch.server.backends.python.tensor_exchange import TensorExchange
 
 # Concurrent calls of an instance, as in Triton; further ones wait. Decoupled calls do not count: they may stay open for
 # any time.
-_MAX_RUNNING = 32
+MAX_RUNNING = 32
 # Open calls of an instance, with those that wait and decoupled ones.
-_MAX_OPEN = 10_000
+MAX_OPEN = 10_000
 # Bytes of responses in the calling process that the model has not read.
 _MAX_UNREAD_BYTES = 256 * 2**20
 _MAX_KEY = 2**63 - 1
@@ -108,9 +108,9 @@ class OutgoingCalls:
         if traced:
             outgoing.span = next((execution.request.span for execution in self._executions((traced,))), None)
         self._open[key] = outgoing
-        if len(self._open) > _MAX_OPEN:
-            outgoing.respond(Unavailable(f"the model has {_MAX_OPEN} calls open already"), True)
-        elif not many and self._running >= _MAX_RUNNING:
+        if len(self._open) > MAX_OPEN:
+            outgoing.respond(Unavailable(f"the model has {MAX_OPEN} calls open already"), True)
+        elif not many and self._running >= MAX_RUNNING:
             self._waiting.append(outgoing)
         else:
             self._start(outgoing)
@@ -147,7 +147,7 @@ class OutgoingCalls:
                 self._send_answer(outgoing, answer, final)
             else:
                 self._end(outgoing, Unsupported("a call without 'decoupled=True' takes exactly one response"), final)
-        while self._waiting and self._running < _MAX_RUNNING:
+        while self._waiting and self._running < MAX_RUNNING:
             self._start(self._waiting.popleft())
 
     def _send_answer(self, outgoing: "_Outgoing", answer: InferResponse | ConchError | None, final: bool) -> None:

@@ -31,7 +31,7 @@ _FOREIGN_PREFIXES = (
     *("PostgreSQL.", "pulse-shm-", "org.chromium."),
 )
 # Each region holds a file descriptor.
-_MAX_REGIONS = 4096
+MAX_REGIONS = 4096
 _MAX_REPORTED_NAMES = 100
 _GIB = 2**30
 
@@ -272,9 +272,9 @@ class SharedMemory:
         """Raise InvalidRequest if the name is taken, Unavailable at the maximum number of regions."""
         if name in self._regions:
             raise InvalidRequest(f"shared memory region '{name}' already in manager", Code.ALREADY_EXISTS)
-        if len(self._regions) >= _MAX_REGIONS:
+        if len(self._regions) >= MAX_REGIONS:
             raise Unavailable(
-                f"failed to register shared memory region '{name}': {_MAX_REGIONS} regions are registered, "
+                f"failed to register shared memory region '{name}': {MAX_REGIONS} regions are registered, "
                 "which is the maximum"
             )
 

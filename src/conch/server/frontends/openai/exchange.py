@@ -27,7 +27,7 @@ _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Con
 # For a slow client: deltas, or characters, that are merged into one chunk, and the maximum of unsent chunks.
 _MAX_COALESCED_DELTAS = 4096
 _MAX_COALESCED_CHARACTERS = 2**20
-_MAX_UNSENT_BYTES = 64 * 2**20
+MAX_UNSENT_BYTES = 64 * 2**20
 
 
 class Exchange:
@@ -147,13 +147,13 @@ class Exchange:
             self._fail_unexpectedly()
 
     def _queue(self, deltas: Sequence[Delta]) -> None:
-        """Queue deltas for a slow client; end its stream if more than `_MAX_UNSENT_BYTES` wait."""
+        """Queue deltas for a slow client; end its stream if more than `MAX_UNSENT_BYTES` wait."""
         self._queued += deltas
         self._queued_text += sum([len(delta.text) for delta in deltas])
         if len(self._queued) < _MAX_COALESCED_DELTAS and self._queued_text < _MAX_COALESCED_CHARACTERS:
             return
         self._coalesce()
-        if len(self._unsent) > _MAX_UNSENT_BYTES:
+        if len(self._unsent) > MAX_UNSENT_BYTES:
             text = f"the client reads too slowly: {len(self._unsent)} bytes were waiting for it"
             self._unsent.clear()
             self._fail(Unavailable(text))

@@ -9,7 +9,7 @@ disconnected; responses go to its `ResponseSink`. How the responses are ordered:
 
 Memory is bounded twice. `full` holds back the reading of further requests, and with it the client by flow control,
 while its unread responses could reach `_MAX_UNREAD_BYTES`, estimated by the largest message so far. A decoupled model
-cannot be throttled that way: when more than `_MAX_UNSENT_BYTES` wait for a client that does not read, its stream is
+cannot be throttled that way: when more than `MAX_UNSENT_BYTES` wait for a client that does not read, its stream is
 ended and its requests are cancelled. Neither affects other streams.
 """
 
@@ -33,7 +33,7 @@ from conch.server.observability.tracing.request_trace import Trace
 
 _MAX_UNREAD_MESSAGES = 256
 _MAX_UNREAD_BYTES = 64 * 2**20
-_MAX_UNSENT_BYTES = 256 * 2**20
+MAX_UNSENT_BYTES = 256 * 2**20
 # The cost of a queued message beside its bytes.
 _MESSAGE_OVERHEAD = 128
 # How long the client of an answered stream has to read the answer and to end the call, when the server stops.
@@ -197,7 +197,7 @@ class InferStream:
             return
         self._unsent.append(message)
         self._unsent_bytes += sum(map(len, message)) + _MESSAGE_OVERHEAD
-        if self._unsent_bytes > _MAX_UNSENT_BYTES:
+        if self._unsent_bytes > MAX_UNSENT_BYTES:
             waiting = len(self._unsent)
             self._unsent.clear()
             self.fail(Unavailable(f"the client reads too slowly: {waiting} responses were waiting for it"))

@@ -18,7 +18,7 @@ from conch.server.frontends.v2_http.in_flight import InFlight
 
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
 # Unsent responses of one slow client; beyond this its stream ends.
-_MAX_UNSENT_BYTES = 64 * 2**20
+MAX_UNSENT_BYTES = 64 * 2**20
 # The status of every error that a model raises or answers with, whatever its code, as in Triton.
 _MODEL_FAILED = 400
 _NOT_ONE = (
@@ -203,9 +203,9 @@ class _EventStream(_OrderedEncoder):
         self._reply.write(bytes(unsent))
 
     def _check_unsent(self) -> None:
-        """End the stream of a slow client if more than `_MAX_UNSENT_BYTES` wait, encoded or not."""
+        """End the stream of a slow client if more than `MAX_UNSENT_BYTES` wait, encoded or not."""
         waiting = len(self._unsent) + self._waiting_bytes
-        if waiting <= _MAX_UNSENT_BYTES:
+        if waiting <= MAX_UNSENT_BYTES:
             return
         self._unsent.clear()
         self._waiting.clear()

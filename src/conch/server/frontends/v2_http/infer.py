@@ -36,7 +36,7 @@ from conch.server.observability.tracing.observer import Observer
 _LENGTH_HEADER = b"inference-header-content-length"
 _BINARY = content_type(b"application/octet-stream")
 # In Triton binary tensors are bounded only by sizes being 32-bit integers.
-_MAX_BINARY_BODY = 2**31 - 1
+MAX_BINARY_BODY = 2**31 - 1
 _NO_BYTES = memoryview(b"")
 
 
@@ -63,7 +63,7 @@ class HttpInferEndpoint:
 
     def body_limit(self, request: HttpRequest) -> int:
         """Return the limit for a body; that for JSON is lower, because its parsed form takes many times its size."""
-        return _MAX_BINARY_BODY if _LENGTH_HEADER in request.headers else self._max_input_bytes
+        return MAX_BINARY_BODY if _LENGTH_HEADER in request.headers else self._max_input_bytes
 
     def __call__(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer one request, now or when the model has. Raises ConchError if it is refused."""

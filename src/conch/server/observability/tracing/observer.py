@@ -30,8 +30,8 @@ _MAX_BATCH_TRACES = 512
 _MAX_BATCH_BYTES = 16 * 2**20
 _MAX_BATCH_AGE_S = 0.1
 # Of the thread's queue.
-_MAX_QUEUED_TRACES = 16_384
-_MAX_QUEUED_BYTES = 256 * 2**20
+MAX_QUEUED_TRACES = 16_384
+MAX_QUEUED_BYTES = 256 * 2**20
 _STOP_TIMEOUT_S = 10.0
 # Statuses of refusals as gRPC names them.
 _HTTP_STATUS = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}
@@ -187,8 +187,8 @@ class Observer:
         copied, self._batch_bytes = self._batch_bytes, 0
         if not traces:
             return
-        is_full = self._queued - self._written > _MAX_QUEUED_TRACES
-        if is_full or self._queued_bytes - self._written_bytes > _MAX_QUEUED_BYTES:
+        is_full = self._queued - self._written > MAX_QUEUED_TRACES
+        if is_full or self._queued_bytes - self._written_bytes > MAX_QUEUED_BYTES:
             if not self._dropping:
                 _log.warning("the queue of traces is full; dropping traces until they are written")
             self._dropping = True

@@ -157,7 +157,7 @@ def test_every_text_arrives_whole_and_ends_once(steps: list[str], end: str) -> N
 
 
 async def test_a_client_that_never_reads_gets_an_error_and_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_exchange, "_MAX_UNSENT_BYTES", 5 * 2**20)
+    monkeypatch.setattr(openai_exchange, "MAX_UNSENT_BYTES", 5 * 2**20)
     channel = Channel()
     generation = begun(channel)
     generation.tell([Delta(0, "a", (1,))])

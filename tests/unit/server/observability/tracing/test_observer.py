@@ -58,7 +58,7 @@ async def test_traces_are_written_without_waiting_for_the_end(tmp_path: Path) ->
 async def test_a_full_queue_drops_traces_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_MAX_QUEUED_TRACES", 10)
+    monkeypatch.setattr(module, "MAX_QUEUED_TRACES", 10)
     monkeypatch.setattr(module, "_MAX_BATCH_TRACES", 4)
     go_on, written = threading.Event(), []
 

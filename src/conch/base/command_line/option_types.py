@@ -87,7 +87,7 @@ def _range(text: str) -> Sequence[int]:
 
 
 def rate_list(text: str) -> str:
-    """Check for a list or range of rates; it is read by `conch.domain.arrivals.words`, which needs numpy."""
+    """Check for a list or range of rates; it is read by `conch.domain.arrivals`, which needs numpy."""
     if re.fullmatch(r"[0-9.]+(,[0-9.]+)*|[0-9.]+:[0-9.]+(:x?[0-9.]+)?", text):
         return text
     raise ArgumentTypeError(f"'{text}' is not a list of rates: expected 100,200 or 100:400:50 or 100:1600:x2")

@@ -8,8 +8,7 @@ from conch.base.suggestion import did_you_mean
 from conch.check.deployment.objects import CheckedObject
 from conch.check.finding import Finding, Place
 from conch.check.source import SourceFile
-from conch.domain.limits.annotations import read_annotations
-from conch.domain.limits.limits_file import read_limits_text
+from conch.domain.limits import read_annotations, read_limits_text
 
 _LIMITS_FILE = re.compile(r"^limits:.*\n(?:\s*(?:#.*)?\n)*\s*- ", re.MULTILINE)
 _LINE = re.compile(r"\bline ([0-9]+) of ")

@@ -13,9 +13,8 @@ if TYPE_CHECKING:  # closed loops need no numpy
     import numpy as np
     from numpy.typing import NDArray
 
-    from conch.domain.arrivals.arrival_times import ArrivalProcess, Arrivals
-    from conch.domain.arrivals.rate_curve import RateCurve
-    from conch.domain.load_traces.load_trace import LoadTrace
+    from conch.domain.arrivals import ArrivalProcess, Arrivals, RateCurve
+    from conch.domain.load_traces import LoadTrace
 
 _AFTER_TRACE_S = 1.0  # of the window, after the last request of a trace
 _DEFAULT_CONCURRENCIES = (1, 5, 30)
@@ -59,7 +58,7 @@ class Rate:
         """Return what the generator is to do for at most `limit_s`."""
         import numpy as np
 
-        from conch.domain.arrivals.arrival_times import arrival_times
+        from conch.domain.arrivals import arrival_times
 
         return OpenLoop(arrival_times(self.arrivals, limit_s, np.random.default_rng(seed)))
 
@@ -153,7 +152,7 @@ def trace_of(plan: BenchPlan, model: str | None) -> "LoadTrace | None":
     """Return the load of --trace, as fast and as long as asked. Raises ConchError."""
     if plan.trace is None:
         return None
-    from conch.domain.load_traces.read_trace import read_trace
+    from conch.domain.load_traces import read_trace
 
     try:
         trace = read_trace(plan.trace, model).faster(plan.trace_speed)
@@ -212,7 +211,7 @@ def _chosen_levels(plan: BenchPlan, trace: "LoadTrace | None") -> tuple[LoadLeve
             concurrencies = tuple(dict.fromkeys(round(value) for value in _spread(concurrencies, plan.steps)))
         _bounded(concurrencies)
         return tuple(Users(number, plan.think_s) for number in concurrencies)
-    from conch.domain.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates
+    from conch.domain.arrivals import parse_arrivals, parse_burst, parse_ramp, parse_rates
 
     process, cv = parse_arrivals(plan.arrivals or "poisson")
     if plan.rate is not None:
@@ -232,7 +231,7 @@ def _find_max(plan: BenchPlan) -> FindMax:
         raise InvalidRequest("--find-max needs a target: --slo latency:50ms, or ttft:200ms,itl:30ms")
     if plan.ramp or plan.burst or plan.trace:
         raise InvalidRequest("--find-max searches over --concurrency or --rate, not over ramps, bursts or traces")
-    from conch.domain.arrivals.words import parse_arrivals, parse_rates
+    from conch.domain.arrivals import parse_arrivals, parse_rates
 
     if plan.rate is None:
         bounds = plan.concurrency or (1, 4096)
@@ -245,15 +244,14 @@ def _find_max(plan: BenchPlan) -> FindMax:
 
 def rates(values: Sequence[float], process: "ArrivalProcess", cv: float) -> tuple[Rate, ...]:
     """Return open loops of constant mean rates."""
-    from conch.domain.arrivals.arrival_times import Arrivals
-    from conch.domain.arrivals.rate_curve import steady
+    from conch.domain.arrivals import Arrivals, steady
 
     return tuple(Rate(Arrivals(steady(value), process, cv), value, _label(value, process, cv)) for value in values)
 
 
 def curve(rate_curve: "RateCurve", text: str, process: "ArrivalProcess", cv: float) -> Rate:
     """Return an open loop whose rate changes."""
-    from conch.domain.arrivals.arrival_times import Arrivals
+    from conch.domain.arrivals import Arrivals
 
     highest = max(max(segment.start_rate, segment.end_rate) for segment in rate_curve.segments)
     return Rate(Arrivals(rate_curve, process, cv), highest, text, is_steady=False)

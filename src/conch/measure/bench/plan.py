@@ -248,7 +248,7 @@ class BenchPlan:
         """Return the time of a ramp; of bursts at least one period."""
         if self.ramp is None and self.burst is None:
             return _DEFAULT_DURATION_S
-        from conch.domain.arrivals.words import parse_burst, parse_ramp  # numpy, after the server was asked
+        from conch.domain.arrivals import parse_burst, parse_ramp  # numpy, after the server was asked
 
         try:
             if self.ramp is not None and self.ramp.count(":") == 2:

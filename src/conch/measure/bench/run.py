@@ -26,7 +26,7 @@ from conch.measure.bench.run_view import RunView, level_name
 from conch.measure.bench.targets.target import BenchTarget
 
 if TYPE_CHECKING:
-    from conch.domain.load_traces.load_trace import LoadTrace
+    from conch.domain.load_traces import LoadTrace
     from conch.measure.bench.report.certificate import Certificate
     from conch.measure.bench.report.request_records import RequestRecords
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.domain.arrivals.rate_curve import RateCurve
+from conch.domain.arrivals import RateCurve
 
 DAY_S = 86400
 _NOISE_CORRELATION_S = 60.0

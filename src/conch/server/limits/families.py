@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from time import monotonic_ns
 
 from conch.domain.exposition import Family, Labels, Point
-from conch.domain.limits.limit import UNLIMITED
+from conch.domain.limits import UNLIMITED
 from conch.domain.metrics import limits as catalog
 from conch.domain.metrics.metric import MetricDefinition
 from conch.server.limits.limiter import Bucket

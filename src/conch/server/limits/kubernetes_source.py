@@ -15,8 +15,7 @@ from typing import Any
 from conch.base.errors import ConfigError
 from conch.base.kubernetes.api import KubernetesApi, KubernetesError, PodIdentity
 from conch.base.pacing import backoff_s
-from conch.domain.limits.annotations import read_annotations
-from conch.domain.limits.limit import LimitKey
+from conch.domain.limits import LimitKey, read_annotations
 from conch.server.limits.manager import LimitManager
 
 SOURCE = "kubernetes"

@@ -8,7 +8,7 @@ request; then a request costs integer additions. Belongs to the event loop's thr
 from collections.abc import Iterator, Mapping, Sequence
 
 from conch.base.errors import LimitExceeded
-from conch.domain.limits.limit import UNLIMITED, Quantity
+from conch.domain.limits import UNLIMITED, Quantity
 from conch.server.limits.table import ALL, LimitTable, SubjectShape
 from conch.server.limits.windows import SLOT_NS, WINDOW_NS, RateWindow
 

@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConchError, ConfigError, Unavailable
-from conch.domain.limits.limit import UNLIMITED, LimitKey, Limits, describe, describe_limit, read_limits
-from conch.domain.limits.limits_file import read_limits_file, watch_limits_file
+from conch.domain.limits import (
+    UNLIMITED,
+    LimitKey,
+    Limits,
+    describe,
+    describe_limit,
+    read_limits,
+    read_limits_file,
+    watch_limits_file,
+)
 from conch.server.limits.audit_log import AuditLog
 from conch.server.limits.limiter import Limiter
 from conch.server.limits.table import SOURCES, LimitTable

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from conch.domain.limits.limit import EACH, UNLIMITED, LimitKey, Limits, Quantity, Subject
+from conch.domain.limits import EACH, UNLIMITED, LimitKey, Limits, Quantity, Subject
 
 # Sources, highest precedence first.
 SOURCES = ("admin", "kubernetes", "file")

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import pytest
 
 from conch.base.yaml_documents import dump_documents
-from conch.domain.limits.annotations import read_annotations
+from conch.domain.limits import read_annotations
 from conch.operate.deployment.kubernetes.monitoring.release_rules import release_groups
 from conch.operate.deployment.kubernetes.objects import objects
 from conch.operate.deployment.kubernetes.release import Release

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conch.domain.arrivals.rate_curve import bursts
+from conch.domain.arrivals import bursts
 from conch.operate.deployment.commands.command import k8s
 from conch.operate.deployment.kubernetes.objects import objects
 from conch.operate.deployment.kubernetes.release import Release

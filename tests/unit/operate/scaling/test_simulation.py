@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conch.base.errors import ConfigError
-from conch.domain.arrivals.rate_curve import bursts
+from conch.domain.arrivals import bursts
 from conch.operate.scaling.hpa.spec import Behavior, HpaSpec, MetricSpec, MetricType, ScalingRules, TargetType
 from conch.operate.scaling.keda.spec import Fallback, ScaledObjectSpec, Trigger, external
 from conch.operate.scaling.simulation.engine import SimulationRun, simulate

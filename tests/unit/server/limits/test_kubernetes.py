@@ -9,8 +9,7 @@ import pytest
 
 from conch.base.errors import ConfigError
 from conch.base.kubernetes.api import ApiServerAddress, KubernetesApi, KubernetesError, PodIdentity
-from conch.domain.limits.annotations import read_annotations
-from conch.domain.limits.limit import EACH, LimitKey, Quantity, Subject
+from conch.domain.limits import EACH, LimitKey, Quantity, Subject, read_annotations
 from conch.server.limits.kubernetes_source import SOURCE, KubernetesSource, delay_s, failures_after
 from conch.server.limits.manager import LimitManager
 from tests.unit.server.limits.api_server import DEPLOYMENTS, NAMESPACE, PODS, REPLICA_SETS, ApiServer, Cluster

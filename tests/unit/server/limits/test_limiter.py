@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from conch.base.errors import LimitExceeded
-from conch.domain.limits.limits_file import read_limits_text
+from conch.domain.limits import read_limits_text
 from conch.server.limits.limiter import MAX_TENANTS, OTHER_TENANTS, Bucket, Limiter, ModelMeters
 from conch.server.limits.table import ALL, LimitTable
 from conch.server.limits.windows import WINDOW_NS

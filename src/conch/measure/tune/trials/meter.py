@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from conch.base.http.scrape import ScrapeSettings
-from conch.domain.arrivals.arrival_times import Arrivals, arrival_times
-from conch.domain.arrivals.rate_curve import steady
+from conch.domain.arrivals import Arrivals, arrival_times, steady
 from conch.measure.bench.generator import ClosedLoop, LoadPlan, OpenLoop, Tls
 from conch.measure.bench.input_settings import Amount, InputSettings
 from conch.measure.bench.inputs.answer_check import answer_check

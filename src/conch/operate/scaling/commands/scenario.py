@@ -10,9 +10,8 @@ import numpy as np
 from conch.base.command_line.files import read_text
 from conch.base.durations import parse_duration
 from conch.base.errors import ConfigError
-from conch.domain.arrivals.rate_curve import steady
-from conch.domain.arrivals.words import parse_burst, parse_ramp
-from conch.domain.load_traces.columns import TraceError
+from conch.domain.arrivals import parse_burst, parse_ramp, steady
+from conch.domain.load_traces import TraceError
 from conch.operate.scaling.hpa.spec import HpaSettings
 from conch.operate.scaling.simulation.queries import MetricDelays
 from conch.operate.scaling.simulation.scenario import ColdStart, Fault, FaultKind, Scenario
@@ -77,7 +76,7 @@ def _traffic(given: Namespace) -> TrafficCurve:
         synthetic = _synthetic(kind, rest, seconds)
         scaled = TrafficCurve(synthetic.name, synthetic.rates * given.scale)
         return scaled.with_noise(given.noise, given.seed)
-    from conch.domain.load_traces.read_trace import read_trace
+    from conch.domain.load_traces import read_trace
 
     try:
         trace = read_trace(given.traffic)

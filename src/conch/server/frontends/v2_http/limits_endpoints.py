@@ -7,7 +7,7 @@ from time import monotonic_ns
 import orjson
 
 from conch.base.errors import ConfigError, InvalidRequest, Unsupported
-from conch.domain.limits.limit import Limits, Quantity, read_limits
+from conch.domain.limits import Limits, Quantity, read_limits
 from conch.protocols.http.errors import JSON, send_refusal
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply

@@ -2,7 +2,7 @@
 
 import json
 
-from conch.domain.limits.annotations import ENFORCED, LIMITS, MAX_QPS, MAX_TOKENS, SHARED
+from conch.domain.limits import ENFORCED, LIMITS, MAX_QPS, MAX_TOKENS, SHARED
 from conch.operate.deployment.values.deployment import DeploymentValues
 from conch.operate.deployment.values.pod.limits import LimitAnnotationValues
 

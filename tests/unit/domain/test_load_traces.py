@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 
 from conch.base.logs import JsonFormatter, LineFormatter
-from conch.domain.load_traces import columns
-from conch.domain.load_traces.columns import TraceError
-from conch.domain.load_traces.load_trace import LoadTrace
-from conch.domain.load_traces.read_trace import read_trace
+from conch.domain import load_traces
+from conch.domain.load_traces import LoadTrace, TraceError, read_trace
 
 MOONCAKE = """{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}
 {"timestamp": 30535, "input_length": 6472, "output_length": 26, "hash_ids": [46, 2366]}
@@ -151,7 +149,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_number_of_requests_is_bounded(read, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "MAX_REQUESTS", 2)
+    monkeypatch.setattr(load_traces, "MAX_REQUESTS", 2)
     with pytest.raises(TraceError, match="more than 2 requests"):
         read(BURSTGPT)
 

@@ -1,10 +1,20 @@
-"""Limits as values, and how they are read from documents and annotations."""
+"""Limits of requests and tokens per second, and how they are read from documents, files and annotations.
 
+Annotations of Kubernetes objects:
+max_qps, conch.ai/max-qps              requests per second of each model
+conch.ai/max-tokens-per-second         tokens per second of each model
+conch.ai/limits-enforced               "true" to refuse requests over these; without it they are soft
+conch.ai/limits                        YAML in the form of a limits file
+conch.ai/limits-shared                 "true": all of these are for all replicas together, and each has its share
+"""
+
+import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final
 
 from conch.base.errors import ConfigError
@@ -19,6 +29,19 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,24}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,6})?")
 _LEADING_NUMBER = re.compile(r"\s*([0-9]+)")
 _PARTS = ("model", "version", "tenant")
 _FIELDS = ("model", "version", "tenant", "requests_per_second", "tokens_per_second", "enforced")
+POLL_S = 0.5
+MAX_FILE_BYTES = 4 * 2**20
+_INSTALL = "reading YAML needs the package pyyaml; install it with: pip install 'conch-server[monitoring]'"
+MAX_QPS = "max_qps"
+PREFIX = "conch.ai/"
+QUALIFIED_MAX_QPS = f"{PREFIX}max-qps"
+MAX_TOKENS = f"{PREFIX}max-tokens-per-second"
+ENFORCED = f"{PREFIX}limits-enforced"
+LIMITS = f"{PREFIX}limits"
+SHARED = f"{PREFIX}limits-shared"
+KNOWN = (MAX_QPS, QUALIFIED_MAX_QPS, MAX_TOKENS, ENFORCED, LIMITS, SHARED)
+# Unknown annotations that begin so are mistakes; others may be for something else.
+_OURS = (f"{PREFIX}max", f"{PREFIX}limit")
 
 
 class Quantity(Enum):
@@ -172,3 +195,98 @@ def _version(value: object, where: str) -> str:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def read_limits_file(path: Path) -> dict[LimitKey, int]:
+    """Read a file of limits. Raises ConfigError with its line where that is known."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"'{path}' exceeds the maximum of {MAX_FILE_BYTES} bytes")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read '{path}': {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"'{path}' is not UTF-8 text") from None
+    return read_limits_text(text, f"'{path}'")
+
+
+def read_limits_text(text: str, where: str) -> dict[LimitKey, int]:
+    """Read limits from YAML, of which JSON is a part. Raises ConfigError."""
+    try:
+        from conch.base.yaml_documents import YamlError, load_documents
+    except ModuleNotFoundError:
+        raise ConfigError(_INSTALL) from None
+    try:
+        documents = load_documents(text, unique_keys=True)
+    except YamlError as error:
+        raise ConfigError(f"line {error.line} of {where}: {error}") from None
+    if len(documents) > 1:
+        raise ConfigError(f"{where} has {len(documents)} documents; write one")
+    if not documents:
+        return {}
+    document = documents[0]
+    return read_limits(document.value, where, lambda index: document.line(("limits", index)))
+
+
+async def watch_limits_file(path: Path, changed: Callable[[], Awaitable[None]]) -> None:
+    """Call `changed` when the file has changed, is replaced, appears or disappears."""
+    known = await asyncio.to_thread(_stat, path)
+    while True:
+        await asyncio.sleep(POLL_S)
+        found = await asyncio.to_thread(_stat, path)
+        if found != known:
+            known = found
+            await changed()
+
+
+def _stat(path: Path) -> tuple[int, ...]:
+    """Return time, size and inode, which differ when the file has changed; () if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def read_annotations(document: Mapping[str, Any]) -> dict[LimitKey, int]:
+    """Read the limits of an object of the API server. Raises ConfigError that names the annotation."""
+    metadata = document.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    if not isinstance(annotations, Mapping):
+        return {}
+    for name in annotations:
+        if str(name).startswith(_OURS) and name not in KNOWN:
+            raise ConfigError(f"unknown annotation '{name}', expected one of {', '.join(KNOWN)}")
+    enforced = _flag(annotations, ENFORCED)
+    found: dict[LimitKey, int] = {}
+    for name, quantity in (
+        (MAX_QPS, Quantity.REQUESTS),
+        (QUALIFIED_MAX_QPS, Quantity.REQUESTS),
+        (MAX_TOKENS, Quantity.TOKENS),
+    ):
+        if name in annotations:
+            value = read_per_second(annotations[name], f"annotation {name}")
+            found[LimitKey(Subject(EACH), quantity, enforced)] = value
+    if LIMITS in annotations:
+        found |= read_limits_text(str(annotations[LIMITS]), f"annotation {LIMITS}")
+    if _flag(annotations, SHARED):
+        replicas = _replicas(document)
+        found = {key: _share(value, replicas) for key, value in found.items()}
+    return found
+
+
+def _flag(annotations: Mapping[str, Any], name: str) -> bool:
+    value = annotations.get(name, "false")
+    if value not in ("true", "false"):
+        raise ConfigError(f'annotation {name}: {str(value)[:40]!r} must be "true" or "false"')
+    return bool(value == "true")
+
+
+def _replicas(document: Mapping[str, Any]) -> int:
+    spec = document.get("spec")
+    replicas = spec.get("replicas") if isinstance(spec, Mapping) else None
+    return replicas if type(replicas) is int and replicas > 0 else 1
+
+
+def _share(value: int, replicas: int) -> int:
+    return value if value in (0, UNLIMITED) else max(value // replicas, 1)

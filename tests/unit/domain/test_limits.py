@@ -3,8 +3,16 @@
 import pytest
 
 from conch.base.errors import ConfigError
-from conch.domain.limits.limit import UNLIMITED, LimitKey, Quantity, Subject, describe, read_limits, read_per_second
-from conch.domain.limits.limits_file import read_limits_text
+from conch.domain.limits import (
+    UNLIMITED,
+    LimitKey,
+    Quantity,
+    Subject,
+    describe,
+    read_limits,
+    read_limits_text,
+    read_per_second,
+)
 
 REQUESTS, TOKENS = Quantity.REQUESTS, Quantity.TOKENS
 

@@ -1,1 +1,0 @@
-"""One limit, and its forms in files and annotations."""

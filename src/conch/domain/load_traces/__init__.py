@@ -1,1 +1,0 @@
-"""Recorded loads to replay: times, Mooncake, BurstGPT, and the request log of Conch."""

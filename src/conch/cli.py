@@ -41,7 +41,7 @@ _TASKS = {
     "deploy and scale": {
         "k8s": ("operate.deployment.commands.command", "write Kubernetes objects of a deployment"),
         "autoscale": ("operate.scaling.commands.command", "simulate autoscalers, and explain one that does not scale"),
-        "fleet": ("operate.fleet.commands.command", "run replicas behind a proxy and scale them with an HPA"),
+        "fleet": ("operate.fleet.command", "run replicas behind a proxy and scale them with an HPA"),
     },
 }
 _COMMANDS = {name: module for commands in _TASKS.values() for name, (module, _) in commands.items()}

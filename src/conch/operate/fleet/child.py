@@ -1,15 +1,21 @@
-"""A child process of the fleet: its output in a file, ended with it, killed by the kernel if the fleet is killed."""
+"""Child processes of the fleet: programs on PATH, their output in files, ended with the fleet even if it is killed."""
 
 import asyncio
 import os
+import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from conch.base.errors import ConfigError
 from conch.base.process.prctl import die_with_parent
 
 _TAIL_CHARACTERS = 2000
+# Program → Debian package.
+PACKAGES = {"prometheus": "prometheus", "haproxy": "haproxy", "nginx": "nginx"}
+# Debian has servers in /usr/sbin, which is not on every user's PATH.
+_SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
 class Child:
@@ -84,3 +90,14 @@ class Child:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         return await self.process.wait()
+
+
+def find_programs(names: Iterable[str]) -> Mapping[str, str]:
+    """Return the paths of programs. Raises ConfigError with the packages of all that are missing."""
+    found = {name: shutil.which(name, path=_SEARCH) for name in names}
+    if missing := [name for name, path in found.items() if path is None]:
+        packages = " ".join(PACKAGES[name] for name in missing)
+        raise ConfigError(
+            f"{' and '.join(missing)} not found on PATH; on Debian and Ubuntu: apt-get install {packages}"
+        )
+    return {name: str(path) for name, path in found.items()}

@@ -10,19 +10,13 @@ from time import monotonic
 from typing import Any, Literal
 
 from conch.base.errors import ConfigError, Unavailable
-from conch.operate.fleet.load.load_generator import ClientProtocol, LoadGenerator
-from conch.operate.fleet.load.profile import LoadProfile
-from conch.operate.fleet.metrics.api_server import ApiServer
-from conch.operate.fleet.metrics.custom_metrics import AdapterRule
-from conch.operate.fleet.metrics.prometheus import PrometheusProcess
-from conch.operate.fleet.policies.read_policy import FleetPolicy
-from conch.operate.fleet.policies.scaling_loop import LoopContext, ScalingLoop
-from conch.operate.fleet.proxies.haproxy import HaproxyProxy
-from conch.operate.fleet.proxies.nginx import NginxProxy
-from conch.operate.fleet.proxies.proxy import Proxy
-from conch.operate.fleet.replica import ReplicaSettings
-from conch.operate.fleet.replica_set import ReplicaSet
+from conch.operate.fleet.custom_metrics import AdapterRule, ApiServer
+from conch.operate.fleet.load import ClientProtocol, LoadGenerator, LoadProfile
+from conch.operate.fleet.prometheus import PrometheusProcess
+from conch.operate.fleet.proxies import HaproxyProxy, NginxProxy, Proxy
+from conch.operate.fleet.replicas import ReplicaSet, ReplicaSettings
 from conch.operate.fleet.report.journal import FleetEvent, FleetSample, Journal
+from conch.operate.fleet.scaling_loop import FleetPolicy, LoopContext, ScalingLoop
 from conch.operate.fleet.timing import ClusterClock, Timing
 
 _SAMPLE_S = 0.5

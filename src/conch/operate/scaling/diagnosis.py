@@ -10,8 +10,7 @@ from conch.base.kubernetes.objects import items, mapping, part, selects
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.rules.known_metrics import MetricTable
 from conch.operate.monitoring.rules.shipped_alerts import QUEUE_COMPUTE
-from conch.operate.scaling.hpa.read import read_hpa
-from conch.operate.scaling.hpa.spec import HpaSpec, MetricSpec, MetricType
+from conch.operate.scaling.hpa.spec import HpaSpec, MetricSpec, MetricType, read_hpa
 from conch.operate.scaling.kubernetes_facts import (
     MONITORS,
     KubernetesObject,

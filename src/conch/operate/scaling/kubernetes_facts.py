@@ -12,7 +12,7 @@ from conch.base.kubernetes.objects import items, labels_of, mapping, matches, pa
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.promql import Aggregation, Call, Node, PromqlError, Selector, metric_names, parse, strip
 from conch.operate.monitoring.rules.known_metrics import MetricTable
-from conch.operate.scaling.quantity import parse_quantity
+from conch.operate.scaling.object_reader import parse_quantity
 
 KubernetesObject: TypeAlias = Mapping[str, Any]
 ObjectPath: TypeAlias = tuple[str | int, ...]

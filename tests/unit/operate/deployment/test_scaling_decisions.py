@@ -13,14 +13,13 @@ from conch.operate.deployment.kubernetes.release import Release
 from conch.operate.deployment.values.read import read_values
 from conch.operate.scaling.autoscaler import MetricReading, Pod
 from conch.operate.scaling.hpa.controller import HpaController
-from conch.operate.scaling.hpa.read import read_hpa
+from conch.operate.scaling.hpa.spec import read_hpa
 from conch.operate.scaling.keda.controller import KedaController
-from conch.operate.scaling.keda.read import read_scaled_object
+from conch.operate.scaling.keda.spec import read_scaled_object
 from conch.operate.scaling.simulation.engine import simulate
 from conch.operate.scaling.simulation.judgement import remarks
-from conch.operate.scaling.simulation.scenario import Scenario
-from conch.operate.scaling.simulation.service import constant_service
-from conch.operate.scaling.traffic import TrafficCurve, diurnal, from_curve
+from conch.operate.scaling.simulation.queue_model import constant_service
+from conch.operate.scaling.simulation.scenario import Scenario, TrafficCurve, diurnal, from_curve
 
 DOWN, EMPTY = MetricReading(error="connection refused"), MetricReading()
 KEDA = {"type": "keda", "keda": {"prediction": {"enabled": True}}}

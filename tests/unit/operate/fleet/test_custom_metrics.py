@@ -4,10 +4,8 @@ import pytest
 
 from conch.base.errors import Unavailable
 from conch.operate.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
-from conch.operate.fleet.metrics import api_server
-from conch.operate.fleet.metrics.api_server import ApiServer
-from conch.operate.fleet.metrics.custom_metrics import MetricPath, matches, metric_values, parse_path, read_rules
-from conch.operate.fleet.metrics.prometheus import SeriesValue
+from conch.operate.fleet.custom_metrics import ApiServer, MetricPath, matches, metric_values, parse_path, read_rules
+from conch.operate.fleet.prometheus import SeriesValue
 from conch.operate.monitoring.promql import parse
 
 RATIO = "triton:queue_compute:ratio"
@@ -65,7 +63,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
             raise Unavailable("Prometheus does not answer: timed out")
         return [SeriesValue({"pod": "pod-a"}, 2, 0.0)] if "pod-a" in expr else []
 
-    monkeypatch.setattr(api_server, "query", query)
+    monkeypatch.setattr("conch.operate.fleet.custom_metrics.query", query)
     return ApiServer(
         0,
         read_rules(adapter_rules()),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conch.operate.fleet.commands.command import fleet
+from conch.operate.fleet.command import fleet
 
 
 def test_an_early_interrupt_ends_it_without_a_traceback(

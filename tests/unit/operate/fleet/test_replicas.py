@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ConfigError
-from conch.operate.fleet.commands.command import fleet
-from conch.operate.fleet.metrics.prometheus import configuration
-from conch.operate.fleet.programs import find_programs
-from conch.operate.fleet.replica import Replica, ReplicaSettings
-from conch.operate.fleet.replica_set import to_delete
+from conch.operate.fleet.child import find_programs
+from conch.operate.fleet.command import fleet
+from conch.operate.fleet.prometheus import configuration
+from conch.operate.fleet.replicas import Replica, ReplicaSettings, to_delete
 from conch.operate.fleet.timing import Timing
 
 HPA = """
@@ -56,7 +55,7 @@ def test_intervals_of_prometheus_are_shortened_together() -> None:
 
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("conch.operate.fleet.programs._SEARCH", str(tmp_path))
+    monkeypatch.setattr("conch.operate.fleet.child._SEARCH", str(tmp_path))
     with pytest.raises(
         ConfigError, match=r"prometheus and nginx not found on PATH; .* apt-get install prometheus nginx"
     ):

@@ -6,11 +6,9 @@ import pytest
 
 from conch.base.errors import ConfigError
 from conch.base.report.chart import svg_file
-from conch.operate.fleet.load.load_generator import recent
-from conch.operate.fleet.load.profile import LoadProfile, LoadStage, parse_profile
+from conch.operate.fleet.load import LoadProfile, LoadStage, parse_profile, recent
 from conch.operate.fleet.report.files import document, fleet_charts, to_page
-from conch.operate.fleet.report.journal import FleetSample, Journal
-from conch.operate.fleet.report.verdict import judge
+from conch.operate.fleet.report.journal import FleetSample, Journal, judge
 
 
 def samples(*ready: int, clients: int = 1) -> list[FleetSample]:

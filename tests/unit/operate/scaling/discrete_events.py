@@ -8,7 +8,7 @@ from math import log1p, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.operate.scaling.simulation.service import ServiceModel
+from conch.operate.scaling.simulation.queue_model import ServiceModel
 
 
 def simulate_events(

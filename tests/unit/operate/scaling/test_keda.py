@@ -13,7 +13,7 @@ from conch.operate.scaling.autoscaler import MetricReading, Pod
 from conch.operate.scaling.hpa.spec import TargetType
 from conch.operate.scaling.keda.controller import KedaController
 from conch.operate.scaling.keda.formula import FormulaError, parse_formula
-from conch.operate.scaling.keda.read import read_scaled_object
+from conch.operate.scaling.keda.spec import read_scaled_object
 
 SCALED_OBJECT = """
 apiVersion: keda.sh/v1alpha1

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from conch.base.yaml_documents import load_documents
-from conch.operate.fleet.policies.read_policy import read_policy
+from conch.operate.fleet.scaling_loop import read_policy
 from conch.operate.scaling.commands.command import autoscale
-from conch.operate.scaling.keda.read import read_scaled_object
+from conch.operate.scaling.keda.spec import read_scaled_object
 
 LIVE = Path(__file__).parent / "live"
 

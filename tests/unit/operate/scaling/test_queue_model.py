@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 from conch.operate.scaling.simulation.engine import simulate
-from conch.operate.scaling.simulation.latency import LateShares
-from conch.operate.scaling.simulation.queue_model import QueueModel, erlang_c
-from conch.operate.scaling.simulation.scenario import Scenario
-from conch.operate.scaling.simulation.service import ServiceModel, constant_service, language_model
-from conch.operate.scaling.traffic import TrafficCurve
+from conch.operate.scaling.simulation.queue_model import (
+    LateShares,
+    QueueModel,
+    ServiceModel,
+    constant_service,
+    erlang_c,
+    language_model,
+)
+from conch.operate.scaling.simulation.scenario import Scenario, TrafficCurve
 from tests.unit.operate.scaling.discrete_events import settled_latencies, simulate_events
 
 

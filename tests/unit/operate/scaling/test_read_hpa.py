@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from conch.base.errors import ConfigError
-from conch.operate.scaling.hpa.read import read_hpa
-from conch.operate.scaling.hpa.spec import MetricType, PolicyType, SelectPolicy, TargetType
+from conch.operate.scaling.hpa.spec import MetricType, PolicyType, SelectPolicy, TargetType, read_hpa
 
 RATIO_HPA = """
 apiVersion: autoscaling/v2

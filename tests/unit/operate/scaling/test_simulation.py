@@ -10,12 +10,20 @@ from conch.domain.arrivals import bursts
 from conch.operate.scaling.hpa.spec import Behavior, HpaSpec, MetricSpec, MetricType, ScalingRules, TargetType
 from conch.operate.scaling.keda.spec import Fallback, ScaledObjectSpec, Trigger, external
 from conch.operate.scaling.simulation.engine import SimulationRun, simulate
-from conch.operate.scaling.simulation.history import History
 from conch.operate.scaling.simulation.judgement import best, flapping, only_rises, remarks
-from conch.operate.scaling.simulation.queries import MetricDelays, QueryCompiler
-from conch.operate.scaling.simulation.scenario import ColdStart, Fault, FaultKind, Scenario
-from conch.operate.scaling.simulation.service import constant_service
-from conch.operate.scaling.traffic import TrafficCurve, diurnal, from_counts, from_curve, from_times
+from conch.operate.scaling.simulation.queries import History, MetricDelays, QueryCompiler
+from conch.operate.scaling.simulation.queue_model import constant_service
+from conch.operate.scaling.simulation.scenario import (
+    ColdStart,
+    Fault,
+    FaultKind,
+    Scenario,
+    TrafficCurve,
+    diurnal,
+    from_counts,
+    from_curve,
+    from_times,
+)
 
 HOUR = 3600
 SERVICE = constant_service(0.02, 4, 0.5)  # 200 requests/s

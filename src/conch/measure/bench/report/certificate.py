@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from conch.domain.benchmark_document import SCHEMA_VERSION
 from conch.measure.bench.environment import Environment
 from conch.measure.bench.measurement import Effect, Level, Measurement, Note
 
 _MAX_NOTES = 3  # beside the verdict
-SCHEMA_VERSION = 2
-"""Raised with every change of a class of the document. Older documents stay readable, newer ones are refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,6 @@
 """Certificates as JSON: written atomically, read strictly."""
 
-import base64
 import math
-import re
-import zlib
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -15,14 +12,8 @@ import orjson
 
 from conch.base.errors import InvalidRequest
 from conch.base.files.atomic import replace_file
-from conch.measure.bench.report.certificate import SCHEMA_VERSION, Certificate
-
-FORMAT = "conch-benchmark"
-# Where an HTML certificate has its JSON.
-_EMBEDDED = re.compile(
-    rb'<script type="application/json" id="certificate"( data-encoding="gzip")?>([^<]*)</script>', re.DOTALL
-)
-_MAX_BYTES = 256 << 20
+from conch.domain.benchmark_document import FORMAT, parse_benchmark, read_benchmark
+from conch.measure.bench.report.certificate import Certificate
 
 
 def write_json(certificate: Certificate, path: Path) -> None:
@@ -39,49 +30,16 @@ def to_json(certificate: Certificate, *, indent: bool = True) -> bytes:
 
 def read_certificate(path: Path) -> Certificate:
     """Read a certificate from a JSON file, or from an HTML file that holds it. Raises InvalidRequest."""
+    document = read_benchmark(path)
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise InvalidRequest(f"'{path}' is larger than {_MAX_BYTES >> 20} MiB: not a certificate of conch bench")
-        content = path.read_bytes()
-    except OSError as error:
-        raise InvalidRequest(f"cannot read '{path}': {error.strerror or error}") from None
-    try:
-        return from_json(embedded_json(content) if content.lstrip()[:1] == b"<" else content)
+        return cast("Certificate", _decode(Certificate, document, ""))
     except ValueError as error:
         raise InvalidRequest(f"'{path}' is not a certificate of conch bench: {error}") from None
 
 
-def embedded_json(page: bytes) -> bytes:
-    """Return the JSON within an HTML certificate. Raises ValueError without one."""
-    found = _EMBEDDED.search(page)
-    if not found:
-        raise ValueError("the page has no embedded certificate")
-    if not found[1]:
-        return found[2]
-    try:
-        content = zlib.decompressobj(wbits=31).decompress(base64.b64decode(found[2]), _MAX_BYTES)
-    except (ValueError, zlib.error) as error:
-        raise ValueError(f"its embedded certificate is damaged: {error}") from None
-    return content
-
-
 def from_json(content: bytes) -> Certificate:
     """Decode a certificate. Raises ValueError with the place of the first problem."""
-    try:
-        document = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise ValueError(f"invalid JSON: {error}") from None
-    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise ValueError(f'it must be an object with "format": "{FORMAT}"')
-    version = document.get("schema_version")
-    if type(version) is not int or version < 1:
-        raise ValueError(f"schema_version must be an integer from 1 to {SCHEMA_VERSION}, not {version!r}")
-    if version > SCHEMA_VERSION:
-        raise ValueError(
-            f"schema_version {version} is newer than {SCHEMA_VERSION}, the newest that this version of Conch reads;"
-            " update Conch"
-        )
-    return cast("Certificate", _decode(Certificate, document, ""))
+    return cast("Certificate", _decode(Certificate, parse_benchmark(content), ""))
 
 
 def _decode(kind: Any, value: object, place: str) -> Any:

@@ -1,23 +1,17 @@
 """`conch autoscale`: compare autoscalers by a simulated day, and explain one that does not scale."""
 
 import sys
-from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.files import write_text
 from conch.base.command_line.option_types import amount, count, duration, fraction, slo
-from conch.base.errors import ConchError, ConfigError
-
-if TYPE_CHECKING:
-    from conch.operate.scaling.commands.policies import NamedPolicy
-    from conch.operate.scaling.simulation.engine import SimulationRun
+from conch.base.errors import ConchError
 
 _FAILURE, _USAGE_ERROR = 1, 2
-_DEFAULT_POLICIES = ("ratio", "utilization", "utilization+ratio", "pending", "predict")
+DEFAULT_POLICIES = ("ratio", "utilization", "utilization+ratio", "pending", "predict")
 
 _DESCRIPTION = "Simulates autoscalers of Kubernetes and KEDA over a day of traffic, and compares them."
 _EPILOG = """
@@ -54,7 +48,9 @@ def autoscale(arguments: Sequence[str]) -> int:
             from conch.operate.scaling.commands.doctor import doctor
 
             return doctor(given)
-        return _simulate(given)
+        from conch.operate.scaling.commands.simulate import run_simulations
+
+        return run_simulations(given)
     except ModuleNotFoundError as error:
         print(
             f"conch autoscale: {error.name} is not installed; pip install 'conch-server[deploy]'",
@@ -102,7 +98,7 @@ def _add_policies(parser: CommandParser) -> None:
         action="append",
         default=[],
         metavar="NAME[:TARGET]",
-        help=f"built-in policy, repeatable (default: {', '.join(_DEFAULT_POLICIES)})",
+        help=f"built-in policy, repeatable (default: {', '.join(DEFAULT_POLICIES)})",
     )
     policies.add_argument(
         "--min-replicas", type=count, default=1, metavar="N", help="of built-in policies (default: 1)"
@@ -200,44 +196,6 @@ def _tokens(text: str) -> tuple[int, int]:
     if not slash:
         raise ArgumentTypeError(f"'{text}' is not PROMPT/OUTPUT in tokens, such as 500/200")
     return amount(prompt)[0], amount(output)[0]
-
-
-def _simulate(given: Namespace) -> int:
-    from conch.operate.scaling.commands.policies import built_in, from_files
-    from conch.operate.scaling.commands.scenario import read_scenario
-    from conch.operate.scaling.commands.table import report
-    from conch.operate.scaling.simulation.engine import simulate
-    from conch.operate.scaling.simulation.judgement import best
-
-    scenario = read_scenario(given)
-    policies = from_files(given.hpa, given.scaled_object)
-    words = given.policy or ([] if policies else list(_DEFAULT_POLICIES))
-    policies += [built_in(each, given, scenario) for each in words]
-    if len({each.name for each in policies}) < len(policies):
-        raise ConfigError("two policies have the same name")
-    runs = [simulate(each.name, each.spec, scenario) for each in policies]
-    winner = best(runs)
-    print(report(runs, winner), end="")
-    return _write(given, runs, next(each for each in policies if each.name == winner.name))
-
-
-def _write(given: Namespace, runs: "Sequence[SimulationRun]", winner: "NamedPolicy") -> int:
-    from conch.base.yaml_documents import dump_documents
-    from conch.operate.scaling.commands.page import page
-    from conch.operate.scaling.commands.table import document
-
-    status = 0
-    if winner.objects:
-        text = dump_documents(winner.objects)
-        if given.output is None:
-            print(f"\n# {winner.name}: kubectl apply -f - takes this\n{text}", end="")
-        else:
-            status |= write_text("conch autoscale simulate", given.output, text)
-    if given.json is not None:
-        status |= write_text("conch autoscale simulate", given.json, document(runs, winner.name))
-    if given.html is not None:
-        status |= write_text("conch autoscale simulate", given.html, page(runs, winner.name))
-    return status
 
 
 def _add_doctor(parser: CommandParser) -> None:

@@ -6,7 +6,7 @@ from math import ceil, inf, isnan, nan
 
 from conch.operate.scaling.autoscaler import MetricReading, Pod, PodPhase
 from conch.operate.scaling.hpa.spec import HpaSettings, MetricSpec, MetricType, TargetType
-from conch.operate.scaling.quantity import milli
+from conch.operate.scaling.object_reader import milli
 
 _MAX_REPLICAS = 2**31 - 1
 _FULL_UTILIZATION = 100

@@ -8,11 +8,9 @@ from numpy.typing import NDArray
 
 from conch.operate.scaling.autoscaler import ScalingEvent
 from conch.operate.scaling.simulation.cluster import Cluster
-from conch.operate.scaling.simulation.history import History
-from conch.operate.scaling.simulation.latency import LateShares
 from conch.operate.scaling.simulation.policy import AppliedPolicy, PolicySpec
-from conch.operate.scaling.simulation.queries import QueryCompiler
-from conch.operate.scaling.simulation.queue_model import QueueModel
+from conch.operate.scaling.simulation.queries import History, QueryCompiler
+from conch.operate.scaling.simulation.queue_model import LateShares, QueueModel
 from conch.operate.scaling.simulation.scenario import Fault, FaultKind, Scenario
 
 _FIRST_RATES_S = 120  # before, no rate has two samples

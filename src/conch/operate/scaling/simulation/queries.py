@@ -1,7 +1,10 @@
-"""PromQL over the history of the simulation. All pods have equal values, so a vector is one number and a count."""
+"""PromQL over the history of a simulation: counters and gauges of an average pod, by second.
+
+All pods have equal values, so a vector is one number and a count.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import TypeAlias
 
@@ -21,8 +24,7 @@ from conch.operate.monitoring.promql import (
     strip,
 )
 from conch.operate.monitoring.rules.shipped_alerts import recording_rules
-from conch.operate.scaling.simulation.history import History
-from conch.operate.scaling.simulation.service import ServiceModel
+from conch.operate.scaling.simulation.queue_model import ServiceModel
 
 # Returns the value at a second, or None where the series is absent.
 Evaluation: TypeAlias = Callable[[float], float | None]
@@ -37,6 +39,50 @@ _UNDERSCORED = {
 _POD_LABELS = frozenset({"pod", "instance", "pod_name", "kubernetes_pod_name"})
 _DEFAULT_SUBQUERY_STEP_S = 60.0
 _US = 1e6
+
+
+@dataclass(slots=True)
+class History:
+    """Values by second. Counters are those of a pod that has always run; `age_share` makes them those of pods alive."""
+
+    served: list[float] = field(default_factory=list)
+    queue_s: list[float] = field(default_factory=list)
+    first_token_s: list[float] = field(default_factory=list)
+    compute_s: list[float] = field(default_factory=list)
+    executions: list[float] = field(default_factory=list)
+    busy_s: list[float] = field(default_factory=list)
+    waiting: list[float] = field(default_factory=list)
+    running: list[float] = field(default_factory=list)
+    pods: list[int] = field(default_factory=list)
+    age_share: list[float] = field(default_factory=list)
+
+    def append(
+        self,
+        served: float,
+        queue_s: float,
+        first_token_s: float,
+        compute_s: float,
+        executions: float,
+        busy_s: float,
+        waiting: float,
+        running: float,
+        pods: int,
+        age_share: float,
+    ) -> None:
+        """Add a second: increases of counters, gauges, pods that are scraped."""
+        for counter, increase in (
+            (self.served, served),
+            (self.queue_s, queue_s),
+            (self.first_token_s, first_token_s),
+            (self.compute_s, compute_s),
+            (self.executions, executions),
+            (self.busy_s, busy_s),
+        ):
+            counter.append((counter[-1] if counter else 0.0) + increase)
+        self.waiting.append(waiting)
+        self.running.append(running)
+        self.pods.append(pods)
+        self.age_share.append(age_share)
 
 
 @dataclass(frozen=True, slots=True)

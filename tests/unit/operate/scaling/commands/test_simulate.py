@@ -9,7 +9,7 @@ import yaml
 
 from conch.measure.bench.report.certificate_file import write_json
 from conch.operate.scaling.commands.command import autoscale
-from conch.operate.scaling.hpa.read import read_hpa
+from conch.operate.scaling.hpa.spec import read_hpa
 from tests.measure.bench.report.samples import certificate
 from tests.unit.operate.scaling.test_keda import SCALED_OBJECT
 from tests.unit.operate.scaling.test_read_hpa import RATIO_HPA

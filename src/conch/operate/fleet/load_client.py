@@ -1,6 +1,6 @@
 """The child process that sends requests with the official client.
 
-    python -m conch.operate.fleet.load.load_client PROTOCOL URL MODEL
+    python -m conch.operate.fleet.load_client PROTOCOL URL MODEL
 
 A line on stdin is the number of clients; its end stops them after their answers. Lines on stdout are counts in JSON.
 Each client is a thread that waits for its answer. Nothing is retried: each request is counted once, by its outcome.

@@ -1,24 +1,65 @@
-"""HAProxy, changed through its runtime API: it is never reloaded, so that no connection is closed.
+"""Proxies in front of the replicas: HAProxy, changed through its runtime API, and nginx, changed by a reload.
 
-Servers cannot be added to backends that track each other at runtime. So there are as many slots as replicas can exist
-at a time: servers in maintenance, which get the address of a replica when it is ready.
+HAProxy is never reloaded, so that no connection is closed. Servers cannot be added to backends that track each other
+at runtime: there are as many slots as replicas can exist at a time, servers in maintenance that get the address of a
+replica when it is ready. Of nginx, the old workers finish their requests and close their connections.
 """
 
 import asyncio
+import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from time import monotonic
+from typing import Literal, Protocol
 
 from conch.base.errors import Unavailable
 from conch.operate.deployment.load_balancers.description import BalancedReplica, LoadBalancer
 from conch.operate.deployment.load_balancers.haproxy import haproxy_configuration
+from conch.operate.deployment.load_balancers.nginx import nginx_configuration
 from conch.operate.fleet.child import Child
-from conch.operate.fleet.proxies.proxy import until_listening
-from conch.operate.fleet.replica import Replica, ReplicaState
+from conch.operate.fleet.replicas import Replica, ReplicaState
 
+_START_TIMEOUT_S = 30.0
+_POLL_S = 0.05
 _STOP_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 5.0
 _UNUSED_PORT = 1
+# An upstream needs a server.
+_NONE = BalancedReplica("none", "127.0.0.1", 1, 1)
+
+
+class Proxy(Protocol):
+    """A proxy on 127.0.0.1. Life: `start`, `update` again and again, `stop`."""
+
+    child: Child
+
+    async def start(self) -> None:
+        """Listen, without replicas. Raises Unavailable."""
+
+    async def update(self, ready: Sequence[Replica]) -> None:
+        """Send new requests to these replicas only; requests in flight elsewhere continue."""
+
+    async def stop(self) -> None:
+        """End."""
+
+
+async def until_listening(child: Child, ports: Sequence[int], log: Path) -> None:
+    """Return when a proxy accepts connections on all ports. Raises Unavailable with its log."""
+    deadline = monotonic() + _START_TIMEOUT_S
+    for port in ports:
+        while not await _accepts(port):
+            if child.status is not None or monotonic() > deadline:
+                raise Unavailable(f"{log.stem} does not listen: {child.tail.strip()}")
+            await asyncio.sleep(_POLL_S)
+
+
+async def _accepts(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 class HaproxyProxy:
@@ -105,3 +146,45 @@ class HaproxyProxy:
         if rejected := [each for each in said if "changed" not in each and "no need" not in each]:
             raise Unavailable(f'haproxy rejects "{line}": {rejected[0]}')
         return answer
+
+
+class NginxProxy:
+    """nginx with the replicas in its configuration."""
+
+    def __init__(self, program: str, folder: Path, ports: tuple[int, int]) -> None:
+        """Assign. `ports` are those for HTTP and gRPC."""
+        self._ports = ports
+        self._run_folder = folder / "nginx"
+        self._configuration = folder / "nginx.conf"
+        command = [program, "-p", str(folder), "-e", "stderr", "-c", str(self._configuration), "-g", "daemon off;"]
+        self.child = Child(command, folder / "nginx.log")
+
+    async def start(self) -> None:
+        """Start without replicas. Raises Unavailable."""
+        self._run_folder.mkdir()
+        self._write((_NONE,))
+        await self.child.start()
+        await until_listening(self.child, self._ports, self.child.log)
+
+    async def update(self, ready: Sequence[Replica]) -> None:
+        """Write the configuration and reload."""
+        backends = tuple(
+            BalancedReplica(each.name, "127.0.0.1", each.ports["http"], each.ports["grpc"]) for each in ready
+        )
+        self._write(backends or (_NONE,))
+        self.child.signal(signal.SIGHUP)
+
+    async def stop(self) -> None:
+        """End."""
+        await self.child.stop(_STOP_TIMEOUT_S)
+
+    def _write(self, backends: tuple[BalancedReplica, ...]) -> None:
+        balancer = LoadBalancer(
+            replicas=backends,
+            address="127.0.0.1",
+            http_port=self._ports[0],
+            grpc_port=self._ports[1],
+            run_folder=str(self._run_folder),
+            access_log=False,
+        )
+        self._configuration.write_text(nginx_configuration(balancer))

@@ -12,7 +12,7 @@ from conch.base.http.client import answers_ok
 from conch.base.http.prometheus import ask_prometheus
 from conch.base.yaml_documents import dump_documents
 from conch.operate.fleet.child import Child
-from conch.operate.fleet.replica import Replica
+from conch.operate.fleet.replicas import Replica
 from conch.operate.fleet.timing import LOOKBACK_S, SCRAPE_INTERVAL_S, Timing
 from conch.operate.monitoring.rules.rule import rule_file
 from conch.operate.monitoring.rules.shipped_alerts import recording_rules

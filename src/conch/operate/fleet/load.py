@@ -1,25 +1,73 @@
-"""The load of a fleet: the child process with the official client, its number of clients, and its counts."""
+"""The load of a fleet: a profile of clients over time, the child process with the official client, and its counts."""
 
 import asyncio
 import json
+import re
 import sys
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
-from conch.base.errors import Unavailable
+from conch.base.errors import ConfigError, Unavailable
 from conch.operate.fleet.child import Child
-from conch.operate.fleet.load.profile import LoadProfile
 
 ClientProtocol = Literal["grpc", "http"]
 _TICK_S = 0.1
 _STOP_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 2.0
 _MAX_LINE_BYTES = 16 * 1024 * 1024
+_STAGE = re.compile(r"(\d+(?:\.\d+)?)(s|m):(\d+)")
+_MAX_CLIENTS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStage:
+    """A number of clients for a duration. Each sends a request when the answer to its previous one has come."""
+
+    duration_s: float
+    clients: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProfile:
+    """Stages, one after another."""
+
+    stages: Sequence[LoadStage]
+
+    @property
+    def duration_s(self) -> float:
+        """The duration of all stages."""
+        return sum(each.duration_s for each in self.stages)
+
+    @property
+    def peak(self) -> int:
+        """The highest number of clients."""
+        return max(each.clients for each in self.stages)
+
+    def clients_at(self, elapsed_s: float) -> int:
+        """Return the number of clients; after the end that of the last stage."""
+        ends = accumulate(each.duration_s for each in self.stages)
+        for stage, end in zip(self.stages, ends, strict=True):
+            if elapsed_s < end:
+                return stage.clients
+        return self.stages[-1].clients
+
+
+def parse_profile(text: str) -> LoadProfile:
+    """Return the profile of a text. Raises ConfigError."""
+    found = [_STAGE.fullmatch(each.strip()) for each in text.split(",")]
+    stages = [LoadStage(float(each[1]) * (60 if each[2] == "m" else 1), int(each[3])) for each in found if each]
+    if len(stages) < len(found) or any(not each.duration_s or each.clients > _MAX_CLIENTS for each in stages):
+        raise ConfigError(
+            f"'{text}' is not a valid load profile: stages of a duration and at most {_MAX_CLIENTS} clients, "
+            "such as 15s:1,60s:10,20s:1"
+        )
+    return LoadProfile(stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +95,7 @@ class LoadGenerator:
     ) -> None:
         """Assign. Percentiles are of the last `window_s`."""
         self.profile = profile
-        command = [sys.executable, "-m", "conch.operate.fleet.load.load_client", protocol, address, model]
+        command = [sys.executable, "-m", "conch.operate.fleet.load_client", protocol, address, model]
         self._child = Child(command, folder / "load.log", pipes=True)
         self._window_s = window_s
         self._answers: deque[tuple[float, float]] = deque()

@@ -16,10 +16,11 @@ from conch.base.errors import ConchError, ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from conch.operate.deployment.kubernetes.release import Release
-    from conch.operate.fleet.commands.view import FleetView
     from conch.operate.fleet.fleet import Fleet, FleetSettings
-    from conch.operate.fleet.load.profile import LoadProfile
-    from conch.operate.fleet.policies.read_policy import FleetPolicy
+    from conch.operate.fleet.load import LoadProfile
+    from conch.operate.fleet.scaling_loop import FleetPolicy
+    from conch.operate.fleet.view import FleetView
+
 
 _FAILURE = 1
 _INTERRUPTED = 130
@@ -30,6 +31,36 @@ _NOTE = (
     "conch fleet shows and tests scaling policies on one machine. It is not a deployment: replicas share the machine's "
     "processors, and its autoscaler replaces Kubernetes' for the demonstration only."
 )
+_DEMO_MODEL = "steady"
+_DEMO_CONFIG = """# Takes requests one at a time: dynamic_batching would hide the queue.
+name: "steady"
+backend: "python"
+max_batch_size: 0
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+parameters { key: "seconds" value { string_value: "0.1" } }
+"""
+_DEMO_CODE = '''import json
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """Returns its input after a fixed time."""
+
+    def initialize(self, args):
+        self.seconds = float(json.loads(args["model_config"])["parameters"]["seconds"]["string_value"])
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            time.sleep(self.seconds)
+            values = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", values)]))
+        return responses
+'''
 
 
 def fleet(arguments: Sequence[str]) -> int:
@@ -60,9 +91,9 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 async def _run(given: Namespace, serve_flags: Sequence[str], folder: Path) -> int:
     from conch.base.process.stop_signals import stop_signals
-    from conch.operate.fleet.commands.view import fleet_view
     from conch.operate.fleet.fleet import Fleet
-    from conch.operate.fleet.load.profile import parse_profile
+    from conch.operate.fleet.load import parse_profile
+    from conch.operate.fleet.view import fleet_view
 
     stopping = stop_signals()
     profile = parse_profile(given.load) if given.load else None
@@ -125,11 +156,11 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
     """Return the settings and the text of the HorizontalPodAutoscaler. Raises ConchError."""
     from conch.operate.deployment.kubernetes.release import Release
     from conch.operate.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
-    from conch.operate.fleet.demo_model import write_demo_repository
+    from conch.operate.fleet.child import find_programs
+    from conch.operate.fleet.command import write_demo_repository
+    from conch.operate.fleet.custom_metrics import read_rules
     from conch.operate.fleet.fleet import FleetPorts, FleetSettings
-    from conch.operate.fleet.metrics.custom_metrics import read_rules
-    from conch.operate.fleet.programs import find_programs
-    from conch.operate.fleet.replica import ReplicaSettings
+    from conch.operate.fleet.replicas import ReplicaSettings
     from conch.operate.fleet.timing import Timing
 
     policy_text = read_text(given.hpa) if given.hpa else _shipped_hpa(Release("conch"))
@@ -168,7 +199,7 @@ def _shipped_hpa(release: "Release") -> str:
 
 def _read_policy(text: str, path: Path | None) -> "FleetPolicy":
     from conch.base.command_line.files import parse_yaml
-    from conch.operate.fleet.policies.read_policy import read_policy
+    from conch.operate.fleet.scaling_loop import read_policy
 
     documents = parse_yaml(text, path)
     try:
@@ -204,7 +235,7 @@ def _report(given: Namespace, running: "Fleet", policy_text: str, *, complete: b
     """Write the report; print the verdict of a complete demonstration. Returns the exit status."""
     from conch.base.report.chart import svg_file
     from conch.operate.fleet.report.files import document, fleet_charts, to_json, to_page
-    from conch.operate.fleet.report.verdict import judge
+    from conch.operate.fleet.report.journal import judge
 
     load, journal, policy = running.load, running.journal, running.settings.policy
     verdict = None
@@ -299,3 +330,12 @@ def _speed(text: str) -> float:
     if not 1 <= value <= 60:
         raise ArgumentTypeError(f"'{text}' is not a number from 1 to 60")
     return value
+
+
+def write_demo_repository(folder: Path) -> Path:
+    """Write the model repository into a folder, and return it."""
+    version = folder / _DEMO_MODEL / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    (folder / _DEMO_MODEL / "config.pbtxt").write_text(_DEMO_CONFIG)
+    (version / "model.py").write_text(_DEMO_CODE)
+    return folder

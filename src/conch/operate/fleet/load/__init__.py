@@ -1,1 +1,0 @@
-"""Load on the fleet, by the official client of Triton in a child process."""

@@ -1,1 +1,0 @@
-"""Prometheus, and the API by which an autoscaler reads metrics from it."""

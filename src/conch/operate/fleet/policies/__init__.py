@@ -1,1 +1,0 @@
-"""Policies of scaling: a module for each kind of object, over one loop."""

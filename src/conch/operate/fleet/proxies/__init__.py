@@ -1,1 +1,0 @@
-"""Proxies in front of the replicas: one module each."""

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from conch.base.durations import duration_text
-from conch.measure.advise.conditions import Situation
-from conch.measure.advise.decide import AdviceDecision, decide
 from conch.measure.advise.ensemble import NotConnectable, PipelineEnsemble, plan_ensemble
 from conch.measure.advise.facts import (
     CONFIGURED_FORMS,
@@ -22,7 +20,7 @@ from conch.measure.advise.facts import (
     size_text,
 )
 from conch.measure.advise.language import UTILIZATION, LanguagePlan, length_limit, plan_language
-from conch.measure.advise.rules import BACKEND_RULES, LAYOUT_RULES, AdvisedBackend
+from conch.measure.advise.rules import BACKEND_RULES, LAYOUT_RULES, AdviceDecision, AdvisedBackend, Situation, decide
 
 # Cores of one Python stage: 4 stages were best on 16 cores in a published detection pipeline.
 _CORES_PER_PYTHON_STAGE = 4

@@ -14,9 +14,8 @@ from conch.base.http.client import answers_ok
 from conch.base.process.local_server import serve_command, started_ports
 from conch.measure.advise.advice import Advice, ModelAdvice
 from conch.measure.advise.configuration import write_repository
-from conch.measure.advise.decide import MEASURED, AdviceDecision, Reason
 from conch.measure.advise.facts import CONFIGURED_FORMS, AdvisedFigure, Demand, Failure, FigureSource, ModelForm
-from conch.measure.advise.rules import AdvisedBackend
+from conch.measure.advise.rules import MEASURED, AdviceDecision, AdvisedBackend, Reason
 from conch.measure.tune.repository_client import ServerAccess, ServerUnreachable
 from conch.measure.tune.settings import TrialSettings
 from conch.measure.tune.trials.meter import BenchMeter

@@ -5,11 +5,9 @@ from typing import Any
 
 from conch.base.durations import duration_text
 from conch.measure.advise.advice import Advice, ModelAdvice
-from conch.measure.advise.conditions import as_text
 from conch.measure.advise.configuration import command_lines, configuration
-from conch.measure.advise.decide import MEASURED, AdviceDecision, Reason
 from conch.measure.advise.facts import GIB, AdvisedFigure, Demand, MachineFacts
-from conch.measure.advise.rules import BACKEND_RULES, LAYOUT_RULES, MATRIX
+from conch.measure.advise.rules import BACKEND_RULES, LAYOUT_RULES, MATRIX, MEASURED, AdviceDecision, Reason
 
 _DEFAULT_REPOSITORY = "models"
 
@@ -146,8 +144,8 @@ def rule_lines() -> Iterator[str]:
         yield f"{title}: of the options that are not excluded, the first recommended is taken"
         for rule in rules:
             verb = "exclude" if rule.excludes else "take"
-            yield f"  {rule.name}: if {as_text(rule.when)}: {verb} {rule.option}, because {rule.reason} [{rule.source}]"
+            yield f"  {rule.name}: if {rule.when.text}: {verb} {rule.option}, because {rule.reason} [{rule.source}]"
         yield ""
     yield "Matrix (stars of 5): vLLM | TensorRT-LLM | vLLM behind the python backend"
     for row in MATRIX:
-        yield f"  {row.dimension}: {row.vllm} | {row.tensorrt_llm} | {row.python}"
+        yield f"  {row[0]}: {' | '.join(row[1:])}"

@@ -25,7 +25,7 @@ _TASKS = {
         "bench": ("measure.bench.commands.command", "measure a server: latency, throughput, tokens"),
         "tune": ("measure.tune.commands.command", "find the best configuration of a model by measuring"),
         "advise": ("measure.advise.command", "recommend engine, backend, layout and GPUs for models"),
-        "engine": ("measure.advise.engine.command", "plan the GPUs for a language model"),
+        "engine": ("measure.advise.engine", "plan the GPUs for a language model"),
     },
     "observe": {
         "rules": ("operate.monitoring.commands.rules", "write alerting rules, and find alerts that can never fire"),

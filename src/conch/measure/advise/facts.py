@@ -1,10 +1,14 @@
 """Facts that advice is based on: the models, the machine, the demand; each number with its source."""
 
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from conch.base.command_line.flag_values import value_kind
+from conch.base.command_line.flags import flag_field
+from conch.base.command_line.option_types import count, slo
 from conch.domain.files.signature import TensorInfo
 from conch.measure.advise.planning.checkpoint import Checkpoint
 
@@ -132,17 +136,36 @@ class MachineFacts:
     source: FigureSource = FigureSource.STATED
 
 
+def _rate(text: str) -> float:
+    try:
+        rate = float(text.removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1e9:
+        raise ArgumentTypeError(f"'{text}' is not a rate: expected a form such as 20/s")
+    return rate
+
+
+_COUNT = value_kind("N", count)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What the models must achieve. Times of `slo` are in seconds; zeros are unknown."""
+    """What the models must achieve, as flags say. Times of `slo` are in seconds; zeros are unknown."""
 
-    slo: Mapping[str, float] = field(default_factory=dict)
-    rate: float = 0
-    concurrency: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    prefers_latency: bool = False
-    is_pipeline: bool = False
+    # fmt: off
+    slo: Mapping[str, float] = flag_field(
+        {}, "", "ttft:500ms,itl:50ms,latency:100ms", value_kind("TARGETS", slo))
+    rate: float = flag_field(0.0, "", "expected requests per second", value_kind("N/s", _rate), name="load")
+    concurrency: int = flag_field(0, "", "concurrent requests", _COUNT)
+    prompt_tokens: int = flag_field(0, "", "tokens of a prompt", _COUNT)
+    output_tokens: int = flag_field(0, "", "tokens of an answer", _COUNT)
+    prefers_latency: bool = flag_field(
+        False, "", "prefer latency to simple deployment", value_kind(""), name="lowest-latency", bare=True)
+    is_pipeline: bool = flag_field(
+        False, "", "requests pass MODEL and each --also in this order; its ensemble is written", value_kind(""),
+        name="pipeline", bare=True)
+    # fmt: on
 
     @property
     def tokens(self) -> int:

@@ -8,8 +8,7 @@ from conch.base.durations import duration_text
 from conch.base.errors import ConchError
 from conch.measure.advise.facts import GIB, AdvisedFigure, Demand, Failure, FigureSource, GpuFacts, ModelFacts
 from conch.measure.advise.planning.checkpoint import Checkpoint, read_checkpoint
-from conch.measure.advise.planning.gpus import Gpus
-from conch.measure.advise.planning.plan import Split, Workload, plan
+from conch.measure.advise.planning.plan import Gpus, Split, Workload, plan
 
 UTILIZATION = 0.9  # vLLM's default
 # Families whose tokens pass only some of the weights, so that the time to read all of them is not a lower bound.

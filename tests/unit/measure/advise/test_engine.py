@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.measure.advise.engine.command import engine
+from conch.measure.advise.engine import engine
 from tests.unit.domain.llm.planning.configs import LLAMA_3_8B, LLAMA_3_70B
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from conch.base.errors import InvalidRequest
 from conch.measure.advise.planning.checkpoint import Checkpoint
 from conch.measure.advise.planning.config_json import read_shape
-from conch.measure.advise.planning.gpus import GIB, Gpus
-from conch.measure.advise.planning.plan import Workload, plan
+from conch.measure.advise.planning.plan import GIB, Gpus, Workload, plan
 from tests.unit.domain.llm.planning.configs import KNOWN, LLAMA_3_8B, MIXTRAL_8X7B
 
 

@@ -37,6 +37,7 @@ Reply: TypeAlias = Callable[[Sequence[Buffer] | ConchError], None]
 _MAX_CLASSIFIED_BYTES = 16 * 1024
 # The metadata of the W3C trace context.
 _TRACE_CONTEXT_KEYS = ("traceparent", "tracestate")
+_NO_OPTIONS = ResponseOptions()
 
 
 class Cancellable(Protocol):
@@ -58,20 +59,6 @@ class LocalOrigin:
     """A call without a connection."""
 
     peer = ""
-
-
-class _LargeCall:
-    """A request that a worker process decodes. It can be cancelled before or after it is admitted."""
-
-    def __init__(self) -> None:
-        self.stage: Cancellable | None = None
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        """Cancel the current stage."""
-        self.cancelled = True
-        if self.stage is not None:
-            self.stage.cancel()
 
 
 class GrpcInferEndpoint:
@@ -162,123 +149,18 @@ class GrpcInferEndpoint:
 
         Raises ConchError if the request is refused; then `reply` is not called.
         """
-        timeline = Timeline()
+        call = _InferCall(self, metadata, reply, origin)
         if len(data) > MAX_INLINE_BYTES or isinstance(data, Compressed):
-            call = _LargeCall()
-            read = partial(self._infer_read, call, metadata, reply, timeline, origin)
-            call.stage = self.read_large(data, read, partial(self.client, metadata, origin or LocalOrigin()))
+            call.stage = self.read_large(data, call.continue_with, call.client)
             if call.stage is not None:
                 return call
         assert not isinstance(data, Compressed)
-        return self._infer_message(self.read(data), metadata, reply, timeline, origin)
-
-    def _infer_read(
-        self,
-        call: _LargeCall,
-        metadata: Metadata,
-        reply: Reply,
-        timeline: Timeline,
-        origin: Origin | None,
-        found: RequestMessage | ConchError,
-    ) -> None:
-        """Continue with a request that a worker process has decoded."""
-        if call.cancelled:
-            return
-        try:
-            if isinstance(found, ConchError):
-                raise found
-            call.stage = self._infer_message(found, metadata, reply, timeline, origin)
-        except ConchError as error:
-            reply(error)
-
-    def _infer_message(
-        self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline, origin: Origin | None
-    ) -> Admitted:
-        trace = self.begin_trace(message.model_name, metadata, timeline) if self.observer.on else None
-        try:
-            return self._infer(message, metadata, reply, timeline, trace, origin)
-        except ConchError as error:
-            if trace is not None:
-                trace.refused(error)
-            raise
+        return call.serve(self.read(data))
 
     def begin_trace(self, model: str, metadata: Metadata, timeline: Timeline) -> Trace | None:
         """Begin the trace of a request; None if it is not sampled."""
         found = {key: value for key, value in metadata if key in _TRACE_CONTEXT_KEYS and isinstance(value, str)}
         return self.observer.begin("GRPC", model, timeline, *(found.get(key, "") for key in _TRACE_CONTEXT_KEYS))
-
-    def _infer(
-        self,
-        message: RequestMessage,
-        metadata: Metadata,
-        reply: Reply,
-        timeline: Timeline,
-        trace: Trace | None,
-        origin: Origin | None,
-    ) -> Admitted:
-        model = self.inference.model(message.model_name, message.version())
-        if model.config.decoupled:
-            raise Unsupported(
-                "ModelInfer RPC doesn't support models with decoupled transaction policy: "
-                f"use ModelStreamInfer, or /v2/models/{message.model_name}/generate_stream over HTTP"
-            )
-        model.check_room(timeline)
-        meter = None if self.inference.limiter is None else self.admit(model, metadata, timeline)
-        request, options = self.decode(message, metadata, timeline)
-        request.meter = meter
-        if options.classification:
-            client = partial(self.client, metadata, origin or LocalOrigin())
-            respond = partial(self._respond_classes, reply, model, options, client)
-        else:
-            respond = partial(self._respond, reply, model, options)
-        if trace is None:
-            return self.inference.infer(model, request, respond)
-        trace.read(request, model.version)
-        return self.inference.infer(model, request, trace.relay(respond))
-
-    def _respond(
-        self,
-        reply: Reply,
-        model: ServedModel,
-        options: ResponseOptions,
-        answer: InferResponse | ConchError | None,
-        final: bool,
-    ) -> None:
-        if final:
-            self._reply(reply, model, options, answer)
-
-    def _respond_classes(
-        self,
-        reply: Reply,
-        model: ServedModel,
-        options: ResponseOptions,
-        client: Callable[[], str],
-        answer: InferResponse | ConchError | None,
-        final: bool,
-    ) -> None:
-        if final and isinstance(answer, InferResponse):
-            self.classify(answer, model, options, partial(self._reply, reply, model, options), client)
-        else:
-            self._respond(reply, model, options, answer, final)
-
-    def _reply(
-        self,
-        reply: Reply,
-        model: ServedModel,
-        options: ResponseOptions,
-        answer: InferResponse | ConchError | None,
-    ) -> None:
-        reply(self._encode(answer, model, options))
-
-    def _encode(
-        self, answer: InferResponse | ConchError | None, model: ServedModel, options: ResponseOptions
-    ) -> Sequence[Buffer] | ConchError:
-        if isinstance(answer, InferResponse):
-            try:
-                return self.responses.encode(place_outputs(answer, options))
-            except ConchError as error:
-                return error
-        return answer or ConchError(f"model '{model.config.name}' ended the request without a response")
 
     def classify(
         self,
@@ -321,6 +203,106 @@ class GrpcInferEndpoint:
         except ConchError as error:
             classified = error
         done(classified)
+
+
+class _InferCall:
+    """One ModelInfer call. One that a worker process decodes can be cancelled before or after it is admitted."""
+
+    __slots__ = (
+        "_cancelled",
+        "_endpoint",
+        "_metadata",
+        "_model",
+        "_options",
+        "_origin",
+        "_reply",
+        "_timeline",
+        "stage",
+    )
+
+    def __init__(self, endpoint: GrpcInferEndpoint, metadata: Metadata, reply: Reply, origin: Origin | None) -> None:
+        self._endpoint = endpoint
+        self._metadata = metadata
+        self._reply = reply
+        self._origin = origin
+        self._timeline = Timeline()
+        self._model: ServedModel | None = None
+        self._options = _NO_OPTIONS
+        self._cancelled = False
+        self.stage: Cancellable | None = None  # of a large message: the job of the worker, then the request
+
+    def cancel(self) -> None:
+        """Cancel the current stage."""
+        self._cancelled = True
+        if self.stage is not None:
+            self.stage.cancel()
+
+    def client(self) -> str:
+        """Return the client in whose turn worker processes work for this call."""
+        return self._endpoint.client(self._metadata, self._origin or LocalOrigin())
+
+    def continue_with(self, message: RequestMessage | ConchError) -> None:
+        """Continue with a request that a worker process has decoded."""
+        if self._cancelled:
+            return
+        try:
+            if isinstance(message, ConchError):
+                raise message
+            self.stage = self.serve(message)
+        except ConchError as error:
+            self._reply(error)
+
+    def serve(self, message: RequestMessage) -> Admitted:
+        """Admit a request. Raises ConchError."""
+        endpoint = self._endpoint
+        if not endpoint.observer.on:
+            return self._admit(message, None)
+        trace = endpoint.begin_trace(message.model_name, self._metadata, self._timeline)
+        try:
+            return self._admit(message, trace)
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            raise
+
+    def _admit(self, message: RequestMessage, trace: Trace | None) -> Admitted:
+        endpoint, timeline = self._endpoint, self._timeline
+        model = self._model = endpoint.inference.model(message.model_name, message.version())
+        if model.config.decoupled:
+            raise Unsupported(
+                "ModelInfer RPC doesn't support models with decoupled transaction policy: "
+                f"use ModelStreamInfer, or /v2/models/{message.model_name}/generate_stream over HTTP"
+            )
+        model.check_room(timeline)
+        meter = None if endpoint.inference.limiter is None else endpoint.admit(model, self._metadata, timeline)
+        request, self._options = endpoint.decode(message, self._metadata, timeline)
+        request.meter = meter
+        if trace is None:
+            return endpoint.inference.infer(model, request, self.respond)
+        trace.read(request, model.version)
+        return endpoint.inference.infer(model, request, trace.relay(self.respond))
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        """Send the last response; see `request.Respond`."""
+        if not final:
+            return
+        if self._options.classification and isinstance(answer, InferResponse):
+            assert self._model is not None  # nothing is admitted without
+            self._endpoint.classify(answer, self._model, self._options, self._send, self.client)
+        else:
+            self._send(answer)
+
+    def _send(self, answer: InferResponse | ConchError | None) -> None:
+        self._reply(self._encoded(answer))
+
+    def _encoded(self, answer: InferResponse | ConchError | None) -> Sequence[Buffer] | ConchError:
+        if isinstance(answer, InferResponse):
+            try:
+                return self._endpoint.responses.encode(place_outputs(answer, self._options))
+            except ConchError as error:
+                return error
+        assert self._model is not None  # nothing is admitted without
+        return answer or ConchError(f"model '{self._model.config.name}' ended the request without a response")
 
 
 def place_outputs(response: InferResponse, options: ResponseOptions) -> InferResponse:

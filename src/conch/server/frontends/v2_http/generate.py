@@ -55,12 +55,12 @@ class GenerateEndpoints:
             meter = None
             if self._inference.limiter is not None:
                 meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
-            call = InFlight(request, reply, model, version, timeline, trace, meter)
+            call = InFlight(request, reply, model, version, timeline, trace, meter, self._pool, self._tenants)
             if len(request.body) > MAX_INLINE_BYTES:
                 described = generate.describe_model(model.config)
                 admit = partial(self._admit_decoded, call, respond)
                 size = len(request.body)
-                call.decode(self._pool, "generate_request", described, [request.body], admit, self._tenants, size)
+                call.decode("generate_request", described, [request.body], admit, size)
             else:
                 decoded = generate.decode_request(model.config, version, request.body, timeline)
                 self._admit(call, decoded, respond)

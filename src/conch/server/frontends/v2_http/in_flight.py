@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 class InFlight:
     """One request in flight. `version` is the one in the path, None where it has none."""
 
-    __slots__ = ("meter", "model", "reply", "request", "timeline", "trace", "version")
+    __slots__ = ("meter", "model", "pool", "reply", "request", "tenants", "timeline", "trace", "version")
 
     def __init__(
         self,
@@ -35,6 +35,8 @@ class InFlight:
         timeline: Timeline,
         trace: Trace | None,
         meter: TokenMeter | None,
+        pool: OffloadPool,
+        tenants: Tenants,
     ) -> None:
         self.request = request
         self.reply = reply
@@ -43,15 +45,19 @@ class InFlight:
         self.timeline = timeline
         self.trace = trace
         self.meter = meter
+        self.pool = pool
+        self.tenants = tenants
+
+    def client(self) -> str:
+        """Return the client in whose turn worker processes work for this request."""
+        return self.tenants.client_of_http(self.request, self.reply.peer)
 
     def decode(
         self,
-        pool: OffloadPool,
         job: str,
         args: Mapping[str, Any],
         parts: Sequence[Buffer],
         admit: Callable[[Outcome], None],
-        tenants: Tenants,
         size: int,
     ) -> None:
         """Have a worker process decode the body, and call `admit` with the outcome. Raises Unavailable.
@@ -59,9 +65,8 @@ class InFlight:
         `size` is that of the body in bytes, as far as it is known, when it is decompressed.
         Errors of the job and of `admit` are sent to the client.
         """
-        client = tenants.client_of_http(self.request, self.reply.peer)
         done = partial(self._decoded, admit)
-        self.reply.on_disconnect = pool.submit(job, args, parts, done, client=client, size=size).cancel
+        self.reply.on_disconnect = self.pool.submit(job, args, parts, done, client=self.client(), size=size).cancel
 
     def admit(self, inference: Inference, request: InferRequest, respond: Respond) -> Admitted:
         """Pass the decoded request to the core; it is cancelled if the client disconnects. Raises ConchError."""

@@ -80,7 +80,7 @@ class HttpInferEndpoint:
             meter = None
             if self._inference.limiter is not None:
                 meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
-            call = InFlight(request, reply, model, version, timeline, trace, meter)
+            call = _InferCall(request, reply, model, version, timeline, trace, meter, self._pool, self._tenants)
             decoded = self._decode(call)
             if decoded is None:
                 self._decode_large(call)
@@ -91,13 +91,14 @@ class HttpInferEndpoint:
                 trace.refused(error)
             raise
 
-    def _admit(self, call: InFlight, infer_request: InferRequest, options: OutputOptions) -> None:
+    def _admit(self, call: "_InferCall", infer_request: InferRequest, options: OutputOptions) -> None:
         if self._forwarded is not None:
             fields = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.request.fields)
             self._forwarded.add(infer_request.parameters, fields)
-        call.admit(self._inference, infer_request, _Response(call, options, self._pool, self._tenants).respond)
+        call.options = options
+        call.admit(self._inference, infer_request, call.respond)
 
-    def _decode(self, call: InFlight) -> tuple[InferRequest, OutputOptions] | None:
+    def _decode(self, call: "_InferCall") -> tuple[InferRequest, OutputOptions] | None:
         """Decode a request; return None for one that is too large to be decoded on the event loop."""
         body, headers = call.request.body, call.request.headers
         coding = headers.get(b"content-encoding")
@@ -115,7 +116,7 @@ class HttpInferEndpoint:
             return None
         return self._requests.decode(call.model.config.name, call.version, body, header_length, call.timeline)
 
-    def _decode_large(self, call: InFlight) -> None:
+    def _decode_large(self, call: "_InferCall") -> None:
         """Have a worker process decode the JSON."""
         body, headers = memoryview(call.request.body), call.request.headers
         coding = headers.get(b"content-encoding", b"identity")
@@ -141,9 +142,9 @@ class HttpInferEndpoint:
             "header_length": None if length is None else length.decode("latin-1"),
         }
         admit = partial(self._admit_decoded, call, tail)
-        call.decode(self._pool, "infer_request", args, [body], admit, self._tenants, size)
+        call.decode("infer_request", args, [body], admit, size)
 
-    def _admit_decoded(self, call: InFlight, tail: memoryview, outcome: Outcome) -> None:
+    def _admit_decoded(self, call: "_InferCall", tail: memoryview, outcome: Outcome) -> None:
         """Admit a request that a worker process has decoded. Raises ConchError."""
         version, timeline = call.version, call.timeline
         call.model = self._inference.model(call.model.config.name, version)  # which may have been replaced meanwhile
@@ -170,50 +171,46 @@ def _is_reserved(name: str) -> bool:
     return name in RESERVED_PARAMETERS or name.startswith(RESERVED_PREFIX)
 
 
-class _Response:
-    """Encodes and sends the response to one request."""
+class _InferCall(InFlight):
+    """One request, which encodes and sends its response."""
 
-    __slots__ = ("_call", "_options", "_pool", "_tenants")
+    __slots__ = ("options",)
 
-    def __init__(self, call: InFlight, options: OutputOptions, pool: OffloadPool, tenants: Tenants) -> None:
-        self._tenants = tenants
-        self._call = call
-        self._options = options
-        self._pool = pool
+    options: OutputOptions  # set when it is decoded
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:  # noqa: ARG002 - there is only one
         """Send the response or the error. Later calls are no-ops."""
         if isinstance(answer, InferResponse):
-            accepted = self._call.request.headers.get(b"accept-encoding", b"")
+            accepted = self.request.headers.get(b"accept-encoding", b"")
             coding = preferred_coding(accepted) if accepted else b"identity"
             try:
-                if is_large(answer, self._options, compressed=coding != b"identity"):
+                if is_large(answer, self.options, compressed=coding != b"identity"):
                     self._encode_large(answer, coding)
                     return
-                document, binary = encode_response(answer, self._options, self._classify)
+                document, binary = encode_response(answer, self.options, self._classify)
             except ConchError as error:
-                send_error(self._call.reply, error)
+                send_error(self.reply, error)
                 return
             parts: list[Buffer] = [document, *binary]
             if coding != b"identity":
                 parts = [*compress(parts, coding)]
             self._send(parts, len(document) if any(map(len, binary)) else 0, coding)
         elif answer is not None:
-            send_error(self._call.reply, answer)
-        elif self._call.reply.open:
-            name = self._call.model.config.name
-            send_error(self._call.reply, ConchError(f"model '{name}' ended the request without a response"))
+            send_error(self.reply, answer)
+        elif self.reply.open:
+            name = self.model.config.name
+            send_error(self.reply, ConchError(f"model '{name}' ended the request without a response"))
 
     def _encode_large(self, response: InferResponse, coding: bytes) -> None:
         """Have a worker process encode the response, then send it."""
-        if not self._call.reply.open:
+        if not self.reply.open:
             return
-        options, config = self._options, self._call.model.config
+        options, config = self.options, self.model.config
         place(response.outputs, options)
         described, sent = describe_response(
             response,
             options,
-            self._call.model.labels,
+            self.model.labels,
             batched=config.max_batch_size > 0,
             coding="" if coding == b"identity" else coding.decode(),
         )
@@ -223,13 +220,13 @@ class _Response:
             if output["binary"] and not output["placed"]
         ]
         done = partial(self._encoded, kept, coding)
-        client = self._tenants.client_of_http(self._call.request, self._call.reply.peer)
-        job = self._pool.submit("infer_response", described, sent, done, client=client)
-        self._call.reply.on_disconnect = job.cancel
+        client = self.client()
+        job = self.pool.submit("infer_response", described, sent, done, client=client)
+        self.reply.on_disconnect = job.cancel
 
     def _encoded(self, kept: list[Buffer | None], coding: bytes, outcome: Outcome | ConchError) -> None:
         if isinstance(outcome, ConchError):
-            send_error(self._call.reply, outcome)
+            send_error(self.reply, outcome)
             return
         length, *written = outcome.parts
         parts: list[Buffer] = [*written]
@@ -245,8 +242,8 @@ class _Response:
             headers = _BINARY + header(b"Inference-Header-Content-Length", b"%d" % json_size)
         if coding != b"identity":
             headers += header(b"Content-Encoding", coding)
-        self._call.reply.send(200, headers, *parts)
+        self.reply.send(200, headers, *parts)
 
     def _classify(self, tensor: Tensor, count: int) -> Tensor:
-        batched = self._call.model.config.max_batch_size > 0
-        return classify(tensor, count, self._call.model.labels.get(tensor.name, ()), batched)
+        batched = self.model.config.max_batch_size > 0
+        return classify(tensor, count, self.model.labels.get(tensor.name, ()), batched)

@@ -19,6 +19,7 @@ from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
 from conch.server.frontends.offload.pool import OffloadPool, Outcome
+from conch.server.frontends.openai.calls import CallReader
 from conch.server.frontends.openai.errors import JSON, absent, send_error
 from conch.server.frontends.parts import Parts
 from conch.server.observability.tracing.request_trace import Trace
@@ -39,8 +40,18 @@ def makes_embeddings(model: ServedModel) -> bool:
     return True
 
 
-class EmbeddingsEndpoint:
-    """Serves `/v1/embeddings`."""
+def embeddings_endpoint(parts: Parts) -> CallReader[EmbeddingCall]:
+    """Return the handler of `/v1/embeddings`."""
+    return CallReader(parts, "embedding", read_embedding, _joined, _Embeddings(parts).begin)
+
+
+def _joined(outcome: Outcome) -> EmbeddingCall:
+    rest, *inputs = outcome.parts
+    return read_embedding(rest, join_prompts(outcome.meta, inputs))
+
+
+class _Embeddings:
+    """Begins calls of `/v1/embeddings`."""
 
     def __init__(self, parts: Parts) -> None:
         self._inference = parts.inference
@@ -49,33 +60,8 @@ class EmbeddingsEndpoint:
         self._observer = parts.observer
         self._lists = parts.models_are_public
 
-    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer one call, now or when the model has. Raises ConchError if it is refused."""
-        timeline = Timeline()
-        if len(request.body) <= MAX_INLINE_BYTES:
-            try:
-                call = read_embedding(request.body)
-            except ConchError as error:
-                self._observer.unread_http(request, error)
-                raise
-            self._begin(request, reply, call, timeline)
-            return
-
-        def read(outcome: Outcome | ConchError) -> None:
-            try:
-                if isinstance(outcome, ConchError):
-                    raise outcome
-                if reply.open:
-                    reply.on_disconnect = None
-                    rest, *inputs = outcome.parts
-                    self._begin(request, reply, read_embedding(rest, join_prompts(outcome.meta, inputs)), timeline)
-            except ConchError as error:
-                send_error(reply, error)
-
-        client = self._tenants.client_of_http(request, reply.peer)
-        reply.on_disconnect = self._pool.submit("embedding", {}, [request.body], read, client=client).cancel
-
-    def _begin(self, request: HttpRequest, reply: HttpReply, call: EmbeddingCall, timeline: Timeline) -> None:
+    def begin(self, request: HttpRequest, reply: HttpReply, call: EmbeddingCall, timeline: Timeline) -> None:
+        """Send the texts of a call to the model. Raises ConchError if it is refused."""
         trace = self._observer.begin_http(request, call.model, timeline) if self._observer.on else None
         try:
             model = self._find(call.model)

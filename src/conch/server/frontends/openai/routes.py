@@ -1,15 +1,14 @@
 """Routes of the OpenAI API, and access to them."""
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 from uuid import uuid4
 
 from conch.base.errors import Cancelled, ConchError, InvalidRequest, NotFound
-from conch.domain.generation import DeltaCallback, Generation, GenerationRequest
+from conch.domain.generation import GenerationRequest
 from conch.domain.llm.chat_prompt import HERMES
 from conch.domain.llm.output import OutputParser, PlainOutput
 from conch.domain.request import Span, Timeline, TokenMeter
@@ -28,11 +27,11 @@ from conch.protocols.openai.requests import (
     read_chat,
     read_completion,
 )
-from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.frontends.offload.pool import Outcome
+from conch.server.frontends.openai.calls import CallReader, continue_call
 from conch.server.frontends.openai.chat import ChatPrompt, OutputForm
-from conch.server.frontends.openai.embeddings import EmbeddingsEndpoint
+from conch.server.frontends.openai.embeddings import embeddings_endpoint
 from conch.server.frontends.openai.errors import refusal_of, send_error
 from conch.server.frontends.openai.exchange import Exchange
 from conch.server.frontends.openai.forms import ChatForm, CompletionForm
@@ -41,9 +40,6 @@ from conch.server.frontends.openai.models import OpenAiModels
 from conch.server.frontends.openai.tokens import TokensEndpoint
 from conch.server.frontends.parts import Parts
 from conch.server.observability.tracing.request_trace import Trace
-
-_T = TypeVar("_T")
-_log = logging.getLogger(__name__)
 
 PREFIX = "/v1/"
 _DENIED = {
@@ -65,15 +61,16 @@ class OpenAiHttp:
         self._tenants = parts.tenants
         self._access = parts.http_access
         self._observer = parts.observer
-        self._pool = parts.codecs
         self._prompts = parts.prompts
         self._max_input_bytes = parts.options.http_max_input_size
         self._models = OpenAiModels(parts, int(time.time()))
         tokens = TokensEndpoint(parts, self._models)
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
-            "/v1/chat/completions": self._chat,
-            "/v1/completions": self._completion,
-            "/v1/embeddings": EmbeddingsEndpoint(parts),
+            "/v1/chat/completions": CallReader(parts, "chat", read_chat, _joined_chat, self._begin_chat),
+            "/v1/completions": CallReader(
+                parts, "completion", read_completion, _joined_completion, self._begin_completion
+            ),
+            "/v1/embeddings": embeddings_endpoint(parts),
             TOKENIZE: tokens.tokenize,
             DETOKENIZE: tokens.detokenize,
         }
@@ -122,188 +119,119 @@ class OpenAiHttp:
             return HttpRefusal(status, refusal.message, headers + CHALLENGE, body)
         return refusal
 
-    def _chat(self, request: HttpRequest, reply: HttpReply) -> None:
-        timeline = Timeline()
-        if len(request.body) <= MAX_INLINE_BYTES:
-            self._render_chat(request, reply, self._read(request, lambda: read_chat(request.body)), timeline)
-            return
-
-        def read(outcome: Outcome) -> None:
-            rest, messages = outcome.parts
-            self._render_chat(request, reply, self._read(request, lambda: read_chat(rest, messages)), timeline)
-
-        self._read_large("chat", request, reply, read)
-
-    def _render_chat(self, request: HttpRequest, reply: HttpReply, call: ChatCall, timeline: Timeline) -> None:
+    def _begin_chat(self, request: HttpRequest, reply: HttpReply, call: ChatCall, timeline: Timeline) -> None:
         """Find the model and render its chat template."""
         trace = self._begin_trace(request, call, timeline)
         with _refusals(trace):
-            call_id = _call_id(request, call)
-            model, adapter = self._models.find(call.model)
-            meter = self._admit(request, model, timeline)
+            admitted = self._admit(request, reply, call, timeline, trace)
+            rendered = partial(self._rendered, admitted, call)
+            reply.on_disconnect = self._prompts.render(admitted.model, call, rendered, admitted.client).cancel
 
-            client = self._tenants.client_of_http(request, reply.peer)
+    def _rendered(self, admitted: "_AdmittedCall", call: ChatCall, prompt: ChatPrompt | ConchError) -> None:
+        trace, reply = admitted.trace, admitted.reply
+        if trace is not None and isinstance(prompt, ConchError):
+            trace.refused(prompt)
+        elif trace is not None and not reply.open:
+            trace.refused(Cancelled("request was cancelled by the client"))
+        continue_call(reply, partial(self._generate_chat, admitted, call), prompt)
 
-            def begin(prompt: ChatPrompt) -> None:
-                self._begin_chat(reply, call, call_id, model, adapter, prompt, timeline, trace, meter, client)
-
-            def rendered(found: ChatPrompt | ConchError) -> None:
-                if trace is not None and not isinstance(found, ChatPrompt):
-                    trace.refused(found)
-                elif trace is not None and not reply.open:
-                    trace.refused(Cancelled("request was cancelled by the client"))
-                self._continue(reply, begin, found)
-
-            reply.on_disconnect = self._prompts.render(model, call, rendered, client).cancel
-
-    def _begin_chat(
-        self,
-        reply: HttpReply,
-        call: ChatCall,
-        call_id: str,
-        model: GenerativeModel,
-        adapter: str,
-        prompt: ChatPrompt,
-        timeline: Timeline,
-        trace: Trace | None,
-        meter: TokenMeter | None,
-        client: str,
-    ) -> None:
-        with _refusals(trace):
+    def _generate_chat(self, admitted: "_AdmittedCall", call: ChatCall, prompt: ChatPrompt) -> None:
+        model = admitted.model
+        with _refusals(admitted.trace):
             check_repetition(call.params.n, len(prompt.echoed) + (len(prompt.text) if call.repeats_tokens else 0))
-            replies = ChatReplies(f"chatcmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
+            replies = ChatReplies(f"chatcmpl-{admitted.id}", call.model, int(time.time()), _reply_options(call))
             form = HERMES if prompt.describes_tools else model.config.parameters.get("tool_call_parser", "")
             parser = OutputForm(model.engine.info.chat_template, form, call, prompt.text)
-            call = parser.adjusted(call)
-            exchange = self._exchange(reply, ChatForm(replies, prompt.echoed), call, 1, parser, trace)
-            span = None if trace is None else trace.began(model.version)
-            special = call.add_special_tokens
-            exchange.begin(
-                [self._start(model, adapter, call, prompt.text, timeline, span, meter, client, special=special)]
-            )
-
-    def _completion(self, request: HttpRequest, reply: HttpReply) -> None:
-        timeline = Timeline()
-        if len(request.body) <= MAX_INLINE_BYTES:
-            call = self._read(request, lambda: read_completion(request.body))
-            self._begin_completion(request, reply, call, timeline)
-            return
-
-        def read(outcome: Outcome) -> None:
-            rest, *prompts = outcome.parts
-            call = self._read(request, lambda: read_completion(rest, join_prompts(outcome.meta, prompts)))
-            self._begin_completion(request, reply, call, timeline)
-
-        self._read_large("completion", request, reply, read)
+            admitted.generate(parser.adjusted(call), [prompt.text], ChatForm(replies, prompt.echoed), parser)
 
     def _begin_completion(
         self, request: HttpRequest, reply: HttpReply, call: CompletionCall, timeline: Timeline
     ) -> None:
         trace = self._begin_trace(request, call, timeline)
         with _refusals(trace):
-            call_id = _call_id(request, call)
-            model, adapter = self._models.find(call.model)
-            meter = self._admit(request, model, timeline)
-            replies = CompletionReplies(f"cmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
-            form = CompletionForm(replies, echo=call.echo)
-            exchange = self._exchange(reply, form, call, len(call.prompts), PlainOutput, trace)
-            span = None if trace is None else trace.began(model.version)
-            client, special = self._tenants.client_of_http(request, reply.peer), call.add_special_tokens
-            exchange.begin(
-                [
-                    self._start(model, adapter, call, prompt, timeline, span, meter, client, special=special)
-                    for prompt in call.prompts
-                ]
-            )
+            admitted = self._admit(request, reply, call, timeline, trace)
+            replies = CompletionReplies(f"cmpl-{admitted.id}", call.model, int(time.time()), _reply_options(call))
+            admitted.generate(call, call.prompts, CompletionForm(replies, echo=call.echo), PlainOutput)
 
-    def _read(self, request: HttpRequest, read: Callable[[], _T]) -> _T:
-        """Return what `read` reads from the body, and log a body that it refuses. Raises ConchError."""
-        try:
-            return read()
-        except ConchError as error:
-            self._observer.unread_http(request, error)
-            raise
-
-    def _read_large(self, job: str, request: HttpRequest, reply: HttpReply, then: Callable[[Outcome], None]) -> None:
-        """Have a worker process decode a large body, then call `then`."""
+    def _admit(
+        self, request: HttpRequest, reply: HttpReply, call: GenerationCall, timeline: Timeline, trace: Trace | None
+    ) -> "_AdmittedCall":
+        """Find the model and count the call towards the limits of model and tenant. Raises ConchError."""
+        call_id = _call_id(request, call)
+        model, adapter = self._models.find(call.model)
+        meter = None
+        if self._inference.limiter is not None:
+            meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
         client = self._tenants.client_of_http(request, reply.peer)
-        done = partial(self._continue, reply, then)
-        reply.on_disconnect = self._pool.submit(job, {}, [request.body], done, client=client).cancel
-
-    def _continue(self, reply: HttpReply, then: Callable[[_T], None], found: _T | ConchError) -> None:
-        """Continue a call that waited for a worker process, unless the client has disconnected."""
-        try:
-            if isinstance(found, ConchError):
-                raise found
-            if reply.open:
-                reply.on_disconnect = None
-                then(found)
-        except ConchError as error:
-            send_error(reply, error)
-        except Exception:
-            _log.exception("a request of the OpenAI API failed unexpectedly")
-            send_error(reply, ConchError("internal error"))
-
-    def _admit(self, request: HttpRequest, model: GenerativeModel, timeline: Timeline) -> TokenMeter | None:
-        """Count a request towards the limits of its model and tenant. Raises LimitExceeded."""
-        if self._inference.limiter is None:
-            return None
-        return self._inference.admit(model, timeline, self._tenants.of_http(request))
+        return _AdmittedCall(reply, call_id, model, adapter, timeline, trace, meter, client)
 
     def _begin_trace(self, request: HttpRequest, call: GenerationCall, timeline: Timeline) -> Trace | None:
         return self._observer.begin_http(request, call.model, timeline) if self._observer.on else None
 
-    def _exchange(
+
+@dataclass(frozen=True, slots=True)
+class _AdmittedCall:
+    """A call that generates, between its admission and the start of its generations."""
+
+    reply: HttpReply
+    id: str
+    model: GenerativeModel
+    adapter: str
+    timeline: Timeline
+    trace: Trace | None
+    meter: TokenMeter | None
+    client: str
+
+    def generate(
         self,
-        reply: HttpReply,
+        call: ChatCall | CompletionCall,
+        prompts: Sequence[str | Sequence[int]],
         form: ChatForm | CompletionForm,
-        call: GenerationCall,
-        prompts: int,
         parser: Callable[[], OutputParser],
-        trace: Trace | None,
-    ) -> Exchange:
-        return Exchange(
-            reply,
+    ) -> None:
+        """Start the generation of each prompt. Raises ConchError."""
+        exchange = Exchange(
+            self.reply,
             form,
             parser,
-            prompts=prompts,
+            prompts=len(prompts),
             n=call.params.n,
             stream=call.stream,
             include_usage=call.include_usage,
-            trace=trace,
+            trace=self.trace,
         )
+        span = None if self.trace is None else self.trace.began(self.model.version)
+        exchange.begin([partial(self.model.generate, self._request(call, prompt, span)) for prompt in prompts])
 
-    def _start(
-        self,
-        model: GenerativeModel,
-        adapter: str,
-        call: GenerationCall,
-        prompt: str | Sequence[int],
-        timeline: Timeline,
-        span: Span | None,
-        meter: TokenMeter | None,
-        client: str,
-        *,
-        special: bool,
-    ) -> Callable[[DeltaCallback], Generation]:
-        """Return a function that starts the generation for one prompt."""
-        request = GenerationRequest(
+    def _request(
+        self, call: ChatCall | CompletionCall, prompt: str | Sequence[int], span: Span | None
+    ) -> GenerationRequest:
+        return GenerationRequest(
             id=uuid4().hex,
-            model_name=model.config.name,
+            model_name=self.model.config.name,
             prompt=prompt,
             params=call.params,
-            version=model.version,
-            adapter=adapter,
+            version=self.model.version,
+            adapter=self.adapter,
             priority=call.priority,
-            add_special_tokens=special,
+            add_special_tokens=call.add_special_tokens,
             return_prompt=call.return_prompt,
             prompt_only=call.prompt_only,
-            timeline=Timeline(timeline.received),
+            timeline=Timeline(self.timeline.received),
             span=span,
-            meter=meter,
-            client=client,
+            meter=self.meter,
+            client=self.client,
         )
-        return partial(model.generate, request)
+
+
+def _joined_chat(outcome: Outcome) -> ChatCall:
+    rest, messages = outcome.parts
+    return read_chat(rest, messages)
+
+
+def _joined_completion(outcome: Outcome) -> CompletionCall:
+    rest, *prompts = outcome.parts
+    return read_completion(rest, join_prompts(outcome.meta, prompts))
 
 
 def wrong_method(request: HttpRequest) -> HttpRefusal:

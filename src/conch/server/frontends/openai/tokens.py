@@ -14,6 +14,7 @@ from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.large import MAX_REST_BYTES
 from conch.protocols.openai.tokens import TokenizeCall, detokenized, read_detokenize, read_tokenize, tokenized
 from conch.server.core.generative_model import GenerativeModel
+from conch.server.frontends.openai.calls import continue_call
 from conch.server.frontends.openai.chat import ChatPrompt
 from conch.server.frontends.openai.errors import JSON, send_error
 from conch.server.frontends.openai.models import OpenAiModels
@@ -42,18 +43,13 @@ class TokensEndpoint:
             self._tokenize(model, call.prompt, reply, answer, call)
             return
 
-        def rendered(found: ChatPrompt | ConchError) -> None:
-            try:
-                if isinstance(found, ConchError):
-                    raise found
-                if reply.open:
-                    reply.on_disconnect = None
-                    self._tokenize(model, found.text, reply, answer, call)
-            except ConchError as error:
-                send_error(reply, error)
+        def rendered(prompt: ChatPrompt) -> None:
+            self._tokenize(model, prompt.text, reply, answer, call)
 
         client = self._tenants.client_of_http(request, reply.peer)
-        reply.on_disconnect = self._prompts.render(model, call.chat, rendered, client).cancel
+        reply.on_disconnect = self._prompts.render(
+            model, call.chat, partial(continue_call, reply, rendered), client
+        ).cancel
 
     def detokenize(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the text of token ids. Raises ConchError."""

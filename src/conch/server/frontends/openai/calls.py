@@ -1,0 +1,78 @@
+"""The bodies of calls: small ones are read on the event loop, large ones by a worker process."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from conch.base.errors import ConchError
+from conch.domain.request import Timeline
+from conch.domain.tensor import Buffer
+from conch.protocols.http.message import HttpRequest
+from conch.protocols.http.reply import HttpReply
+from conch.protocols.v2_json.large import MAX_INLINE_BYTES
+from conch.server.frontends.offload.pool import Outcome
+from conch.server.frontends.openai.errors import send_error
+from conch.server.frontends.parts import Parts
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class CallReader(Generic[_T]):
+    """Handler of a path: reads a call and begins it.
+
+    `read` reads a small body, `join` what a worker process has made of a large one by `job`.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        job: str,
+        read: Callable[[Buffer], _T],
+        join: Callable[[Outcome], _T],
+        begin: Callable[[HttpRequest, HttpReply, _T, Timeline], None],
+    ) -> None:
+        self._observer = parts.observer
+        self._tenants = parts.tenants
+        self._pool = parts.codecs
+        self._job = job
+        self._read = read
+        self._join = join
+        self._begin = begin
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one call, now or when the model has. Raises ConchError if it is refused."""
+        timeline = Timeline()
+        if len(request.body) <= MAX_INLINE_BYTES:
+            self._open(request, reply, timeline, self._read, request.body)
+            return
+        opened = partial(self._open, request, reply, timeline, self._join)
+        done = partial(continue_call, reply, opened)
+        client = self._tenants.client_of_http(request, reply.peer)
+        reply.on_disconnect = self._pool.submit(self._job, {}, [request.body], done, client=client).cancel
+
+    def _open(
+        self, request: HttpRequest, reply: HttpReply, timeline: Timeline, read: Callable[[Any], _T], source: object
+    ) -> None:
+        try:
+            call = read(source)
+        except ConchError as error:
+            self._observer.unread_http(request, error)
+            raise
+        self._begin(request, reply, call, timeline)
+
+
+def continue_call(reply: HttpReply, then: Callable[[_T], None], result: _T | ConchError) -> None:
+    """Continue a call that waited for a worker process, unless the client has disconnected."""
+    try:
+        if isinstance(result, ConchError):
+            raise result
+        if reply.open:
+            reply.on_disconnect = None
+            then(result)
+    except ConchError as error:
+        send_error(reply, error)
+    except Exception:
+        _log.exception("a request of the OpenAI API failed unexpectedly")
+        send_error(reply, ConchError("internal error"))

@@ -110,36 +110,20 @@ class Server:
         repositories = Repositories(_repositories(options))
         self._declared = _declared_metrics(options)
         self._builder = ModelBuilder(
+            options,
             self._backends,
             self._catalog,
-            settings=options.backend_settings,
-            auto_complete=not options.disable_auto_complete_config,
-            max_queue_size=options.default_max_queue_size,
-            idle_unload_secs=options.idle_unload_secs,
             cache=self._cache,
-            limiter=_limiter(options),
-            allow_native_extensions=options.allow_native_extensions,
-            summaries=options.summary_latencies,
+            limiter=None if options.rate_limit == "off" else RateLimiter(options.rate_limit_resource),
             declared=self._declared,
             suggestion=repositories.suggestion,
         )
-        self.control = self._model_manager(repositories)
+        self.control = ModelManager(options, repositories, self._builder, self._catalog)
         self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
         self._limits = limit_manager(options, self.inference)
         self._watchers: list[asyncio.Task[None]] = []
         self._services: list[Service] = []  # that listen
         self.ports: dict[str, int] = {}  # of the services: "http", "openai", "grpc", "metrics"
-
-    def _model_manager(self, repositories: Repositories) -> ModelManager:
-        options = self._options
-        return ModelManager(
-            repositories,
-            self._builder,
-            self._catalog,
-            explicit=options.model_control_mode == "explicit",
-            load_threads=options.model_load_thread_count,
-            load_retries=options.model_load_retry_count,
-        )
 
     async def start(self) -> None:
         """Listen on all ports. The server is live, but not ready. Raises ConfigError."""
@@ -430,10 +414,6 @@ def _declared_metrics(options: ServerOptions) -> DeclaredMetrics | None:
     from conch.domain.declared_metrics.declaration import read_declarations  # imports a library
 
     return DeclaredMetrics(read_declarations(Path(options.custom_metrics)))
-
-
-def _limiter(options: ServerOptions) -> RateLimiter | None:
-    return None if options.rate_limit == "off" else RateLimiter(options.rate_limit_resource)
 
 
 def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:

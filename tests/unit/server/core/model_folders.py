@@ -10,6 +10,7 @@ from conch.server.core.catalog import Catalog, IndexEntry
 from conch.server.core.inference import Inference
 from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.model_manager import ModelManager
+from conch.server.options.server_options import ServerOptions
 from conch.server.repository.namespaces import Repositories
 from conch.server.repository.store import Repository
 from tests.unit.server.core.scripted import Caller, request
@@ -47,10 +48,10 @@ async def serving(
     backends = BackendRegistry()
     catalog = Catalog()
     inference = Inference(catalog, strict_readiness=True, started=lambda: True)
-    builder = ModelBuilder(backends, catalog, settings=lambda name: {})
-    control = ModelManager(
-        Repositories([Repository([root])]), builder, catalog, explicit=explicit, load_retries=load_retries
-    )
+    mode = "explicit" if explicit else "none"
+    options = ServerOptions(model_control_mode=mode, model_load_retry_count=load_retries)
+    builder = ModelBuilder(options, backends, catalog)
+    control = ModelManager(options, Repositories([Repository([root])]), builder, catalog)
     yield control, inference
     await control.stop()
     await backends.stop()

@@ -13,6 +13,7 @@ from conch.server.core.ensembles.ensemble_model import EnsembleModel
 from conch.server.core.inference import Inference
 from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.model_manager import ModelManager
+from conch.server.options.server_options import ServerOptions
 from conch.server.repository.namespaces import ModelId, Repositories
 from conch.server.repository.store import Repository
 from tests.unit.server.core.model_folders import until, write, write_ensemble
@@ -23,9 +24,10 @@ from tests.unit.server.core.scripted import Caller, request
 async def serving(*roots: Path) -> AsyncIterator[tuple[ModelManager, Inference, Catalog]]:
     backends, catalog = BackendRegistry(), Catalog()
     inference = Inference(catalog, strict_readiness=True, started=lambda: True)
-    builder = ModelBuilder(backends, catalog, settings=lambda name: {})
+    options = ServerOptions(model_control_mode="explicit")
+    builder = ModelBuilder(options, backends, catalog)
     repositories = Repositories(Repository([root], namespace=str(root)) for root in roots)
-    control = ModelManager(repositories, builder, catalog, explicit=True)
+    control = ModelManager(options, repositories, builder, catalog)
     yield control, inference, catalog
     await control.stop()
     await backends.stop()

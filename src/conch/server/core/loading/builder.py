@@ -34,6 +34,7 @@ from conch.server.core.scheduling.scheduled_model import ScheduledModel
 from conch.server.core.sequences.sequence_model import SequenceModel
 from conch.server.core.sequences.tensors import instance_config
 from conch.server.core.served_model import ServedModel
+from conch.server.options.server_options import ServerOptions
 from conch.server.repository.namespaces import ModelId
 from conch.server.repository.store import ModelFiles
 
@@ -61,44 +62,29 @@ class Built:
 class ModelBuilder:
     """Builds models; holds none of them.
 
-    `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices that models may use,
-    known before the first load;
-    `max_queue_size` bounds the queues of models whose configuration does not, 0 is unbounded;
-    `idle_unload_secs` is the default idle time after which engines are stopped, 0 for never;
+    `gpus` are the devices that models may use, known before the first load;
     `cache` is for the models whose configuration enables it, None if the server has none;
     `limiter` admits each execution, None without --rate-limit;
-    `allow_native_extensions`: whether configurations may name libraries for the server's process;
-    `summaries`: whether latency quantiles are kept;
     `declared` are the metrics that a file declares, None without one.
     """
 
     def __init__(
         self,
+        options: ServerOptions,
         backends: BackendRegistry,
         catalog: Catalog,
         *,
-        settings: Callable[[str], Mapping[str, str]],
-        auto_complete: bool = True,
-        max_queue_size: int = 0,
-        idle_unload_secs: int = 0,
         cache: ResponseCache | None = None,
         limiter: RateLimiter | None = None,
-        allow_native_extensions: bool = False,
-        summaries: bool = False,
         declared: DeclaredMetrics | None = None,
         suggestion: Callable[[str], str] = lambda _name: "",
     ) -> None:
+        self._options = options
         self._backends = backends
         self._catalog = catalog
-        self._settings = settings
         self.gpus: Sequence[Gpu] = ()
-        self._auto_complete = auto_complete
-        self._max_queue_size = max_queue_size
-        self._idle_unload_secs = idle_unload_secs
         self._cache = cache
         self._limiter = limiter
-        self._allow_native_extensions = allow_native_extensions
-        self._summaries = summaries
         self._declared = declared
         self._suggestion = suggestion
 
@@ -113,7 +99,7 @@ class ModelBuilder:
         else:
             backend = await self._backends.get(files.config.backend)
             document: Mapping[str, Any] = files.document
-            if self._auto_complete and files.versions_on_disk:
+            if not self._options.disable_auto_complete_config and files.versions_on_disk:
                 source = self._source(files, files.config, _completing_version(files))
                 if self.gpus and backend.can_use_gpus:
                     source = source_on(source, self.gpus, InstanceKind.GPU, self.gpus[0].number)
@@ -233,15 +219,17 @@ class ModelBuilder:
                 backend.generates(source := self._source(files, config, version))
             ):
                 engine = backend.engine(source)
-                idle_s = idle_seconds(config, self._idle_unload_secs)
+                idle_s = idle_seconds(config, self._options.idle_unload_secs)
                 engine = IdleEngine(engine, config.name, idle_s) if idle_s else engine
-                served = GenerativeModel(config, version, labels, engine, max_queue_size=self._max_queue_size)
+                served = GenerativeModel(
+                    config, version, labels, engine, max_queue_size=self._options.default_max_queue_size
+                )
             else:
                 source = self._source(files, instance_config(config), version)
                 instances = await asyncio.to_thread(make_instances, backend, source, self.gpus)
                 served = self._scheduler(config, version, labels, instances, files.directory)
             served.statistics.namespace = files.namespace
-            if self._summaries:
+            if self._options.summary_latencies:
                 from conch.domain.statistics.summaries import LatencySummaries  # imports a library
 
                 served.statistics.summaries = LatencySummaries()
@@ -265,7 +253,7 @@ class ModelBuilder:
         instances: Sequence[Instance],
         directory: Path,
     ) -> ScheduledModel:
-        loop, room = asyncio.get_running_loop(), self._max_queue_size
+        loop, room = asyncio.get_running_loop(), self._options.default_max_queue_size
         served: ScheduledModel
         if config.sequence_batching is None:
             served = BatchingModel(config, version, labels, instances, loop, max_queue_size=room)
@@ -276,14 +264,14 @@ class ModelBuilder:
         return served
 
     def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
-        settings = self._settings(config.backend)
+        settings = self._options.backend_settings(config.backend)
         return ModelSource(
             config,
             version,
             files.directory,
             settings,
             files.namespace,
-            self._allow_native_extensions,
+            self._options.allow_native_extensions,
             files.linked,
         )
 

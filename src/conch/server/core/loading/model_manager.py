@@ -21,6 +21,7 @@ from conch.server.core.ensembles.nesting import MAX_ENSEMBLE_DEPTH
 from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.load_outcomes import LoadLog, load_error, logged, not_polled, raise_failures
 from conch.server.core.loading.loader import EnsembleLinks, Loader, Retirement
+from conch.server.options.server_options import ServerOptions
 from conch.server.repository.namespaces import ModelId, Repositories
 from conch.server.repository.override import Override
 from conch.server.repository.store import ModelFiles
@@ -64,21 +65,14 @@ class ModelManager:
     """
 
     def __init__(
-        self,
-        repositories: Repositories,
-        builder: ModelBuilder,
-        catalog: Catalog,
-        *,
-        explicit: bool,
-        load_threads: int = 4,
-        load_retries: int = 0,
+        self, options: ServerOptions, repositories: Repositories, builder: ModelBuilder, catalog: Catalog
     ) -> None:
         self._repositories = repositories
         self._builder = builder
         self._catalog = catalog
         self._links = EnsembleLinks(catalog, builder)
-        self.explicit = explicit
-        self._slots = asyncio.Semaphore(load_threads)
+        self.explicit = options.model_control_mode == "explicit"
+        self._slots = asyncio.Semaphore(options.model_load_thread_count)
         self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
         self._waits = catalog.loads.waits
         self._steps_of_loads: dict[ModelId, set[ModelId]] = {}  # models of the steps of ensembles that are being loaded
@@ -92,7 +86,7 @@ class ModelManager:
             self._links,
             self._retirement,
             slots=self._slots,
-            retries=load_retries,
+            retries=options.model_load_retry_count,
         )
 
     # ── requests of clients ──

@@ -111,12 +111,12 @@ class OffloadPool:
         """
         self._name = name
         self._max_workers = workers or default_workers()
-        self._limit_s = limit_s
-        self._idle_s = idle_s
-        self._arguments = [str(memory_bytes), str(niceness)]
-        self._too_slow = too_slow
-        self._refusal = refusal
-        self._jobs: FairQueue[Job] = FairQueue(self._max_workers)
+        self.limit_s = limit_s
+        self.idle_s = idle_s
+        self.arguments = [str(memory_bytes), str(niceness)]
+        self.too_slow = too_slow
+        self.refusal = refusal
+        self.jobs: FairQueue[Job] = FairQueue(self._max_workers)
         self._threads: list[_WorkerThread] = []
         self._outstanding = 0
         self._stopped = False
@@ -139,15 +139,15 @@ class OffloadPool:
         if self._stopped:
             raise Unavailable("stopping")
         if self._outstanding >= MAX_WAITING_JOBS:
-            evicted = self._jobs.evict(client)
+            evicted = self.jobs.evict(client)
             if evicted is None:
                 raise _too_many()
-            self._deliver(evicted, _too_many())
+            self.deliver(evicted, _too_many())
         job = Job(name, args, parts, done, client, sum(map(len, parts)) if size is None else size)
         self._outstanding += 1
         if self._outstanding > len(self._threads) < self._max_workers:
             self._start_thread()
-        self._jobs.put(job)
+        self.jobs.put(job)
         return job
 
     async def run(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer], *, client: str) -> Outcome:
@@ -175,30 +175,22 @@ class OffloadPool:
     async def stop(self) -> None:
         """End all processes. Jobs that have not ended fail."""
         self._stopped = True
-        self._jobs.close()
+        self.jobs.close()
         for thread in self._threads:
             thread.kill()
         threads, self._threads = self._threads, []
         await asyncio.gather(*(asyncio.to_thread(thread.join, 5.0) for thread in threads))
-        for job in self._jobs.drain():
-            self._deliver(job, Unavailable("the server is stopping"))
+        for job in self.jobs.drain():
+            self.deliver(job, Unavailable("the server is stopping"))
 
     def _start_thread(self) -> None:
-        thread = _WorkerThread(
-            f"{self._name} worker {len(self._threads)}",
-            self._jobs,
-            asyncio.get_running_loop(),
-            self._deliver,
-            limit_s=self._limit_s,
-            idle_s=self._idle_s,
-            arguments=self._arguments,
-            too_slow=self._too_slow,
-            refusal=self._refusal,
-        )
+        name = f"{self._name} worker {len(self._threads)}"
+        thread = _WorkerThread(name, self, asyncio.get_running_loop())
         self._threads.append(thread)
         thread.start()
 
-    def _deliver(self, job: Job, outcome: Outcome | ConchError) -> None:
+    def deliver(self, job: Job, outcome: Outcome | ConchError) -> None:
+        """Call back for a job that has ended. On the event loop."""
         self._outstanding -= 1
         try:
             job.done(outcome)
@@ -214,28 +206,11 @@ class OffloadPool:
 class _WorkerThread(threading.Thread):
     """Runs jobs in its process, one at a time."""
 
-    def __init__(
-        self,
-        name: str,
-        jobs: FairQueue[Job],
-        loop: asyncio.AbstractEventLoop,
-        deliver: Callable[[Job, Outcome | ConchError], None],
-        *,
-        limit_s: float,
-        idle_s: float | None,
-        arguments: Sequence[str],
-        too_slow: str,
-        refusal: type[InvalidRequest],
-    ) -> None:
+    def __init__(self, name: str, pool: OffloadPool, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name=name, daemon=True)
-        self._jobs = jobs
+        self._pool = pool
+        self._jobs = pool.jobs
         self._loop = loop
-        self._deliver = deliver
-        self._limit_s = limit_s
-        self._idle_s = idle_s
-        self._arguments = arguments
-        self._too_slow = too_slow
-        self._refusal = refusal
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: WorkerConnection | None = None
         self._killed = threading.Event()
@@ -246,14 +221,16 @@ class _WorkerThread(threading.Thread):
         while not self._jobs.closed:
             job = self._jobs.get(_CHECK_INTERVAL_S if self._process is not None else None)
             if job is None:
-                if self._has_died() or (self._idle_s is not None and monotonic() - idle_since >= self._idle_s):
+                if self._has_died() or (
+                    self._pool.idle_s is not None and monotonic() - idle_since >= self._pool.idle_s
+                ):
                     self._drop_process()
                 continue
             began = monotonic()
             outcome = self._outcome(job)
             self._jobs.done(job, monotonic() - began)
             with suppress(RuntimeError):  # the loop has been closed
-                self._loop.call_soon_threadsafe(self._deliver, job, outcome)
+                self._loop.call_soon_threadsafe(self._pool.deliver, job, outcome)
             del job, outcome
             idle_since = monotonic()
         self._drop_process()
@@ -268,23 +245,23 @@ class _WorkerThread(threading.Thread):
     def _outcome(self, job: Job) -> Outcome | ConchError:
         if job.cancelled or self._killed.is_set():
             return Unavailable("cancelled")
-        cpu_s = min(self._limit_s, BASE_CPU_S + job.size * CPU_S_PER_BYTE)
+        cpu_s = min(self._pool.limit_s, BASE_CPU_S + job.size * CPU_S_PER_BYTE)
         try:
             connection = self._connected()
-            connection.deadline = monotonic() + self._limit_s
+            connection.deadline = monotonic() + self._pool.limit_s
             connection.send({"job": job.name, "args": job.args, "cpu_s": cpu_s}, job.parts)
             head, parts = connection.receive()
         except FrameTooLarge:
             return InvalidRequest("a text of the message is too long")
         except TimeoutError:
             self._drop_process()
-            return self._refusal(f"{self._too_slow}: more than {self._limit_s:g} s")
+            return self._pool.refusal(f"{self._pool.too_slow}: more than {self._pool.limit_s:g} s")
         except (OSError, WorkerWireError, ValueError, KeyError, TypeError) as error:
             status = self._drop_process()
             if self._killed.is_set():
                 return Unavailable("the server is stopping")
             if status == -signal.SIGXCPU:
-                return self._refusal(f"{self._too_slow}: more than {cpu_s:.0f} s of processor time")
+                return self._pool.refusal(f"{self._pool.too_slow}: more than {cpu_s:.0f} s of processor time")
             _log.error(
                 'process "%s" failed in job "%s": %s (exit status %s); the next job starts another process',
                 self.name,
@@ -310,7 +287,7 @@ class _WorkerThread(threading.Thread):
         with theirs:
             command = [sys.executable, "-m", "conch.server.frontends.offload.worker", str(theirs.fileno())]
             self._process = subprocess.Popen(
-                [*command, *self._arguments],
+                [*command, *self._pool.arguments],
                 stdin=subprocess.DEVNULL,
                 env=_environment(),
                 pass_fds=(theirs.fileno(),),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from conch.base.archives import bounded_tar
 from conch.domain import generation
-from conch.domain.config import labels, limits
+from conch.domain.config import size_limits as limits
+from conch.domain.files import model_folder
 from conch.domain.llm import chat_prompt
 from conch.domain.tensor import MAX_RANK
 from conch.machine import memory
@@ -180,7 +181,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Warm-up requests per sample; batch size", f"{limits.MAX_WARMUP_REQUESTS:,}; {limits.MAX_WARMUP_BATCH:,}"),
         ("Warm-up data of all instances", size(limits.MAX_WARMUP_BYTES)),
         ("Initial states", size(limits.MAX_GENERATED_BYTES)),
-        ("Label file", size(labels.MAX_LABEL_BYTES)),
+        ("Label file", size(model_folder.MAX_LABEL_BYTES)),
         ("Files and folders compared for changes", f"{watch.MAX_ENTRIES:,}"),
         ("Files of a load request", f"{override.MAX_FILES:,}; {size(override.MAX_FILES_BYTES)}"),
         ("Path of an uploaded file", f"{size(override.MAX_PATH_BYTES)}, {override.MAX_PATH_DEPTH} folders"),

@@ -19,7 +19,7 @@ from conch.check.rules import Severity
 from conch.check.source import SourceFile
 from conch.domain.config.resolve import resolve
 from conch.domain.files.gguf_file import NotGguf, read_gguf
-from conch.domain.files.json_object import read_json_object
+from conch.domain.files.model_folder import read_json_object
 from conch.domain.llm.chat import ChatTemplate
 from conch.server.backends.child.conch_child.engine.driver import DamagedModel, Refused
 from conch.server.backends.child.conch_child.engine.model_json import read_json

@@ -11,8 +11,7 @@ from conch.check.models.framework_files import check_contents, check_readable, u
 from conch.check.models.language_models import ENGINES, check_language_model
 from conch.check.models.model import CheckedModel
 from conch.check.source import SourceFile
-from conch.domain.config.labels import read_labels
-from conch.domain.config.versions import chosen_versions
+from conch.domain.files.model_folder import chosen_versions, read_labels
 from conch.domain.model_config import VersionPolicyKind
 from conch.server.backends.pytorch.files import MODEL_FILE
 

@@ -13,7 +13,7 @@ from conch.check.python.items import check_class_names, check_images, check_item
 from conch.check.python.metrics import check_gauges
 from conch.check.python.tensors import check_tensors
 from conch.check.source import NotTextError, SourceFile, UncheckedFileError
-from conch.domain.config.versions import chosen_versions
+from conch.domain.files.model_folder import chosen_versions
 
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, NotFound
-from conch.domain.config.labels import read_labels
+from conch.domain.files.model_folder import read_labels
 from conch.domain.model_config import TensorSpec
 from conch.server.repository.roots import LocalRoot, open_root
 from conch.server.repository.store import ModelFiles, Repository

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conch.base.errors import ConfigError
-from conch.domain.config.version_hints import unknown_format
+from conch.domain.files.model_folder import unknown_format
 from conch.domain.model_config import ENSEMBLE_PLATFORM
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 

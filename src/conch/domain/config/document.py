@@ -13,9 +13,8 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from conch.base.errors import ConfigError
-from conch.domain.config.hints import unknown_field, unknown_value
-from conch.domain.config.limits import shortened
-from conch.domain.config.mismatch import find_mismatch, shown
+from conch.domain.config.field_errors import find_mismatch, shown, unknown_field, unknown_value
+from conch.domain.config.size_limits import shortened
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 
 _WIDE_INTEGERS = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})

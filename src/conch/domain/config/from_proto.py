@@ -1,16 +1,18 @@
 """Convert Triton's `ModelConfig` message to Conch's `ModelConfig` value."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
+from conch.base.errors import ConfigError
 from conch.domain.config.document import to_document
-from conch.domain.config.enums import datatype_name, enum_name
-from conch.domain.config.sequence_from_proto import sequence_batching
 from conch.domain.model_config import (
     BatchInput,
     BatchInputKind,
     BatchOutput,
+    ControlKind,
     DynamicBatching,
     EnsembleStep,
     InstanceGroup,
@@ -19,6 +21,9 @@ from conch.domain.model_config import (
     QueuePolicy,
     RateLimit,
     ResourceNeed,
+    SequenceBatching,
+    SequenceControl,
+    SequenceState,
     TensorSpec,
     TimeoutAction,
     VersionPolicy,
@@ -26,8 +31,13 @@ from conch.domain.model_config import (
     Warmup,
     WarmupTensor,
 )
+from conch.domain.tensor import BYTES
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.domain.triton_messages import model_config_pb2 as schema
+
+# Fields of a control that hold its false and its true value → datatype of the tensor.
+BOOLEAN_FORMS = {"int32_false_true": "INT32", "fp32_false_true": "FP32", "bool_false_true": "BOOL"}
+_DTYPES = {"INT32": "<i4", "FP32": "<f4", "BOOL": "?"}
 
 
 def to_model_config(message: ConfigMessage) -> ModelConfig:
@@ -170,3 +180,70 @@ def _warmup_tensors(inputs: Iterable[tuple[str, Any]]) -> Iterable[WarmupTensor]
             filename=message.input_data_file,
             random=message.WhichOneof("input_data_type") == "random_data",
         )
+
+
+def sequence_batching(message: Any) -> SequenceBatching:
+    """Return the value of a `sequence_batching` message."""
+    is_oldest = message.WhichOneof("strategy_choice") == "oldest"
+    oldest, direct = message.oldest, message.direct
+    controls = sorted(_controls(message), key=lambda control: list(ControlKind).index(control.kind))
+    return SequenceBatching(
+        oldest=is_oldest,
+        max_candidates=oldest.max_candidate_sequences,
+        preferred_batch_sizes=tuple(oldest.preferred_batch_size),
+        preserve_ordering=oldest.preserve_ordering,
+        minimum_slot_utilization=direct.minimum_slot_utilization,
+        max_queue_delay_us=(oldest if is_oldest else direct).max_queue_delay_microseconds,
+        max_idle_us=message.max_sequence_idle_microseconds,
+        iterative=message.iterative_sequence,
+        controls=tuple(controls),
+        states=tuple(map(_state, message.state)),
+    )
+
+
+def control_kind(control: Any) -> ControlKind:
+    """Return the kind of a control. Raises ConfigError for an unknown number."""
+    return ControlKind(enum_name(schema.ModelSequenceBatching.Control.Kind, control.kind))
+
+
+def _controls(message: Any) -> Iterator[SequenceControl]:
+    for entry in message.control_input:
+        for control in entry.control:
+            kind = control_kind(control)
+            if kind is ControlKind.CORRID:
+                yield SequenceControl(kind, entry.name, datatype_name(control.data_type))
+                continue
+            for field, datatype in BOOLEAN_FORMS.items():
+                values = [np.array([[value]], _DTYPES[datatype]).tobytes() for value in getattr(control, field)]
+                if values:
+                    yield SequenceControl(kind, entry.name, datatype, false=values[0], true=values[1])
+
+
+def _state(message: Any) -> SequenceState:
+    dims = tuple(message.dims)
+    initial = message.initial_state[0] if message.initial_state else None
+    return SequenceState(
+        input_name=message.input_name,
+        output_name=message.output_name,
+        datatype=datatype_name(message.data_type),
+        dims=dims,
+        # Variable dimensions of an initial state are 1, as in Triton.
+        initial_dims=tuple(initial.dims) if initial else tuple(max(dim, 1) for dim in dims),
+        initial_file=initial.data_file if initial else "",
+    )
+
+
+def datatype_name(number: int) -> str:
+    """Return the wire name of a `DataType`, "" for TYPE_INVALID. Raises ConfigError for an unknown number."""
+    name = enum_name(schema.DataType, number)
+    return {"TYPE_STRING": BYTES, "TYPE_INVALID": ""}.get(name, name.removeprefix("TYPE_"))
+
+
+def enum_name(enum: Any, number: int) -> str:
+    """Return the name of an enum value. Raises ConfigError for an unknown number."""
+    try:
+        return str(enum.Name(number))
+    except ValueError:
+        raise ConfigError(
+            f"{number} is not a value of {enum.DESCRIPTOR.name}; allowed: {', '.join(enum.keys())}"
+        ) from None

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from google.protobuf import text_format
 
 from conch.base.errors import ConfigError
-from conch.domain.config.hints import unknown_field, unknown_value
-from conch.domain.config.limits import shortened
+from conch.domain.config.field_errors import unknown_field, unknown_value
+from conch.domain.config.size_limits import shortened
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 
 # Of the text before and after a mistake that is used to explain it: a line may have millions of characters.

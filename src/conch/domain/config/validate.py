@@ -13,17 +13,19 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from conch.base.errors import ConfigError
-from conch.domain.config.validate_batch import validate_batch_tensors
-from conch.domain.config.validate_ensemble import validate_ensemble
-from conch.domain.config.validate_sequence import validate_sequence_batching
-from conch.domain.model_config import ENSEMBLE_PLATFORM
+from conch.domain.config.from_proto import BOOLEAN_FORMS, control_kind, datatype_name
+from conch.domain.model_config import ENSEMBLE_PLATFORM, ControlKind
 from conch.domain.statistics.model_statistics import DEFAULT_BUCKETS
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.domain.triton_messages import ModelInput, ModelInstanceGroup, ModelQueuePolicy
+from conch.domain.triton_messages import model_config_pb2 as schema
 
 # Each bucket is a series of the model.
 _MAX_BUCKETS = 100
 _TENSORRT = "tensorrt_plan"
+_DATATYPES = (schema.TYPE_INT32, schema.TYPE_FP32)
+_ID_DATATYPES = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
+_FORMS = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
 
 
 def validate_configuration(message: ConfigMessage) -> None:
@@ -240,3 +242,279 @@ def _validate_instance_group(group: Any, message: ConfigMessage) -> None:
             f"{subject} and platform {message.platform} specifies profile field which is only supported for "
             "TensorRT models"
         )
+
+
+def validate_batch_tensors(message: ConfigMessage) -> None:
+    """Check both fields in a completed configuration. Raises ConfigError for the first broken rule."""
+    inputs = {tensor.name for tensor in message.input}
+    outputs = {tensor.name for tensor in message.output}
+    targets: set[str] = set()
+    for index, each in enumerate(message.batch_input):
+        where = f"for {message.name}: batch_input[{index}]"
+        _validate_source(each, "input", schema.BatchInput.Kind, inputs, where)
+        if each.data_type not in _DATATYPES:
+            raise ConfigError(f"batch input data type must be TYPE_INT32 or TYPE_FP32 {where}")
+        for name in _targets(each, "input", where):
+            if name in inputs | targets:
+                raise ConfigError(f"batch input '{name}' is created by the server; the name is used elsewhere {where}")
+            targets.add(name)
+    targets.clear()
+    for index, each in enumerate(message.batch_output):
+        where = f"for {message.name}: batch_output[{index}]"
+        _validate_source(each, "output", schema.BatchOutput.Kind, inputs, where)
+        for name in _targets(each, "output", where):
+            if name not in outputs:
+                raise ConfigError(f"unknown target output name '{name}' {where}; known: {_list(outputs)}")
+            if name in targets:
+                raise ConfigError(f"target output name '{name}' can only be specified once {where}")
+            targets.add(name)
+
+
+def _validate_source(each: Any, side: str, kinds: Any, inputs: set[str], where: str) -> None:
+    if len(each.source_input) != 1:
+        kind = kinds.Name(each.kind) if each.kind in kinds.values() else each.kind
+        raise ConfigError(f"batch {side} kind '{kind}' expects 1 source input, got {len(each.source_input)} {where}")
+    if each.source_input[0] not in inputs:
+        raise ConfigError(f"unknown source input name '{each.source_input[0]}' {where}; known: {_list(inputs)}")
+
+
+def _targets(each: Any, side: str, where: str) -> list[str]:
+    if not each.target_name:
+        raise ConfigError(f"batch {side} must specify 'target_name' {where}")
+    return list(each.target_name)
+
+
+def _list(names: set[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def validate_ensemble(message: ConfigMessage) -> None:
+    """Check an ensemble without its models. Raises ConfigError for the first broken rule."""
+    name, is_ensemble = message.name, message.platform == ENSEMBLE_PLATFORM
+    if message.HasField("ensemble_scheduling") != is_ensemble:
+        raise ConfigError(
+            f"ensemble scheduling must be set for ensemble {name} whose platform is {ENSEMBLE_PLATFORM}"
+            if is_ensemble
+            else f"ensemble scheduling cannot be set for model '{name}' whose platform is not {ENSEMBLE_PLATFORM}; "
+            f'add `platform: "{ENSEMBLE_PLATFORM}"`'
+        )
+    if not is_ensemble:
+        return
+    if message.instance_group:
+        raise ConfigError(f"instance group should not be specified for ensemble '{name}'")
+    if message.HasField("optimization"):
+        raise ConfigError(f"optimization should not be specified for ensemble '{name}'")
+    if message.model_warmup:
+        raise ConfigError(f"model_warmup can not be specified for ensemble '{name}'")
+    steps = message.ensemble_scheduling.step
+    if not steps:
+        raise ConfigError(f"must specify 'step' for ensemble '{name}'")
+    for index, step in enumerate(steps):
+        for field in ("model_name", "input_map", "output_map"):
+            if not getattr(step, field):
+                raise ConfigError(f"must specify '{field}' in step {index} of ensemble '{name}'")
+    _validate_flow(message)
+
+
+def _validate_flow(message: ConfigMessage) -> None:
+    name, steps = message.name, message.ensemble_scheduling.step
+    inputs = {tensor.name for tensor in message.input}
+    outputs = {tensor.name for tensor in message.output}
+    writers = _writers(message, inputs)
+    read = {tensor for step in steps for tensor in step.input_map.values()}
+    for tensor in sorted(inputs - read):
+        raise ConfigError(f"ensemble input '{tensor}' for ensemble {name} is not used: no step has it in its input_map")
+    for tensor in sorted(outputs - writers.keys()):
+        raise ConfigError(f"ensemble output '{tensor}' for ensemble {name} is not used: no step writes it")
+    for index, step in enumerate(steps):
+        for tensor in sorted(set(step.input_map.values()) - inputs - writers.keys()):
+            raise ConfigError(
+                f"ensemble tensor '{tensor}' of ensemble '{name}' is read by step {index} ('{step.model_name}'), but "
+                "it is not an input of the ensemble and no step writes it"
+            )
+    for tensor in sorted(writers.keys() - read - outputs):
+        raise ConfigError(
+            f"ensemble tensor '{tensor}' is unused in ensemble '{name}': step {writers[tensor]} "
+            f"('{steps[writers[tensor]].model_name}') writes it, nothing reads it; remove it from the output_map"
+        )
+    _validate_order(name, steps, inputs)
+
+
+def _writers(message: ConfigMessage, inputs: set[str]) -> dict[str, int]:
+    """Return the step that writes each tensor. Raises ConfigError for a tensor with two writers."""
+    writers: dict[str, int] = {}
+    for index, step in enumerate(message.ensemble_scheduling.step):
+        for tensor in step.output_map.values():
+            if tensor in writers:
+                raise ConfigError(
+                    f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{message.name}': "
+                    f"steps {writers[tensor]} and {index} write it"
+                )
+            if tensor in inputs:
+                raise ConfigError(
+                    f"ensemble tensor '{tensor}' is an input of ensemble '{message.name}', step {index} writes it too"
+                )
+            writers[tensor] = index
+    return writers
+
+
+def _validate_order(name: str, steps: Any, inputs: set[str]) -> None:
+    """Raise ConfigError for a cycle: simulate the graph; a step that never gets all its inputs waits for itself."""
+    missing = [set(step.input_map.values()) - inputs for step in steps]
+    readers: dict[str, list[int]] = {}
+    for index, tensors in enumerate(missing):
+        for tensor in tensors:
+            readers.setdefault(tensor, []).append(index)
+    ready = [index for index, tensors in enumerate(missing) if not tensors]
+    waiting = dict(enumerate(steps))
+    while ready:
+        for tensor in waiting.pop(ready.pop()).output_map.values():
+            for index in readers.get(tensor, ()):
+                missing[index].discard(tensor)
+                if not missing[index]:
+                    ready.append(index)
+    if waiting:
+        cycle = ", ".join(f"{index} ('{step.model_name}')" for index, step in waiting.items())
+        raise ConfigError(f"circular dependency in ensemble '{name}': the steps {cycle} wait for each other's outputs")
+
+
+def validate_sequence_batching(message: ConfigMessage) -> None:
+    """Check a model's `sequence_batching`, if it has one. Raises ConfigError for the first broken rule."""
+    if not message.HasField("sequence_batching"):
+        return
+    batching, name = message.sequence_batching, message.name
+    _validate_controls(batching, name)
+    _validate_strategy(batching, message)
+    for state in batching.state:
+        _validate_state(state, name)
+    _validate_names(batching, message)
+
+
+def _validate_controls(batching: Any, name: str) -> None:
+    seen: set[ControlKind] = set()
+    for entry in batching.control_input:
+        if not entry.name:
+            raise ConfigError(f"sequence batching control tensor must have a name for {name}")
+        if len(entry.control) > 1:
+            raise _specified_twice(entry.name, name)
+        for control in entry.control:
+            kind = control_kind(control)
+            if kind in seen:
+                raise ConfigError(f"sequence batching specifies multiple {kind.value} tensors for {name}")
+            seen.add(kind)
+            _validate_control(control, kind, f"for {kind.value} for {name}: control_input '{entry.name}'")
+
+
+def _validate_control(control: Any, kind: ControlKind, where: str) -> None:
+    given = [field for field in BOOLEAN_FORMS if getattr(control, field)]
+    if kind is ControlKind.CORRID:
+        if given:
+            raise ConfigError(f"sequence batching must not specify either {_FORMS.format('or')} {where}")
+        if not control.data_type:
+            raise ConfigError(f"sequence batching control tensor must specify a 'data_type' {where}")
+        if datatype_name(control.data_type) not in _ID_DATATYPES:
+            raise ConfigError(
+                f"unexpected data type for control {where}. Allowed data types are TYPE_UINT64, TYPE_INT64, "
+                "TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+            )
+        return
+    if not given:
+        raise ConfigError(f"sequence batching must specify either {_FORMS.format('or')} {where}")
+    if len(given) > 1:
+        raise ConfigError(f"sequence batching specifies more than one from {_FORMS.format('and')} {where}")
+    if len(getattr(control, given[0])) != 2:
+        raise ConfigError(f"sequence batching control '{given[0]}' must have exactly 2 entries {where}")
+
+
+def _validate_strategy(batching: Any, message: ConfigMessage) -> None:
+    name, largest = message.name, message.max_batch_size
+    for index, size in enumerate(batching.oldest.preferred_batch_size):
+        at = f"sequence_batching.oldest.preferred_batch_size[{index}] is {size}"
+        if size <= 0:
+            raise ConfigError(f"sequence batching preferred batch size must be positive for {name}: {at}")
+        if size > largest:
+            raise ConfigError(
+                f"sequence batching preferred batch size must be <= max batch size for {name}: {at}, "
+                f"max_batch_size is {largest}"
+            )
+    utilization = batching.direct.minimum_slot_utilization
+    if not 0.0 <= utilization <= 1.0:
+        raise ConfigError(
+            f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}: "
+            f"sequence_batching.direct.minimum_slot_utilization is {utilization:g}"
+        )
+
+
+def _validate_state(state: Any, name: str) -> None:
+    for field in ("input_name", "output_name", "data_type"):
+        if not getattr(state, field):
+            raise ConfigError(f"sequence batching state must specify '{field}' for {name}")
+    subject = f"state input '{state.input_name}'"
+    if any(dim < 1 and dim != -1 for dim in state.dims):
+        raise ConfigError(f"dims of {subject} for {name} must be integers >= 1, or -1, they are {list(state.dims)}")
+    if len(state.initial_state) > 1:
+        raise ConfigError(
+            f"initial_state field for {subject} must contain exactly one or zero element. "
+            f"Found '{len(state.initial_state)}' elements."
+        )
+    for initial in state.initial_state:
+        _validate_initial_state(initial, state, subject, name)
+
+
+def _validate_initial_state(initial: Any, state: Any, subject: str, name: str) -> None:
+    if initial.data_type != state.data_type:
+        raise ConfigError(
+            f"The data type used for 'initial_state' field of state '{state.input_name}' does not match the state "
+            f"data type, for {name}"
+        )
+    if not initial.name:
+        raise ConfigError(f"Field 'name' must be set when using initial_state for {subject} for {name}")
+    if len(initial.dims) != len(state.dims):
+        raise ConfigError(
+            f"Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for {subject}. "
+            f"{len(initial.dims)} != {len(state.dims)}, for {name}"
+        )
+    for dim, declared in zip(initial.dims, state.dims, strict=True):
+        if dim < 1:
+            raise ConfigError(
+                f"'initial_state' field for state input name '{state.input_name}' contains variable dimensions, "
+                f"for {name}"
+            )
+        if declared not in (-1, dim):
+            raise ConfigError(
+                f"'initial_state' dim for {subject} doesn't match 'state' dim description. {dim} != {declared}, "
+                f"for {name}"
+            )
+    if initial.WhichOneof("state_data") is None:
+        raise ConfigError(f"initial_state setting expects state'{state.input_name}' to have state_data set, for {name}")
+
+
+def _validate_names(batching: Any, message: ConfigMessage) -> None:
+    name = message.name
+    inputs = [entry.name for entry in batching.control_input] + [state.input_name for state in batching.state]
+    if twice := _repeated(inputs):
+        raise _specified_twice(twice, name)
+    if twice := _repeated(state.output_name for state in batching.state):
+        raise ConfigError(f"state output '{twice}' is specified more than once for {name}")
+    declared = {tensor.name for tensor in message.input}
+    for own in inputs:
+        if own in declared:
+            raise ConfigError(
+                f"'{own}' of {name} is both an input and a control or state of sequence_batching: "
+                "the server supplies it, so remove it from the inputs"
+            )
+
+
+def _specified_twice(tensor: str, name: str) -> ConfigError:
+    return ConfigError(
+        f"sequence batching control tensor '{tensor}' is specified for multiple control kinds for {name}"
+    )
+
+
+def _repeated(names: Iterable[str]) -> str:
+    seen: set[str] = set()
+    for each in names:
+        if each in seen:
+            return each
+        seen.add(each)
+    return ""

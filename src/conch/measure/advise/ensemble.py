@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from conch.base.errors import ConfigError
 from conch.domain.config.pbtxt import parse_pbtxt
-from conch.domain.config.validate_ensemble import validate_ensemble
+from conch.domain.config.validate import validate_ensemble
 from conch.domain.files.signature import TensorInfo
 from conch.measure.advise.facts import DeclaredTensors, ModelFacts
 

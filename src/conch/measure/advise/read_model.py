@@ -10,7 +10,7 @@ from conch.domain.config.document import to_document
 from conch.domain.config.pbtxt import parse_pbtxt
 from conch.domain.files.gguf_file import GgufFile, NotGguf, read_gguf
 from conch.domain.files.ir_file import NotIr, read_ir
-from conch.domain.files.model_folders import is_model, is_model_name
+from conch.domain.files.model_folder import is_model, is_model_name
 from conch.domain.files.onnx_file import NotOnnx, read_onnx
 from conch.domain.files.signature import TensorInfo
 from conch.measure.advise.facts import DeclaredTensors, Failure, ModelFacts, ModelForm

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from conch.base.errors import ConfigError, Unavailable
-from conch.domain.files.model_folders import is_model, is_model_name
+from conch.domain.files.model_folder import is_model, is_model_name
 from conch.server.repository.watch import Fingerprint, fingerprint
 
 

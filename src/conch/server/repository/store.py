@@ -17,12 +17,11 @@ from conch.base.suggestion import did_you_mean
 from conch.domain.config.backend_fields import fill_backend_fields
 from conch.domain.config.document import parse_json
 from conch.domain.config.from_proto import to_model_config
-from conch.domain.config.limits import MAX_CONFIG_BYTES, check_file_size, check_limits, check_text_size
 from conch.domain.config.pbtxt import parse_pbtxt
+from conch.domain.config.size_limits import MAX_CONFIG_BYTES, check_file_size, check_limits, check_text_size
 from conch.domain.config.unsupported import refuse_namespaces, refuse_unsupported
 from conch.domain.config.validate import validate_configuration
-from conch.domain.config.version_hints import missing_version
-from conch.domain.config.versions import version_files, versions_on_disk
+from conch.domain.files.model_folder import missing_version, version_files, versions_on_disk
 from conch.domain.model_config import ModelConfig
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.server.repository.override import Override, UploadFolders

@@ -4,7 +4,7 @@ import pytest
 
 from conch.base.errors import ConfigError
 from conch.domain.config.pbtxt import parse_pbtxt
-from conch.domain.config.validate_ensemble import validate_ensemble
+from conch.domain.config.validate import validate_ensemble
 
 
 def ensemble(*steps: str, inputs: str = "IN", outputs: str = "OUT", more: str = "") -> str:

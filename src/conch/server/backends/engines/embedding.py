@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from conch.domain.files.json_object import read_json_object
+from conch.domain.files.model_folder import read_json_object
 from conch.server.backends.base import Instance, InstancePlan, ModelSource
 from conch.server.backends.engines.interpreter import interpreter
 from conch.server.backends.engines.tensors import embedding_document

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ModelLoadError, Unavailable
-from conch.domain.files.json_object import read_json_object
+from conch.domain.files.model_folder import read_json_object
 from conch.domain.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest
 from conch.machine.accelerators.gpus import CUDA_VARIABLE, narrowed
 from conch.server.backends import child

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
-from conch.domain.config.labels import read_labels
 from conch.domain.config.resolve import resolve
-from conch.domain.config.versions import chosen_versions
 from conch.domain.declared_metrics.facts import ModelIdentity
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics, RequestMetrics
+from conch.domain.files.model_folder import chosen_versions, read_labels
 from conch.domain.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimit
 from conch.machine.accelerators.gpus import Gpu
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource

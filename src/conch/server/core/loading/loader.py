@@ -12,7 +12,7 @@ from logging import getLogger
 from time import monotonic
 
 from conch.base.errors import Code, ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
-from conch.domain.config.versions import chosen_versions
+from conch.domain.files.model_folder import chosen_versions
 from conch.domain.model_config import EnsembleStep
 from conch.server.core.catalog import UNLOADED, Catalog, VersionState
 from conch.server.core.ensembles.ensemble_model import EnsembleModel

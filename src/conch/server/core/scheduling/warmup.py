@@ -13,7 +13,7 @@ import numpy as np
 
 from conch.base.errors import ConchError, InvalidRequest, ModelLoadError
 from conch.base.files.confined import read_confined
-from conch.domain.config.limits import MAX_GENERATED_BYTES
+from conch.domain.config.size_limits import MAX_GENERATED_BYTES
 from conch.domain.model_config import ModelConfig, Warmup, WarmupTensor
 from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor, byte_size

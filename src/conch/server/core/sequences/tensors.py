@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conch.base.errors import BackendError, ConchError, InvalidRequest, ModelLoadError
 from conch.base.files.confined import read_confined
-from conch.domain.config.limits import MAX_GENERATED_BYTES
+from conch.domain.config.size_limits import MAX_GENERATED_BYTES
 from conch.domain.model_config import ControlKind, ModelConfig, SequenceControl, SequenceState, TensorSpec
 from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from conch.domain.tensor import BYTES, ITEM_SIZES, Tensor, pack_bytes

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from conch.base.control_characters import has_control_characters
 from conch.base.errors import ConfigError, Unavailable
-from conch.domain.files.model_folders import is_model_name
+from conch.domain.files.model_folder import is_model_name
 from conch.server.repository.watch import Fingerprint
 
 MAX_PATH_BYTES = 2048

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ModelLoadError
-from conch.domain.config.labels import read_labels
+from conch.domain.files.model_folder import read_labels
 from conch.domain.model_config import ModelConfig, TensorSpec
 
 

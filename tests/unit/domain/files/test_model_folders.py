@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.domain.files.model_folders import is_model, is_model_name
+from conch.domain.files.model_folder import is_model, is_model_name
 
 
 @pytest.mark.parametrize("name", [".git", "..data", "lost+found", "__pycache__", "@eaDir"])

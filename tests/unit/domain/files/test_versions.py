@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ModelLoadError
-from conch.domain.config.versions import chosen_versions, version_files, versions_on_disk
+from conch.domain.files.model_folder import chosen_versions, version_files, versions_on_disk
 from conch.domain.model_config import ModelConfig, VersionPolicy, VersionPolicyKind
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from conch.base.errors import ConfigError
-from conch.domain.config.enums import datatype_name
+from conch.domain.config.from_proto import datatype_name
 from conch.domain.tensor import BYTES, ITEM_SIZES
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 

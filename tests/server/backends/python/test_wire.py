@@ -3,6 +3,8 @@
 import marshal
 import math
 import tracemalloc
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conch.server.backends.child.conch_child.ipc import wire
 from conch.server.backends.child.conch_child.ipc.wire import (
     MAX_CHILD_HEADER_SIZE,
     MAX_CHILD_PAYLOAD_SIZE,
@@ -68,6 +71,16 @@ def test_frames_survive_any_cutting(frames: list[tuple[tuple[object, ...], list[
     assert cut(FrameDecoder(), stream, cuts) == [(message, b"".join(parts)) for message, parts in frames]
 
 
+@pytest.fixture(scope="module", params=["orjson", "standard library"])
+def encoder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a child writes with: a model's interpreter may have no orjson."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "orjson":
+            patch.setattr(wire, "orjson", None)
+        yield
+
+
+@pytest.mark.usefixtures("encoder")
 @given(messages(JSON_VALUES), CUTS)
 def test_frames_of_a_child_survive_any_cutting(
     frames: list[tuple[tuple[object, ...], list[bytes]]], cuts: list[int]
@@ -201,11 +214,14 @@ def test_a_claimed_size_takes_no_memory() -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.usefixtures("encoder")
 def test_what_cannot_travel_is_refused() -> None:
     with pytest.raises(ValueError, match="unmarshallable"):
         encode_to_child((1, object()))
     with pytest.raises(ValueError, match="not JSON serializable"):
         encode_to_server((1, object()))
+    with pytest.raises(ValueError, match="not JSON serializable"):
+        encode_to_server((1, datetime.now(UTC)))
     with pytest.raises(ValueError, match="exceeds the limit"):
         encode_to_server((1, [0] * (MAX_VALUES + 1)))
     with pytest.raises(ValueError, match="exceeds the limit"):
@@ -214,6 +230,7 @@ def test_what_cannot_travel_is_refused() -> None:
         encode_to_server((1,), [b""], MAX_CHILD_PAYLOAD_SIZE + 1)
 
 
+@pytest.mark.usefixtures("encoder")
 def test_floats_that_are_not_finite_and_surrogates_travel_as_texts() -> None:
     message = (1, [math.nan, math.inf, {"a": -math.inf}], "\ud800x", 2.5)
     ((received, _),) = server_decoder().feed(encode_to_server(message))

@@ -29,6 +29,8 @@ from conch.server.backends.python.tensor_exchange import TensorExchange
 
 _MAX_KEY = 2**63 - 1
 _MAX_TIME_NS = 2**63 - 1
+# Of an answer that is a response without error and parameters.
+_PLAIN_ITEMS = 3
 
 # Key, execution if the request is in flight, whether final (None: rescheduled), and the answer.
 _Answer: TypeAlias = tuple[int, Execution | None, bool | None, InferResponse | ConchError | None]
@@ -243,7 +245,11 @@ class InFlightRequests:
         decoupled = self._source.config.decoupled
         answers: list[_Answer] = []
         for fields in untrusted.array(encoded, "answers"):
-            key, final, error, outputs, parameters = untrusted.items(fields, 5, "an answer")
+            if type(fields) is list and len(fields) == _PLAIN_ITEMS:
+                key, final, outputs = fields
+                error = parameters = None
+            else:
+                key, final, error, outputs, parameters = untrusted.items(fields, 5, "an answer")
             execution = self._pending.get(untrusted.integer(key, 1, _MAX_KEY, "the key of an answer"))
             if final is not True and final is not None:
                 untrusted.flag(final, "whether an answer is the last")

@@ -10,9 +10,10 @@ five bytes claim 2 GB. A child trusts the server.
 
 The server does not trust a child. A header to the server is JSON, which the server reads by orjson: time and memory are
 proportional to the bytes received (at most 30 bytes of memory for each), nesting is bounded, and no value is harmful.
-Measured for one response of one tensor: 1 µs to write, 0.4 µs to read; marshal takes 0.3 µs each. Validating marshal
-before loading takes 2.5 µs in Python. JSON has neither NaN nor infinities; they travel as "nan", "inf" and "-inf",
-which readers of a float accept. Unpaired surrogates become `?`.
+A child writes by orjson where its interpreter has it. Measured for one response of one tensor: 0.4 µs to write (2 to
+4 µs by the standard library), 0.4 µs to read; marshal takes 0.3 µs each. Validating marshal before loading takes
+2.5 µs in Python. JSON has neither NaN nor infinities; they travel as "nan", "inf" and "-inf", which readers of a float
+accept. Unpaired surrogates become `?`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ import marshal
 import math
 import struct
 from typing import Any, Callable, List, Sequence, Tuple, Union
+
+try:
+    import orjson
+except ImportError:  # the interpreter is a model's
+    orjson = None  # type: ignore[assignment]
 
 Buffer = Union[bytes, bytearray, memoryview]
 Message = Tuple[Any, ...]
@@ -60,6 +66,8 @@ def _json_writer() -> Callable[[Any], str]:
 
 
 _json = _json_writer()
+# Types that the standard library refuses.
+_ORJSON_OPTIONS = 0 if orjson is None else orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class WireError(Exception):
@@ -90,12 +98,7 @@ def encode_to_server(
     Raises ValueError for a message that exceeds a limit, or with other types than numbers, strings, None, tuples,
     lists, and dicts with strings as keys.
     """
-    try:
-        header = _json(message).encode()
-    except TypeError as error:
-        raise ValueError(str(error)) from None
-    except ValueError:  # a float that is not finite, or a surrogate
-        header = _json(_finite(message)).encode(errors="replace")
+    header = _header(message)
     if len(header) > MAX_CHILD_HEADER_SIZE or exceeds(header, max_values):
         text = "a message of {} bytes exceeds the limit of {} bytes or {} values"
         raise ValueError(text.format(len(header), MAX_CHILD_HEADER_SIZE, max_values))
@@ -106,6 +109,23 @@ def encode_to_server(
         )
         raise ValueError(text.format(payload_size, MAX_CHILD_PAYLOAD_SIZE))
     return _frame(header, payload, payload_size)
+
+
+def _header(message: Message) -> bytes:
+    if orjson is not None:
+        try:
+            header: bytes = orjson.dumps(message, option=_ORJSON_OPTIONS)
+        except TypeError:  # maybe only an integer of more than 64 bits, or a surrogate
+            header = b"null"
+        # orjson writes a float that is not finite as null, too.
+        if header.find(b"null") < 0:  # faster than `in`, which tries a number first
+            return header
+    try:
+        return _json(message).encode()
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    except ValueError:  # a float that is not finite, or a surrogate
+        return _json(_finite(message)).encode(errors="replace")
 
 
 def exceeds(header: bytes, max_values: int) -> bool:

@@ -6,7 +6,8 @@ memory: None, or a dict from output names to `(file, device, inode, offset of th
 offset in the region, room there)`. *released* are offsets of blocks of the receiver's arena that it may reuse.
 *answer* is `(key, final, error, outputs, parameters)`, where `error` is None or `(code, text)`, `outputs` is None or
 tuples `(name, datatype, shape, place, size)`, and `parameters` is None or a dict; `final` is None for a rescheduled
-request.
+request. A model sends `(key, final, outputs)` for a response without error and parameters: what has no null is written
+fastest.
 
 *trace* is None for a request without a trace, else its W3C trace context as JSON, "" without one; *traced* is the key
 of the request in whose trace a call appears, 0 for none.

@@ -296,7 +296,10 @@ class ResponseWriter:
         for name, datatype, shape, data, size in encoded:
             place = None if self._write_to_region(responder, name, data, size) else parcel.put(data, size)
             outputs.append((name, datatype, shape, place, size))
-        return responder.key, final, None, tuple(outputs), response.parameter_values()
+        parameters = response.parameter_values()
+        if not parameters:
+            return responder.key, final, outputs
+        return responder.key, final, None, outputs, parameters
 
     def _report(self, name: str, datatype: str) -> None:
         """Log once that an output is not the configuration's; `datatype` is "" if it is dropped. Holds `writing`."""

@@ -21,7 +21,7 @@ class CommandParser(ArgumentParser):
     """An ArgumentParser with suggestions in its errors. argparse uses the same class for its sub-parsers."""
 
     def add_flags(self, settings: type, groups: Mapping[str, str] | None = None) -> None:
-        """Add the flags that a dataclass declares. `groups` are the headings in their order, with descriptions.
+        """Add the flags that a dataclass declares. `groups` are the first headings in their order, with descriptions.
 
         `settings_of` makes the dataclass: flags that are not given are absent in the namespace.
         """
@@ -29,6 +29,8 @@ class CommandParser(ArgumentParser):
         for title, description in (groups or {}).items():
             titled[title] = self.add_argument_group(title, description or None)
         for flag in declared_flags(settings):
+            if flag.group not in titled:
+                titled[flag.group] = self.add_argument_group(flag.group)
             names = (*(f"-{alias}" for alias in flag.aliases), f"--{flag.name}")
             titled[flag.group].add_argument(*names, help=flag.help or None, default=SUPPRESS, **_reading(flag))
 

@@ -1,1 +1,1 @@
-"""Grafana dashboards: tables of panels whose queries are built from the metric catalogue, and their JSON."""
+"""Grafana dashboards: `dashboards.yml` declares panels and queries; their JSON and ConfigMaps."""

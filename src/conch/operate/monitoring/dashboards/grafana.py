@@ -126,7 +126,6 @@ def _lines(panel: DashboardPanel) -> timeseries.Panel:
 
 
 def _heatmap(panel: DashboardPanel) -> heatmap.Panel:
-    of_buckets = panel.queries[0].labels == ("le",)
     values = UNITS[panel.unit].grafana
     builder = (
         heatmap.Panel()
@@ -136,7 +135,7 @@ def _heatmap(panel: DashboardPanel) -> heatmap.Panel:
         .show_tooltip()
         .show_legend()
     )
-    if of_buckets:
+    if panel.queries[0].is_of_buckets:
         builder.y_axis(heatmap.YAxisConfig().unit(UNITS[panel.bucket_unit].grafana))
     _describe(builder, panel)
     return builder
@@ -150,8 +149,8 @@ def _describe(builder: PanelBuilder, panel: DashboardPanel) -> None:
         builder.interval(panel.interval)
     for ref_id, query in zip(_REF_IDS, panel.queries, strict=False):
         target = Dataquery().expr(query.expr).legend_format(query.legend).ref_id(ref_id).range()
-        if query.labels == ("le",):
-            target.format(PromQueryFormat.HEATMAP).legend_format("{{le}}")
+        if query.is_of_buckets:
+            target.format(PromQueryFormat.HEATMAP)
         builder.with_target(target.datasource(_DATASOURCE))
 
 

@@ -86,13 +86,13 @@ class Translator:
         else:
             raise ValueError("neither a Grafana dashboard (panels) nor rules (groups)")
 
-    def query(self, text: str) -> str:
-        """Translate one query. Its values are in the units of the new metrics."""
+    def query(self, text: str, *, keep_unit: bool = False) -> str:
+        """Translate one query. Its values are in the units of the new metrics, or as they were."""
         found = self._rewritten("query", text)
         if found is None:
             return text
-        after = self._done("query", text, found.native, found.remark)
-        if found.part.scale != 1:
+        after = self._done("query", text, found.original if keep_unit else found.native, found.remark)
+        if found.part.scale != 1 and not keep_unit:
             self._remark(f"values are {float(found.part.scale):g} times what they were")
         return after
 

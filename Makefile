@@ -89,8 +89,8 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m tools.code_map
 	$(BIN)/python -m tools.autoscaling_page
 
-deploy-files: .venv/.dev ## Write the generated files of deploy/ from the typed values
-	$(BIN)/python -m tests.deploy_files
+deploy-files: .venv/.dev ## Write the generated files of deploy/, with Helm what the chart renders
+	$(BIN)/python -m tools.deploy_files
 
 .PHONY: image test-image
 image: ## Build the container image with docker (ENGINE=podman; ARGS="--build-arg FLAVOUR=openvino" for another flavour)

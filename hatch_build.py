@@ -1,4 +1,4 @@
-"""Compiles the request path when a wheel is built.
+"""Compiles the request path when a wheel is built, and adds the Helm chart.
 
 The modules that tools/compile_modules.py compiles are ordinary typed Python. mypyc makes C extensions of them, which
 Python imports in place of the sources. Without a C compiler the wheel holds the sources alone: the same server, slower.
@@ -22,6 +22,8 @@ _VALUES = ("", "no", "must")
 LEVEL = "CONCH_COMPILE_LEVEL"
 
 _LAST_LINES = 40  # of a compiler that failed
+# The Helm chart, which conch k8s renders.
+_CHART, _CHART_IN_WHEEL = "deploy/helm/conch", "conch/operate/deployment/helm_chart"
 
 
 class CompileHook(BuildHookInterface[Any]):
@@ -34,7 +36,10 @@ class CompileHook(BuildHookInterface[Any]):
         setting = os.environ.get(SETTING, "")
         if setting not in _VALUES:
             raise ValueError(f"{SETTING}={setting}: must be no, must, or unset; unset compiles if that is possible")
-        if version == "editable" or setting == "no":
+        if version == "editable":
+            return
+        build_data["force_include"][_CHART] = _CHART_IN_WHEEL
+        if setting == "no":
             return
         self._work = TemporaryDirectory(prefix="conch-build-")
         built = self._compile(Path(self._work.name))

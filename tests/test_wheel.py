@@ -46,6 +46,17 @@ def test_the_request_path_is_compiled(python: Path) -> None:
     assert [file for file in files if not file.endswith(SUFFIX)] == []
 
 
+def test_the_wheel_carries_the_chart_of_conch_k8s(python: Path) -> None:
+    code = "from conch.operate.deployment.chart import chart_folder; print(chart_folder())"
+    folder = Path(_run(str(python), "-c", code, folder=Path("/")).strip())
+    assert folder.is_relative_to(python.parents[1])
+    source = ROOT / "deploy" / "helm" / "conch"
+    files = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    assert {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} == files
+    assert len(list((folder / "files" / "dashboards").glob("*.json"))) == 8
+    assert "kind: Deployment" in _run(str(python), "-m", "conch", "k8s", "render", "demo", folder=Path("/"))
+
+
 def test_a_server_from_the_wheel_answers_as_one_from_the_sources(python: Path) -> None:
     folders = [f"tests/server/{name}" for name in ("conformance", "robustness")]
     output = _run(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *folders)

@@ -39,7 +39,7 @@ _TASKS = {
         "tunnel": ("operate.tunnel.command", "forward a metrics port over SSH, supervised"),
     },
     "deploy and scale": {
-        "k8s": ("operate.deployment.commands.command", "write Kubernetes objects of a deployment"),
+        "k8s": ("operate.deployment.command", "write Kubernetes objects of a deployment"),
         "autoscale": ("operate.scaling.commands.command", "simulate autoscalers, and explain one that does not scale"),
         "fleet": ("operate.fleet.command", "run replicas behind a proxy and scale them with an HPA"),
     },

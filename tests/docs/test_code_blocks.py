@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import ROOT, RUN, blocks_of, pages
+from tests.support.kubernetes_programs import kubernetes_program
 
 # The pip that Python 3.11 brings along, which is what many users have.
 PIP = "pip==23.2.1"
@@ -69,8 +70,9 @@ def _installed_by_pages() -> tuple[set[str], set[str]]:
 @pytest.fixture
 def variables(environment: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CONCH", "VIRTUAL"))}
+    helm = kubernetes_program("helm").parent  # which the pages about clusters ask for
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(environment.with_name("wheels"))}
-    return {**kept, **offline, "PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
+    return {**kept, **offline, "PATH": f"{environment / 'bin'}:{helm}:{os.environ['PATH']}"}
 
 
 @pytest.fixture

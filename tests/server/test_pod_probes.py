@@ -6,10 +6,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from conch.operate.deployment.kubernetes.objects import objects
-from conch.operate.deployment.kubernetes.release import Release
-from conch.operate.deployment.values.read import read_values
+from conch.operate.deployment.chart import release_objects
 from tests.server.load import until
+from tests.support.helm_process import require_helm
 from tests.support.models import ECHO, tensor, write_python
 from tests.support.server_process import ConchProcess
 
@@ -17,7 +16,8 @@ NUMBERS = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT3
 
 
 def server_container() -> dict[str, Any]:
-    [deployment] = [each for each in objects(read_values({}), Release("demo")) if each["kind"] == "Deployment"]
+    require_helm()
+    [deployment] = [each for each in release_objects({}, "demo") if each["kind"] == "Deployment"]
     [server] = deployment["spec"]["template"]["spec"]["containers"]
     found: dict[str, Any] = server
     return found

@@ -40,6 +40,7 @@ class HelmChart:
     def __init__(self, folder: Path) -> None:
         require_helm()
         self.folder = folder
+        self._rendered: dict[str, dict[str, str]] = {}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _RENDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -54,15 +55,18 @@ class HelmChart:
 
     def templates(self, values: dict[str, Any], name: str = "gpt2", namespace: str = "default") -> dict[str, str]:
         """Return the rendered text of each template. Raises HelmError."""
+        job = json.dumps([values, {"name": name, "namespace": namespace}])
+        if job in self._rendered:
+            return self._rendered[job]
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([values, {"name": name, "namespace": namespace}]) + "\n")
+        self._process.stdin.write(job + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
         if "error" in answer:
             raise HelmError(answer["error"])
-        rendered: dict[str, str] = answer["rendered"]
-        return rendered
+        self._rendered[job] = answer["rendered"]
+        return self._rendered[job]
 
     def objects(self, values: dict[str, Any], name: str = "gpt2", namespace: str = "default") -> list[dict[str, Any]]:
         """Return the objects that `helm install` creates; hooks are not among them. Raises HelmError."""
@@ -90,16 +94,3 @@ def by_name(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, An
     found = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     assert len(found) == len(objects), [(each["kind"], each["metadata"]["name"]) for each in objects]
     return found
-
-
-def differences(helm: Any, python: Any, place: str = "") -> list[str]:
-    """Return the places where two values differ, with both values."""
-    if isinstance(helm, dict) and isinstance(python, dict):
-        keys = sorted({*helm, *python})
-        parts = [(f"{place}.{key}", helm.get(key, "absent"), python.get(key, "absent")) for key in keys]
-    elif isinstance(helm, list) and isinstance(python, list) and len(helm) == len(python):
-        parts = [(f"{place}[{index}]", *pair) for index, pair in enumerate(zip(helm, python, strict=True))]
-    else:
-        same = helm == python and type(helm) is type(python)
-        return [] if same else [f"{place}: Helm {helm!r}, Python {python!r}"]
-    return [each for part, one, other in parts for each in differences(one, other, part)]

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools.deploy_files import CHART
 
-from tests.deploy_files import CHART
 from tests.operate.fleet.process import FleetProcess
 
 VARIANTS = {

@@ -10,9 +10,9 @@ import yaml
 
 from conch.check.deployment.dockerfiles import Stage, stages_of
 from conch.check.source import SourceFile
-from conch.operate.deployment.kubernetes.network.services import CONTAINER_PORTS
-from conch.operate.deployment.values.deployment import DeploymentValues
+from conch.operate.deployment.chart import release_objects
 from conch.server.options.server_options import OWN_FLAGS
+from tests.support.helm_process import require_helm
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -37,8 +37,12 @@ def test_the_last_stage_needs_no_shell_and_runs_as_the_charts_user(stages: list[
     assert json.loads(texts(last, "CMD")[-1]) == ["serve"]
     assert json.loads(texts(last, "HEALTHCHECK")[-1].partition(" CMD ")[2]) == ["conch", "health"]
     user, _, group = texts(last, "USER")[-1].partition(":")
-    assert (int(user), group) == (DeploymentValues().pod_security_context["runAsUser"], "0")
-    assert {int(port) for port in texts(last, "EXPOSE")[-1].split()} == set(CONTAINER_PORTS.values())
+    require_helm()
+    (workload,) = (each for each in release_objects({}, "demo") if each["kind"] == "Deployment")
+    pod = workload["spec"]["template"]["spec"]
+    assert (int(user), group) == (pod["securityContext"]["runAsUser"], "0")
+    ports = {port["containerPort"] for port in pod["containers"][0]["ports"]}
+    assert {int(port) for port in texts(last, "EXPOSE")[-1].split()} == ports
 
 
 def test_its_variables_are_flags_of_the_server(stages: list[Stage]) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tritonclient.http
 from moto.server import ThreadedMotoServer
+from tools.deploy_files import ROOT
 
 from conch.operate.deployment.kserve.runtimes import RUNTIMES
 from conch.server.repository.entries.model_dir import ModelDirRoot
 from conch.server.repository.store import Repository
-from tests.deploy_files import ROOT
 from tests.operate.kserve.environment import PYTHON, needs_kserve, run
 from tests.operate.kserve.pod import Pod
 from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity

@@ -9,11 +9,16 @@ kind: {{ .Values.workload.kind }}
 name: {{ .Release.Name | quote }}
 {{- end }}
 
-{{- /* The sum of a metric over the pods. Arguments: root, name of the metric. */}}
+{{- /* The sum of a metric over the pods, each with the query of the adapter's rule. Arguments: root, its name. */}}
 {{- define "conch.podMetricQuery" -}}
 {{- $root := index . 0 -}}
-{{- $queries := $root.Files.Get "files/pod-metrics.yaml" | fromYaml -}}
-sum({{ printf (index $queries (index . 1)) (include "conch.matchers" $root) }})
+{{- $name := index . 1 -}}
+{{- $matchers := include "conch.matchers" $root -}}
+{{- range ($root.Files.Get "files/adapter-rules.yaml" | fromYaml).rules.custom -}}
+{{- if eq .name.as $name -}}
+sum({{ .metricsQuery | replace "<<.GroupBy>>" "pod" | replace "<<.LabelMatchers>>" $matchers }})
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{- /* A target as KEDA reads it: a decimal number without a unit. */}}

@@ -1,4 +1,4 @@
-{{- /* Values that contradict each other: src/conch/operate/deployment/values/conflicts.py has the same checks and messages. */}}
+{{- /* Values that are valid one by one, but not together. The message names them, and what would be right. */}}
 
 {{- define "conch.refuseConflicts" -}}
 {{- $problems := include "conch.nullProblems" . | fromJsonArray -}}
@@ -32,7 +32,7 @@
 {{- end -}}
 {{- end -}}
 {{- $problems = concat $problems (include "conch.resourceProblems" . | fromJsonArray) -}}
-{{- $problems = concat $problems (include "conch.server.repositoryProblems" . | fromJsonArray) -}}
+{{- $problems = concat $problems (include "conch.repositoryProblems" . | fromJsonArray) -}}
 {{- $problems = concat $problems (include "conch.acceleratorProblems" . | fromJsonArray) -}}
 {{- if eq (int .Values.service.httpPort) (int .Values.service.grpcPort) -}}
 {{- $problems = append $problems (printf "service.grpcPort %d equals service.httpPort; use another port" (int .Values.service.grpcPort)) -}}
@@ -45,7 +45,7 @@
 {{- if and .Values.secrets.tls.mutual (not .Values.secrets.tls.secretName) -}}
 {{- $problems = append $problems "secrets.tls.mutual needs secrets.tls.secretName: without a certificate, clients connect without TLS" -}}
 {{- end -}}
-{{- $problems = concat $problems (include "conch.operate.scalingProblems" . | fromJsonArray) -}}
+{{- $problems = concat $problems (include "conch.scalingProblems" . | fromJsonArray) -}}
 {{- $problems = concat $problems (include "conch.budgetProblems" . | fromJsonArray) -}}
 {{- if not $problems }}{{ $problems = include "conch.refusals" . | fromJsonArray }}{{ end -}}
 {{- with $problems }}{{ fail (printf "values: %s" (first .)) }}{{ end -}}
@@ -88,10 +88,10 @@
 {{ toJson $problems }}
 {{- end }}
 
-{{- define "conch.server.repositoryProblems" -}}
+{{- define "conch.repositoryProblems" -}}
 {{- $problems := list -}}
 {{- $repository := .Values.modelRepository -}}
-{{- $path := include "conch.server.repositoryPath" . -}}
+{{- $path := include "conch.repositoryPath" . -}}
 {{- $sources := list $repository.claimName $repository.image $repository.pull $repository.volume | compact -}}
 {{- if gt (len $sources) 1 -}}
 {{- $problems = append $problems "modelRepository: claimName, image, pull and volume exclude each other; set one of them" -}}
@@ -121,7 +121,7 @@
 {{ toJson $problems }}
 {{- end }}
 
-{{- define "conch.operate.scalingProblems" -}}
+{{- define "conch.scalingProblems" -}}
 {{- $problems := list -}}
 {{- with .Values.monitoring -}}
 {{- if gt (int .scrapeTimeoutSeconds) (int .intervalSeconds) -}}

@@ -1,4 +1,4 @@
-{{- /* Devices of the pods: src/conch/operate/deployment/kubernetes/pod/devices.py is the same in Python. */}}
+{{- /* Devices of the pods, and the nodes that have them. */}}
 
 {{- define "conch.deviceResource" -}}
 {{- $accelerator := .Values.accelerator -}}

@@ -1,4 +1,4 @@
-{{- /* Names that other charts have for the same values: src/conch/operate/deployment/values/other_charts.py lists them. */}}
+{{- /* Names that other charts have for the same values: where both are given, the other chart's takes effect. */}}
 
 {{- define "conch.imageName" -}}
 {{ .Values.triton.image.name | default .Values.image.name }}
@@ -16,7 +16,7 @@
 {{ .Values.gpu | default .Values.accelerator.products | toJson }}
 {{- end }}
 
-{{- define "conch.server.repositoryPath" -}}
+{{- define "conch.repositoryPath" -}}
 {{ .Values.modelRepositoryPath | default .Values.modelRepository.path }}
 {{- end }}
 

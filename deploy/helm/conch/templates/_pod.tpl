@@ -1,4 +1,4 @@
-{{- /* The spec of a pod: src/conch/operate/deployment/kubernetes/pod/workload.py is the same in Python. */}}
+{{- /* The spec of a pod. */}}
 
 {{- define "conch.podSpec" -}}
 {{- $grace := add .Values.termination.preStopSeconds .Values.server.exitTimeoutSecs .Values.termination.marginSeconds -}}
@@ -30,7 +30,7 @@ initContainers:
   {{- end }}
 {{- end }}
 containers:
-  - {{- include "conch.server.serverContainer" . | nindent 4 }}
+  - {{- include "conch.serverContainer" . | nindent 4 }}
   {{- with .Values.extraContainers }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -1,4 +1,4 @@
-{{- /* What the API server or KEDA would refuse: src/conch/operate/deployment/kubernetes/refusals.py has the same checks and messages. */}}
+{{- /* Values that are valid for the chart, but of which the API server refuses the objects, or KEDA's webhook. */}}
 
 {{- define "conch.refusals" -}}
 {{- $problems := list -}}
@@ -16,7 +16,7 @@
 {{- $problems = concat $problems (include "conch.volumeRefusals" . | fromJsonArray) -}}
 {{- $problems = concat $problems (include "conch.nameRefusals" . | fromJsonArray) -}}
 {{- if ne .Values.autoscaling.type "none" -}}
-{{- $problems = concat $problems (include "conch.operate.scalingRefusals" . | fromJsonArray) -}}
+{{- $problems = concat $problems (include "conch.scalingRefusals" . | fromJsonArray) -}}
 {{- end -}}
 {{ toJson $problems }}
 {{- end }}
@@ -127,7 +127,7 @@
 {{ toJson $problems }}
 {{- end }}
 
-{{- define "conch.operate.scalingRefusals" -}}
+{{- define "conch.scalingRefusals" -}}
 {{- $problems := list -}}
 {{- range $direction := list "scaleDown" "scaleUp" -}}
 {{- $rules := get $.Values.autoscaling.behavior $direction | default dict -}}

@@ -1,6 +1,6 @@
-{{- /* The containers: src/conch/operate/deployment/kubernetes/pod/server_container.py is the same in Python. */}}
+{{- /* The containers. */}}
 
-{{- define "conch.server.serverContainer" -}}
+{{- define "conch.serverContainer" -}}
 {{- $environment := include "conch.environmentFrom" . | fromYamlArray -}}
 name: server
 image: {{ include "conch.image" . | quote }}
@@ -52,7 +52,7 @@ name: models
 image: {{ include "conch.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 command:
-  {{- append (append $command $repository.pull) (include "conch.server.repositoryPath" .) | toYaml | nindent 2 }}
+  {{- append (append $command $repository.pull) (include "conch.repositoryPath" .) | toYaml | nindent 2 }}
 {{- if $repository.registrySecret }}
 env:
   - name: DOCKER_CONFIG
@@ -64,7 +64,7 @@ securityContext:
 {{- end }}
 volumeMounts:
   - name: models
-    mountPath: {{ include "conch.server.repositoryPath" . | quote }}
+    mountPath: {{ include "conch.repositoryPath" . | quote }}
   {{- if $repository.registrySecret }}
   - name: registry
     mountPath: /etc/conch/registry
@@ -75,7 +75,7 @@ volumeMounts:
 {{- $server := .Values.server }}
 {{- $models := include "conch.loadModels" . | fromJsonArray -}}
 - serve
-- {{ printf "--model-repository=%s" (include "conch.server.repositoryPath" .) | quote }}
+- {{ printf "--model-repository=%s" (include "conch.repositoryPath" .) | quote }}
 - --model-control-mode={{ empty $models | ternary $server.modelControlMode "explicit" }}
 {{- range $models }}
 - {{ printf "--load-model=%s" . | quote }}

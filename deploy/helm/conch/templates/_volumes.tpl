@@ -1,4 +1,4 @@
-{{- /* Volumes of the pods and their mounts: src/conch/operate/deployment/kubernetes/pod/volumes.py is the same in Python. */}}
+{{- /* Volumes of the pods and their mounts. */}}
 
 {{- /* The source of the volume of models; {} if the image or the server has them. */}}
 {{- define "conch.modelVolume" -}}
@@ -90,7 +90,7 @@ emptyDir:
   mountPath: /cache
 {{- if include "conch.modelVolume" . | fromYaml }}
 - name: models
-  mountPath: {{ include "conch.server.repositoryPath" . | quote }}
+  mountPath: {{ include "conch.repositoryPath" . | quote }}
   readOnly: true
   {{- with $repository.subPath }}
   subPath: {{ . | quote }}

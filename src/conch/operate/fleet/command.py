@@ -15,7 +15,6 @@ from conch.base.command_line.option_types import count, port_or_any
 from conch.base.errors import ConchError, ConfigError, Unavailable
 
 if TYPE_CHECKING:
-    from conch.operate.deployment.kubernetes.release import Release
     from conch.operate.fleet.fleet import Fleet, FleetSettings
     from conch.operate.fleet.load import LoadProfile
     from conch.operate.fleet.scaling_loop import FleetPolicy
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 _FAILURE = 1
 _INTERRUPTED = 130
 _POLL_S = 0.2
+_NAME = "conch"  # of the release without a policy that names one
 _DEMO_SPEED = 6.0
 _DEMO_LOAD = "15s:1,60s:10,15s:1"
 _NOTE = (
@@ -69,7 +69,7 @@ def fleet(arguments: Sequence[str]) -> int:
     parser = _parser()
     given = parser.parse_args(own)
     try:
-        if find_spec("yaml") is None or find_spec("promql_parser") is None or find_spec("msgspec") is None:
+        if find_spec("yaml") is None or find_spec("promql_parser") is None:
             raise ConfigError("packages are missing: pip install 'conch-server[deploy]'")
         if given.load and find_spec("grpc" if given.client == "grpc" else "geventhttpclient") is None:
             raise ConfigError(f"the official client is missing: pip install 'tritonclient[{given.client}]'")
@@ -154,8 +154,7 @@ def _timing_line(speed: float) -> str:
 
 def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tuple[FleetSettings, str]":
     """Return the settings and the text of the HorizontalPodAutoscaler. Raises ConchError."""
-    from conch.operate.deployment.kubernetes.release import Release
-    from conch.operate.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
+    from conch.operate.deployment.chart import adapter_rules
     from conch.operate.fleet.child import find_programs
     from conch.operate.fleet.command import write_demo_repository
     from conch.operate.fleet.custom_metrics import read_rules
@@ -163,16 +162,16 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
     from conch.operate.fleet.replicas import ReplicaSettings
     from conch.operate.fleet.timing import Timing
 
-    policy_text = read_text(given.hpa) if given.hpa else _shipped_hpa(Release("conch"))
+    policy_text = read_text(given.hpa) if given.hpa else _shipped_hpa()
     policy = _read_policy(policy_text, given.hpa)
-    release = Release(policy.release or "conch", policy.namespace)
+    name = policy.release or _NAME
     repositories = given.model_repository or [write_demo_repository(folder / "models")]
     if missing := [each for each in repositories if not each.is_dir()]:
         raise ConfigError(f"--model-repository: '{missing[0]}' is not a folder")
     settings = FleetSettings(
-        name=release.name,
-        namespace=release.namespace,
-        labels=release.selector,
+        name=name,
+        namespace=policy.namespace,
+        labels={"app": name, "app.kubernetes.io/component": "server"},
         folder=folder,
         programs=find_programs(("prometheus", given.proxy)),
         policy=policy,
@@ -186,15 +185,14 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
     return settings, policy_text
 
 
-def _shipped_hpa(release: "Release") -> str:
+def _shipped_hpa() -> str:
     """Return the chart's object on the ratio alone: by utilization, one busy client would keep two replicas."""
     from conch.base.yaml_documents import dump_documents
-    from conch.operate.deployment.kubernetes.scaling.horizontal_pod_autoscaler import horizontal_pod_autoscaler_object
-    from conch.operate.deployment.values.deployment import DeploymentValues
-    from conch.operate.deployment.values.scaling.autoscaling import AutoscalingValues, PodMetricValues
+    from conch.operate.deployment.chart import shipped_autoscaler
 
-    values = DeploymentValues(autoscaling=AutoscalingValues(metrics=(PodMetricValues(),)))
-    return dump_documents([horizontal_pod_autoscaler_object(values, release)])
+    autoscaler = shipped_autoscaler("HorizontalPodAutoscaler", _NAME, "default")
+    del autoscaler["spec"]["metrics"][1:]
+    return dump_documents([autoscaler])
 
 
 def _read_policy(text: str, path: Path | None) -> "FleetPolicy":

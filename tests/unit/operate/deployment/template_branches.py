@@ -9,8 +9,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conch.operate.deployment.values.deployment import DeploymentValues
-from conch.operate.deployment.values.description import keys
+from tools.chart_values import ChartValues
 
 _ACTION = re.compile(
     r"\{\{-?\s*(?:(?P<comment>/\*.*?\*/)|(?P<word>if|else|with|range|end|define)\b(?P<rest>.*?))\s*-?\}\}", re.DOTALL
@@ -38,15 +37,16 @@ def marked_copy(chart: Path, folder: Path) -> MarkedChart:
     """Copy a chart, with marks."""
     copy = MarkedChart(folder)
     shutil.copytree(chart, folder)
+    sections = frozenset(key.path[-1] for key in ChartValues(chart).keys if key.is_section)
     for path in (folder / "templates").iterdir():
-        text = _marked(path.name, path.read_text(encoding="utf-8"), copy.marks)
+        text = _marked(path.name, path.read_text(encoding="utf-8"), copy.marks, sections)
         # What would end the rendering is printed, so that the branches of checks are seen.
         text = re.sub(r"\bfail (?=[(\"])", 'printf "#%s" ', text)
         path.write_text(text if path.suffix == ".tpl" else text + _PRINT, encoding="utf-8")
     return copy
 
 
-def _marked(name: str, text: str, marks: set[str]) -> str:
+def _marked(name: str, text: str, marks: set[str], sections: frozenset[str]) -> str:
     parts: list[str] = []
     position = 0
     open_blocks: list[tuple[str, str, bool]] = []  # word, place, whether it has an else
@@ -74,7 +74,7 @@ def _marked(name: str, text: str, marks: set[str]) -> str:
             parts.append(found[0])
         elif word in _OPENING:
             parts += [found[0], mark(place, "true", found[0])]
-            open_blocks.append((word, place, word == "range" or _is_section(found["rest"])))
+            open_blocks.append((word, place, word == "range" or _is_section(found["rest"], sections)))
         elif word == "define":
             marked = found["rest"].strip(' "') not in _WITHOUT_ROOT
             parts += [found[0], f'{begin}{{{{- "" {_end(found[0])}']
@@ -99,7 +99,7 @@ def _end(action: str) -> str:
     return "-}}" if action.endswith("-}}") else "}}"
 
 
-def _is_section(pipeline: str) -> bool:
+def _is_section(pipeline: str, sections: frozenset[str]) -> bool:
     """Whether `with` has a mapping of fixed keys, which is never empty."""
     name = pipeline.strip().rpartition(".")[2]
-    return any(key.name == name and key.is_section for key in keys(DeploymentValues()))
+    return name in sections

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tools.deploy_files import CHART
 
-from tests.deploy_files import CHART
 from tests.support.helm_process import HelmChart
 from tests.unit.operate.deployment.refused_values import REFUSED
 from tests.unit.operate.deployment.template_branches import marked_copy

@@ -6,19 +6,15 @@ from typing import Any
 import pytest
 
 from conch.clients.repository.command import _parser
-from conch.operate.deployment.kubernetes.objects import objects
-from conch.operate.deployment.kubernetes.release import Release
-from conch.operate.deployment.values.read import read_values
 from conch.server.options.parser import parse
+from tests.support.helm_process import HelmChart
 from tests.unit.operate.deployment.value_sets import value_sets
 
 VALUE_SETS = value_sets()
 
 
-def pod_of(values: dict[str, Any]) -> dict[str, Any]:
-    [workload] = [
-        each for each in objects(read_values(values), Release("gpt2")) if each["kind"] in ("Deployment", "StatefulSet")
-    ]
+def pod_of(chart: HelmChart, values: dict[str, Any]) -> dict[str, Any]:
+    [workload] = [each for each in chart.objects(values) if each["kind"] in ("Deployment", "StatefulSet")]
     pod: dict[str, Any] = workload["spec"]["template"]["spec"]
     return pod
 
@@ -35,9 +31,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_server_accepts_its_arguments(root: Path) -> None:
+def test_the_server_accepts_its_arguments(chart: HelmChart, root: Path) -> None:
     for name, values in VALUE_SETS.items():
-        pod = pod_of(values)
+        pod = pod_of(chart, values)
         [server] = [each for each in pod["containers"] if each["name"] == "server"]
         command, *flags = server["args"]
         assert command == "serve"
@@ -49,11 +45,11 @@ def test_the_server_accepts_its_arguments(root: Path) -> None:
             assert not any(secret in flag for flag in flags), name
 
 
-def test_the_init_container_is_a_command_of_conch() -> None:
+def test_the_init_container_is_a_command_of_conch(chart: HelmChart) -> None:
     commands = [
         each["command"]
         for values in VALUE_SETS.values()
-        for each in pod_of(values).get("initContainers", [])
+        for each in pod_of(chart, values).get("initContainers", [])
         if each["name"] == "models"
     ]
     assert commands
@@ -64,9 +60,9 @@ def test_the_init_container_is_a_command_of_conch() -> None:
         assert given.path.startswith("/")
 
 
-def test_every_mount_has_a_volume_and_every_volume_a_mount() -> None:
+def test_every_mount_has_a_volume_and_every_volume_a_mount(chart: HelmChart) -> None:
     for name, values in VALUE_SETS.items():
-        pod = pod_of(values)
+        pod = pod_of(chart, values)
         containers = [*pod["containers"], *pod.get("initContainers", [])]
         mounted = {mount["name"] for each in containers for mount in each.get("volumeMounts", [])}
         volumes = {each["name"] for each in pod["volumes"]}
@@ -74,8 +70,8 @@ def test_every_mount_has_a_volume_and_every_volume_a_mount() -> None:
         assert mounted == volumes | claims, name
 
 
-def test_the_containers_are_confined_by_default() -> None:
-    pod = pod_of({"modelRepository": {"pull": "registry.example.com/models:1"}})
+def test_the_containers_are_confined_by_default(chart: HelmChart) -> None:
+    pod = pod_of(chart, {"modelRepository": {"pull": "registry.example.com/models:1"}})
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False

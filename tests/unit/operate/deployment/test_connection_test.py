@@ -6,9 +6,6 @@ import kubernetes_validate
 import pytest
 
 from conch.clients.health import health
-from conch.operate.deployment.kubernetes.objects import objects
-from conch.operate.deployment.kubernetes.release import Release
-from conch.operate.deployment.values.read import read_values
 from tests.support.helm_process import HelmChart, is_hook
 
 VALUES: dict[str, Any] = {
@@ -26,7 +23,7 @@ def pods(chart: HelmChart, values: dict[str, Any]) -> list[dict[str, Any]]:
 def test_the_pod_asks_the_service(chart: HelmChart) -> None:
     (pod,) = pods(chart, VALUES)
     (container,) = pod["spec"]["containers"]
-    found = {each["kind"]: each for each in objects(read_values(VALUES), Release("gpt2", "models"))}
+    found = {each["kind"]: each for each in chart.objects(VALUES, "gpt2", "models")}
     variables = {each["name"]: each["value"] for each in container["env"]}
     assert variables == {"CONCH_HTTP_ADDRESS": "gpt2.models.svc", "CONCH_HTTP_PORT": "80"}
     assert container["command"] == ["conch", "health", "--metadata"]
@@ -40,7 +37,7 @@ def test_the_pod_asks_the_service(chart: HelmChart) -> None:
 def test_nothing_selects_the_pod_and_the_network_policy_admits_it(chart: HelmChart) -> None:
     (pod,) = pods(chart, VALUES)
     labels = pod["metadata"]["labels"]
-    found = {each["kind"]: each for each in objects(read_values(VALUES), Release("gpt2", "models"))}
+    found = {each["kind"]: each for each in chart.objects(VALUES, "gpt2", "models")}
     assert not found["Service"]["spec"]["selector"].items() <= labels.items()
     assert not found["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert found["NetworkPolicy"]["spec"]["ingress"][0]["from"] == [{"podSelector": {}}]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tools.deploy_files import CHART
 
-from conch.operate.deployment.commands.command import k8s
-from tests.deploy_files import CHART
-from tests.support.helm_process import HelmChart, by_name, differences
+from conch.operate.deployment.command import k8s
+from tests.support.helm_process import HelmChart, by_name
 
 
 def test_it_writes_what_the_chart_creates(tmp_path: Path) -> None:
@@ -19,8 +19,7 @@ def test_it_writes_what_the_chart_creates(tmp_path: Path) -> None:
     values["triton"]["image"]["name"] = "<your custom image>"
     with HelmChart(CHART) as chart:
         created = by_name(chart.objects(values, "gpt2", "models"))
-    assert sorted(written) == sorted(created)
-    assert [each for key in created for each in differences(created[key], written[key], "/".join(key))] == []
+    assert written == created
 
 
 def test_defaults_go_to_the_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,7 +33,7 @@ def test_defaults_go_to_the_standard_output(capsys: pytest.CaptureFixture[str]) 
 def test_failures_name_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = {
         "replicas: 2\n": "values.yaml: unknown key 'replicas'; did you mean 'replicaCount'?",
-        "replicaCount: two\n": "values.yaml: replicaCount: Expected `int`, got `str`",
+        "replicaCount: two\n": "values.yaml: replicaCount: got string, want integer",
         "a: 1\na: 2\n": "values.yaml:2: 'a' is given twice",
         "- a\n": "values.yaml: not a mapping of values",
         "a: [\n": "values.yaml:2: invalid YAML",
@@ -55,7 +54,7 @@ def test_the_source_of_an_invalid_value_is_named(tmp_path: Path, capsys: pytest.
     assert k8s(["render", "demo", "-f", str(bad), "-f", str(good)]) == 1
     assert capsys.readouterr().err.startswith(f"conch k8s: {bad}: unknown key 'autoscaling.maxReplica'; did you mean")
     assert k8s(["render", "demo", "-f", str(good), "--set", "autoscaling.type=both"]) == 1
-    assert capsys.readouterr().err.startswith("conch k8s: values: autoscaling.type: Invalid enum value 'both'")
+    assert capsys.readouterr().err.startswith("conch k8s: values: autoscaling.type: value must be one of 'none'")
 
 
 def test_a_dot_without_a_backslash_in_a_key_is_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:

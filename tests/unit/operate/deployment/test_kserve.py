@@ -7,12 +7,12 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from tools.deploy_files import ROOT
 
 from conch.operate.deployment.kserve.runtimes import ONNX, RUNTIMES, ModelFormat, ServingRuntime
 from conch.operate.deployment.kserve.services import SERVICES
 from conch.server.options.parser import parse
 from conch.server.options.server_options import ServerOptions
-from tests.deploy_files import ROOT
 from tests.docs.blocks import blocks_of
 
 VERSIONS = ("1.27", "1.30", "1.33", "1.37")

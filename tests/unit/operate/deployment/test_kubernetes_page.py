@@ -10,9 +10,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from tools.deploy_files import ROOT
 
-from conch.operate.deployment.commands.command import k8s
-from tests.deploy_files import ROOT
+from conch.operate.deployment.command import k8s
 from tests.docs.blocks import Block, blocks_of
 from tests.support.kubernetes_programs import kubernetes_program
 

@@ -5,24 +5,21 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
+import yaml
+from tools.chart_rules import camel_case, release_groups
+from tools.deploy_files import CHART
 
 from conch.base.yaml_documents import dump_documents
 from conch.domain.limits import read_annotations
-from conch.operate.deployment.kubernetes.monitoring.release_rules import release_groups
-from conch.operate.deployment.kubernetes.objects import objects
-from conch.operate.deployment.kubernetes.release import Release
-from conch.operate.deployment.kubernetes.scaling.scaling_metrics import POD_METRICS, adapter_rules
-from conch.operate.deployment.values.monitoring import ThresholdValues
-from conch.operate.deployment.values.read import read_values
-from conch.operate.deployment.values.scaling.autoscaling import PodMetricName
+from conch.operate.deployment.chart import adapter_rules, shipped_metrics
 from conch.operate.monitoring.rules.rule import InputSeries, Proof
 from conch.operate.monitoring.rules.thresholds import Thresholds
 from tests.support.alert_proofs import proof_file
@@ -30,7 +27,7 @@ from tests.support.debian import debian_tool
 from tests.support.prometheus import Prometheus
 from tests.unit.operate.deployment.value_sets import example_values
 
-RELEASE = Release("gpt2", "models")
+Of = Callable[..., dict[str, Any]]
 EVERYTHING: dict[str, Any] = {
     "monitoring": {"enabled": True},
     "autoscaling": {"type": "hpa"},
@@ -40,17 +37,11 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def of(values: dict[str, Any], kind: str, suffix: str = "") -> dict[str, Any]:
-    """The object of a kind."""
-    found = objects(read_values(values), RELEASE)
-    return next(each for each in found if (each["kind"], each["metadata"]["name"]) == (kind, f"gpt2{suffix}"))
-
-
 def matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
     return bool(selector) and selector.items() <= labels.items()
 
 
-def test_the_server_reads_the_limits_of_the_chart_back() -> None:
+def test_the_server_reads_the_limits_of_the_chart_back(of: Of) -> None:
     entry = {"model": "a", "requests_per_second": 10}
     limits = {"maxQps": 80, "maxTokensPerSecond": 2000, "enforced": True, "entries": [entry]}
     found = read_annotations(of({"limits": limits}, "Deployment"))
@@ -66,7 +57,7 @@ def test_the_server_reads_the_limits_of_the_chart_back() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
-def test_everything_that_selects_pods_selects_those_of_the_workload(kind: str) -> None:
+def test_everything_that_selects_pods_selects_those_of_the_workload(of: Of, kind: str) -> None:
     values = {**EVERYTHING, "workload": {"kind": kind}}
     template = of(values, kind)["spec"]["template"]
     labels = template["metadata"]["labels"]
@@ -79,25 +70,25 @@ def test_everything_that_selects_pods_selects_those_of_the_workload(kind: str) -
     monitor = of(values, "PodMonitor")["spec"]
     assert matches(monitor["selector"]["matchLabels"], labels)
     assert {each["port"] for each in monitor["podMetricsEndpoints"]} <= ports
-    assert labels[monitor["jobLabel"]] == RELEASE.name
+    assert labels[monitor["jobLabel"]] == "gpt2"
     assert matches(of(values, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels)
     policy = of(values, "NetworkPolicy")["spec"]
     assert matches(policy["podSelector"]["matchLabels"], labels)
     assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == ports
 
 
-def test_a_service_monitor_selects_the_service_for_metrics_and_no_other() -> None:
+def test_a_service_monitor_selects_the_service_for_metrics_and_no_other(of: Of) -> None:
     values = {"monitoring": {"enabled": True, "monitor": "ServiceMonitor"}}
     monitor, service = of(values, "ServiceMonitor")["spec"], of(values, "Service", "-metrics")
     assert matches(monitor["selector"]["matchLabels"], service["metadata"]["labels"])
     assert not matches(monitor["selector"]["matchLabels"], of(values, "Service")["metadata"]["labels"])
     assert {each["port"] for each in monitor["endpoints"]} <= {port["name"] for port in service["spec"]["ports"]}
-    assert service["metadata"]["labels"][monitor["jobLabel"]] == RELEASE.name
+    assert service["metadata"]["labels"][monitor["jobLabel"]] == "gpt2"
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
 @pytest.mark.parametrize(("scaler", "name"), [("hpa", "HorizontalPodAutoscaler"), ("keda", "ScaledObject")])
-def test_an_autoscaler_refers_to_the_workload_which_gives_no_number(kind: str, scaler: str, name: str) -> None:
+def test_an_autoscaler_refers_to_the_workload_which_gives_no_number(of: Of, kind: str, scaler: str, name: str) -> None:
     values = {"autoscaling": {"type": scaler}, "workload": {"kind": kind}}
     target, workload = of(values, name)["spec"]["scaleTargetRef"], of(values, kind)
     assert target == {"apiVersion": workload["apiVersion"], "kind": kind, "name": workload["metadata"]["name"]}
@@ -115,13 +106,13 @@ def pods_metric(name: str, target: str) -> dict[str, Any]:
     return {"type": "Pods", "pods": {"metric": {"name": name}, "target": value}}
 
 
-def test_the_horizontal_pod_autoscaler_of_the_gpt2_values_is_that_of_the_tutorial() -> None:
+def test_the_horizontal_pod_autoscaler_of_the_gpt2_values_is_that_of_the_tutorial(of: Of) -> None:
     spec = of(example_values()["gpt2_values.yaml"], "HorizontalPodAutoscaler")["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
     assert spec["metrics"] == [pods_metric(RATIO, "1000m")]
 
 
-def test_both_autoscalers_follow_queue_and_utilization_by_default() -> None:
+def test_both_autoscalers_follow_queue_and_utilization_by_default(of: Of) -> None:
     spec = of({"autoscaling": {"type": "hpa"}}, "HorizontalPodAutoscaler")["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
     assert spec["metrics"] == [pods_metric(RATIO, "1000m"), pods_metric(UTILIZED, "700m")]
@@ -130,14 +121,14 @@ def test_both_autoscalers_follow_queue_and_utilization_by_default() -> None:
     assert [name in each["query"] for name, each in zip((RATIO, UTILIZED), triggers, strict=True)] == [True, True]
 
 
-def test_keda_keeps_the_replicas_while_prometheus_is_down() -> None:
+def test_keda_keeps_the_replicas_while_prometheus_is_down(of: Of) -> None:
     spec = of({"autoscaling": {"type": "keda"}}, "ScaledObject")["spec"]
     assert spec["fallback"] == {"failureThreshold": 3, "replicas": 1, "behavior": "currentReplicasIfHigher"}
     assert [each["metadata"]["ignoreNullValues"] for each in spec["triggers"]] == ["false"] * 2
     assert [each["metricType"] for each in spec["triggers"]] == ["AverageValue"] * 2  # the fallback needs it
 
 
-def test_keda_waits_for_ten_cold_starts_and_predicts_until_a_replica_answers() -> None:
+def test_keda_waits_for_ten_cold_starts_and_predicts_until_a_replica_answers(of: Of) -> None:
     keda = {"coldStartSeconds": 40, "prediction": {"enabled": True}}
     spec = of({"autoscaling": {"type": "keda", "keda": keda}}, "ScaledObject")["spec"]
     assert spec["cooldownPeriod"] == 400
@@ -145,13 +136,13 @@ def test_keda_waits_for_ten_cold_starts_and_predicts_until_a_replica_answers() -
 
 
 def test_every_metric_that_values_may_name_has_a_query() -> None:
-    assert list(POD_METRICS) == list(get_args(PodMetricName))
+    schema = json.loads((CHART / "values.schema.json").read_bytes())
+    assert shipped_metrics() == schema["$defs"]["podMetric"]["enum"]
 
 
 def test_every_threshold_of_the_rules_is_a_value() -> None:
-    values = ThresholdValues()
-    assert ThresholdValues.__struct_fields__ == tuple(each.name for each in fields(Thresholds))
-    assert all(getattr(values, each.name) == each.default for each in fields(Thresholds))
+    values = yaml.safe_load((CHART / "values.yaml").read_text())["monitoring"]["rules"]["thresholds"]
+    assert values == {camel_case(each.name): each.default for each in fields(Thresholds)}
 
 
 # Rules
@@ -182,7 +173,7 @@ def scoped(proof: Proof, job: str, fires: int) -> Proof:
 
 
 @pytest.mark.slow
-def test_promtool_confirms_that_the_alerts_fire_for_the_release_and_for_no_other(tmp_path: Path) -> None:
+def test_promtool_confirms_that_the_alerts_fire_for_the_release_and_for_no_other(of: Of, tmp_path: Path) -> None:
     rule = of({"monitoring": {"enabled": True}}, "PrometheusRule")
     (tmp_path / "rules.yml").write_text(dump_documents([rule["spec"]]))
     check = subprocess.run(
@@ -190,7 +181,7 @@ def test_promtool_confirms_that_the_alerts_fire_for_the_release_and_for_no_other
     )
     assert check.returncode == 0, check.stdout + check.stderr
     tests: list[dict[str, Any]] = []
-    alerts = [each for group in release_groups(Thresholds(), RELEASE) for each in group.alerts]
+    alerts = [each for group in release_groups(Thresholds(), "gpt2", "models") for each in group.alerts]
     for alert in (each for each in alerts if each.name in _PROVED):
         short = [each for each in alert.proofs if each.at_s <= _SHORT_S and each.what != "another job is down"]
         proofs = [scoped(each, "gpt2", each.fires) for each in short]
@@ -250,7 +241,7 @@ def pods() -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_prometheus_has_a_value_of_each_metric_for_each_pod(tmp_path: Path) -> None:
+def test_prometheus_has_a_value_of_each_metric_for_each_pod(of: Of, tmp_path: Path) -> None:
     debian_tool("prometheus")
     values = {"monitoring": {"enabled": True, "intervalSeconds": 1, "scrapeTimeoutSeconds": 1}}
     values["monitoring"]["rules"] = {"intervalSeconds": 1}

@@ -1,28 +1,31 @@
-"""Random combinations of what cases and examples set: Helm and Python accept the same, and make the same objects."""
+"""Random combinations of what cases and examples set: they are refused by name, or Kubernetes accepts the objects."""
 
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tools.chart_values import ChartValues
+from tools.deploy_files import CHART
 
-from conch.base.errors import ConfigError
-from conch.operate.deployment.values.deployment import DeploymentValues
-from conch.operate.deployment.values.description import constraints, keys, plain_type
-from conch.operate.deployment.values.read import merge, read_values
+from conch.base.helm import merge_values
+from conch.operate.deployment.chart import explain
+from tests.support.custom_resources import KINDS
 from tests.support.helm_process import HelmChart, HelmError
 from tests.unit.operate.deployment.refused_values import REFUSED
-from tests.unit.operate.deployment.test_chart import assert_equal
+from tests.unit.operate.deployment.test_schemas import VERSIONS, Schemas
 from tests.unit.operate.deployment.value_sets import value_sets
 
 MAX_SETTINGS = 12
+SCHEMAS = Schemas(VERSIONS[-1])
+SECTIONS = {key.path for key in ChartValues(CHART).keys if key.is_section}
 
 
-def settings_of(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each key of a document that has no mapping below it, alone in its mappings."""
+def settings_of(values: dict[str, Any], place: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Each key of a document alone in its mappings. Mappings that Kubernetes defines stay whole."""
     found: list[dict[str, Any]] = []
     for key, value in values.items():
-        below = settings_of(value) if isinstance(value, dict) and value else [value]
+        below = settings_of(value, (*place, key)) if (*place, key) in SECTIONS else [value]
         found += [{key: each} for each in below]
     return found
 
@@ -30,10 +33,10 @@ def settings_of(values: dict[str, Any]) -> list[dict[str, Any]]:
 def hostile_settings() -> list[dict[str, Any]]:
     """Texts that YAML could take for something else, and large numbers, wherever texts and numbers are allowed."""
     found: list[dict[str, Any]] = []
-    for key in keys(DeploymentValues()):
-        plain, limits = plain_type(key.annotation), constraints(key.annotation)
-        texts = HOSTILE_TEXTS if plain is str and not any(each.pattern for each in limits) else ()
-        numbers = (1_000_000,) if plain is int and not any(each.le or each.lt for each in limits) else ()
+    for key in ChartValues(CHART).keys:
+        kind = key.schema.get("type")
+        texts = HOSTILE_TEXTS if kind == "string" and "pattern" not in key.schema else ()
+        numbers = (1_000_000,) if key.schema.get("$ref", "").endswith("ount") else ()
         for value in (*texts, *numbers):
             document: Any = value
             for part in reversed(key.path):
@@ -58,16 +61,15 @@ NAMES = st.sampled_from(("on", "no", "y", "n")) | st.from_regex(r"[a-z]([-a-z0-9
     name=NAMES,
     namespace=NAMES,
 )
-def test_any_values_are_refused_or_rendered_alike(
+def test_any_values_are_refused_by_name_or_valid(
     chart: HelmChart, chosen: list[dict[str, Any]], name: str, namespace: str
 ) -> None:
-    values = merge(chosen)
     try:
-        read_values(values)
-    except ConfigError:
-        try:
-            chart.objects(values, name, namespace)
-        except HelmError:
-            return
-        raise AssertionError("only Python refuses these values") from None
-    assert_equal(chart, values, name, namespace)
+        objects = chart.objects(merge_values(chosen), name, namespace)
+    except HelmError as error:
+        if not explain(str(error)).startswith("values: "):
+            raise
+        return
+    metadata = [each["metadata"] for each in objects]
+    assert {(each["labels"]["app"], each["namespace"]) for each in metadata} == {(name, namespace)}
+    assert [error for each in objects if each["kind"] not in KINDS for error in SCHEMAS.errors(each)] == []

@@ -1,35 +1,44 @@
-"""Helm and Python refuse the same values; the messages name the place, and what is allowed there."""
+"""The chart refuses values that contradict each other, and its schema invalid ones; the message names the place."""
 
 from typing import Any
 
 import pytest
 
-from conch.base.errors import ConfigError
-from conch.operate.deployment.values.read import read_values
-from tests.support.helm_process import HelmChart, HelmError
+from conch.operate.deployment.chart import explain
+from tests.support.helm_process import HelmChart, HelmError, by_name
 from tests.unit.operate.deployment.refused_values import INVALID, REFUSED
 
 
 @pytest.mark.parametrize(("values", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_contradictions_are_refused_with_the_same_text(chart: HelmChart, values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as python:
-        read_values(values)
-    assert message in str(python.value)
-    with pytest.raises(HelmError) as helm:
+def test_contradictions_are_refused(chart: HelmChart, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(HelmError) as refused:
         chart.objects(values)
-    assert str(python.value) in str(helm.value)
+    explained = explain(str(refused.value))
+    assert explained.startswith("values: ")
+    assert message in explained
 
 
 @pytest.mark.parametrize(("values", "message", "place"), INVALID, ids=[place for *_, place in INVALID])
 def test_invalid_values_are_refused_with_their_place(
     chart: HelmChart, values: dict[str, Any], message: str, place: str
 ) -> None:
-    with pytest.raises(ConfigError) as python:
-        read_values(values)
-    assert message in str(python.value)
-    with pytest.raises(HelmError) as helm:
+    with pytest.raises(HelmError) as refused:
         chart.objects(values)
-    assert place in str(helm.value)
+    assert place in str(refused.value)
+    assert message in explain(str(refused.value))
+
+
+def test_several_mistakes_are_named_at_once(chart: HelmChart) -> None:
+    with pytest.raises(HelmError) as refused:
+        chart.objects({"replicas": 2, "version": 3, "image": {"tag": 24, "pullPolicy": "Sometimes"}})
+    unknown, *places = sorted(explain(str(refused.value)).splitlines(), reverse=True)
+    assert "unknown key 'replicas'; did you mean 'replicaCount'?" in unknown
+    assert "unknown key 'version'" in unknown
+    assert [place.partition(": ")[2].partition(":")[0] for place in places] == ["image.tag", "image.pullPolicy"]
+
+
+def test_other_messages_of_helm_stay() -> None:
+    assert explain("cannot load values.yaml") == "cannot load values.yaml"
 
 
 def test_older_clusters_are_refused(chart: HelmChart) -> None:
@@ -42,9 +51,18 @@ def test_names_of_releases_that_no_service_can_have_are_refused(chart: HelmChart
         chart.objects({}, "7b")
 
 
-def test_budgets_that_let_nodes_drain() -> None:
+def test_budgets_that_let_nodes_drain(chart: HelmChart) -> None:
     half = {"minAvailable": "50%", "maxUnavailable": ""}
-    read_values({"disruptionBudget": half, "replicaCount": 2})
-    read_values({"disruptionBudget": half, "autoscaling": {"type": "hpa", "minReplicas": 2}})
-    read_values({"disruptionBudget": {"minAvailable": "1", "maxUnavailable": "", "enabled": False}})
-    read_values({"disruptionBudget": {"minAvailable": "1", "maxUnavailable": ""}, "replicaCount": 0})
+    chart.objects({"disruptionBudget": half, "replicaCount": 2})
+    chart.objects({"disruptionBudget": half, "autoscaling": {"type": "hpa", "minReplicas": 2}})
+    chart.objects({"disruptionBudget": {"minAvailable": "1", "maxUnavailable": "", "enabled": False}})
+    chart.objects({"disruptionBudget": {"minAvailable": "1", "maxUnavailable": ""}, "replicaCount": 0})
+
+
+def test_null_removes_a_default_of_a_mapping_that_kubernetes_defines(chart: HelmChart) -> None:
+    objects = chart.objects({"podSecurityContext": {"runAsUser": None}})
+    context = by_name(objects)["Deployment", "gpt2"]["spec"]["template"]["spec"]["securityContext"]
+    assert "runAsUser" not in context
+    assert context["runAsNonRoot"] is True
+    with pytest.raises(HelmError, match=r"values: image\.tag: null is not valid; leave the key out for the default"):
+        chart.objects({"image": {"tag": None}})

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tools.deploy_files import CHART
 
 from conch import __version__
-from tests.deploy_files import CHART
 from tests.support.helm_process import HelmChart, by_name
 
 _HELM = """

@@ -3,38 +3,37 @@
 import json
 from collections.abc import Iterator
 from copy import deepcopy
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import pytest
 
-from conch import __version__
-from conch.operate.deployment.kubernetes.objects import objects
-from conch.operate.deployment.kubernetes.release import Release
-from conch.operate.deployment.values.read import read_values
 from tests.support.custom_resources import KINDS, custom_resource_errors
+from tests.support.helm_process import HelmChart
 from tests.unit.operate.deployment.value_sets import value_sets
 
 VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
 
 
-@cache
-def rendered() -> dict[str, tuple[int, dict[str, Any]]]:
+Shapes = dict[str, tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def shapes(chart: HelmChart) -> Shapes:
     """Objects of all values, each shape once, with the oldest minor version of Kubernetes that the values are for."""
-    found: dict[str, tuple[int, dict[str, Any]]] = {}
-    for document in value_sets().values():
-        values = read_values(document)
-        oldest = int(values.kubernetes_version.partition(".")[2])
-        for each in objects(values, Release("gpt2", "models", __version__)):
+    found: Shapes = {}
+    for values in value_sets().values():
+        oldest = int(values.get("kubernetesVersion", "1.30").partition(".")[2])
+        for each in chart.objects(values, "gpt2", "models"):
             key = json.dumps(shape(each), sort_keys=True)
             found[key] = (min(oldest, found.get(key, (oldest,))[0]), each)
     return found
 
 
-def all_objects() -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def all_objects(shapes: Shapes) -> list[dict[str, Any]]:
     """Each shape of object once: names and numbers differ, fields do not."""
-    return [each for _, each in rendered().values()]
+    return [each for _, each in shapes.values()]
 
 
 def shape(value: Any) -> Any:
@@ -74,8 +73,8 @@ class Schemas:
             yield f"{value['kind']} {list(error.absolute_path)}: {error.message[:200]}"
 
 
-def test_shapes_are_of_all_kinds() -> None:
-    kinds = {each["kind"] for each in all_objects()}
+def test_shapes_are_of_all_kinds(all_objects: list[dict[str, Any]]) -> None:
+    kinds = {each["kind"] for each in all_objects}
     expected = {
         "Deployment",
         "StatefulSet",
@@ -88,26 +87,26 @@ def test_shapes_are_of_all_kinds() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_objects_of_kubernetes_are_valid(version: str) -> None:
+def test_objects_of_kubernetes_are_valid(shapes: Shapes, version: str) -> None:
     schemas, minor = Schemas(version), int(version.partition(".")[2])
-    checked = [each for oldest, each in rendered().values() if each["kind"] not in KINDS and oldest <= minor]
+    checked = [each for oldest, each in shapes.values() if each["kind"] not in KINDS and oldest <= minor]
     assert [error for each in checked for error in schemas.errors(each)] == []
 
 
-def test_the_schemas_refuse_what_is_wrong() -> None:
+def test_the_schemas_refuse_what_is_wrong(all_objects: list[dict[str, Any]]) -> None:
     schemas = Schemas(VERSIONS[0])
-    budget = next(each for each in all_objects() if each["kind"] == "PodDisruptionBudget")
+    budget = next(each for each in all_objects if each["kind"] == "PodDisruptionBudget")
     wrong = deepcopy(budget)
     wrong["spec"]["minAvailble"] = 1  # codespell:ignore
     assert "minAvailble" in next(schemas.errors(wrong))  # codespell:ignore
-    hpa = deepcopy(next(each for each in all_objects() if each["kind"] == "HorizontalPodAutoscaler"))
+    hpa = deepcopy(next(each for each in all_objects if each["kind"] == "HorizontalPodAutoscaler"))
     hpa["spec"]["maxReplicas"] = "4"
     assert "maxReplicas" in next(schemas.errors(hpa))
 
 
 @pytest.mark.slow
-def test_custom_resources_are_valid() -> None:
-    resources = [each for each in all_objects() if each["kind"] in KINDS]
+def test_custom_resources_are_valid(all_objects: list[dict[str, Any]]) -> None:
+    resources = [each for each in all_objects if each["kind"] in KINDS]
     assert {each["kind"] for each in resources} == set(KINDS)
     wrong = [
         changed(resources, "ScaledObject", ("spec", "triggers", 0, "metadata", "threshold"), 1),

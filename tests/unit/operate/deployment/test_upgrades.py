@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tools.deploy_files import CHART
 
-from conch.operate.deployment.commands.command import k8s
-from tests.deploy_files import CHART
+from conch.operate.deployment.command import k8s
 from tests.support.api_server import ApiServer
 from tests.support.kubernetes_programs import kubernetes_program
 

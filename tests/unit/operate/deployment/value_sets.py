@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
-from tests.deploy_files import CHART
+from tools.deploy_files import CHART
 
 EXAMPLES = sorted([*CHART.glob("*_values.yaml"), *(CHART / "examples").glob("*.yaml")])
 _MODULES = sorted(path.stem for path in Path(__file__).parent.glob("values_*.py"))

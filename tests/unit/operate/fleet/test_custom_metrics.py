@@ -3,7 +3,7 @@
 import pytest
 
 from conch.base.errors import Unavailable
-from conch.operate.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
+from conch.operate.deployment.chart import adapter_rules
 from conch.operate.fleet.custom_metrics import ApiServer, MetricPath, matches, metric_values, parse_path, read_rules
 from conch.operate.fleet.prometheus import SeriesValue
 from conch.operate.monitoring.promql import parse

@@ -7,23 +7,27 @@ from typing import Any
 import pytest
 
 from conch.base.errors import ConfigError
-from conch.operate.deployment.kubernetes.objects import objects
-from conch.operate.deployment.kubernetes.release import Release
-from conch.operate.deployment.kubernetes.scaling.scaling_metrics import adapter_rules
-from conch.operate.deployment.values.read import read_values
+from conch.operate.deployment.chart import adapter_rules, release_objects
 from conch.operate.scaling.diagnosis import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts, diagnose
+from tests.support.helm_process import require_helm
 
 RATIO = "triton:queue_compute:ratio"
 SERIES = {RATIO: SeriesFacts([{"namespace": "default", "pod": "gpt2-5d9f7c8b6-a1b2c"}])}
 VALUES = {RATIO: ApiFacts(1)}
 
 
-@pytest.fixture
-def chart() -> dict[str, dict[str, Any]]:
-    """Copies of the objects of a release by kind. Its autoscaler has one metric."""
+@pytest.fixture(scope="module")
+def rendered() -> list[dict[str, Any]]:
+    """The objects of a release. Its autoscaler has one metric."""
+    require_helm()
     autoscaling = {"type": "hpa", "metrics": [{"name": RATIO}]}
-    values = read_values({"autoscaling": autoscaling, "monitoring": {"enabled": True}})
-    return {each["kind"]: copy.deepcopy(each) for each in objects(values, Release("gpt2"))}
+    return release_objects({"autoscaling": autoscaling, "monitoring": {"enabled": True}}, "gpt2")
+
+
+@pytest.fixture
+def chart(rendered: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Copies of the objects by kind."""
+    return {document["kind"]: copy.deepcopy(document) for document in rendered}
 
 
 def found(chart: dict[str, dict[str, Any]], **facts: Any) -> list[Link]:

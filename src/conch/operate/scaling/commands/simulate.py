@@ -1,15 +1,16 @@
 """`conch autoscale simulate`: words of the command line as a scenario and policies, simulations, and their results."""
 
+import re
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from conch import __version__
 from conch.base.command_line.files import read_text, read_yaml, write_text
 from conch.base.durations import parse_duration
 from conch.base.errors import ConfigError
@@ -18,12 +19,13 @@ from conch.base.yaml_documents import dump_documents
 from conch.domain.arrivals import parse_burst, parse_ramp, steady
 from conch.domain.benchmark_document import read_benchmark
 from conch.domain.load_traces import TraceError
+from conch.operate.deployment.chart import shipped_autoscaler, shipped_metrics
 from conch.operate.scaling.commands.command import DEFAULT_POLICIES
 from conch.operate.scaling.commands.page import page
 from conch.operate.scaling.commands.table import document, report
 from conch.operate.scaling.hpa.spec import HpaSettings, HpaSpec, read_hpa
 from conch.operate.scaling.keda.spec import ScaledObjectSpec, read_scaled_object
-from conch.operate.scaling.object_reader import format_quantity, parse_quantity
+from conch.operate.scaling.object_reader import format_quantity, milli, parse_quantity
 from conch.operate.scaling.simulation.engine import SimulationRun, simulate
 from conch.operate.scaling.simulation.judgement import best
 from conch.operate.scaling.simulation.policy import PolicySpec
@@ -296,10 +298,12 @@ def built_in(word: str, given: Namespace, scenario: Scenario) -> NamedPolicy:
             raise ConfigError(f"--policy: '{text}' is not a number of replicas; expected fixed:4")
         return NamedPolicy(word, int(text or peak))
     maximum = given.max_replicas or max(_MAX_FACTOR * peak, 4)
-    scaling = _BUILT_IN[name](_target(name, text, scenario), scenario)
-    for more, target in parts[1:]:
-        scaling["metrics"] += _BUILT_IN[more](_target(more, target, scenario), scenario)["metrics"]
-    return _deployed(word, {"minReplicas": given.min_replicas, "maxReplicas": maximum, **scaling}, given)
+    targets = {part: _target(part, target, scenario) for part, target in parts}
+    if name in _OF_KEDA:
+        scaled = _scaled_object(name, targets[name], maximum, given, scenario)
+        return NamedPolicy(word, read_scaled_object(scaled), (scaled,))
+    autoscaler = _autoscaler(targets, maximum, given)
+    return NamedPolicy(word, read_hpa(autoscaler), (autoscaler,))
 
 
 def _target(name: str, text: str, scenario: Scenario) -> float:
@@ -307,31 +311,6 @@ def _target(name: str, text: str, scenario: Scenario) -> float:
     if number is None or number <= 0:
         raise ConfigError(f"--policy: '{text}' is not a target; expected a quantity such as 500m or 2")
     return number
-
-
-def _deployed(word: str, scaling: Mapping[str, Any], given: Namespace) -> NamedPolicy:
-    from conch.operate.deployment.kubernetes.release import Release
-    from conch.operate.deployment.kubernetes.scaling.horizontal_pod_autoscaler import horizontal_pod_autoscaler_object
-    from conch.operate.deployment.kubernetes.scaling.scaled_object import scaled_object
-    from conch.operate.deployment.values.read import read_values
-
-    release = Release(given.name, given.namespace, __version__)
-    counter = scaling.get("counter")
-    values = read_values({"autoscaling": {key: each for key, each in scaling.items() if key != "counter"}})
-    if values.autoscaling.type == "keda":
-        objects = tuple(scaled_object(values, release))
-        return NamedPolicy(word, read_scaled_object(objects[0]), objects)
-    document = horizontal_pod_autoscaler_object(values, release)
-    if counter is not None:
-        # The chart refuses counters, which only grow; tutorials have them.
-        document["spec"]["metrics"] = [_pods_metric("nv_inference_request_success", counter)]
-        del document["spec"]["behavior"]
-    return NamedPolicy(word, read_hpa(document), (document,))
-
-
-def _pods_metric(name: str, target: float) -> dict[str, Any]:
-    value = {"type": "AverageValue", "averageValue": format_quantity(target)}
-    return {"type": "Pods", "pods": {"metric": {"name": name}, "target": value}}
 
 
 def _default_target(name: str, scenario: Scenario) -> float:
@@ -349,27 +328,54 @@ def _default_target(name: str, scenario: Scenario) -> float:
     return scenario.slo_s / 2 if name == "ttft" else defaults.get(name, 1.0)
 
 
-def _hpa(metric: str) -> Callable[[float, Scenario], dict[str, Any]]:
-    return lambda target, _: {
-        "type": "hpa",
-        "metrics": [{"name": metric, "averageValue": format_quantity(target)}],
-    }
+def _autoscaler(targets: Mapping[str, float], maximum: int, given: Namespace) -> dict[str, Any]:
+    """Return the chart's HorizontalPodAutoscaler with other metrics, by the names of the policies."""
+    autoscaler = shipped_autoscaler("HorizontalPodAutoscaler", given.name, given.namespace)
+    spec = autoscaler["spec"]
+    spec |= {"minReplicas": given.min_replicas, "maxReplicas": maximum, "metrics": []}
+    for name, target in targets.items():
+        value = {"type": "AverageValue", "averageValue": format_quantity(target)}
+        metric = _POD_METRICS.get(name, _COUNTER)
+        spec["metrics"].append({"type": "Pods", "pods": {"metric": {"name": metric}, "target": value}})
+    if "counter" in targets:  # the chart refuses counters, which only grow; tutorials have them
+        del spec["behavior"]
+    return autoscaler
 
 
-def _keda(metric: str, *, predicts: bool) -> Callable[[float, Scenario], dict[str, Any]]:
-    def values(target: float, scenario: Scenario) -> dict[str, Any]:
-        average = format_quantity(target)
-        cold_s = max(scenario.cold_start.total_s, 1)
-        keda: dict[str, Any] = {"coldStartSeconds": cold_s}
-        if predicts:
-            keda["prediction"] = {"enabled": True, "metric": metric, "averageValue": average}
-        return {"type": "keda", "metrics": [{"name": metric, "averageValue": average}], "keda": keda}
+def _scaled_object(name: str, target: float, maximum: int, given: Namespace, scenario: Scenario) -> dict[str, Any]:
+    """Return the chart's ScaledObject with the triggers of a policy. Raises ConfigError."""
+    scaled = shipped_autoscaler("ScaledObject", given.name, given.namespace)
+    spec = scaled["spec"]
+    spec |= {"minReplicaCount": given.min_replicas, "maxReplicaCount": maximum}
+    *of_pods, prediction = spec["triggers"]
+    triggers = dict(zip(shipped_metrics(), of_pods, strict=True))
+    if name == "ttft":
+        waiting = _with_target(triggers["vllm:num_requests_waiting"], 1000, given)
+        spec["triggers"] = [waiting, _time_to_first_token(target)]
+        return scaled
+    if given.min_replicas == 0:
+        raise ConfigError(
+            "--min-replicas: 0 needs a trigger that does not read metrics of pods; give such a ScaledObject "
+            "with --scaled-object"
+        )
+    cold_s = max(scenario.cold_start.total_s, 1)
+    spec["cooldownPeriod"] = max(_MIN_COOLDOWN_S, _COLD_STARTS_OF_COOLDOWN * cold_s)
+    spec["triggers"] = [_with_target(triggers[_POD_METRICS["rps"]], target, given)]
+    if name == "predict":  # until a replica that is started now answers
+        ahead = _HORIZON.sub(f", {cold_s + spec['pollingInterval']}), 0)", prediction["metadata"]["query"])
+        prediction["metadata"]["query"] = ahead
+        spec["triggers"].append(_with_target(prediction, target, given))
+    return scaled
 
-    return values
+
+def _with_target(trigger: dict[str, Any], target: float, given: Namespace) -> dict[str, Any]:
+    metadata = {"threshold": f"{Decimal(milli(target)) / 1000:f}"}
+    if given.min_replicas == 0:  # without replicas, no series is normal
+        metadata["ignoreNullValues"] = "true"
+    return {**trigger, "metadata": {**trigger["metadata"], **metadata}}
 
 
-def _ttft(target: float, scenario: Scenario) -> dict[str, Any]:
-    del scenario
+def _time_to_first_token(target: float) -> dict[str, Any]:
     query = (
         "sum(rate(vllm:time_to_first_token_seconds_sum[1m])) / sum(rate(vllm:time_to_first_token_seconds_count[1m]))"
     )
@@ -379,9 +385,7 @@ def _ttft(target: float, scenario: Scenario) -> dict[str, Any]:
         "threshold": f"{target:g}",
         "ignoreNullValues": "false",
     }
-    trigger = {"type": "prometheus", "metricType": "Value", "metadata": metadata}
-    waiting = {"name": "vllm:num_requests_waiting", "averageValue": "1000"}
-    return {"type": "keda", "metrics": [waiting], "keda": {"triggers": [trigger]}}
+    return {"type": "prometheus", "metricType": "Value", "metadata": metadata}
 
 
 _POD_METRICS = {
@@ -392,11 +396,10 @@ _POD_METRICS = {
     "kv": "vllm:kv_cache_usage_perc",
     "waiting": "vllm:num_requests_waiting",
 }
-_BUILT_IN: Mapping[str, Callable[[float, Scenario], dict[str, Any]]] = {
-    **{name: _hpa(metric) for name, metric in _POD_METRICS.items()},
-    "predict": _keda("conch_requests_per_second", predicts=True),
-    "keda": _keda("conch_requests_per_second", predicts=False),
-    "ttft": _ttft,
-    "counter": lambda target, _: {"type": "hpa", "counter": target},
-    "fixed": lambda target, _: {"fixed": target},
-}
+_COUNTER = "nv_inference_request_success"
+_OF_KEDA = ("predict", "keda", "ttft")
+_BUILT_IN = (*_POD_METRICS, *_OF_KEDA, "counter", "fixed")
+# The chart's scaled-object.yaml has the same.
+_MIN_COOLDOWN_S = 300
+_COLD_STARTS_OF_COOLDOWN = 10
+_HORIZON = re.compile(r", \d+\), 0\)$")

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from conch.base.yaml_documents import load_documents
-from conch.operate.deployment.commands.command import k8s
+from conch.operate.deployment.command import k8s
 from conch.operate.scaling.commands.command import autoscale
 from tests.support.api_server import ApiServer
 from tests.support.kubernetes_programs import kubernetes_program

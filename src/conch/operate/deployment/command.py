@@ -1,20 +1,16 @@
-"""`conch k8s render`: write the objects that the Helm chart creates, without Helm."""
+"""`conch k8s render`: write the objects that the Helm chart of the wheel creates."""
 
 import re
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from conch import __version__
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.files import write_text
 from conch.base.command_line.option_types import namespace
 from conch.base.errors import ConchError, ConfigError
-
-if TYPE_CHECKING:
-    from conch.operate.deployment.values.deployment import DeploymentValues
 
 _FAILURE = 1
 # Services are called like the release, so it is a DNS label; Helm's limit leaves room for suffixes.
@@ -46,7 +42,7 @@ def release_name(text: str) -> str:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser("conch k8s", description="Kubernetes objects of a deployment, without Helm.")
+    parser = CommandParser("conch k8s", description="Kubernetes objects of a deployment, rendered by Helm.")
     commands = parser.add_subparsers(title="commands", metavar="command", required=True)
     render = commands.add_parser("render", help="write the objects that `helm install` with the chart creates")
     render.add_argument("name", metavar="NAME", type=release_name, help="name of the release, such as gpt2")
@@ -62,38 +58,29 @@ def _parser() -> CommandParser:
 
 def _render(options: Namespace) -> str:
     from conch.base.yaml_documents import dump_documents
-    from conch.operate.deployment.kubernetes.objects import objects
-    from conch.operate.deployment.kubernetes.release import Release
-    from conch.operate.deployment.values.set_flags import apply_set
 
-    files = [(path, _values_of(path)) for path in options.values]
-    values: dict[str, Any] = {}
-    for each in options.set:
-        apply_set(values, each)
-    for each in options.set_string:
-        apply_set(values, each, strings=True)
-    release = Release(options.name, options.namespace, __version__)
     # With a separator at the beginning, files of several releases can be concatenated.
-    return "---\n" + dump_documents(objects(_read(files, values, options), release))
+    return "---\n" + dump_documents(_objects(options, [(path, _values_of(path)) for path in options.values]))
 
 
-def _read(
-    files: Sequence[tuple[Path, dict[str, Any]]], given: dict[str, Any], options: Namespace
-) -> "DeploymentValues":
-    """Return the values of files and `--set`. Raises ConfigError, which names the file if it is of one alone."""
-    from conch.operate.deployment.values.read import merge, read_values
+def _objects(options: Namespace, files: Sequence[tuple[Path, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the objects. Raises ConfigError, which names the file of values if the mistake is in one alone."""
+    from conch.base.helm import merge_values
+    from conch.operate.deployment.chart import release_objects
 
+    release = (options.name, options.namespace)
+    values = merge_values([document for _, document in files])
     try:
-        return read_values(merge([*(document for _, document in files), given]))
+        return release_objects(values, *release, assignments=options.set, text_assignments=options.set_string)
     except ConfigError as error:
         message = error.message
     for path, document in reversed(files):
         try:
-            read_values(document)
+            release_objects(document, *release)
         except ConfigError as error:
             if error.message == message:
                 raise ConfigError(f"{path}: {message.removeprefix('values: ')}") from None
-    if any(_UNESCAPED_DOMAIN.search(each) for each in (*options.set, *options.set_string)):
+    if any(_UNESCAPED_DOMAIN.search(assignment) for assignment in (*options.set, *options.set_string)):
         message += r"; in --set, write a dot within a key as '\.', such as nvidia\.com/gpu, in quotes"
     raise ConfigError(message)
 

@@ -1,1 +1,0 @@
-"""`conch k8s`: Kubernetes objects of a deployment, without Helm."""

@@ -1,1 +1,0 @@
-"""Objects of the Prometheus operator and of Grafana."""

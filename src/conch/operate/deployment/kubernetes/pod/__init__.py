@@ -1,1 +1,0 @@
-"""The workload, its pods and what they need: container, volumes, devices, service account, limits."""

@@ -1,1 +1,0 @@
-"""What changes and keeps the number of replicas: autoscalers, their metrics, the disruption budget."""

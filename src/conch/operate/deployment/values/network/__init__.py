@@ -1,1 +1,0 @@
-"""Values of the Services and of the NetworkPolicy."""

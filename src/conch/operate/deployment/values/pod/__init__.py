@@ -1,1 +1,0 @@
-"""Values of the pods: image, flags, models, devices, secrets, volumes, and the workload that runs them."""

@@ -1,1 +1,0 @@
-"""Values of autoscaling, and of what keeps replicas."""

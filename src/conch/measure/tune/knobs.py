@@ -34,10 +34,10 @@ def write_field(document: dict[str, Any], path: str, value: Value) -> None:
         document[first] = list(value) if isinstance(value, tuple) else value
         return
     inner = document.setdefault(first, {})
-    for each in inner if isinstance(inner, list) else [inner]:
-        if not isinstance(each, dict):
+    for element in inner if isinstance(inner, list) else [inner]:
+        if not isinstance(element, dict):
             raise ValueError(f"'{first}' of '{path}' is not a message")
-        write_field(each, rest, value)
+        write_field(element, rest, value)
 
 
 def read_field(document: dict[str, Any], path: str) -> Value:

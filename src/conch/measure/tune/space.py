@@ -76,7 +76,7 @@ class Space:
 
     def neighbours(self, point: Point, dimension: int) -> list[Point]:
         """Return the points beside one along a dimension; all others of it if it is not ordered."""
-        each = self.dimensions[dimension]
-        indices = range(len(each.values))
-        near = [i for i in indices if i != point[dimension] and (not each.ordered or abs(i - point[dimension]) == 1)]
+        owner, at = self.dimensions[dimension], point[dimension]
+        indices = range(len(owner.values))
+        near = [index for index in indices if index != at and (not owner.ordered or abs(index - at) == 1)]
         return [(*point[:dimension], index, *point[dimension + 1 :]) for index in near]

@@ -9,23 +9,29 @@ from pathlib import Path
 from random import Random
 
 from conch.measure.bench.targets.server_api import server_name
-from conch.measure.tune.effects import knob_effects
 from conch.measure.tune.knobs import LOAD, Document, backend_of, composing_models
-from conch.measure.tune.outcome import Finalist, TuneOutcome
-from conch.measure.tune.planning import current_point_settings, plan_space
+from conch.measure.tune.outcome import (
+    Contestant,
+    Finalist,
+    Gain,
+    StageLoad,
+    TuneOutcome,
+    bottleneck,
+    called_models,
+    compare,
+    knob_effects,
+    winner,
+)
+from conch.measure.tune.planning import FINALS_SHARE, current_point_settings, plan_space
 from conch.measure.tune.repository_client import RepositoryClient
 from conch.measure.tune.search import STRATEGIES, Proposal
-from conch.measure.tune.session import ModelSession
 from conch.measure.tune.settings import TuneSettings
 from conch.measure.tune.space import Space, Value
-from conch.measure.tune.state.folder import StateFolder
-from conch.measure.tune.state.trial_log import Trial, TrialLog
-from conch.measure.tune.time_budget import FINALS_SHARE
-from conch.measure.tune.trials.comparison import Contestant, Gain, compare, winner
+from conch.measure.tune.state.folder import StateFolder, Trial, TrialLog
+from conch.measure.tune.state.session import ModelSession
 from conch.measure.tune.trials.deployment import Deployment
 from conch.measure.tune.trials.meter import TrialMeter
 from conch.measure.tune.trials.runner import ServerGone, TrialRunner
-from conch.measure.tune.trials.stages import StageLoad, bottleneck, called_models
 
 CURRENT = "current"
 _EFFECT_METRICS = ("throughput", "p99")

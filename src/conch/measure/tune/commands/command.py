@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from conch.base.errors import ConchError
 from conch.measure.tune.commands.flags import FlagError, TuneFlags, read_flags, say, tune_parser
 from conch.measure.tune.knobs import KnobError
+from conch.measure.tune.planning import BudgetTooShort
 from conch.measure.tune.repository_client import RepositoryClient, ServerRefusal, ServerUnreachable
-from conch.measure.tune.session import TuningInProgress
 from conch.measure.tune.state.folder import StateFolder
-from conch.measure.tune.time_budget import BudgetTooShort
+from conch.measure.tune.state.session import TuningInProgress
 
 _FAILURE, _INTERRUPTED = 1, 130
 

@@ -9,14 +9,13 @@ from conch.base.report.chart import Chart, ChartPoint, ChartSeries, draw, draw_h
 from conch.base.report.page import charts, table, tag
 from conch.base.report.page import page as report_page
 from conch.base.report.page import verdict as verdict_box
-from conch.measure.tune.effects import best_compromises, measured_configurations
 from conch.measure.tune.knobs import LOAD
 from conch.measure.tune.objective import METRICS
-from conch.measure.tune.outcome import TuneOutcome
+from conch.measure.tune.outcome import TuneOutcome, best_compromises, measured_configurations
 from conch.measure.tune.report.wording import (
-    CURRENT,
     effect_texts,
     figure_text,
+    finalist_label,
     gain_text,
     metric_columns,
     settings_text,
@@ -24,7 +23,7 @@ from conch.measure.tune.report.wording import (
     verdict,
 )
 from conch.measure.tune.space import Value
-from conch.measure.tune.state.trial_log import Trial
+from conch.measure.tune.state.folder import Trial
 
 
 def page(outcome: TuneOutcome) -> str:
@@ -114,12 +113,9 @@ def _finalists(outcome: TuneOutcome) -> list[Markup]:
     rows = []
     for finalist in outcome.finalists:
         figures = [figure_text(name, finalist.figures.get(name)) for name in columns]
-        label = finalist.name
-        if label != CURRENT:
-            label += f": {settings_text(finalist.settings, outcome.current)}"
         met = "met" if finalist.feasible else "not met"
         load = value_text(finalist.settings.get(LOAD))
-        rows.append((label, load, *figures, gains.get(finalist.name, ""), met))
+        rows.append((finalist_label(finalist, outcome.current), load, *figures, gains.get(finalist.name, ""), met))
     marked = [index for index, finalist in enumerate(outcome.finalists) if finalist.name == outcome.winner]
     return _section("Finalists", ("configuration", "load", *columns, "gain", "constraints"), rows, marked=marked)
 

@@ -5,12 +5,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conch.measure.tune.effects import best_compromises
 from conch.measure.tune.knobs import LOAD
-from conch.measure.tune.outcome import TuneOutcome
+from conch.measure.tune.outcome import TuneOutcome, best_compromises
 from conch.measure.tune.report.wording import (
     effect_texts,
     figure_text,
+    finalist_label,
     gain_text,
     metric_columns,
     settings_text,
@@ -56,10 +56,11 @@ def _table(*columns: str) -> Table:
 
 def _print_stages(outcome: TuneOutcome, console: Console) -> None:
     table = _table("stage", "queue", "compute", "busy instances")
-    for each in outcome.stages:
-        busy = f"{each.busy_instances:.1f} of {each.instances}"
-        style = "bold" if each.model == outcome.bottleneck else ""
-        table.add_row(each.model, f"{each.queue_s * 1e3:.1f} ms", f"{each.compute_s * 1e3:.1f} ms", busy, style=style)
+    for stage in outcome.stages:
+        busy = f"{stage.busy_instances:.1f} of {stage.instances}"
+        style = "bold" if stage.model == outcome.bottleneck else ""
+        times = (f"{time_s * 1e3:.1f} ms" for time_s in (stage.queue_s, stage.compute_s))
+        table.add_row(stage.model, *times, busy, style=style)
     console.print(table)
     if outcome.bottleneck is not None:
         console.print(Text(f"bottleneck: {outcome.bottleneck}"))
@@ -69,23 +70,23 @@ def _print_finalists(outcome: TuneOutcome, console: Console) -> None:
     columns = metric_columns(outcome)
     table = _table("configuration", "load", *columns, "gain", "constraints")
     gains = {gain.name: gain_text(gain) for gain in outcome.gains}
-    for each in outcome.finalists:
-        label = each.name if each.name == "current" else f"{each.name}: {settings_text(each.settings, outcome.current)}"
-        figures = (figure_text(name, each.figures.get(name)) for name in columns)
-        met = "met" if each.feasible else "not met"
-        style = "bold green" if each.name == outcome.winner else ""
-        load = value_text(each.settings.get(LOAD))
-        table.add_row(label, load, *figures, gains.get(each.name, ""), met, style=style)
+    for finalist in outcome.finalists:
+        label = finalist_label(finalist, outcome.current)
+        figures = (figure_text(name, finalist.figures.get(name)) for name in columns)
+        met = "met" if finalist.feasible else "not met"
+        style = "bold green" if finalist.name == outcome.winner else ""
+        load = value_text(finalist.settings.get(LOAD))
+        table.add_row(label, load, *figures, gains.get(finalist.name, ""), met, style=style)
     console.print(table)
 
 
 def _print_effects(outcome: TuneOutcome, console: Console) -> None:
-    names = list(dict.fromkeys(name for each in outcome.effects for name in each.ratios))
+    names = list(dict.fromkeys(name for effect in outcome.effects for name in effect.ratios))
     table = _table("knob, other knobs equal", "trials", *names)
-    for each in outcome.effects:
-        texts = effect_texts(each)
+    for effect in outcome.effects:
+        texts = effect_texts(effect)
         row = (texts.get(name, "") for name in names)
-        table.add_row(f"{each.knob}={value_text(each.value)}", str(each.trials), *row)
+        table.add_row(f"{effect.knob}={value_text(effect.value)}", str(effect.trials), *row)
     console.print(table)
 
 

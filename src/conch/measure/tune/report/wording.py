@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 from conch.measure.tune.knobs import LOAD
 from conch.measure.tune.objective import METRICS, shown
-from conch.measure.tune.outcome import KnobEffect, TuneOutcome
+from conch.measure.tune.outcome import Finalist, Gain, KnobEffect, TuneOutcome
 from conch.measure.tune.space import Value
-from conch.measure.tune.trials.comparison import Gain
 
 CURRENT = "current"
 _MAX_SPREAD = 4  # of the bounds of an interval that is printed: beyond it, two rounds differ more than configurations
@@ -52,7 +51,7 @@ def _is_vague(gain: Gain) -> bool:
 def verdict(outcome: TuneOutcome) -> str:
     """Return the result in one sentence."""
     if outcome.winner is not None:
-        gain = next(each for each in outcome.gains if each.name == outcome.winner)
+        gain = next(found for found in outcome.gains if found.name == outcome.winner)
         finalist = outcome.finalist(outcome.winner)
         assert finalist is not None
         changes = settings_text(finalist.settings, outcome.current)
@@ -71,7 +70,13 @@ def verdict(outcome: TuneOutcome) -> str:
 
 def metric_columns(outcome: TuneOutcome) -> list[str]:
     """Return the figures to print: those that the finalists have."""
-    return [name for name in COLUMNS if any(name in each.figures for each in outcome.finalists)]
+    return [name for name in COLUMNS if any(name in finalist.figures for finalist in outcome.finalists)]
+
+
+def finalist_label(finalist: Finalist, current: Mapping[str, Value]) -> str:
+    """Return name and settings of a finalist."""
+    changes = "" if finalist.name == CURRENT else f": {settings_text(finalist.settings, current)}"
+    return finalist.name + changes
 
 
 def effect_texts(effect: KnobEffect) -> dict[str, str]:

@@ -122,8 +122,8 @@ def read_applied(folder: StateFolder) -> AppliedChange | None:
         return AppliedChange(
             value["applied_at"],
             ServerAccess(**value["access"]),
-            tuple(SavedModel(**each) for each in value["models"]),
-            tuple(FileChange(**each) for each in value["files"]),
+            tuple(SavedModel(**model) for model in value["models"]),
+            tuple(FileChange(**change) for change in value["files"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"'{folder.applied}' is damaged: {error}; undo the change by hand, then remove it") from None

@@ -58,8 +58,8 @@ def saved_state(folder: StateFolder) -> SavedState | None:
         if value.pop("format") != _FORMAT:
             raise ValueError("it was written by another version of conch")
         value["access"] = ServerAccess(**value["access"])
-        value["models"] = tuple(SavedModel(**each) for each in value["models"])
-        value["files"] = tuple(SavedFile(**each) for each in value["files"])
+        value["models"] = tuple(SavedModel(**model) for model in value["models"])
+        value["files"] = tuple(SavedFile(**file) for file in value["files"])
         return SavedState(**value)
     except FileNotFoundError:
         return None

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from conch.machine.memory import free_memory_share
 from conch.measure.tune.knobs import LOAD, Document
+from conch.measure.tune.outcome import stage_loads
 from conch.measure.tune.repository_client import RepositoryClient, ServerRefusal, ServerUnreachable
 from conch.measure.tune.space import Value
-from conch.measure.tune.state.trial_log import Trial, TrialLog
+from conch.measure.tune.state.folder import Trial, TrialLog
 from conch.measure.tune.trials.deployment import Deployment
 from conch.measure.tune.trials.meter import TrialMeter, TrialReading
-from conch.measure.tune.trials.stages import stage_loads
 
 _MIN_FREE_MEMORY = 0.05  # share of a local machine's memory
 

@@ -5,15 +5,21 @@ from io import StringIO
 
 from rich.console import Console
 
-from conch.measure.tune.effects import best_compromises, knob_effects, pareto_front
-from conch.measure.tune.outcome import Finalist, TuneOutcome, to_json
+from conch.measure.tune.outcome import (
+    Finalist,
+    Gain,
+    StageLoad,
+    TuneOutcome,
+    best_compromises,
+    knob_effects,
+    pareto_front,
+    to_json,
+)
 from conch.measure.tune.report.page import page
 from conch.measure.tune.report.terminal import print_outcome
 from conch.measure.tune.report.wording import gain_text, verdict
 from conch.measure.tune.space import Dimension, Space
-from conch.measure.tune.state.trial_log import Trial
-from conch.measure.tune.trials.comparison import Gain
-from conch.measure.tune.trials.stages import StageLoad
+from conch.measure.tune.state.folder import Trial
 
 SPACE = Space((Dimension("load", (1, 8)), Dimension("instances", (1, 2))))
 

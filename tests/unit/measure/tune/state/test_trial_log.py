@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.measure.tune.state.folder import StateFolder
-from conch.measure.tune.state.trial_log import Trial, TrialLog
+from conch.measure.tune.state.folder import StateFolder, Trial, TrialLog
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 from typing import Any
 
-from conch.measure.tune.trials.stages import bottleneck, called_models, stage_loads
+from conch.measure.tune.outcome import bottleneck, called_models, stage_loads
 
 
 def _statistics(requests: int, queue_ms: float, compute_ms: float, executions: int | None = None) -> dict[str, Any]:

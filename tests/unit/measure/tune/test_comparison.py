@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
 from conch.measure.tune.objective import Constraint, Goal
-from conch.measure.tune.trials.comparison import Contestant, compare, winner
+from conch.measure.tune.outcome import Contestant, compare, winner
 
 
 def _contestant(name: str, throughputs: Sequence[float], p99: float = 0.01) -> Contestant:

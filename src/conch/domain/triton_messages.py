@@ -11,6 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from conch.base.errors import ConfigError
+from conch.domain.tensor import BYTES
+
 _PACKAGE = "tritonclient.grpc"
 
 
@@ -46,4 +49,29 @@ else:
     ModelInstanceGroup = model_config_pb2.ModelInstanceGroup
     ModelQueuePolicy = model_config_pb2.ModelQueuePolicy
 
-__all__ = ["ModelConfig", "ModelInput", "ModelInstanceGroup", "ModelQueuePolicy", "model_config_pb2", "service_pb2"]
+__all__ = [
+    "ModelConfig",
+    "ModelInput",
+    "ModelInstanceGroup",
+    "ModelQueuePolicy",
+    "datatype_name",
+    "enum_name",
+    "model_config_pb2",
+    "service_pb2",
+]
+
+
+def datatype_name(number: int) -> str:
+    """Return the wire name of a `DataType`, "" for TYPE_INVALID. Raises ConfigError for an unknown number."""
+    name = enum_name(model_config_pb2.DataType, number)
+    return {"TYPE_STRING": BYTES, "TYPE_INVALID": ""}.get(name, name.removeprefix("TYPE_"))
+
+
+def enum_name(enum: Any, number: int) -> str:
+    """Return the name of an enum value. Raises ConfigError for an unknown number."""
+    try:
+        return str(enum.Name(number))
+    except ValueError:
+        raise ConfigError(
+            f"{number} is not a value of {enum.DESCRIPTOR.name}; allowed: {', '.join(enum.keys())}"
+        ) from None

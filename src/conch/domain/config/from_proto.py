@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from conch.base.errors import ConfigError
 from conch.domain.config.document import to_document
 from conch.domain.model_config import (
     BatchInput,
@@ -31,8 +30,8 @@ from conch.domain.model_config import (
     Warmup,
     WarmupTensor,
 )
-from conch.domain.tensor import BYTES
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
+from conch.domain.triton_messages import datatype_name, enum_name
 from conch.domain.triton_messages import model_config_pb2 as schema
 
 # Fields of a control that hold its false and its true value → datatype of the tensor.
@@ -231,19 +230,3 @@ def _state(message: Any) -> SequenceState:
         initial_dims=tuple(initial.dims) if initial else tuple(max(dim, 1) for dim in dims),
         initial_file=initial.data_file if initial else "",
     )
-
-
-def datatype_name(number: int) -> str:
-    """Return the wire name of a `DataType`, "" for TYPE_INVALID. Raises ConfigError for an unknown number."""
-    name = enum_name(schema.DataType, number)
-    return {"TYPE_STRING": BYTES, "TYPE_INVALID": ""}.get(name, name.removeprefix("TYPE_"))
-
-
-def enum_name(enum: Any, number: int) -> str:
-    """Return the name of an enum value. Raises ConfigError for an unknown number."""
-    try:
-        return str(enum.Name(number))
-    except ValueError:
-        raise ConfigError(
-            f"{number} is not a value of {enum.DESCRIPTOR.name}; allowed: {', '.join(enum.keys())}"
-        ) from None

@@ -12,9 +12,9 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from conch.base.errors import ConfigError
-from conch.domain.config.from_proto import datatype_name
 from conch.domain.tensor import BYTES, ITEM_SIZES
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
+from conch.domain.triton_messages import datatype_name
 
 MAX_CONFIG_BYTES = 2 << 20  # of config.pbtxt, and of the `config` parameter of a load
 MAX_LIST_ENTRIES = 10_000  # of one repeated field or map

@@ -13,11 +13,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from conch.base.errors import ConfigError
-from conch.domain.config.from_proto import BOOLEAN_FORMS, control_kind, datatype_name
+from conch.domain.config.from_proto import BOOLEAN_FORMS, control_kind
 from conch.domain.model_config import ENSEMBLE_PLATFORM, ControlKind
 from conch.domain.statistics.model_statistics import DEFAULT_BUCKETS
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
-from conch.domain.triton_messages import ModelInput, ModelInstanceGroup, ModelQueuePolicy
+from conch.domain.triton_messages import ModelInput, ModelInstanceGroup, ModelQueuePolicy, datatype_name
 from conch.domain.triton_messages import model_config_pb2 as schema
 
 # Each bucket is a series of the model.

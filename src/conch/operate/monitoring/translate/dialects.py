@@ -1,18 +1,21 @@
-"""Which metrics of one vocabulary correspond to which of another, with their units. A table: no PromQL here.
+"""Which metrics of one vocabulary correspond to which of another, with their units, by `dialects.toml`."""
 
-Each row of `SERIES` is one quantity under the names of several dialects, from the metric catalogue where it has them.
-Names of OpenTelemetry are those of its semantic conventions as its Prometheus exporters write them.
-"""
-
+import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, TypeAlias, get_args
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
-from conch.domain.metrics import accelerators, dcgm, gpu, server, triton, vllm
-from conch.domain.metrics.dcgm import DCGM_FIELDS, DcgmField
-from conch.domain.metrics.metric import Kind, MetricDefinition, Unit
+from conch.domain.metrics.catalog import all_metrics
+from conch.domain.metrics.dcgm import DCGM_FIELDS
+from conch.domain.metrics.metric import Kind, Unit
 from conch.operate.monitoring.units import conversion
+
+_FILE = Path(__file__).with_name("dialects.toml")
+_CONDITION = re.compile(r'(\w+)="([^"]*)"')
 
 Dialect: TypeAlias = Literal["conch", "dcgm-4.7", "dcgm-legacy", "otel", "triton", "vllm-v0", "vllm-v1"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
@@ -49,157 +52,50 @@ class Correspondence:
         return conversion(self.names[source].unit, self.names[target].unit)
 
 
-def _named(metric: MetricDefinition) -> DialectSeries:
-    return DialectSeries(metric.name, metric.unit)
+@cache
+def correspondences() -> tuple[Correspondence, ...]:
+    """Return all quantities: the fields of DCGM, and the series of `dialects.toml`."""
+    elsewhere = _table()["dcgm"]
+    fields = [
+        {"dcgm-legacy": field.legacy.name, "dcgm-4.7": field.current.name, **elsewhere.get(field.legacy.name, {})}
+        for field in DCGM_FIELDS
+    ]
+    return tuple(map(_correspondence, (*fields, *_table()["series"])))
 
 
-_HARDWARE = (("hw_type", "gpu"),)
-# What has a name beyond DCGM.
-_OTHER_NAMES: dict[DcgmField, dict[Dialect, DialectSeries]] = {
-    dcgm.SM_CLOCK: {"conch": _named(accelerators.CLOCK)},
-    dcgm.GPU_TEMPERATURE: {
-        "conch": _named(accelerators.TEMPERATURE),
-        "otel": DialectSeries("hw_temperature_celsius", "celsius", _HARDWARE),
-    },
-    dcgm.POWER: {
-        "conch": _named(accelerators.POWER),
-        "otel": DialectSeries("hw_power_watts", "watts", _HARDWARE),
-        "triton": _named(gpu.GPU_POWER_USAGE),
-    },
-    dcgm.POWER_LIMIT: {"triton": _named(gpu.GPU_POWER_LIMIT)},
-    dcgm.ENERGY: {
-        "conch": _named(accelerators.ENERGY),
-        "otel": DialectSeries("hw_energy_joules_total", "joules", _HARDWARE),
-        "triton": _named(gpu.GPU_ENERGY),
-    },
-    dcgm.GPU_UTILIZATION: {
-        "conch": _named(accelerators.UTILIZATION),
-        "otel": DialectSeries("hw_gpu_utilization_ratio", "ratio"),
-        "triton": _named(gpu.GPU_UTILIZATION),
-    },
-    dcgm.MEMORY_USED: {
-        "conch": _named(accelerators.MEMORY_USED),
-        "otel": DialectSeries("hw_gpu_memory_usage_bytes", "bytes"),
-        "triton": _named(gpu.GPU_MEMORY_USED),
-    },
-    dcgm.MEMORY_TOTAL: {
-        "conch": _named(accelerators.MEMORY_TOTAL),
-        "otel": DialectSeries("hw_gpu_memory_limit_bytes", "bytes"),
-        "triton": _named(gpu.GPU_MEMORY_TOTAL),
-    },
-}
-_ACCELERATORS = tuple(
-    Correspondence(
-        field.legacy.kind,
-        {"dcgm-legacy": _named(field.legacy), "dcgm-4.7": _named(field.current), **_OTHER_NAMES.get(field, {})},
-    )
-    for field in DCGM_FIELDS
-)
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 
-def _vllm(metric: MetricDefinition, *, v0: str | None = "", **others: DialectSeries) -> Correspondence:
-    """Return a row of a metric of vLLM. `v0` is the name in the engine V0: by default the same, None if it had none."""
-    names: dict[Dialect, DialectSeries] = {"vllm-v1": _named(metric)}
-    if v0 is not None:
-        names["vllm-v0"] = DialectSeries(f"vllm:{v0}" if v0 else metric.name, metric.unit)
-    for dialect in DIALECTS:
-        if dialect in others:
-            names[dialect] = others[dialect]
-    return Correspondence(metric.kind, names)
+def _correspondence(row: dict[Any, Any]) -> Correspondence:
+    """Return a row with the kind and the units of the catalogue; a name that it lacks has the unit of another."""
+    texts = dict(row)
+    kind = texts.pop("kind", "")
+    if "vllm" in texts:
+        texts["vllm-v0"] = texts["vllm-v1"] = texts.pop("vllm")
+    known = {dialect: found for dialect, text in texts.items() if (found := _kind_and_unit(text))}
+    unit: Unit = next((known[dialect][1] for dialect in ("vllm-v1", "conch") if dialect in known), "")
+    names = {
+        dialect: DialectSeries(text.partition("{")[0], known[dialect][1] if dialect in known else unit, _only(text))
+        for dialect, text in texts.items()
+    }
+    return Correspondence(kind or next(iter(known.values()))[0], names)
 
 
-def _part(histogram: MetricDefinition, suffix: Literal["_sum", "_count"], **others: DialectSeries) -> Correspondence:
-    """Return a row of the sum or the count of a histogram of vLLM, which elsewhere is a counter."""
-    unit: Unit = histogram.unit if suffix == "_sum" else ""
-    name = f"{histogram.name}{suffix}"
-    names: dict[Dialect, DialectSeries] = {"vllm-v0": DialectSeries(name, unit), "vllm-v1": DialectSeries(name, unit)}
-    for dialect in DIALECTS:
-        if dialect in others:
-            names[dialect] = others[dialect]
-    return Correspondence("counter", names)
+def _kind_and_unit(name: str) -> tuple[Kind, Unit] | None:
+    """Return the kind and the unit of a series in the catalogue; the sum and the count of a histogram are counters."""
+    if metric := all_metrics().get(name):
+        return metric.kind, metric.unit
+    if name.endswith("_count") and name.removesuffix("_count") in all_metrics():
+        return "counter", ""
+    metric = all_metrics().get(name.removesuffix("_sum"))
+    return ("counter", metric.unit) if metric else None
 
 
-def _gen_ai(name: str, unit: Unit = "seconds") -> DialectSeries:
-    return DialectSeries(f"gen_ai_server_{name}", unit)
+def _only(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple(_CONDITION.findall(text.partition("{")[2]))
 
-
-def _token_usage(token_type: str, suffix: str = "") -> DialectSeries:
-    return DialectSeries(f"gen_ai_client_token_usage{suffix}", "tokens", (("gen_ai_token_type", token_type),))
-
-
-_ONLY_VLLM: tuple[tuple[Kind, str], ...] = (
-    ("histogram", "iteration_tokens_total"),
-    ("gauge", "lora_requests_info"),
-)
-_LANGUAGE_MODELS = (
-    _vllm(vllm.REQUESTS_RUNNING),
-    _vllm(vllm.REQUESTS_WAITING, triton=_named(triton.PENDING_REQUESTS)),
-    _vllm(vllm.KV_CACHE_USAGE, v0="gpu_cache_usage_perc"),
-    _vllm(vllm.PREFIX_CACHE_QUERIES, v0="gpu_prefix_cache_queries_total"),
-    _vllm(vllm.PREFIX_CACHE_HITS, v0="gpu_prefix_cache_hits_total"),
-    _vllm(vllm.PREEMPTIONS),
-    _vllm(vllm.CACHE_CONFIG),
-    _vllm(vllm.PROMPT_TOKENS, otel=_token_usage("input", "_sum")),
-    _vllm(vllm.GENERATION_TOKENS, otel=_token_usage("output", "_sum")),
-    _vllm(vllm.PROMPT_TOKENS_CACHED, v0=None),
-    _vllm(vllm.REQUEST_SUCCESS),
-    _vllm(vllm.SLEEP_STATE, v0=None),
-    _vllm(
-        vllm.TIME_TO_FIRST_TOKEN,
-        otel=_gen_ai("time_to_first_token_seconds"),
-        triton=_named(triton.FIRST_RESPONSE),
-    ),
-    _vllm(vllm.INTER_TOKEN_LATENCY, v0="time_per_output_token_seconds"),
-    _vllm(vllm.TIME_PER_OUTPUT_TOKEN, v0=None, otel=_gen_ai("time_per_output_token_seconds")),
-    _vllm(vllm.REQUEST_LATENCY, otel=_gen_ai("request_duration_seconds"), conch=_named(server.REQUEST_DURATION)),
-    _part(vllm.REQUEST_LATENCY, "_sum", triton=_named(triton.REQUEST_DURATION)),
-    _part(vllm.REQUEST_LATENCY, "_count", triton=_named(triton.REQUEST_SUCCESS)),
-    _vllm(vllm.QUEUE_TIME, conch=_named(server.QUEUE_DURATION)),
-    _part(vllm.QUEUE_TIME, "_sum", triton=_named(triton.QUEUE_DURATION)),
-    _vllm(vllm.PREFILL_TIME),
-    _vllm(vllm.DECODE_TIME),
-    _vllm(vllm.INFERENCE_TIME),
-    _vllm(vllm.PROMPT_LENGTH, otel=_token_usage("input")),
-    _vllm(vllm.GENERATION_LENGTH, otel=_token_usage("output")),
-    _vllm(vllm.LONGEST_GENERATION),
-    _vllm(vllm.REQUESTED_N),
-    _vllm(vllm.REQUESTED_MAX_TOKENS),
-    # Metrics of vLLM that Conch does not have.
-    *(
-        Correspondence(kind, {"vllm-v0": DialectSeries(f"vllm:{name}"), "vllm-v1": DialectSeries(f"vllm:{name}")})
-        for kind, name in _ONLY_VLLM
-    ),
-)
-
-# Other pairs of a histogram and counters, and of gauges.
-_TRITON = (
-    Correspondence(
-        "counter",
-        {
-            "triton": _named(triton.REQUEST_DURATION),
-            "conch": DialectSeries(f"{server.REQUEST_DURATION.name}_sum", "seconds"),
-            "otel": _gen_ai("request_duration_seconds_sum"),
-        },
-    ),
-    Correspondence(
-        "counter",
-        {
-            "triton": _named(triton.REQUEST_SUCCESS),
-            "conch": DialectSeries(f"{server.REQUEST_DURATION.name}_count"),
-            "otel": _gen_ai("request_duration_seconds_count", ""),
-        },
-    ),
-    Correspondence(
-        "counter",
-        {
-            "triton": _named(triton.QUEUE_DURATION),
-            "conch": DialectSeries(f"{server.QUEUE_DURATION.name}_sum", "seconds"),
-        },
-    ),
-    Correspondence("gauge", {"triton": _named(triton.PENDING_REQUESTS), "conch": _named(server.QUEUE_DEPTH)}),
-)
-
-SERIES: tuple[Correspondence, ...] = (*_ACCELERATORS, *_LANGUAGE_MODELS, *_TRITON)
 
 # The same label under the names of dialects. A label of the source that the target has no name for is reported.
 LABELS: tuple[dict[Dialect, str], ...] = (
@@ -222,18 +118,6 @@ LABELS: tuple[dict[Dialect, str], ...] = (
     {"vllm-v0": "finished_reason", "vllm-v1": "finished_reason"},
 )
 
-# Metrics that deserve a reason: what to use in place of them.
-_NO_COUNTERPART: dict[str, str] = {
-    "vllm:gpu_prefix_cache_hit_rate": "divide the rate of vllm:prefix_cache_hits_total by that of …_queries_total",
-    "vllm:cpu_prefix_cache_hit_rate": "V1 has no cache in the memory of the host",
-    "vllm:cpu_cache_usage_perc": "V1 does not swap to the memory of the host",
-    "vllm:num_requests_swapped": "V1 preempts requests by recomputing them: vllm:num_preemptions_total",
-    "vllm:request_params_best_of": "V1 has no parameter best_of",
-    "vllm:avg_prompt_throughput_toks_per_s": "use rate(vllm:prompt_tokens_total[5m])",
-    "vllm:avg_generation_throughput_toks_per_s": "use rate(vllm:generation_tokens_total[5m])",
-    "vllm:time_in_queue_requests": "use vllm:request_queue_time_seconds",
-    "gen_ai_client_operation_duration_seconds": "clients measure it; a server knows gen_ai_server_request_duration",
-}
 _SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -262,7 +146,7 @@ class Untranslatable(Exception):
 
 def counterparts(name: str, source: Dialect, target: Dialect) -> list[Counterpart]:
     """Return the counterparts of a series, by its whole name. Several differ in the labels that they require."""
-    return [counterpart for row in SERIES for counterpart in _of_row(row, name, source, target)]
+    return [counterpart for row in correspondences() for counterpart in _of_row(row, name, source, target)]
 
 
 def _of_row(row: Correspondence, name: str, source: Dialect, target: Dialect) -> Iterator[Counterpart]:
@@ -287,7 +171,7 @@ def belongs(name: str, dialect: Dialect) -> bool:
 def reason(name: str, source: Dialect, target: Dialect) -> str:
     """Return why a series has no counterpart."""
     base = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), name)
-    if source.partition("-")[0] == target.partition("-")[0] and (hint := _NO_COUNTERPART.get(base)):
+    if source.partition("-")[0] == target.partition("-")[0] and (hint := _table()["no_counterpart"].get(base)):
         return f"no counterpart in {target}: {hint}"
     return f"no counterpart in {target}"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from conch.operate.monitoring import promql
-from conch.operate.monitoring.translate.dialects import DIALECTS, LABELS, SERIES, Dialect, DialectSeries
+from conch.operate.monitoring.translate.dialects import DIALECTS, LABELS, Dialect, DialectSeries, correspondences
 from conch.operate.monitoring.units import UNITS
 
 START, STEP_S, SAMPLES = 1_700_000_000, 15, 240
@@ -20,7 +20,7 @@ def exposition() -> str:
     """Return all samples in OpenMetrics form. All counters count alike, and all gauges have the same values."""
     lines: list[str] = []
     written: set[tuple[str, Dialect, tuple[tuple[str, str], ...]]] = set()
-    for row in sorted(SERIES, key=lambda row: row.kind != "histogram"):
+    for row in sorted(correspondences(), key=lambda row: row.kind != "histogram"):
         for dialect, series in row.names.items():
             if (series.name, dialect, series.only) not in written:
                 names = [series.name]
@@ -80,4 +80,4 @@ def _line(name: str, labels: dict[str, str], value: float, at: int) -> str:
     return f"{name}{{{inside}}} {value!r} {at}"
 
 
-assert set(DIALECTS) == {dialect for row in SERIES for dialect in row.names}
+assert set(DIALECTS) == {dialect for row in correspondences() for dialect in row.names}

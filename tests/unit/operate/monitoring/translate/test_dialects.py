@@ -4,7 +4,7 @@ import pytest
 
 from conch.domain.metrics.catalog import all_metrics
 from conch.domain.metrics.dcgm import DCGM_FIELDS
-from conch.operate.monitoring.translate.dialects import SERIES, counterparts
+from conch.operate.monitoring.translate.dialects import correspondences, counterparts
 
 
 def test_factors_of_dcgm_are_those_of_the_exporter() -> None:
@@ -15,7 +15,7 @@ def test_factors_of_dcgm_are_those_of_the_exporter() -> None:
 
 
 def test_names_that_the_server_exposes_are_in_the_catalogue() -> None:
-    for row in SERIES:
+    for row in correspondences():
         for dialect in ("conch", "triton"):
             if dialect in row.names:
                 name = row.names[dialect].name

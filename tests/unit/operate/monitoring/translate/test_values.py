@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conch.operate.monitoring import promql
-from conch.operate.monitoring.translate.dialects import DIALECTS, SERIES, Correspondence, Dialect
+from conch.operate.monitoring.translate.dialects import DIALECTS, Correspondence, Dialect, correspondences
 from conch.operate.monitoring.translate.expression import Rewriter, original_unit
 from tests.support.prometheus import Prometheus, Value
 from tests.unit.operate.monitoring.translate.samples import AT, exposition, in_job, renamed
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow]
 PAIRS = [
     (source, target)
     for source, target in itertools.permutations(DIALECTS, 2)
-    if any(source in row.names and target in row.names for row in SERIES)
+    if any(source in row.names and target in row.names for row in correspondences())
 ]
 
 
@@ -67,7 +67,7 @@ def queries_of(row: Correspondence, dialect: Dialect) -> list[str]:
 
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=lambda each: each)
 def test_every_row_keeps_its_values(prometheus: Prometheus, source: Dialect, target: Dialect) -> None:
-    rows = [row for row in SERIES if source in row.names and target in row.names]
+    rows = [row for row in correspondences() if source in row.names and target in row.names]
     for row in rows:
         for query in queries_of(row, source):
             check(prometheus, query, source, target)

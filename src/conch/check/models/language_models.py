@@ -20,7 +20,7 @@ from conch.check.source import SourceFile
 from conch.domain.config.resolve import resolve
 from conch.domain.files.gguf_file import NotGguf, read_gguf
 from conch.domain.files.model_folder import read_json_object
-from conch.domain.llm.chat import ChatTemplate
+from conch.domain.llm.chat_prompt import ChatTemplate
 from conch.server.backends.child.conch_child.engine.driver import DamagedModel, Refused
 from conch.server.backends.child.conch_child.engine.model_json import read_json
 from conch.server.backends.child.conch_child.engine.openvino_genai import options as openvino_options

@@ -2,15 +2,15 @@
 
 import runpy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from conch.base.errors import ConfigError, Unavailable
 from conch.base.suggestion import closest
 from conch.domain.declared_metrics.expression import ExpressionError, compile_expression
-from conch.domain.declared_metrics.facts import AT_BEGIN, AT_END, Type
-from conch.domain.declared_metrics.family import DEFAULT_MAX_SERIES, DeclaredFamily, Evaluate
+from conch.domain.declared_metrics.request_facts import AT_BEGIN, AT_END, Evaluate, Type
 from conch.domain.metrics.catalog import all_metrics
 from conch.domain.metrics.metric import is_label_name, is_metric_name
 
@@ -23,7 +23,28 @@ _KINDS = ("counter", "gauge", "histogram")
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
 _KEYS = ("name", "kind", "help", "labels", "expression", "where", "in_flight", "buckets", "max_series")
 
+DEFAULT_MAX_SERIES = 1000
+
+DeclaredKind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Where: TypeAlias = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredFamily:
+    """One family: what is added to a counter, observed by a histogram, or set to a gauge for each request.
+
+    `in_flight`: the gauge is increased when a request begins and decreased by the same amount when it ends.
+    """
+
+    name: str
+    kind: DeclaredKind
+    help: str
+    value: Evaluate
+    where: Evaluate | None = None  # only requests for which it is true
+    labels: Mapping[str, Evaluate] = field(default_factory=dict)
+    in_flight: bool = False
+    buckets: tuple[float, ...] = ()  # upper bounds, the last being infinity
+    max_series: int = DEFAULT_MAX_SERIES
 
 
 def read_declarations(path: Path) -> list[DeclaredFamily]:

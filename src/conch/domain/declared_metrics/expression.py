@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from conch.base.suggestion import closest
-from conch.domain.declared_metrics.facts import RequestFacts, Type
-from conch.domain.declared_metrics.family import Evaluate
+from conch.domain.declared_metrics.request_facts import Evaluate, RequestFacts, Type
 
 MAX_CHARACTERS = 1000
 _REQUEST = "request"

@@ -8,8 +8,8 @@ from math import isfinite
 from typing import TypeAlias
 
 from conch.base.errors import ConchError
-from conch.domain.declared_metrics.facts import ModelIdentity, PromptFacts, RequestFacts
-from conch.domain.declared_metrics.family import DeclaredFamily
+from conch.domain.declared_metrics.declaration import DeclaredFamily
+from conch.domain.declared_metrics.request_facts import ModelIdentity, PromptFacts, RequestFacts
 from conch.domain.exposition import Buckets, Family, Labels, Point
 from conch.domain.generation import GenerationRequest, Usage
 from conch.domain.metrics.custom import CUSTOM_ERRORS, CUSTOM_OVERFLOWS

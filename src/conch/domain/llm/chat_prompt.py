@@ -1,22 +1,122 @@
-"""Render the prompt of a chat in a worker process, and describe tools if the model's template does not.
+"""Render the prompt of a chat by the model's template, and describe tools if the template does not.
 
 Templates are programs, so they run in a process that the server can kill. Arguments and results are JSON values.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 import orjson
+from jinja2 import TemplateError
+from jinja2.meta import find_undeclared_variables
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from conch.base.errors import InvalidRequest
-from conch.domain.llm.chat import ChatTemplate
+from conch.base.errors import ConfigError, InvalidRequest
 from conch.domain.llm.tool_calls import call_format
-from conch.domain.llm.tool_prompt import with_system_in_user, with_tools, without_calls
 
 MAX_TEMPLATE_CHARACTERS = 2**20
 MAX_PROMPT_BYTES = 12 * 2**20
 HERMES = "hermes"
+Message = Mapping[str, Any]
+_INTRODUCTION = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+
+class ChatTemplate:
+    """One model's template. `special_tokens` are bos_token, eos_token and so on."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        """Compile the template. Raises ConfigError if it is invalid."""
+        try:
+            environment = _environment()
+            self._template = environment.from_string(source)
+            self.renders_calls = "tool_calls" in source  # of earlier turns
+            self.renders_tools = "tools" in find_undeclared_variables(environment.parse(source))
+        except TemplateError as error:
+            raise ConfigError(f"invalid chat template: {error}") from error
+        self._special_tokens = dict(special_tokens)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return the prompt; with `continue_final_message` it ends with the last message's text.
+
+        Raises InvalidRequest if the template fails, with its message.
+        """
+        prompt = self._rendered(messages, tools, add_generation_prompt, arguments)
+        return _cut_after(prompt, messages[-1].get("content") or "") if continue_final_message else prompt
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        arguments: Mapping[str, Any] | None,
+    ) -> str:
+        try:
+            return self._template.render(
+                {
+                    **self._special_tokens,
+                    **(arguments or {}),
+                    "messages": messages,
+                    "tools": tools or None,
+                    "add_generation_prompt": add_generation_prompt,
+                }
+            )
+        except InvalidRequest:
+            raise
+        except Exception as error:  # a template is a program, and may fail in any way
+            raise InvalidRequest(f"the model's chat template cannot render these messages: {error}") from error
+
+
+def _cut_after(prompt: str, content: str) -> str:
+    """Return the prompt up to the end of the last message, as Hugging Face's `apply_chat_template` does."""
+    text = content.strip()
+    start = prompt.rfind(text)
+    if not text or start < 0:
+        raise InvalidRequest(
+            "'continue_final_message' needs a last message whose text the model's chat template does not change"
+        )
+    kept = content.lstrip()
+    return prompt[: start + len(kept if prompt.startswith(kept, start) else text)]
+
+
+@lru_cache(maxsize=1)
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now(UTC).strftime(form)
+    return environment
+
+
+def _raise_exception(message: str) -> str:
+    raise InvalidRequest(message)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:  # noqa: ARG001
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None).decode()
 
 
 def render(described: Mapping[str, Any], messages: bytes) -> tuple[dict[str, Any], bytes]:
@@ -77,3 +177,49 @@ def _echoed(described: Mapping[str, Any], messages: bytes) -> str:
 @lru_cache(maxsize=64)
 def _template(source: str, special_tokens: tuple[tuple[str, str], ...]) -> ChatTemplate:
     return ChatTemplate(source, dict(special_tokens))
+
+
+def with_tools(messages: Sequence[Message], tools: Sequence[Message]) -> list[Message]:
+    """Return the messages with a system message that describes the tools."""
+    listed = "\n".join(orjson.dumps(tool).decode() for tool in tools)
+    introduction = _INTRODUCTION.format(tools=listed)
+    first = messages[0]
+    if first["role"] in ("system", "developer"):
+        return [{**first, "content": f"{first['content'] or ''}\n\n{introduction}"}, *messages[1:]]
+    return [{"role": "system", "content": introduction}, *messages]
+
+
+def without_calls(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with calls as text, and with the results of one turn as one message of the user."""
+    plain: list[Message] = []
+    results: list[str] = []
+    for message in messages:
+        if message["role"] in ("tool", "function"):
+            results.append(f"<tool_response>\n{message['content']}\n</tool_response>")
+            continue
+        if results:
+            plain.append({"role": "user", "content": "\n".join(results)})
+            results = []
+        calls = message.get("tool_calls")
+        if calls:
+            texts = [message["content"]] if message["content"] else []
+            content = "\n".join([*texts, *(_call(call["function"]) for call in calls)])
+            message = {**message, "content": content}
+            del message["tool_calls"]
+        plain.append(message)
+    if results:
+        plain.append({"role": "user", "content": "\n".join(results)})
+    return plain
+
+
+def with_system_in_user(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages for a template without system messages: the text is put before the first user message."""
+    if len(messages) > 1 and messages[0]["role"] in ("system", "developer") and messages[1]["role"] == "user":
+        system, user, *rest = messages
+        return [{**user, "content": f"{system['content']}\n\n{user['content']}"}, *rest]
+    return [{**messages[0], "role": "user"}, *messages[1:]] if messages[0]["role"] == "system" else [*messages]
+
+
+def _call(function: Message) -> str:
+    document = {"name": function["name"], "arguments": function["arguments"]}
+    return f"<tool_call>\n{orjson.dumps(document).decode()}\n</tool_call>"

@@ -1,7 +1,9 @@
-"""Parts of a model's output: text, reasoning and tool calls."""
+"""Parts of a model's output: text, reasoning and tool calls; reasoning is the text between <think> and </think>."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+_BEGIN, _END = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +47,58 @@ def partial_mark(text: str, mark: str) -> int:
         if text.endswith(mark[:size]):
             return size
     return 0
+
+
+def has_reasoning(template: str) -> bool:
+    """Whether the output of a model with this chat template may contain reasoning."""
+    return _END in template
+
+
+class ReasoningOutput:
+    """Parser of output that may begin with reasoning; another parser gets the rest.
+
+    `thinking` is whether the prompt ends within the reasoning, as some templates do. Reasoning is omitted unless it is
+    `shown`.
+    """
+
+    def __init__(self, rest: OutputParser, *, thinking: bool, shown: bool = True) -> None:
+        self._rest = rest
+        self._shown = shown
+        self._state = "thinking" if thinking else "before"
+        self._held = ""
+
+    def feed(self, text: str, last: bool) -> list[Part]:
+        """Parse more text."""
+        if self._state == "after":
+            return self._rest.feed(text, last)
+        self._held += text
+        if self._state == "between":
+            return self._skip_lines(last)
+        if self._state == "before":
+            start = self._held.lstrip()
+            if _BEGIN.startswith(start) and not last:
+                return []
+            if not start.startswith(_BEGIN):
+                return self._feed_rest(self._held, last)
+            self._held = start.removeprefix(_BEGIN)
+            self._state = "thinking"
+        reasoning, end, rest = self._held.partition(_END)
+        if end:
+            self._state, self._held = "between", rest
+            return [*self._reasoning(reasoning), *self._skip_lines(last)]
+        keep = 0 if last else partial_mark(self._held, _END)
+        reasoning, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return [*self._reasoning(reasoning), *(self._rest.feed("", True) if last else [])]
+
+    def _reasoning(self, text: str) -> list[Part]:
+        return [Reasoning(text)] if text and self._shown else []
+
+    def _skip_lines(self, last: bool) -> list[Part]:
+        """Skip the empty lines after the reasoning."""
+        rest = self._held.lstrip("\n")
+        return self._feed_rest(rest, last) if rest or last else []
+
+    def _feed_rest(self, text: str, last: bool) -> list[Part]:
+        self._state = "after"
+        self._held = ""
+        return self._rest.feed(text, last)

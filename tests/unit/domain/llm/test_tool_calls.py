@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.base.errors import ConfigError
-from conch.domain.llm.output import OutputParser, Part, PlainOutput, Reasoning, ToolCall
-from conch.domain.llm.reasoning import ReasoningOutput
+from conch.domain.llm.output import OutputParser, Part, PlainOutput, Reasoning, ReasoningOutput, ToolCall
 from conch.domain.llm.tool_calls import NamedCall, RequiredCalls, call_format, call_parser, required_schema
 
 WEATHER = '{"name": "weather", "arguments": {"city": "Köln"}}'

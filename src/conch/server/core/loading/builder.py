@@ -10,7 +10,7 @@ from typing import Any
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
 from conch.domain.config.resolve import resolve
-from conch.domain.declared_metrics.facts import ModelIdentity
+from conch.domain.declared_metrics.request_facts import ModelIdentity
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics, RequestMetrics
 from conch.domain.files.model_folder import chosen_versions, read_labels
 from conch.domain.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimit

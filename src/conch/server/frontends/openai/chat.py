@@ -13,8 +13,7 @@ import orjson
 from conch.base.errors import ConchError, ConfigError, InvalidRequest
 from conch.domain.generation import StructuredOutput
 from conch.domain.llm.chat_prompt import MAX_TEMPLATE_CHARACTERS
-from conch.domain.llm.output import OutputParser, PlainOutput
-from conch.domain.llm.reasoning import ReasoningOutput, has_reasoning
+from conch.domain.llm.output import OutputParser, PlainOutput, ReasoningOutput, has_reasoning
 from conch.domain.llm.tool_calls import (
     NamedCall,
     RequiredCalls,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conch.base.errors import ConchError, QueueFull
 from conch.domain.declared_metrics.expression import ExpressionError, compile_expression
-from conch.domain.declared_metrics.facts import AT_BEGIN, AT_END, ModelIdentity, PromptFacts, RequestFacts
+from conch.domain.declared_metrics.request_facts import AT_BEGIN, AT_END, ModelIdentity, PromptFacts, RequestFacts
 from conch.domain.generation import GenerationRequest, SamplingParams, Usage
 from conch.domain.request import InferRequest, ParameterValue, Timeline
 from conch.domain.tensor import Tensor

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from conch.base.errors import ConchError
 from conch.domain.declared_metrics.declaration import read_declarations
-from conch.domain.declared_metrics.facts import ModelIdentity
+from conch.domain.declared_metrics.request_facts import ModelIdentity
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics, RequestMetrics
 from conch.domain.exposition import render
 from conch.domain.request import InferRequest, InferResponse

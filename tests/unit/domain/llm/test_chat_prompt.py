@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from conch.domain.llm.tool_prompt import with_system_in_user, with_tools, without_calls
+from conch.domain.llm.chat_prompt import with_system_in_user, with_tools, without_calls
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 USER: dict[str, Any] = {"role": "user", "content": "Rome?"}

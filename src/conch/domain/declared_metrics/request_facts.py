@@ -1,13 +1,15 @@
 """What is known of a request, by the names that expressions use."""
 
-from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from conch.base.errors import ConchError
 from conch.domain.generation import GenerationRequest, SamplingParams, Usage
 from conch.domain.request import InferRequest, InferResponse, ParameterValue, Timeline
 
 Type: TypeAlias = Literal["number", "text", "boolean"]
+
+Evaluate: TypeAlias = Callable[["RequestFacts"], Any]
 
 _SECOND_NS = 1_000_000_000
 

@@ -20,7 +20,6 @@ from conch.protocols.http import request_reader
 from conch.protocols.http.message import HttpLimits
 from conch.protocols.http2.limits import Http2Limits
 from conch.protocols.openai import embeddings as openai_embeddings
-from conch.protocols.openai import extensions as openai_extensions
 from conch.protocols.openai import fields as openai_fields
 from conch.protocols.openai import large as large_openai
 from conch.protocols.openai import requests as openai_requests
@@ -95,7 +94,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Schema or grammar", f"{generation.MAX_STRUCTURE_CHARACTERS:,} characters"),
         ("Parameters, copied for each prompt", size(generation.MAX_COPIED_PARAMS)),
         ("Prompts repeated for each choice", f"{openai_requests.MAX_REPEATED_PROMPT:,} characters or tokens"),
-        ("Request id of a client", f"{openai_extensions.MAX_REQUEST_ID_CHARACTERS} characters"),
+        ("Request id of a client", f"{openai_requests.MAX_REQUEST_ID_CHARACTERS} characters"),
         ("Chat template", f"{chat_prompt.MAX_TEMPLATE_CHARACTERS:,} characters"),
         ("Chat template rendering", f"{seconds(chat.MAX_TEMPLATE_S)}, {size(chat.MAX_TEMPLATE_MEMORY_BYTES)}"),
         ("Prompt rendered by a template", size(chat_prompt.MAX_PROMPT_BYTES)),

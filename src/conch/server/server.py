@@ -27,7 +27,7 @@ from conch.machine.accelerators.monitor import AcceleratorMonitor, server_monito
 from conch.machine.memory import default_request_memory, worker_memory
 from conch.protocols.access.api_keys import ApiKeys
 from conch.protocols.connections.body_budget import BodyBudget
-from conch.protocols.connections.file_limits import raise_file_limit
+from conch.protocols.connections.listener import raise_file_limit
 from conch.server.backends.backend_settings import unknown_settings
 from conch.server.backends.child.conch_child.ipc import heap
 from conch.server.backends.engines.memory import EngineMemory

@@ -13,7 +13,7 @@ from conch.domain.tensor import Buffer
 from conch.protocols.http.message import HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.server import HttpServer
-from conch.protocols.http2.headers import RequestHead
+from conch.protocols.http2.header_blocks import RequestHead
 from conch.protocols.http2.limits import Http2Limits
 from conch.protocols.http2.server import Http2Server
 from tests.unit.protocols.http2.peers import (

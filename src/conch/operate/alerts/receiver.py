@@ -25,7 +25,7 @@ from conch.operate.alerts.notification import read_webhook
 from conch.operate.alerts.posting import HttpPoster
 from conch.operate.alerts.queue import Accepted, AlertQueue, QueueEntry
 from conch.protocols.connections.body_budget import BodyBudget
-from conch.protocols.connections.file_limits import raise_file_limit
+from conch.protocols.connections.listener import raise_file_limit
 from conch.protocols.http.message import HttpLimits, HttpRefusal, HttpRequest, content_type, header
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.server import HttpServer

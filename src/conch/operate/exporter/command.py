@@ -185,7 +185,7 @@ def _pods(socket_path: Path) -> "PodAttribution":
 async def _serve(monitor: "AcceleratorMonitor", host: str, port: int) -> int:
     from conch.base.process.stop_signals import stop_signals
     from conch.operate.exporter.command import ExporterHttp
-    from conch.protocols.connections.file_limits import raise_file_limit
+    from conch.protocols.connections.listener import raise_file_limit
     from conch.protocols.http.metrics_page import MetricsHttp
     from conch.protocols.http.server import HttpServer
 

@@ -50,7 +50,7 @@ def tunnel(arguments: Sequence[str]) -> int:
 async def _run(settings: TunnelSettings, address: str, port: int) -> int:
     from conch.base.process.stop_signals import stop_signals
     from conch.operate.tunnel.supervisor import Tunnel, TunnelState
-    from conch.protocols.connections.file_limits import raise_file_limit
+    from conch.protocols.connections.listener import raise_file_limit
     from conch.protocols.http.metrics_page import MetricsHttp
     from conch.protocols.http.server import HttpServer
 

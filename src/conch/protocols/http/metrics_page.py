@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from conch.domain.openmetrics import CONTENT_TYPE, is_preferred
 from conch.protocols.access.authorization import Access
 from conch.protocols.http.errors import access_refusal, not_found, send_refusal, wrong_method
+from conch.protocols.http.long_replies import send_in_slices
 from conch.protocols.http.message import HttpRefusal, HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.http.sliced_reply import send_in_slices
 
 _EXPOSITION = content_type(b"text/plain; version=0.0.4; charset=utf-8")
 _OPENMETRICS = content_type(CONTENT_TYPE)

@@ -10,9 +10,8 @@ import time
 from typing import cast
 
 from conch.protocols.http.body_receiver import BodyReceiver
-from conch.protocols.http.head_cache import HeadCache
 from conch.protocols.http.message import HttpRefusal, HttpRequest, no_memory
-from conch.protocols.http.request_reader import RequestReader
+from conch.protocols.http.request_reader import HeadCache, RequestReader
 from conch.protocols.http.sender import HttpSender
 from conch.protocols.http.server_context import ServerContext
 

@@ -6,11 +6,13 @@ import logging
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from conch.domain.tensor import Buffer
 from conch.protocols.connections.body_budget import UNCHARGED_BYTES
 from conch.protocols.connections.listener import peer_address
+from conch.protocols.connections.loop_budget import LoopBudget
 from conch.protocols.http.message import HttpRefusal, HttpRequest, no_memory
 from conch.protocols.http.reply import HttpReply, ReplyChannel
 from conch.protocols.http.server_context import Handler, ServerContext
@@ -205,3 +207,22 @@ def handle(handler: Handler, request: HttpRequest, reply: HttpReply) -> None:
     except Exception:
         _log.exception('HTTP request "%r" failed unexpectedly', request)
         reply.fail()
+
+
+class BudgetedHandler:
+    """Calls another handler, at once or, when this turn of the event loop is used up, in a later one."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._loop_budget = LoopBudget()
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one request."""
+        if self._loop_budget.acquire():
+            self._handler(request, reply)
+        else:
+            self._loop_budget.postpone(partial(self._handle_later, request, reply))
+
+    def _handle_later(self, request: HttpRequest, reply: HttpReply) -> None:
+        if reply.open:
+            handle(self._handler, request, reply)

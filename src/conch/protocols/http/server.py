@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from conch.protocols.connections.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.protocols.connections.listener import Listener
-from conch.protocols.http.budgeted_handler import BudgetedHandler
 from conch.protocols.http.connection import HttpConnection
 from conch.protocols.http.message import HttpLimits, HttpRefusal, HttpRequest
+from conch.protocols.http.sender import BudgetedHandler
 from conch.protocols.http.server_context import Handler, ServerContext
 
 

@@ -1,5 +1,5 @@
 # Compiled by mypyc in wheels.
-"""Header blocks: those of the peer are decoded by `hpack`, those of a server are not compressed.
+"""Header blocks and the heads of requests in them. `hpack` decodes the peer's; a server's are not compressed.
 
 Once the peer's HPACK table has the fields of a call, the block of each further call is the same few bytes. So decoded
 blocks are cached until the dynamic table changes. Blocks that a server sends do not use the dynamic table, so one
@@ -7,12 +7,12 @@ block serves all connections.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
-from conch.protocols.http2.frames import ConnectionFault, ErrorCode
+from conch.protocols.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from conch.protocols.http2.header_table import ChangeTable
 
 Field = tuple[bytes, bytes]
@@ -110,3 +110,55 @@ def _string(text: bytes) -> bytes:
         size >>= 7
     octets.append(size)
     return bytes(octets) + text
+
+
+_CONNECTION_FIELDS = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
+_PSEUDO_FIELDS = frozenset({b":method", b":scheme", b":path", b":authority"})
+
+
+class RequestHead(NamedTuple):
+    """The head of a request. `fields` are without pseudo-fields; `size` is of all fields, as RFC 9113 counts it."""
+
+    method: bytes
+    path: bytes
+    fields: list[Field]
+    size: int
+
+
+class RequestBlocks(HeaderBlocks[Head]):
+    """Decodes the header blocks of one client and caches what `interpret` makes of its requests."""
+
+    def __init__(self, interpret: Callable[[RequestHead], Head], limit: int) -> None:
+        """Assign. A list of fields above `limit` bytes ends the connection."""
+        super().__init__(limit)
+        self._interpret = interpret
+
+    def interpret(self, fields: Iterable[Field]) -> Head:
+        return self._interpret(_request_head(fields))
+
+
+def _request_head(fields: Iterable[Field]) -> RequestHead:
+    """Separate pseudo-fields from the others. Raises StreamFault for what RFC 9113, section 8.2 calls malformed."""
+    pseudo: dict[bytes, bytes] = {}
+    regular: list[Field] = []
+    size = 0
+    for name, value in fields:
+        size += len(name) + len(value) + 32
+        if name[:1] == b":":
+            if regular or name in pseudo or name not in _PSEUDO_FIELDS:
+                raise StreamFault(ErrorCode.PROTOCOL_ERROR, "misplaced pseudo-field")
+            pseudo[name] = value
+        elif not name or name != name.lower() or name in _CONNECTION_FIELDS or not _is_text(name, value):
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "malformed field")
+        elif name == b"te" and value != b"trailers":
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "te other than trailers")
+        else:
+            regular.append((name, value))
+    method, path = pseudo.get(b":method"), pseudo.get(b":path")
+    if not method or not path or not pseudo.get(b":scheme"):
+        raise StreamFault(ErrorCode.PROTOCOL_ERROR, "missing pseudo-field")
+    return RequestHead(method, path, regular, size)
+
+
+def _is_text(name: bytes, value: bytes) -> bool:
+    return not any(mark in text for text in (name, value) for mark in (b"\0", b"\r", b"\n"))

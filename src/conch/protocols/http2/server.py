@@ -14,7 +14,7 @@ from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http2.connection import Http2Connection
 from conch.protocols.http2.flow_control import Http2Stream, Receiver
 from conch.protocols.http2.frames import ErrorCode
-from conch.protocols.http2.headers import RequestHead
+from conch.protocols.http2.header_blocks import RequestHead
 from conch.protocols.http2.limits import Http2Limits
 
 Head = TypeVar("Head")

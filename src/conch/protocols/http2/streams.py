@@ -11,7 +11,7 @@ from conch.protocols.connections.traffic import SweepClock, Traffic
 from conch.protocols.http2 import frames
 from conch.protocols.http2.flow_control import Http2Channel, Http2Stream, Receiver, SendScheduler
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode, StreamFault
-from conch.protocols.http2.headers import RequestBlocks, RequestHead
+from conch.protocols.http2.header_blocks import RequestBlocks, RequestHead
 from conch.protocols.http2.limits import FrameBudget, Http2Limits, ReceiveWindow
 
 Head = TypeVar("Head")

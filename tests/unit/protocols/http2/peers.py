@@ -10,8 +10,7 @@ from hpack import Encoder
 from conch.protocols.connections.traffic import SweepClock
 from conch.protocols.http2.flow_control import Http2Stream
 from conch.protocols.http2.frames import PREFACE
-from conch.protocols.http2.header_blocks import response_block, trailers_block
-from conch.protocols.http2.headers import RequestHead
+from conch.protocols.http2.header_blocks import RequestHead, response_block, trailers_block
 from conch.protocols.http2.limits import Http2Limits
 from conch.protocols.http2.session import Http2Session
 

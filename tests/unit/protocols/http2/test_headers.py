@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.protocols.http2.frames import ConnectionFault, StreamFault
-from conch.protocols.http2.header_blocks import response_block, trailers_block
-from conch.protocols.http2.headers import RequestBlocks
+from conch.protocols.http2.header_blocks import RequestBlocks, response_block, trailers_block
 
 PSEUDO = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x")]
 NAMES = st.sampled_from([b"a", b"te-x", b"user-agent", b"cookie", b"x-long-name-of-a-field"])

@@ -9,11 +9,11 @@ from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferResponse
 from conch.domain.tensor import Tensor, pack_bytes
 from conch.protocols.v2_json.inference import (
     OutputOptions,
+    decode_raw_request,
     decode_request,
     encode_response,
     read_header_length,
 )
-from conch.protocols.v2_json.raw_request import decode_raw_request
 
 
 def decode(document, tail: bytes | None = None):

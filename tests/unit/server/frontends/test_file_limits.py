@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from conch.protocols.connections.file_limits import max_connections
+from conch.protocols.connections.listener import max_connections
 
 
 @pytest.mark.parametrize(

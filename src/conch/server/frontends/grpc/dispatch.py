@@ -12,7 +12,7 @@ from conch.protocols.access.restrictions import grpc_restrictions
 from conch.protocols.connections.loop_budget import LoopBudget, ParseBudget
 from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http2.flow_control import Http2Stream, Receiver
-from conch.protocols.http2.headers import RequestHead
+from conch.protocols.http2.header_blocks import RequestHead
 from conch.server.frontends.grpc.framing import AnswerForm
 from conch.server.frontends.grpc.request import GrpcRequest, read_request
 from conch.server.frontends.grpc.status import GrpcError, Status

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from conch.base.errors import ConchError, InvalidRequest, Unsupported
-from conch.protocols.http2.header_blocks import Field, response_block
-from conch.protocols.http2.headers import RequestHead
+from conch.protocols.http2.header_blocks import Field, RequestHead, response_block
 from conch.server.frontends.grpc.framing import CODINGS, IDENTITY
 from conch.server.frontends.grpc.status import (
     ACCEPTED_CODINGS,

@@ -13,9 +13,9 @@ from functools import partial
 from conch.base.errors import Cancelled, ConchError, Unavailable
 from conch.domain.generation import Delta, Generation, Usage
 from conch.domain.llm.output import OutputParser
+from conch.protocols.http.long_replies import send_in_slices
 from conch.protocols.http.message import content_type, header
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.http.sliced_reply import send_in_slices
 from conch.protocols.openai import replies as openai_replies
 from conch.server.frontends.openai.errors import JSON, send_error
 from conch.server.frontends.openai.forms import ChoiceState, Form

@@ -6,8 +6,8 @@ Triton's OpenAI frontend has the two latter, `POST /v1/models/<name>/load` and `
 from collections.abc import Iterator
 
 from conch.base.errors import ConchError, InvalidRequest, ModelLoading, NotFound, Unavailable, Unsupported
+from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.http.tasks import ReplyTasks
 from conch.protocols.openai import replies as openai_replies
 from conch.protocols.openai.replies import ModelEntry
 from conch.server.core.generative_model import GenerativeModel

@@ -16,10 +16,10 @@ from conch.protocols.access.authorization import MISSING_KEY, Denial
 from conch.protocols.http.errors import CHALLENGE
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.openai.extensions import MAX_REQUEST_ID_CHARACTERS
 from conch.protocols.openai.large import MAX_REST_BYTES, join_prompts
 from conch.protocols.openai.replies import ChatReplies, CompletionReplies, ReplyOptions
 from conch.protocols.openai.requests import (
+    MAX_REQUEST_ID_CHARACTERS,
     ChatCall,
     CompletionCall,
     GenerationCall,

@@ -19,9 +19,8 @@ from conch.protocols.v2_json import documents
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.protocols.v2_proto import documents as proto_documents
 from conch.protocols.v2_proto import health as health_proto
-from conch.protocols.v2_proto import settings as settings_proto
 from conch.protocols.v2_proto.inference import parse_version, split_fields
-from conch.protocols.v2_proto.text_sizes import check_texts
+from conch.protocols.v2_proto.large import check_texts
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.grpc.framing import MAX_MESSAGE_SIZE
 from conch.server.frontends.parts import Parts
@@ -180,19 +179,19 @@ class InferenceService:
         if model:
             check_model(self._inference, model)
         if request.settings:
-            self._observer.update(model, settings_proto.read_trace_changes(request))
-        return settings_proto.trace_settings(self._observer.document(model))
+            self._observer.update(model, proto_documents.read_trace_changes(request))
+        return proto_documents.trace_settings(self._observer.document(model))
 
     async def _log_settings(self, request: Message) -> Message:
         """Answer with the log's settings after applying the requested changes."""
         try:
-            self._log.update(settings_proto.read_log_changes(request))
+            self._log.update(proto_documents.read_log_changes(request))
         except ConchError as error:
             if error.code is Code.UNAVAILABLE:  # which Triton says over HTTP only
                 raise InvalidRequest(error.message.replace("--log_format", "log_format")) from None
             raise
         self._observer.follow_verbosity(self._log.log_verbose_level)
-        return settings_proto.log_settings(self._log.document())
+        return proto_documents.log_settings(self._log.document())
 
     async def _region_status(self, request: Message) -> Message:
         response = service_pb2.SystemSharedMemoryStatusResponse()

@@ -18,12 +18,12 @@ from conch.protocols.v2_json.inference import (
     RESERVED_PREFIX,
     OutputOptions,
     decode_parts,
+    decode_raw_request,
     encode_response,
     place,
     read_header_length,
 )
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES, check_size, describe_response, is_large
-from conch.protocols.v2_json.raw_request import decode_raw_request
 from conch.protocols.v2_json.request_cache import JsonRequestCache
 from conch.server.core.inference import Inference
 from conch.server.frontends.offload.fair_queue import LARGE_JOB_BYTES

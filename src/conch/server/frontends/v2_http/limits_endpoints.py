@@ -9,9 +9,9 @@ import orjson
 from conch.base.errors import ConfigError, InvalidRequest, Unsupported
 from conch.domain.limits import Limits, Quantity, read_limits
 from conch.protocols.http.errors import JSON, send_refusal
+from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.http.tasks import ReplyTasks
 from conch.server.frontends.parts import Parts
 from conch.server.limits.limiter import Limiter
 from conch.server.limits.manager import LimitManager

@@ -22,10 +22,9 @@ from conch.protocols.http.errors import (
     send_refusal,
     wrong_method,
 )
+from conch.protocols.http.long_replies import ReplyTasks, send_in_slices
 from conch.protocols.http.message import HttpRefusal, HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.http.sliced_reply import send_in_slices
-from conch.protocols.http.tasks import ReplyTasks
 from conch.protocols.v2_json import documents
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.core.inference import Inference

@@ -2,8 +2,8 @@
 
 import pytest
 
-from conch.protocols.http.head_cache import HeadCache
 from conch.protocols.http.message import HttpRequest
+from conch.protocols.http.request_reader import HeadCache
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n"
 

@@ -3,9 +3,9 @@
 import asyncio
 import time
 
+from conch.protocols.http.long_replies import send_in_slices
 from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.http.sliced_reply import send_in_slices
 
 
 class Channel:

@@ -46,6 +46,8 @@ _TASKS = {
 }
 _COMMANDS = {name: module for commands in _TASKS.values() for name, (module, _) in commands.items()}
 
+# Commands that need packages of an extra.
+_EXTRAS = dict.fromkeys(("rules", "drill", "alerts", "dashboards", "translate", "tunnel"), "monitoring")
 _BROKEN_PIPE = 141  # as of a program that SIGPIPE ended
 _GLOBAL_FLAGS = ("--help", "--version")
 
@@ -64,6 +66,12 @@ def main() -> None:
         try:
             status = run(arguments[1:])
             print(end="", flush=True)
+        except ModuleNotFoundError as error:
+            if name not in _EXTRAS:
+                raise
+            remedy = f"pip install 'conch-server[{_EXTRAS[name]}]'"
+            print(f"conch {name}: {error.name} is not installed; {remedy}", file=sys.stderr)
+            status = 1
         except BrokenPipeError:
             if not _has_lost_reader():
                 raise

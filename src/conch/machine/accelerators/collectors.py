@@ -144,6 +144,11 @@ def device_sample(device: DeviceIdentity, readings: Mapping[str, float | None], 
     return DeviceSample(device, found, unsupported=(*missing, *values.pop("unsupported", ())), **values)
 
 
+def native_values(values: Mapping[str, float | None], labels: Mapping[str, str]) -> tuple[NativeValue, ...]:
+    """Return the values that are known under their native names."""
+    return tuple(NativeValue(name, value, labels) for name, value in values.items() if value is not None)
+
+
 def sample_from_json(line: bytes) -> VendorSample:
     """Return the sample of `VendorSample.to_json`. Raises CollectorError for anything that cannot be exposed."""
     try:
@@ -219,23 +224,14 @@ def _text(value: object) -> str:
 
 ENTRY_POINTS = "conch.accelerators"
 
-# Vendor → the module and class of its collector.
-BUILT_IN: Mapping[str, str] = {
-    "amd": "conch.machine.accelerators.vendors.amd:AmdCollector",
-    "ascend": "conch.machine.accelerators.vendors.ascend:AscendCollector",
-    "cambricon": "conch.machine.accelerators.vendors.cambricon:CambriconCollector",
-    "intel": "conch.machine.accelerators.vendors.intel:IntelCollector",
-    "neuron": "conch.machine.accelerators.vendors.neuron:NeuronCollector",
-    "nvidia": "conch.machine.accelerators.nvidia.collector:NvidiaCollector",
-}
-
-# Vendor → the program that its collector runs.
-_PROGRAMS: Mapping[str, str] = {
-    "amd": "amd-smi",
-    "ascend": "npu-smi",
-    "cambricon": "cnmon",
-    "intel": "xpu-smi",
-    "neuron": "neuron-monitor",
+# Vendor → the module and class of its collector, and the program that it runs.
+BUILT_IN: Mapping[str, tuple[str, str]] = {
+    "amd": ("conch.machine.accelerators.vendors.amd:AmdCollector", "amd-smi"),
+    "ascend": ("conch.machine.accelerators.vendors.ascend:AscendCollector", "npu-smi"),
+    "cambricon": ("conch.machine.accelerators.vendors.cambricon:CambriconCollector", "cnmon"),
+    "intel": ("conch.machine.accelerators.vendors.intel:IntelCollector", "xpu-smi"),
+    "neuron": ("conch.machine.accelerators.vendors.neuron:NeuronCollector", "neuron-monitor"),
+    "nvidia": ("conch.machine.accelerators.nvidia.collector:NvidiaCollector", ""),
 }
 
 
@@ -248,7 +244,7 @@ def missing_driver(vendor: str) -> str:
     """Return which driver or tool of the vendor is not installed, and the remedy; "" if it is. Nothing is started."""
     if vendor == "nvidia" and not has_nvidia_driver():
         return f"the driver library {NVIDIA_LIBRARY} was not found; install the driver, or give the container a GPU"
-    program = _PROGRAMS.get(vendor)
+    _, program = BUILT_IN.get(vendor, ("", ""))
     return f"the program '{program}' is not on PATH; install it" if program and which(program) is None else ""
 
 
@@ -259,8 +255,9 @@ def vendors() -> Sequence[str]:
 
 def create_collector(vendor: str) -> Collector:
     """Return the vendor's collector, not started. Raises CollectorError if it is unknown or cannot be imported."""
-    installed = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
-    place = BUILT_IN.get(vendor) or installed.get(vendor)
+    places = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    places |= {known: place for known, (place, _) in BUILT_IN.items()}
+    place = places.get(vendor)
     if place is None:
         hint = did_you_mean(vendor, vendors(), f"; known vendors: {', '.join(vendors())}")
         raise CollectorError(f"there is no collector for the accelerator vendor '{vendor}'{hint}")

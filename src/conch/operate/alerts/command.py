@@ -13,19 +13,14 @@ if TYPE_CHECKING:
 
 _FAILURE, _USAGE_ERROR = 1, 2
 _DEFAULT_PORT = 9096
-_MISSING = "conch alerts needs PyYAML; install it with: pip install 'conch-server[monitoring]'"
 
 
 def alerts(arguments: Sequence[str]) -> int:
     """Run a sub-command; return the exit status: 0, 1 after a failure, 2 for an invalid configuration."""
     given = _parser().parse_args(arguments)
     from conch.base.errors import ConfigError
+    from conch.operate.alerts.read_configuration import read_configuration
 
-    try:
-        from conch.operate.alerts.read_configuration import read_configuration
-    except ModuleNotFoundError:
-        print(_MISSING, file=sys.stderr)
-        return _FAILURE
     try:
         config = read_configuration(given.config)
         if given.command == "receive":

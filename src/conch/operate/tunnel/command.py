@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 import shutil
-import sys
 from argparse import Action, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -163,11 +162,8 @@ class _AddForward(Action):
 def _write_manifests(arguments: Sequence[str]) -> int:
     parser = _manifests_parser()
     given = parser.parse_args(arguments)
-    try:
-        from conch.base.yaml_documents import dump_documents
-    except ModuleNotFoundError:
-        print("conch tunnel: PyYAML is missing: pip install 'conch-server[monitoring]'", file=sys.stderr)
-        return _FAILURE
+    from conch.base.yaml_documents import dump_documents
+
     try:
         objects = manifests(
             settings_of(ScrapedTunnel, given, name=given.name, addresses=tuple(given.address), port=given.port)

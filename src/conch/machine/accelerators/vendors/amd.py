@@ -77,9 +77,6 @@ class AmdCollector(Collector):
         metric = run_tool(_TOOL, "metric", "--json")
         return parse_amd(AmdOutput(self._listing, self._asic, metric, _processes()))
 
-    def close(self) -> None:
-        pass
-
 
 def _processes() -> bytes:
     """Return the list of processes, empty if this user may not see it."""

@@ -17,10 +17,10 @@ from conch.machine.accelerators.collectors import (
     CollectorError,
     DeviceIdentity,
     DeviceSample,
-    NativeValue,
     ProcessUsage,
     VendorSample,
     device_sample,
+    native_values,
 )
 from conch.machine.accelerators.vendors.tool import MEBIBYTE, MEGAHERTZ, PERCENT, malformed, number, run_tool, scaled
 
@@ -95,9 +95,6 @@ class AscendCollector(Collector):
             found = {}
         kept = {key: clock for key, clock in self._clocks.items() if key[0] != card}
         self._clocks = kept | {(card, chip): clock for chip, clock in found.items()}
-
-    def close(self) -> None:
-        pass
 
 
 def parse_info(output: bytes) -> list[Chip]:
@@ -212,7 +209,7 @@ def _sample(chip: Chip, clocks: Mapping[tuple[int, int], float], dies: Mapping[t
             "temperature_celsius": chip.temperature_celsius,
             "clock_hertz": clock,
         },
-        native=tuple(NativeValue(name, value, labels) for name, value in values.items() if value is not None),
+        native=native_values(values, labels),
         processes=chip.processes,
         attributes={"health": chip.health},
     )

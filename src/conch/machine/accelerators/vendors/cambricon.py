@@ -16,10 +16,10 @@ from conch.machine.accelerators.collectors import (
     CollectorError,
     DeviceIdentity,
     DeviceSample,
-    NativeValue,
     ProcessUsage,
     VendorSample,
     device_sample,
+    native_values,
 )
 from conch.machine.accelerators.vendors.tool import (
     MEBIBYTE,
@@ -58,9 +58,6 @@ class CambriconCollector(Collector):
 
     def sample(self) -> VendorSample:
         return parse_cnmon(run_tool(_TOOL), self._cards)
-
-    def close(self) -> None:
-        pass
 
 
 def _cards() -> dict[int, Mapping[str, Any]]:
@@ -140,7 +137,7 @@ def _device(
         identity,
         readings,
         errors={} if errors is None else {"ecc": errors},
-        native=tuple(NativeValue(name, value, labels) for name, value in native.items() if value is not None),
+        native=native_values(native, labels),
         processes=usage,
         unsupported=() if errors is not None else ("ecc",),
     )

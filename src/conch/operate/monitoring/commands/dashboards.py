@@ -30,10 +30,6 @@ def dashboards(arguments: Sequence[str]) -> int:
             _write_config_maps(options)
         else:
             _write_files(options)
-    except ModuleNotFoundError as error:
-        message = f"{error.name} is not installed; pip install 'conch-server[monitoring]'"
-        print(f"conch dashboards: {message}", file=sys.stderr)
-        return _FAILURE
     except OSError as error:
         if not error.filename:  # of a pipe
             raise

@@ -57,9 +57,6 @@ def drill(arguments: Sequence[str]) -> int:
     running = _Drill(given, stages)
     try:
         running.run()
-    except ModuleNotFoundError as error:
-        print(f"conch drill: {error.name} is not installed; pip install 'conch-server[monitoring]'", file=sys.stderr)
-        return _FAILURE
     except (DrillError, OSError, ValueError) as error:
         failure = str(error)
     except KeyboardInterrupt:

@@ -18,7 +18,7 @@ from conch.operate.monitoring.rules.thresholds import DEFAULT_JOBS, Thresholds
 if TYPE_CHECKING:
     from conch.operate.monitoring.rules.rule import RuleGroup
 
-_FAILURE, _USAGE_ERROR = 1, 2
+_USAGE_ERROR = 2
 _DEFAULT_WEBHOOK = "http://127.0.0.1:9096/"
 _PROMETHEUS = "Write the recording rules and alerts as a rule file, which rule_files of prometheus.yml names."
 _OPERATOR = (
@@ -46,9 +46,6 @@ def rules(arguments: Sequence[str]) -> int:
 
             return prove(given)
         text = _document(given)
-    except ModuleNotFoundError as error:
-        print(f"conch rules: {error.name} is not installed; pip install 'conch-server[monitoring]'", file=sys.stderr)
-        return _FAILURE
     except (ConfigError, InvalidRequest) as error:
         print(f"conch rules {given.command}: {error}", file=sys.stderr)
         return _USAGE_ERROR

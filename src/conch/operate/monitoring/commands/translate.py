@@ -17,15 +17,6 @@ _UNWRAPPED = 1000  # columns
 
 def translate(arguments: Sequence[str]) -> int:
     """Translate documents, print the report, and return the exit status."""
-    try:
-        return _translate(arguments)
-    except ModuleNotFoundError as error:
-        message = f"{error.name} is not installed; pip install 'conch-server[monitoring]'"
-        print(f"conch translate: {message}", file=sys.stderr)
-        return _USAGE_ERROR
-
-
-def _translate(arguments: Sequence[str]) -> int:
     from conch.operate.monitoring.translate.dialects import DIALECTS, model_label
     from conch.operate.monitoring.translate.document import Translator
 

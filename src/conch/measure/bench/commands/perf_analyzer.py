@@ -40,11 +40,6 @@ def _milliseconds(name: str) -> Callable[[str], list[str]]:
     return lambda value: [f"{name}={value}ms"]
 
 
-def _on(name: str) -> Callable[[str], list[str]]:
-    """Return words of a flag without a value."""
-    return lambda _: [name]
-
-
 def _protocol(value: str) -> list[str]:
     return [f"--protocol={value.lower()}"]
 
@@ -70,132 +65,89 @@ def _measurement_mode(value: str) -> list[str]:
     return []
 
 
-def _latency_threshold(value: str) -> list[str]:
-    return [f"--slo=latency:{value}ms"]
+def _same(name: str, meaning: str, *aliases: str) -> PerfAnalyzerFlag:
+    return PerfAnalyzerFlag((name, *aliases), Treatment.SAME, meaning=meaning)
 
 
-_SAME, _MEANS, _IGNORED, _REFUSED = Treatment.SAME, Treatment.MEANS, Treatment.IGNORED, Treatment.REFUSED
+def _means(
+    names: str, words: Callable[[str], list[str]], meaning: str, note: str = "", *, bare: bool = False
+) -> PerfAnalyzerFlag:
+    return PerfAnalyzerFlag(tuple(names.split()), Treatment.MEANS, words, note, bare, meaning)
+
+
+def _ignored(names: str, note: str, *, bare: bool = False) -> PerfAnalyzerFlag:
+    return PerfAnalyzerFlag(tuple(names.split()), Treatment.IGNORED, note=note, bare=bare)
+
+
+def _refused(names: str, note: str, *, bare: bool = False) -> PerfAnalyzerFlag:
+    return PerfAnalyzerFlag(tuple(names.split()), Treatment.REFUSED, note=note, bare=bare)
+
+
 _TRIALS = "one window after an automatic warm-up, with a confidence interval, replaces repeated windows; see --until"
-_NO_THREADS = "the generator uses processes, as many as needed; see --processes"
-_ONE_CLIENT = "requests are always asynchronous"
 
+# fmt: off
 FLAGS = (
-    PerfAnalyzerFlag(("-m",), _SAME, meaning="model"),
-    PerfAnalyzerFlag(("-x", "--model-version"), _MEANS, _flag("--model-version"), meaning="`--model-version`"),
-    PerfAnalyzerFlag(("-u", "--url"), _MEANS, lambda value: [value], meaning="the URL"),
-    PerfAnalyzerFlag(("-i",), _MEANS, _protocol, meaning="`--protocol`"),
-    PerfAnalyzerFlag(("-b", "--batch-size"), _SAME, meaning="batch dimension"),
-    PerfAnalyzerFlag(
-        ("-p", "--measurement-interval"), _MEANS, _milliseconds("--duration"), meaning="`--duration`, in milliseconds"
-    ),
-    PerfAnalyzerFlag(("-f",), _MEANS, _flag("--csv"), meaning="`--csv`"),
-    PerfAnalyzerFlag(("-v", "--verbose"), _IGNORED, note="the live view shows more", bare=True),
-    PerfAnalyzerFlag(("-s", "--stability-percentage"), _IGNORED, note=_TRIALS),
-    PerfAnalyzerFlag(("-r", "--max-trials"), _IGNORED, note=_TRIALS),
-    PerfAnalyzerFlag(("--concurrency-range",), _MEANS, _concurrency, meaning="`--concurrency START:END:STEP`"),
-    PerfAnalyzerFlag(("--request-rate-range",), _MEANS, _flag("--rate"), meaning="`--rate START:END:STEP`"),
-    PerfAnalyzerFlag(("--request-distribution",), _MEANS, _flag("--arrivals"), meaning="`--arrivals`"),
-    PerfAnalyzerFlag(
-        ("--request-intervals",),
-        _MEANS,
-        lambda value: [f"--trace=intervals:{value}"],
-        "the intervals are used once in their order; perf_analyzer starts again at the end of the file",
-        meaning="`--trace`",
-    ),
-    PerfAnalyzerFlag(
-        ("--percentile",),
-        _SAME,
-        meaning="the percentile is reported; stability is judged by it only with `--until`",
-    ),
-    PerfAnalyzerFlag(("--input-data",), _SAME, meaning="file, `random` or `zero`"),
-    PerfAnalyzerFlag(("--shape",), _SAME, meaning="shape of a variable input"),
-    PerfAnalyzerFlag(("-z",), _MEANS, lambda _: ["--input-data=zero"], bare=True, meaning="`--input-data zero`"),
-    PerfAnalyzerFlag(("--string-length",), _MEANS, _flag("--string-length"), meaning="length of generated strings"),
-    PerfAnalyzerFlag(("--shared-memory",), _SAME, meaning="tensors in shared memory"),
-    PerfAnalyzerFlag(("--output-shared-memory-size",), _SAME, meaning="size of regions of outputs"),
-    PerfAnalyzerFlag(
-        ("--streaming",), _MEANS, lambda _: ["--protocol=grpc-stream"], bare=True, meaning="`--protocol grpc-stream`"
-    ),
-    PerfAnalyzerFlag(("--sequence-length",), _SAME, meaning="requests per sequence"),
-    PerfAnalyzerFlag(("--sequence-length-variation",), _IGNORED, note="use --sequence-length 20±4"),
-    PerfAnalyzerFlag(
-        ("--num-of-sequences",), _IGNORED, note="each user follows one sequence: --concurrency is their number"
-    ),
-    PerfAnalyzerFlag(("--sequence-id-range", "--start-sequence-id"), _IGNORED, note="ids are unique in each run"),
-    PerfAnalyzerFlag(("--measurement-mode",), _MEANS, _measurement_mode, meaning="windows by time or by count"),
-    PerfAnalyzerFlag(
-        ("--measurement-request-count", "--request-count"), _MEANS, _flag("--requests"), meaning="`--requests`"
-    ),
-    PerfAnalyzerFlag(
-        ("--latency-threshold", "-l"),
-        _MEANS,
-        _latency_threshold,
-        "all requests are judged, by default 99 % of them must be within it; perf_analyzer judges the mean",
-        meaning="`--slo latency:…ms`",
-    ),
-    PerfAnalyzerFlag(
-        ("--binary-search",), _MEANS, _on("--find-max"), "the search starts from below", True, "`--find-max`"
-    ),
-    PerfAnalyzerFlag(("--max-threads", "--num-threads"), _IGNORED, note=_NO_THREADS),
-    PerfAnalyzerFlag(("--async", "-a", "--sync"), _IGNORED, note=_ONE_CLIENT, bare=True),
-    PerfAnalyzerFlag(
-        ("--warmup-request-count",), _IGNORED, note="the warm-up lasts until the server is steady; see --warm-up"
-    ),
-    PerfAnalyzerFlag(("--collect-metrics",), _IGNORED, note="metrics are always collected where found", bare=True),
-    PerfAnalyzerFlag(("--metrics-url",), _SAME, meaning="metrics of the server"),
-    PerfAnalyzerFlag(("--metrics-interval",), _IGNORED, note="metrics are read once a second"),
-    PerfAnalyzerFlag(("-H",), _SAME, meaning="header"),
-    PerfAnalyzerFlag(("--service-kind",), _MEANS, _service_kind, meaning="triton or openai"),
-    PerfAnalyzerFlag(("--endpoint",), _MEANS, _flag("--endpoint"), meaning="path of the OpenAI API"),
-    PerfAnalyzerFlag(
-        ("--ssl-grpc-use-ssl",), _IGNORED, note="write grpcs:// or https:// before host and port", bare=True
-    ),
-    PerfAnalyzerFlag(
-        ("--ssl-grpc-root-certifications-file", "--ssl-https-ca-certificates-file"),
-        _MEANS,
-        _flag("--ca-file"),
-        meaning="`--ca-file`",
-    ),
-    PerfAnalyzerFlag(
-        ("--ssl-grpc-private-key-file", "--ssl-https-private-key-file"),
-        _MEANS,
-        _flag("--key-file"),
-        meaning="`--key-file`",
-    ),
-    PerfAnalyzerFlag(
-        ("--ssl-grpc-certificate-chain-file", "--ssl-https-client-certificate-file"),
-        _MEANS,
-        _flag("--cert-file"),
-        meaning="`--cert-file`",
-    ),
-    PerfAnalyzerFlag(
-        ("--ssl-https-verify-peer", "--ssl-https-verify-host"),
-        _MEANS,
-        lambda value: ["--insecure"] if value == "0" else [],
-        meaning="0 is `--insecure`",
-    ),
-    PerfAnalyzerFlag(
-        ("--ssl-https-client-certificate-type", "--ssl-https-private-key-type"), _IGNORED, note="files are PEM"
-    ),
-    PerfAnalyzerFlag(
-        ("--profile-export-file",),
-        _MEANS,
-        _flag("--records"),
-        "a line of JSON for each request, not perf_analyzer's document",
-        meaning="`--records`",
-    ),
-    PerfAnalyzerFlag(("--verbose-csv",), _IGNORED, note="--csv has all columns", bare=True),
-    PerfAnalyzerFlag(("--grpc-compression-algorithm",), _REFUSED, note="requests are not compressed"),
-    PerfAnalyzerFlag(("--serial-sequences",), _REFUSED, note="sequences run beside each other", bare=True),
-    PerfAnalyzerFlag(("--periodic-concurrency-range",), _REFUSED, note="use --ramp or --concurrency"),
-    PerfAnalyzerFlag(("--model-repository", "--model-signature-name"), _REFUSED, note="the server is remote"),
-    PerfAnalyzerFlag(("--enable-mpi",), _REFUSED, note="start one conch bench on each machine", bare=True),
-    PerfAnalyzerFlag(
-        ("--trace-level", "--trace-rate", "--trace-count", "--log-frequency"),
-        _REFUSED,
-        note="change the server's trace settings over its API; see docs/tracing.md",
-    ),
+    _same("-m", "model"),
+    _means("-x --model-version", _flag("--model-version"), "`--model-version`"),
+    _means("-u --url", lambda value: [value], "the URL"),
+    _means("-i", _protocol, "`--protocol`"),
+    _same("-b", "batch dimension", "--batch-size"),
+    _means("-p --measurement-interval", _milliseconds("--duration"), "`--duration`, in milliseconds"),
+    _means("-f", _flag("--csv"), "`--csv`"),
+    _ignored("-v --verbose", "the live view shows more", bare=True),
+    _ignored("-s --stability-percentage", _TRIALS),
+    _ignored("-r --max-trials", _TRIALS),
+    _means("--concurrency-range", _concurrency, "`--concurrency START:END:STEP`"),
+    _means("--request-rate-range", _flag("--rate"), "`--rate START:END:STEP`"),
+    _means("--request-distribution", _flag("--arrivals"), "`--arrivals`"),
+    _means("--request-intervals", lambda value: [f"--trace=intervals:{value}"], "`--trace`",
+           "the intervals are used once in their order; perf_analyzer starts again at the end of the file"),
+    _same("--percentile", "the percentile is reported; stability is judged by it only with `--until`"),
+    _same("--input-data", "file, `random` or `zero`"),
+    _same("--shape", "shape of a variable input"),
+    _means("-z", lambda _: ["--input-data=zero"], "`--input-data zero`", bare=True),
+    _means("--string-length", _flag("--string-length"), "length of generated strings"),
+    _same("--shared-memory", "tensors in shared memory"),
+    _same("--output-shared-memory-size", "size of regions of outputs"),
+    _means("--streaming", lambda _: ["--protocol=grpc-stream"], "`--protocol grpc-stream`", bare=True),
+    _same("--sequence-length", "requests per sequence"),
+    _ignored("--sequence-length-variation", "use --sequence-length 20±4"),
+    _ignored("--num-of-sequences", "each user follows one sequence: --concurrency is their number"),
+    _ignored("--sequence-id-range --start-sequence-id", "ids are unique in each run"),
+    _means("--measurement-mode", _measurement_mode, "windows by time or by count"),
+    _means("--measurement-request-count --request-count", _flag("--requests"), "`--requests`"),
+    _means("--latency-threshold -l", lambda value: [f"--slo=latency:{value}ms"], "`--slo latency:…ms`",
+           "all requests are judged, by default 99 % of them must be within it; perf_analyzer judges the mean"),
+    _means("--binary-search", lambda _: ["--find-max"], "`--find-max`", "the search starts from below", bare=True),
+    _ignored("--max-threads --num-threads", "the generator uses processes, as many as needed; see --processes"),
+    _ignored("--async -a --sync", "requests are always asynchronous", bare=True),
+    _ignored("--warmup-request-count", "the warm-up lasts until the server is steady; see --warm-up"),
+    _ignored("--collect-metrics", "metrics are always collected where found", bare=True),
+    _same("--metrics-url", "metrics of the server"),
+    _ignored("--metrics-interval", "metrics are read once a second"),
+    _same("-H", "header"),
+    _means("--service-kind", _service_kind, "triton or openai"),
+    _means("--endpoint", _flag("--endpoint"), "path of the OpenAI API"),
+    _ignored("--ssl-grpc-use-ssl", "write grpcs:// or https:// before host and port", bare=True),
+    _means("--ssl-grpc-root-certifications-file --ssl-https-ca-certificates-file", _flag("--ca-file"), "`--ca-file`"),
+    _means("--ssl-grpc-private-key-file --ssl-https-private-key-file", _flag("--key-file"), "`--key-file`"),
+    _means("--ssl-grpc-certificate-chain-file --ssl-https-client-certificate-file", _flag("--cert-file"),
+           "`--cert-file`"),
+    _means("--ssl-https-verify-peer --ssl-https-verify-host",
+           lambda value: ["--insecure"] if value == "0" else [], "0 is `--insecure`"),
+    _ignored("--ssl-https-client-certificate-type --ssl-https-private-key-type", "files are PEM"),
+    _means("--profile-export-file", _flag("--records"), "`--records`",
+           "a line of JSON for each request, not perf_analyzer's document"),
+    _ignored("--verbose-csv", "--csv has all columns", bare=True),
+    _refused("--grpc-compression-algorithm", "requests are not compressed"),
+    _refused("--serial-sequences", "sequences run beside each other", bare=True),
+    _refused("--periodic-concurrency-range", "use --ramp or --concurrency"),
+    _refused("--model-repository --model-signature-name", "the server is remote"),
+    _refused("--enable-mpi", "start one conch bench on each machine", bare=True),
+    _refused("--trace-level --trace-rate --trace-count --log-frequency",
+             "change the server's trace settings over its API; see docs/tracing.md"),
 )
+# fmt: on
 
 _BY_NAME = {name: flag for flag in FLAGS for name in flag.names}
 _DEFAULT_DURATION_MS = 5000

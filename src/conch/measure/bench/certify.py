@@ -12,8 +12,13 @@ from conch.base.build_info import build_line
 from conch.measure.bench.environment import read_environment
 from conch.measure.bench.levels import FindMax
 from conch.measure.bench.measurement import ClientHealth, Effect, Estimate, Level, Measurement, Note, TokenFigures
-from conch.measure.bench.report.certificate import AbComparison, Certificate, CertifiedTarget
-from conch.measure.bench.report.public_command import public_url
+from conch.measure.bench.report.certificate import (
+    AbComparison,
+    Certificate,
+    CertifiedTarget,
+    public_command,
+    public_url,
+)
 from conch.measure.bench.report.scaling import find_saturation
 from conch.measure.bench.run import PreparedRun, is_lost
 from conch.measure.bench.statistics.comparison import compare_rounds, verdict_text
@@ -35,7 +40,7 @@ def certify(run: PreparedRun, created_at: str, rounds: Rounds, baseline: Rounds,
     return Certificate(
         created_at=created_at,
         tool_version=build_line(),
-        command=run.plan.command,
+        command=public_command(run.plan.command),
         target=certified(run.side.target),
         environment=read_environment(),
         measurements=measurements,

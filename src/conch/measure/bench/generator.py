@@ -9,6 +9,8 @@ from conch.measure.bench.measurement import ClientHealth
 from conch.measure.bench.prepared_request import AnswerCheck, ScriptSource
 
 if TYPE_CHECKING:  # a benchmark asks the server what it is before it imports numpy
+    import ssl
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -31,6 +33,19 @@ class Tls:
     key_file: str | None = None
     verify: bool = True
     server_name: str | None = None  # None: the host
+
+    def context(self, protocols: list[str]) -> "ssl.SSLContext":
+        """Return a context that verifies as asked and offers `protocols`. Raises OSError on unreadable files."""
+        import ssl  # takes time to import
+
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.certificate_file is not None:
+            context.load_cert_chain(self.certificate_file, self.key_file)
+        context.set_alpn_protocols(protocols)
+        return context
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import re
 import threading
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from conch.base.command_line.flag_values import one_of, value_kind
@@ -210,7 +210,7 @@ class BenchPlan:
     processes: int | None = flag_field(None, _CLIENT, "of the generator (default: as needed)", _COUNT)
     connections: int | None = flag_field(None, _CLIENT, "to the server (default: one per user)", _COUNT)
 
-    command: tuple[str, ...] = ()  # the command line, without secrets
+    command: tuple[str, ...] = field(default=(), repr=False)  # the command line; it may have secrets
     # fmt: on
 
     @property

@@ -12,8 +12,14 @@ from conch.measure.bench.commands.compare import compare
 from conch.measure.bench.measurement import Estimate, Level, Note
 from conch.measure.bench.report.certificate import Certificate
 from conch.measure.bench.report.certificate_file import write_json
-from conch.measure.bench.report.comparison import compare_runs, pooled
-from conch.measure.bench.report.gate import FALSE_ALARM_RATE, ConditionOutcome, decide, parse_condition
+from conch.measure.bench.report.comparison import (
+    FALSE_ALARM_RATE,
+    ConditionOutcome,
+    compare_runs,
+    decide,
+    parse_condition,
+    pooled,
+)
 from conch.measure.bench.report.html import write_html
 from tests.measure.bench.report.samples import HOSTILE, ab_certificate, certificate, hostile_certificate, measurement
 

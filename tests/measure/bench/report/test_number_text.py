@@ -5,7 +5,7 @@ import math
 import pytest
 
 from conch.measure.bench.measurement import Estimate
-from conch.measure.bench.report.quantity import (
+from conch.measure.bench.report.number_text import (
     BYTES,
     PERCENT,
     PLAIN,

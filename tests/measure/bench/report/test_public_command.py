@@ -2,7 +2,7 @@
 
 import pytest
 
-from conch.measure.bench.report.public_command import public_command, public_url
+from conch.measure.bench.report.certificate import public_command, public_url
 
 
 @pytest.mark.parametrize(

@@ -137,14 +137,13 @@ def _prepare(plan: BenchPlan, command: Sequence[str]) -> "PreparedRun":
     trace = trace_of(plan, model)
     load = levels_of(plan, trace)
     target = _find(plan, url, model)
-    from conch.measure.bench.report.public_command import public_command
     from conch.measure.bench.run import PreparedRun, side_of
 
     side = side_of(plan, target, trace)
     against = None
     if plan.against is not None:
         against = side_of(plan, _find(plan, plan.against, side.target.model.name), trace)
-    return PreparedRun(replace(plan, command=public_command(command)), load, side, against)
+    return PreparedRun(replace(plan, command=tuple(command)), load, side, against)
 
 
 def _find(plan: BenchPlan, url: str | None, model: str | None) -> BenchTarget:

@@ -272,7 +272,7 @@ def send_once(target: BenchTarget, request: PreparedRequest) -> Answer:
 
 def _send_grpc(target: BenchTarget, request: PreparedRequest) -> Answer:
     from conch.domain.triton_messages import service_pb2
-    from conch.measure.bench.load.grpc.text import response_text
+    from conch.measure.bench.load.grpc.messages import response_text
     from conch.measure.bench.targets.kserve_grpc import GrpcProbe
 
     found = GrpcProbe(target.endpoint, _TIMEOUT_S).responses(request.head.decode(), request.body)

@@ -88,9 +88,7 @@ def tls_of(endpoint: Endpoint) -> "ssl.SSLContext | None":
     """Return the TLS context for an endpoint, None without TLS. Raises OSError on unreadable files."""
     if endpoint.tls is None:
         return None
-    from conch.measure.bench.load.tls_wire import tls_context
-
-    return tls_context(endpoint.tls, ["h2"] if endpoint.transport == Transport.GRPC else ["http/1.1"])
+    return endpoint.tls.context(["h2"] if endpoint.transport == Transport.GRPC else ["http/1.1"])
 
 
 def connection_fields(endpoint: Endpoint) -> bytes:

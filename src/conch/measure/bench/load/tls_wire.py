@@ -5,23 +5,10 @@ import select
 import socket
 import ssl
 
-from conch.measure.bench.generator import Tls
 from conch.measure.bench.load.connection import Wire
 
 _RECEIVE_BYTES = 65_536
 _SEND_BYTES = 16_384
-
-
-def tls_context(tls: Tls, protocols: list[str]) -> ssl.SSLContext:
-    """Return a context that verifies as asked and offers `protocols` by ALPN. Raises OSError on unreadable files."""
-    context = ssl.create_default_context(cafile=tls.ca_file)
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if tls.certificate_file is not None:
-        context.load_cert_chain(tls.certificate_file, tls.key_file)
-    context.set_alpn_protocols(protocols)
-    return context
 
 
 class TlsWire(Wire):

@@ -1,12 +1,20 @@
 """The document of a benchmark run. Its JSON is these classes, field by field; see `certificate_file`."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit, urlunsplit
 
 from conch.domain.benchmark_document import SCHEMA_VERSION
 from conch.measure.bench.environment import Environment
 from conch.measure.bench.measurement import Effect, Level, Measurement, Note
 
 _MAX_NOTES = 3  # beside the verdict
+HIDDEN = "***"
+_SECRET_WORDS = ("key", "token", "password", "secret", "authorization", "credential")
+# Flags whose names have such a word but hold paths or numbers.
+_PUBLIC_ENDINGS = ("-file", "-tokens", "-length", "-path")
+_HEADER_FLAGS = ("--header", "-H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +106,52 @@ def _verdict(invalid: int, warnings: int) -> str:
     if invalid:
         return "Not comparable: do not use these figures."
     return "Usable with care: see the notes." if warnings else "Comparable: no note questions these figures."
+
+
+def target_line(target: CertifiedTarget) -> str:
+    """Return model, address, protocol and server of a target."""
+    model = f"{target.model} version {target.model_version}" if target.model_version else target.model
+    server = f"{target.server_name} {target.server_version}".strip()
+    return " · ".join(each for each in (model, target.url, target.protocol, server) if each)
+
+
+def public_command(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return a command line without values of secret flags, values of headers and credentials in URLs."""
+    words = []
+    flag = ""
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        if word.startswith("-") and not equals:
+            flag = word
+            words.append(word)
+        elif word.startswith("-"):
+            words.append(f"{name}={_public_value(name, value)}")
+            flag = ""
+        else:
+            words.append(_public_value(flag, word))
+            flag = ""
+    return tuple(words)
+
+
+def public_url(url: str) -> str:
+    """Return a URL without user, password, query and fragment; a host without a scheme stays as it is."""
+    if "://" not in url:
+        return url.rpartition("@")[2].partition("?")[0]
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def shell_line(command: Sequence[str]) -> str:
+    """Return a command as one line that a shell accepts."""
+    return shlex.join(command)
+
+
+def _public_value(flag: str, value: str) -> str:
+    name = flag.lower()
+    if flag in _HEADER_FLAGS:
+        return f"{value.partition(':')[0]}: {HIDDEN}"
+    if any(word in name for word in _SECRET_WORDS) and not name.endswith(_PUBLIC_ENDINGS):
+        return HIDDEN
+    if "://" in value or "@" in value:
+        return public_url(value)
+    return value

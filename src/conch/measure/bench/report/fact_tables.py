@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from conch.measure.bench.environment import Environment
 from conch.measure.bench.measurement import ClientHealth, Effect, Measurement
 from conch.measure.bench.report.certificate import Certificate
-from conch.measure.bench.report.quantity import (
+from conch.measure.bench.report.number_text import (
     BYTES,
     MISSING,
     PERCENT,

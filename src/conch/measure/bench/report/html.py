@@ -13,7 +13,7 @@ from conch.base.report.chart import draw
 from conch.base.report.page import charts, embedded_json, facts, figures, page, table, tag
 from conch.base.report.page import verdict as verdict_box
 from conch.measure.bench.measurement import Measurement, Note
-from conch.measure.bench.report.certificate import Certificate, all_notes, verdict_lines
+from conch.measure.bench.report.certificate import Certificate, all_notes, shell_line, target_line, verdict_lines
 from conch.measure.bench.report.certificate_file import to_json
 from conch.measure.bench.report.charts import draw_effects, level_charts, one_level_charts
 from conch.measure.bench.report.fact_tables import (
@@ -27,8 +27,6 @@ from conch.measure.bench.report.fact_tables import (
     settings_table,
 )
 from conch.measure.bench.report.level_columns import asked_percentiles, level_table, remarks
-from conch.measure.bench.report.public_command import shell_line
-from conch.measure.bench.report.target_line import target_line
 
 # Larger documents are compressed, and of still larger ones the time series are thinned: a page has at most 300 KB.
 _MAX_PLAIN_BYTES = 40_000

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from conch.measure.bench.measurement import PERCENTILES, Estimate, Measurement, TokenFigures
-from conch.measure.bench.report.quantity import MISSING, PERCENT, PLAIN, SECONDS, Unit, format_estimate, format_value
+from conch.measure.bench.report.number_text import MISSING, PERCENT, PLAIN, SECONDS, Unit, format_estimate, format_value
 from conch.measure.bench.report.scaling import LevelScaling, scaling
 from conch.measure.bench.statistics.quantities import QUANTITIES, errors_of
 

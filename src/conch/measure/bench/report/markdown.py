@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conch.base.files.atomic import replace_file
-from conch.measure.bench.report.certificate import Certificate, all_notes
+from conch.measure.bench.report.certificate import Certificate, all_notes, shell_line, target_line
 from conch.measure.bench.report.fact_tables import effect_table, error_table, settings_table
 from conch.measure.bench.report.level_columns import asked_percentiles, level_table, remarks
-from conch.measure.bench.report.public_command import shell_line
-from conch.measure.bench.report.target_line import target_line
 
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&#~$@]")
 _BADGES = {"invalid": "❌", "warning": "⚠️"}

@@ -8,7 +8,7 @@ import orjson
 
 from conch.measure.bench.measurement import Level
 from conch.measure.bench.records import Chunks, RecordLog, Records, RequestOutcome
-from conch.measure.bench.report.public_command import public_url
+from conch.measure.bench.report.certificate import public_url
 from conch.measure.bench.statistics.selection import RunWindow
 
 _ROWS = 8_192  # as Python objects at once

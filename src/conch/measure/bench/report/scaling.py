@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from conch.measure.bench.measurement import Measurement
 from conch.measure.bench.report.certificate import Saturation
-from conch.measure.bench.report.quantity import PLAIN, format_value
+from conch.measure.bench.report.number_text import PLAIN, format_value
 
 # Levels with at least this share of the highest throughput count as saturated.
 _NEARLY = 0.95

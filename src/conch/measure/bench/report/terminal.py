@@ -9,11 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from conch.measure.bench.measurement import Effect, Measurement, Note
-from conch.measure.bench.report.certificate import AbComparison, Certificate, all_notes, verdict_lines
+from conch.measure.bench.report.certificate import AbComparison, Certificate, all_notes, target_line, verdict_lines
 from conch.measure.bench.report.fact_tables import effect_table
 from conch.measure.bench.report.level_columns import asked_percentiles, level_table, remarks
 from conch.measure.bench.report.scaling import find_saturation
-from conch.measure.bench.report.target_line import target_line
 
 SEVERITY_STYLES = {"invalid": "bold red", "warning": "yellow", "info": "cyan"}
 EFFECT_STYLES = {"better": "green", "worse": "bold red"}

@@ -64,17 +64,10 @@ def first_line(body: bytes, limit: int = 120) -> str:
 def client_context(tls: Tls, protocols: list[str]) -> ssl.SSLContext:
     """Return the TLS settings of a client. Raises TargetError for unreadable files."""
     try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        if tls.certificate_file:
-            context.load_cert_chain(tls.certificate_file, tls.key_file)
+        return tls.context(protocols)
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(file for file in (tls.ca_file, tls.certificate_file, tls.key_file) if file)
         raise TargetError(f"TLS: {files} cannot be used: {error.strerror or error}") from None
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(protocols)
-    return context
 
 
 def place(endpoint: Endpoint) -> str:

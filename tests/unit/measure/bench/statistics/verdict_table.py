@@ -12,8 +12,7 @@ import numpy as np
 
 from conch.measure.bench.measurement import Effect, Level, Measurement
 from conch.measure.bench.records import Records
-from conch.measure.bench.report.comparison import effect_of
-from conch.measure.bench.report.gate import ConditionOutcome, decide, parse_condition
+from conch.measure.bench.report.comparison import ConditionOutcome, decide, effect_of, parse_condition
 from conch.measure.bench.statistics.comparison import effect
 from conch.measure.bench.statistics.quantities import QUANTITIES
 from conch.measure.bench.statistics.steady_state import steadiness

@@ -321,7 +321,7 @@ class GrpcConnection(Http2ClientConnection):
         self.room()
 
     def _keep(self, request: LoadRequest, message: bytes) -> None:
-        from conch.measure.bench.load.grpc.text import response_text
+        from conch.measure.bench.load.grpc.messages import response_text
 
         request.body += message  # protobuf reads messages that follow each other as one, repeated fields joined
         request.text += response_text(message)

@@ -177,3 +177,38 @@ class StreamResponse:
                 return value
             shift += 7
         return -1
+
+
+def response_text(message: bytes) -> str:
+    """Return the joined elements of the outputs of type BYTES of a ModelInferResponse, "" if it is not well-formed."""
+    from google.protobuf.message import DecodeError
+
+    from conch.domain.triton_messages import service_pb2  # imported with the first answer that has a text
+
+    response = service_pb2.ModelInferResponse()
+    try:
+        response.ParseFromString(message)
+    except DecodeError:
+        return ""
+    parts: list[bytes] = []
+    raw = list(response.raw_output_contents)
+    for index, output in enumerate(response.outputs):
+        if output.datatype != "BYTES":
+            continue
+        if index < len(raw):
+            parts += _elements(raw[index])
+        else:
+            parts += output.contents.bytes_contents
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def _elements(raw: bytes) -> list[bytes]:
+    """Return BYTES elements, each after its length; what is cut off at the end is left out."""
+    parts: list[bytes] = []
+    at = 0
+    while at + 4 <= len(raw):
+        size = int.from_bytes(raw[at : at + 4], "little")
+        at += 4
+        parts.append(raw[at : at + size])
+        at += size
+    return parts

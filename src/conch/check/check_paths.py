@@ -18,8 +18,7 @@ from conch.check.models.config import check_config
 from conch.check.models.ensembles import check_ensembles
 from conch.check.models.model import CheckedModel
 from conch.check.models.model_files import check_files, check_labels
-from conch.check.python.metrics import declared_metrics
-from conch.check.python.models import check_other_python, check_python_model
+from conch.check.python.check import check_other_python, check_python_model, declared_metrics
 from conch.check.rules import unapplied_rules
 from conch.check.source import SourceFile, SourceReader, UncheckedFileError
 

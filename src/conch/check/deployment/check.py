@@ -10,7 +10,7 @@ from conch.check.deployment.dockerfiles import check_dockerfile, is_dockerfile
 from conch.check.deployment.plain_text import check_known_secrets, check_shm_variable, check_tunnels
 from conch.check.deployment.terraform import check_terraform, embedded_yaml
 from conch.check.finding import Finding, Place
-from conch.check.python.metrics import DeclaredMetric
+from conch.check.python.check import DeclaredMetric
 from conch.check.source import SourceFile
 
 _DATA = (".yaml", ".yml", ".json", ".tf")

@@ -8,7 +8,7 @@ from conch.base.kubernetes.objects import mapping
 from conch.base.yaml_documents import YamlDocument
 from conch.check.deployment.objects import CheckedObject
 from conch.check.finding import Finding, Place, Related
-from conch.check.python.metrics import DeclaredMetric
+from conch.check.python.check import DeclaredMetric
 from conch.check.source import SourceFile
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.promql import Node, PromqlError, metric_names

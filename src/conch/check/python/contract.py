@@ -1,30 +1,16 @@
-"""Check the contract of a Python model: its class, `execute` and its return value, and uses of Triton's module."""
+"""Check the contract of a Python model: its class, `execute` and what it returns, its inputs and outputs."""
 
 import ast
-import sys
-from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Iterator
 
-from conch.base.suggestion import closest
-from conch.check.finding import Finding, Place
+from conch.check.finding import Finding, Related
 from conch.check.models.model import CheckedModel
-from conch.check.python.file import API_MODULE, MODEL_CLASS, Function, PythonFile
-from conch.server.backends import child as child_folder
+from conch.check.python.arrays import datatype, rank
+from conch.check.python.file import API_MODULE, MODEL_CLASS, Function, PythonFile, argument, text_of
+from conch.domain.model_config import ModelConfig, TensorSpec
 
 _PROVIDED = {API_MODULE, "c_python_backend_utils"}
 _LIFECYCLE_METHODS = ("initialize", "finalize", "auto_complete_config")  # no request waits for them
-
-
-@cache
-def api_names() -> frozenset[str]:
-    """Return the public names of this server's version of Triton's module, read from its file."""
-    path = Path(child_folder.__file__).parent / f"{API_MODULE}.py"
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
-            return frozenset(ast.literal_eval(node.value))
-    raise AssertionError(f"{path} has no __all__")
 
 
 def check_class(file: PythonFile) -> Iterator[Finding]:
@@ -120,79 +106,6 @@ def _answers(node: ast.AST) -> bool:
     return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
 
 
-def check_names(file: PythonFile) -> Iterator[Finding]:
-    """Check each use of Triton's module, and subclasses of its metric classes."""
-    for node in file.nodes:
-        name = file.api(node) if isinstance(node, ast.Attribute) else ""
-        if name and name not in api_names():
-            yield Finding("python-api", file.place(node), f"{API_MODULE} has no '{name}'", _nearest(name))
-        elif isinstance(node, ast.ImportFrom) and node.module == API_MODULE:
-            for alias in node.names:
-                if alias.name != "*" and alias.name not in api_names():
-                    message = f"{API_MODULE} has no '{alias.name}'"
-                    yield Finding("python-api", file.place(node), message, _nearest(alias.name))
-        elif isinstance(node, ast.ClassDef):
-            for base in node.bases:
-                if file.api(base) in ("MetricFamily", "Metric"):
-                    message = f"class {node.name} is a subclass of {file.api(base)}"
-                    yield Finding("python-metric-class", file.place(node), message)
-
-
-def check_habits(file: PythonFile) -> Iterator[Finding]:
-    """Find calls that a model on a server should avoid: print, and sleep while requests wait."""
-    for node in file.nodes:
-        if not isinstance(node, ast.Call):
-            continue
-        if isinstance(node.func, ast.Name) and node.func.id == "print" and file.function_of(node):
-            yield Finding("python-print", file.place(node), "print(…)")
-        elif ast.unparse(node.func) == "time.sleep":
-            function = file.function_of(node)
-            if (
-                function is not None
-                and function.name not in _LIFECYCLE_METHODS
-                and file.parents[function] is file.model_class
-            ):
-                yield Finding("python-sleep", file.place(node), f"time.sleep in {function.name}")
-
-
-def check_imports(files: Sequence[PythonFile], beside: set[str]) -> Iterator[Finding]:
-    """Find modules that are not installed here, without importing any. `beside` are the model's own modules."""
-    places: dict[str, list[Place]] = {}
-    for file in files:
-        for name, place in _missing_imports(file, beside):
-            places.setdefault(name, []).append(place)
-    for name, found in places.items():
-        more = f" (and {len(found) - 1} more places)" if len(found) > 1 else ""
-        yield Finding("python-import", found[0], f"there is no module '{name}' in this environment{more}")
-
-
-def _missing_imports(file: PythonFile, beside: set[str]) -> Iterator[tuple[str, Place]]:
-    for node in file.nodes:
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            modules = [node.module]
-        else:
-            continue
-        if any(isinstance(outer, ast.Try) for outer in file.around(node)):
-            continue  # the model handles a failure
-        for name in {module.partition(".")[0] for module in modules}:
-            if name not in beside and name not in _PROVIDED and not _is_installed(name):
-                yield name, file.place(node)
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return name in sys.stdlib_module_names or find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _nearest(name: str) -> str:
-    near = closest(name, api_names())
-    return f"Did you mean '{near}'?" if near else f"It has: {', '.join(sorted(api_names()))}."
-
-
 def _own(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes inside a node, except those inside of nested functions and classes."""
     for child in ast.iter_child_nodes(node):
@@ -207,3 +120,95 @@ def _is_none(node: ast.expr) -> bool:
 
 def _only_raises(function: Function) -> bool:
     return isinstance(function.body[-1], ast.Raise)
+
+
+def check_tensors(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
+    """Check names, datatypes and ranks, except of tensors that the model adds in `auto_complete_config`."""
+    config = model.config
+    completes = file.method("auto_complete_config")
+    own = {text for node in ast.walk(completes) if (text := text_of(node))} if completes else set()
+    yield from _inputs(file, model, config, own)
+    outputs = list(_given(file))
+    for call, name in outputs:
+        spec = config.output(name)
+        if spec is not None:
+            yield from _output(file, model, config, spec, call)
+        elif config.outputs and name not in own | _state_outputs(config):
+            declared = ", ".join(each.name for each in config.outputs)
+            message = f"output '{name}' is not declared in the configuration of model '{model.name}'"
+            yield Finding("python-output", file.place(call), message, f"Declared outputs: {declared}.")
+    if outputs and _makes_all_outputs_itself(file):
+        made = {name for _, name in outputs}
+        for index, spec in enumerate(config.outputs):
+            if spec.name not in made:
+                message = (
+                    f"output '{spec.name}' of model '{model.name}' is declared, but {file.source.path.name} never "
+                    "creates it"
+                )
+                yield Finding("python-output-missing", model.folder.field(f"output[{index}].name"), message)
+
+
+def _inputs(file: PythonFile, model: CheckedModel, config: ModelConfig, own: set[str]) -> Iterator[Finding]:
+    known = {spec.name for spec in config.inputs}
+    if not known:
+        return
+    given = {name for each in config.batch_inputs for name in each.targets} | own
+    if config.sequence_batching is not None:
+        given |= {each.name for each in config.sequence_batching.controls}
+        given |= {each.input_name for each in config.sequence_batching.states}
+    for call in file.calls_of("get_input_tensor_by_name"):
+        name = text_of(argument(call, 1, "name"))
+        if name is not None and name not in known | given:
+            message = f"input '{name}' is not declared in the configuration of model '{model.name}'"
+            cure = f"Declared inputs: {', '.join(sorted(known | given - own))}."
+            yield Finding("python-input", file.place(call), message, cure)
+
+
+def _given(file: PythonFile) -> Iterator[tuple[ast.Call, str]]:
+    """Yield the calls that create outputs, with their names; tensors for BLS requests are not outputs."""
+    calls_models = any(True for _ in file.calls_of("InferenceRequest"))
+    for call in file.calls_of("Tensor"):
+        name = text_of(file.value_of(argument(call, 0, "name")))
+        if name is None:
+            continue
+        around = [file.api(outer.func) for outer in file.around(call) if isinstance(outer, ast.Call)]
+        if "InferenceResponse" in around or not calls_models:
+            yield call, name
+
+
+def _makes_all_outputs_itself(file: PythonFile) -> bool:
+    names = [text_of(file.value_of(argument(call, 0, "name"))) for call in file.calls_of("Tensor")]
+    responses = list(file.calls_of("InferenceResponse"))
+    text = file.source.text
+    others = "InferenceRequest" in text or "from_dlpack" in text
+    return bool(responses) and None not in names and not others
+
+
+def _state_outputs(config: ModelConfig) -> set[str]:
+    states = config.sequence_batching.states if config.sequence_batching else ()
+    return {state.output_name for state in states}
+
+
+def _output(
+    file: PythonFile, model: CheckedModel, config: ModelConfig, spec: TensorSpec, call: ast.Call
+) -> Iterator[Finding]:
+    array = argument(call, 1, "numpy_array")
+    index = config.outputs.index(spec)
+    declaration = (Related(model.folder.field(f"output[{index}].data_type"), f"declaration of output '{spec.name}'"),)
+    made = datatype(file, array)
+    if made and made != spec.datatype:
+        message = f"output '{spec.name}' is created as {made}, but declared as {spec.datatype}"
+        yield Finding("python-datatype", file.place(call), message, related=declaration)
+    dims = spec.dims if spec.reshape is None else spec.reshape
+    batched = config.max_batch_size > 0
+    found, declared = rank(file, array), len(dims) + batched
+    if found is None or found == declared:
+        return
+    shape = ", ".join(map(str, ["batch", *dims] if batched else dims))
+    axes = "dimension" if found == 1 else "dimensions"
+    message = f"output '{spec.name}' has {found} {axes}, but {declared} are declared: [{shape}]"
+    lacks_batch = batched and found == declared - 1
+    if lacks_batch:
+        message = f"{message}; max_batch_size is {config.max_batch_size}"
+    rule = "python-batch-axis" if lacks_batch else "python-rank"
+    yield Finding(rule, file.place(call), message, related=declaration)

@@ -76,7 +76,7 @@ def check_paths(paths: Sequence[Path]) -> Report:
             if root == path:
                 findings += _duplicates(directories, named)
         files += len(contents.files)
-        directories = [each for every in contents.repositories.values() for each in every]
+        directories = [folder for every in contents.repositories.values() for folder in every]
         findings += _check_files(contents.files, directories, reader)
     left = unsuppressed(_unique(findings), reader)
     return Report(models, files, tuple(sorted(left, key=_order)), reader)
@@ -99,7 +99,9 @@ def _check_repository(root: Path, directories: Sequence[Path]) -> Iterator[Findi
     chosen = frozenset(directories)
     others = (path for path in sorted(root.iterdir()) if path not in chosen and is_model(path))
     for directory in chain(directories, others):
-        if directory not in chosen and not any(each and each.config.is_ensemble for each in checked.values()):
+        if directory not in chosen and not any(
+            checked_model and checked_model.config.is_ensemble for checked_model in checked.values()
+        ):
             break
         try:
             model, findings = _check_model(directory)
@@ -141,25 +143,27 @@ def _check_files(paths: Sequence[Path], models: Sequence[Path], reader: SourceRe
             sources.append(reader.open(path))
         except UncheckedFileError as error:
             yield Finding("file-unchecked", Place(path), f"{path.name} {error}")
-    written = [each for each in sources if each.path.suffix != ".py"]
-    code = [each for each in sources if each.path.suffix == ".py"]
+    written = [opened for opened in sources if opened.path.suffix != ".py"]
+    code = [opened for opened in sources if opened.path.suffix == ".py"]
     for source in code:
         yield from check_other_python(source)
     beside = [path for directory in models for path in directory.glob("*/*.py")]
     of_models = filter(None, map(SourceFile.read, beside))
-    served = Served(frozenset(each.name for each in models), declared_metrics(chain(code, of_models)))
+    served = Served(frozenset(model.name for model in models), declared_metrics(chain(code, of_models)))
     yield from check_deployment(written, served)
     together: dict[Path, list[SourceFile]] = defaultdict(list)
     for source in written:
         if source.path.suffix != ".json":
             together[source.path.parent].append(source)
-    texts = [each for each in written if each.path.suffix == ".md"]
+    texts = [text for text in written if text.path.suffix == ".md"]
     for page in texts:
         yield from check_page(page)
     for directory, here in together.items():
         # A text describes the files beside it and in folders below, such as the README of a chart or project.
-        near = [each for each in texts if directory.is_relative_to(each.path.parent)]
-        yield from check_images([*(each for each in here if each.path.suffix != ".md"), *near])
+        near = [text for text in texts if directory.is_relative_to(text.path.parent)]
+        yield from check_images(
+            [*(written_source for written_source in here if written_source.path.suffix != ".md"), *near]
+        )
 
 
 def check_text(text: str, kind: str) -> Report:
@@ -172,7 +176,7 @@ def check_text(text: str, kind: str) -> Report:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(text.encode())
         report = check_paths([path])
-    findings = tuple(_renamed(each, path) for each in report.findings if each.place.path == path)
+    findings = tuple(_renamed(finding, path) for finding in report.findings if finding.place.path == path)
     return replace(report, findings=findings, reader=SourceReader([SourceFile(STDIN_NAME, text)]))
 
 
@@ -180,7 +184,7 @@ def _renamed(finding: Finding, path: Path) -> Finding:
     def renamed(place: Place) -> Place:
         return replace(place, path=STDIN_NAME)
 
-    related = tuple(Related(renamed(each.place), each.what) for each in finding.related if each.place.path == path)
+    related = tuple(Related(renamed(other.place), other.what) for other in finding.related if other.place.path == path)
     message = finding.message.replace(str(path), str(STDIN_NAME))
     return replace(finding, place=renamed(finding.place), message=message, related=related, edits=())
 
@@ -193,14 +197,14 @@ def unsuppressed(findings: Iterable[Finding], reader: SourceReader) -> Iterator[
         if line not in suppressed:
             source = reader.read(line.path) if line.line else None
             near = (source.text[source.span(number)] for number in (line.line - 1, line.line)) if source else ()
-            suppressed[line] = {each for text in near for each in _suppressed_ids(text)}
+            suppressed[line] = {suppressed_id for text in near for suppressed_id in _suppressed_ids(text)}
         if finding.rule_id not in suppressed[line]:
             yield finding
 
 
 def _suppressed_ids(line: str) -> set[str]:
     match = _SUPPRESSION.search(line)
-    return {each.strip() for each in match[1].split(",")} if match else set()
+    return {part.strip() for part in match[1].split(",")} if match else set()
 
 
 def fix_paths(paths: Sequence[Path], rules: frozenset[str]) -> tuple[Report, str]:

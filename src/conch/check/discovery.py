@@ -32,20 +32,22 @@ def files_contents(paths: Iterable[Path]) -> Contents:
     files: dict[Path, None] = {}
     for path in paths:
         above = path.absolute().parents[:_MODEL_DEPTH]
-        model = next((each for each in above if is_model(each) and not any(map(is_model, _folders(each)))), None)
+        model = next(
+            (folder for folder in above if is_model(folder) and not any(map(is_model, _folders(folder)))), None
+        )
         if model is None:
             files[path] = None
         else:
             models[_written(path, model)] = None
     repositories: dict[Path, list[Path]] = {}
-    for each in models:
-        repositories.setdefault(each.parent, []).append(each)
+    for folder in models:
+        repositories.setdefault(folder.parent, []).append(folder)
     return Contents(repositories, list(files), [])
 
 
 def _written(path: Path, model: Path) -> Path:
     """Return the folder of a model as the path of its file is written, relative or absolute."""
-    return next((each for each in path.parents if each.name and each.absolute() == model), model)
+    return next((parent for parent in path.parents if parent.name and parent.absolute() == model), model)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -125,7 +125,7 @@ def _document(finding: Finding) -> dict[str, Any]:
         "why": rule.why,
         "cure": finding.what_to_do,
         "fixable": bool(finding.edits),
-        "related": [{**_where(each.place), "message": each.what} for each in finding.related],
+        "related": [{**_where(related.place), "message": related.what} for related in finding.related],
     }
 
 
@@ -196,8 +196,8 @@ def _sarif_result(finding: Finding, index: int, root: Path) -> dict[str, Any]:
     }
     if finding.related:
         result["relatedLocations"] = [
-            {"id": number, "message": {"text": each.what}, **_sarif_location(each.place, root)}
-            for number, each in enumerate(finding.related, 1)
+            {"id": number, "message": {"text": related.what}, **_sarif_location(related.place, root)}
+            for number, related in enumerate(finding.related, 1)
         ]
     return result
 

@@ -83,7 +83,7 @@ class SourceFile:
     def edited(self, edits: Iterable[Edit]) -> "SourceFile":
         """Return a copy with the edits applied."""
         text = self.text
-        for edit in sorted(edits, key=lambda each: each.start, reverse=True):
+        for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
             text = text[: edit.start] + edit.replacement + text[edit.end :]
         return SourceFile(self.path, text)
 
@@ -92,7 +92,7 @@ class SourceReader:
     """Reads files, each at most once."""
 
     def __init__(self, known: Iterable[SourceFile] = ()) -> None:
-        self._sources: dict[Path, SourceFile | None] = {each.path: each for each in known}
+        self._sources: dict[Path, SourceFile | None] = {source.path: source for source in known}
 
     def open(self, path: Path) -> SourceFile:
         """Read a file and remember it. Raises UncheckedFileError as `SourceFile.open` does."""
@@ -115,7 +115,7 @@ def _line_starts(text: str) -> tuple[int, ...]:
 
 def before(offset: int, edits: Iterable[Edit]) -> int:
     """Convert an offset in the edited text to one in the text before the edits."""
-    for edit in sorted(edits, key=lambda each: each.start):
+    for edit in sorted(edits, key=lambda edit: edit.start):
         grown = len(edit.replacement) - (edit.end - edit.start)
         if offset >= edit.end + grown:
             offset -= grown

@@ -34,11 +34,11 @@ class RenderedChart:
 
     def relocated(self, finding: Finding) -> Finding:
         """Convert the places of a finding from lines of a rendered text to those of its template."""
-        related = tuple(Related(self._place(each.place), each.what) for each in finding.related)
+        related = tuple(Related(self._place(other.place), other.what) for other in finding.related)
         return replace(finding, place=self._place(finding.place), related=related, edits=())
 
     def _place(self, place: Place) -> Place:
-        source = next((each for each in self.sources if each.path == place.path), None)
+        source = next((rendered for rendered in self.sources if rendered.path == place.path), None)
         template = SourceFile.read(place.path) if source and place.line else None
         if source is None or template is None:
             return place
@@ -80,25 +80,27 @@ def template_line(template: Sequence[str], rendered: Sequence[str], number: int)
     """Return the line of a template that a line of its rendered text comes from, 0 if none is similar."""
     if same := _same(template, rendered, number):
         relative = number / len(rendered)
-        return min(same, key=lambda each: abs(each / len(template) - relative))
+        return min(same, key=lambda line: abs(line / len(template) - relative))
     line = rendered[number - 1].strip() if 0 < number <= len(rendered) else ""
     key = _KEY.match(line)
     alike = [
-        index for index, each in enumerate(template, 1) if key and (other := _KEY.match(each)) and other[1] == key[1]
+        index
+        for index, template_text in enumerate(template, 1)
+        if key and (other := _KEY.match(template_text)) and other[1] == key[1]
     ]
     if not alike:
         return 0
     indent = len(rendered[number - 1]) - len(rendered[number - 1].lstrip())
     aligned = [index for index in alike if len(template[index - 1]) - len(template[index - 1].lstrip()) == indent]
     # A line without a directive would be equal to the rendered one.
-    best = [each for each in aligned or alike if "{{" in template[each - 1]] or aligned or alike
+    best = [candidate for candidate in aligned or alike if "{{" in template[candidate - 1]] or aligned or alike
     return max(best, key=lambda index: (SequenceMatcher(None, template[index - 1].strip(), line).ratio(), -index))
 
 
 def _same(lines: Sequence[str], rendered: Sequence[str], number: int) -> list[int]:
     """Return the numbers of the lines that are equal to a rendered one but for indentation and quotes."""
     wanted = _plain(rendered[number - 1]) if 0 < number <= len(rendered) else ""
-    return [index for index, each in enumerate(lines, 1) if wanted and _plain(each) == wanted]
+    return [index for index, line in enumerate(lines, 1) if wanted and _plain(line) == wanted]
 
 
 def _plain(line: str) -> str:

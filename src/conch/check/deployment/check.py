@@ -30,18 +30,18 @@ def check_deployment(sources: Sequence[SourceFile], served: Served) -> Iterator[
     """Check all files of a path: those that are read as lines, then objects, which refer to each other."""
     for source in sources:
         yield from _lines_of(source)
-    directories = sorted({each.path.parent for each in sources if each.path.name == CHART_FILE})
+    directories = sorted({listed.path.parent for listed in sources if listed.path.name == CHART_FILE})
     charts, findings = render_charts(directories)
     yield from findings
     # A template that was rendered is not read as it is.
-    templates = {each.path for chart in charts for each in chart.sources}
-    written = [each for each in sources if each.path not in templates]
-    written += [each for source in sources if source.path.suffix == ".tf" for each in embedded_yaml(source)]
-    rendered = [each for chart in charts for each in chart.sources]
+    templates = {template.path for chart in charts for template in chart.sources}
+    written = [listed for listed in sources if listed.path not in templates]
+    written += [embedded for source in sources if source.path.suffix == ".tf" for embedded in embedded_yaml(source)]
+    rendered = [template for chart in charts for template in chart.sources]
     found = list(_check_data([*written, *rendered], served))
     for source in rendered:
         found += [*check_command_lines(source), *check_shm_variable(source)]
-    yield from (_relocated(each, charts) for each in found)
+    yield from (_relocated(finding, charts) for finding in found)
 
 
 def _lines_of(source: SourceFile) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def _lines_of(source: SourceFile) -> Iterator[Finding]:
         yield from check_tunnels(source)
         if suffix == ".md":
             code = fenced_lines(source.text.split("\n"))
-            yield from (each for each in check_shm_variable(source) if each.place.line - 1 in code)
+            yield from (finding for finding in check_shm_variable(source) if finding.place.line - 1 in code)
         else:
             yield from check_shm_variable(source)
             yield from check_known_secrets(source)
@@ -63,8 +63,8 @@ def _lines_of(source: SourceFile) -> Iterator[Finding]:
 
 def _check_data(sources: Sequence[SourceFile], served: Served) -> Iterator[Finding]:
     """Check what files of YAML and JSON contain, if the packages that read them are installed."""
-    marked = [each for each in sources if each.path.suffix in _DATA and _is_marked(f"\n{each.text}")]
-    dockerfiles = [each for each in sources if is_dockerfile(each)]
+    marked = [listed for listed in sources if listed.path.suffix in _DATA and _is_marked(f"\n{listed.text}")]
+    dockerfiles = [listed for listed in sources if is_dockerfile(listed)]
     if not marked:
         return
     try:
@@ -103,7 +103,7 @@ def _is_marked(text: str) -> bool:
 
 def _relocated(finding: Finding, charts: Sequence[RenderedChart]) -> Finding:
     path = finding.place.path
-    chart = next((each for each in charts if _is_below(path, each.directory)), None)
+    chart = next((rendered_chart for rendered_chart in charts if _is_below(path, rendered_chart.directory)), None)
     return chart.relocated(finding) if chart else finding
 
 

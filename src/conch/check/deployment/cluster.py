@@ -36,23 +36,23 @@ def check_services(objects: Sequence[CheckedObject], workloads: Sequence[PodOwne
 
 def _service(service: CheckedObject, workloads: Sequence[PodOwner]) -> Iterator[Finding]:
     selector = mapping(service.value, "spec", "selector")
-    reachable = [each for each in workloads if in_one_namespace(service.value, each.source.value)]
-    selected = [each for each in reachable if selects(selector, each.labels)]
+    reachable = [workload for workload in workloads if in_one_namespace(service.value, workload.source.value)]
+    selected = [workload for workload in reachable if selects(selector, workload.labels)]
     if selector and not selected:
-        named = [each for each in reachable if each.source.name == service.name]
+        named = [workload for workload in reachable if workload.source.name == service.name]
         if named:
             wanted = ", ".join(f"{name}={value}" for name, value in selector.items())
             has = ", ".join(f"{name}={value}" for name, value in named[0].labels.items()) or "no labels"
             message = f"Service '{service.name}' selects {wanted}, but the pods of {named[0].what} have {has}"
             yield Finding("service-selects-nothing", service.place("spec", "selector"), message)
-    containers = [container for each in selected for container in each.containers()]
+    containers = [container for workload in selected for container in workload.containers()]
     yield from _target_ports(service, containers)
     if mapping(service.value, "spec").get("type") in _PUBLIC:
-        yield from _public(service, [each for each in containers if each.is_server])
+        yield from _public(service, [container for container in containers if container.is_server])
 
 
 def _target_ports(service: CheckedObject, containers: Sequence[Container]) -> Iterator[Finding]:
-    names = {str(port["name"]) for each in containers for port in each.ports if "name" in port}
+    names = {str(port["name"]) for container in containers for port in container.ports if "name" in port}
     for index, port in enumerate(items(service.value, "spec", "ports")):
         target = port.get("targetPort")
         if containers and isinstance(target, str) and not target.isdecimal() and target not in names:
@@ -70,7 +70,7 @@ def _public(service: CheckedObject, servers: Sequence[Container]) -> Iterator[Fi
             yield Finding("metrics-public", service.place("spec", "ports", index), message)
     for server in servers:
         mode = server.flag("model-control-mode")
-        if mode in _OPEN_CONTROL and not any(server.flag(each) is not None for each in _RESTRICTIONS):
+        if mode in _OPEN_CONTROL and not any(server.flag(restriction) is not None for restriction in _RESTRICTIONS):
             message = (
                 f"Service '{service.name}' of type {kind} exposes a server with --model-control-mode={mode}, without "
                 "a restriction"

@@ -110,8 +110,8 @@ def _check(word: Word, name: str, value: str | None, flag: Flag | None) -> Itera
         if name == "metrics-config" and (value or "").endswith(".so"):
             cure = _LIBRARY_CURE
         yield Finding("flag-unknown" if flag is None else "flag-value", word.place, problem, cure)
-    for one in given:
-        yield from _standing(word, one)
+    for read_flag in given:
+        yield from _standing(word, read_flag)
 
 
 @lru_cache(maxsize=256)

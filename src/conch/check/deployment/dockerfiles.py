@@ -37,19 +37,21 @@ class Stage:
     def destinations(self) -> list[str]:
         """The paths that COPY and ADD write to."""
         return [
-            _words(each.text)[-1] for each in self.instructions if each.name in ("COPY", "ADD") and _words(each.text)
+            _words(instruction.text)[-1]
+            for instruction in self.instructions
+            if instruction.name in ("COPY", "ADD") and _words(instruction.text)
         ]
 
     @property
     def has_programs(self) -> bool:
         """Whether anything that a command can run was copied into it, as far as paths show that."""
-        paths = [PurePosixPath(each) for each in self.destinations]
+        paths = [PurePosixPath(destination) for destination in self.destinations]
         return any(
             str(path) == "/"
             or str(path).startswith(_PROGRAM_FOLDERS)
             or path.name in ("bin", "app", "busybox", "server")
             for path in paths
-        ) or any("--from=" in each.text for each in self.instructions if each.name == "COPY")
+        ) or any("--from=" in instruction.text for instruction in self.instructions if instruction.name == "COPY")
 
 
 def is_dockerfile(source: SourceFile) -> bool:
@@ -60,14 +62,14 @@ def is_dockerfile(source: SourceFile) -> bool:
 def check_dockerfile(source: SourceFile) -> Iterator[Finding]:
     """Check one file."""
     stages = stages_of(source)
-    names = {_stage_name(each) for each in stages}
+    names = {_stage_name(named_stage) for named_stage in stages}
     for stage in stages:
         yield from _base(stage, names)
-        for each in stage.instructions:
-            if each.name in ("ENV", "ARG"):
-                yield from _secrets(each)
-            elif each.name in ("COPY", "ADD"):
-                yield from _configuration(each)
+        for instruction in stage.instructions:
+            if instruction.name in ("ENV", "ARG"):
+                yield from _secrets(instruction)
+            elif instruction.name in ("COPY", "ADD"):
+                yield from _configuration(instruction)
         if stage.image == "scratch":
             yield from _scratch(stage)
 
@@ -75,12 +77,12 @@ def check_dockerfile(source: SourceFile) -> Iterator[Finding]:
 def stages_of(source: SourceFile) -> list[Stage]:
     """Return the stages of a file."""
     stages: list[Stage] = []
-    for each in _instructions(source):
-        if each.name == "FROM":
-            image = next((word for word in each.text.split() if not word.startswith("--")), "")
-            stages.append(Stage(image, each.place))
+    for instruction in _instructions(source):
+        if instruction.name == "FROM":
+            image = next((word for word in instruction.text.split() if not word.startswith("--")), "")
+            stages.append(Stage(image, instruction.place))
         if stages:
-            stages[-1].instructions.append(each)
+            stages[-1].instructions.append(instruction)
     return stages
 
 
@@ -118,13 +120,15 @@ def _base(stage: Stage, names: set[str]) -> Iterator[Finding]:
 def _scratch(stage: Stage) -> Iterator[Finding]:
     if stage.has_programs:
         return
-    for each in stage.instructions:
-        is_shell = each.name == "RUN" or (each.name in ("CMD", "ENTRYPOINT") and not _is_json(each.text))
+    for instruction in stage.instructions:
+        is_shell = instruction.name == "RUN" or (
+            instruction.name in ("CMD", "ENTRYPOINT") and not _is_json(instruction.text)
+        )
         if is_shell:
-            message = f"{each.name} needs a shell, which an image FROM scratch does not have"
-            yield Finding("image-scratch-command", each.place, message)
+            message = f"{instruction.name} needs a shell, which an image FROM scratch does not have"
+            yield Finding("image-scratch-command", instruction.place, message)
             return
-    if any(each.name in ("COPY", "ADD") for each in stage.instructions):
+    if any(instruction.name in ("COPY", "ADD") for instruction in stage.instructions):
         copied = ", ".join(stage.destinations)
         yield Finding("image-scratch", stage.begin, f"the image contains only {copied}")
 
@@ -161,7 +165,7 @@ def _stage_name(stage: Stage) -> str:
 def _words(text: str) -> list[str]:
     try:
         words = json.loads(text)
-        return [str(each) for each in words] if isinstance(words, list) else []
+        return [str(word) for word in words] if isinstance(words, list) else []
     except ValueError:
         return [word for word in text.split() if not word.startswith("--")]
 

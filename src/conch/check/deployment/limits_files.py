@@ -28,11 +28,11 @@ def check_limits(
             yield Finding("limits-invalid", Place(source.path, int(found[1]) if found else 1, 1), error.message)
         else:
             yield from _unknown_models(source, sorted({key.subject.model for key in limits}), models)
-    for each in objects:
+    for document in objects:
         try:
-            read_annotations(each.value)
+            read_annotations(document.value)
         except ConfigError as error:
-            yield Finding("limits-invalid", each.place("metadata", "annotations"), error.message)
+            yield Finding("limits-invalid", document.place("metadata", "annotations"), error.message)
 
 
 def is_limits_file(source: SourceFile) -> bool:

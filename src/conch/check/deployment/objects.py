@@ -113,7 +113,9 @@ class Container:
     def words(self) -> list[str]:
         """The words of the command and its arguments."""
         parts = [self.value.get("command"), self.value.get("args")]
-        return [word for part in parts if isinstance(part, list) for each in part for word in str(each).split()]
+        return [
+            word for part in parts if isinstance(part, list) for word_group in part for word in str(word_group).split()
+        ]
 
     @property
     def is_server(self) -> bool:
@@ -187,7 +189,7 @@ class PodOwner:
     @property
     def servers(self) -> list[Container]:
         """The containers that run an inference server."""
-        return [each for each in self.containers() if each.is_server]
+        return [container for container in self.containers() if container.is_server]
 
     def place(self, *path: str | int) -> Place:
         """Return the place of a part of the pod's specification."""
@@ -196,4 +198,4 @@ class PodOwner:
 
 def pod_owners(objects: Sequence[CheckedObject]) -> list[PodOwner]:
     """Return the workloads among objects."""
-    return [PodOwner(each, POD_TEMPLATES[each.kind]) for each in objects if each.kind in POD_TEMPLATES]
+    return [PodOwner(document, POD_TEMPLATES[document.kind]) for document in objects if document.kind in POD_TEMPLATES]

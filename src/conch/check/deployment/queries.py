@@ -27,31 +27,31 @@ def check_queries(
 ) -> tuple[dict[str, Node], list[Finding]]:
     """Check all queries; return the recorded expressions and the findings. `declared` are metrics of Python code."""
     table = MetricTable(all_metrics())
-    rules_found = [(each, rule) for each in objects for rule in read_rules(_document_of(each))]
+    rules_found = [(checked, rule) for checked in objects for rule in read_rules(_document_of(checked))]
     analysed = analyse_rules([rule for _, rule in rules_found], table)
-    recorded = {each.rule.name: each.tree for each in analysed if not each.rule.is_alert and each.tree is not None}
+    recorded = {known.rule.name: known.tree for known in analysed if not known.rule.is_alert and known.tree is not None}
     findings = [
         finding
-        for (source, _), each in zip(rules_found, analysed, strict=True)
-        for finding in _of_rule(source.source, each)
+        for (source, _), known in zip(rules_found, analysed, strict=True)
+        for finding in _of_rule(source.source, known)
     ]
-    for each in objects:
-        findings += _of_groups(each)
-        findings += _of_dashboards(each, table, recorded)
+    for checked in objects:
+        findings += _of_groups(checked)
+        findings += _of_dashboards(checked, table, recorded)
     for (source, _), rule in zip(rules_found, analysed, strict=True):
         findings += _of_declared(source.source, rule, declared)
     return recorded, findings
 
 
-def _document_of(each: CheckedObject) -> YamlDocument:
+def _document_of(checked: CheckedObject) -> YamlDocument:
     """Return an object as a document, with the lines of its parts."""
-    length = len(each.path)
-    if length and each.kind not in ("", "PrometheusRule") and "groups" not in mapping(each.value, "spec"):
-        return YamlDocument(each.value)  # one of a list of objects, without rules: its lines are not used
-    lines = {path[length:]: line for path, line in each.document.lines.items() if path[:length] == each.path}
-    if isinstance(each.document.value, list):  # a list of rules, which stands below "rules" in the object
+    length = len(checked.path)
+    if length and checked.kind not in ("", "PrometheusRule") and "groups" not in mapping(checked.value, "spec"):
+        return YamlDocument(checked.value)  # one of a list of objects, without rules: its lines are not used
+    lines = {path[length:]: line for path, line in checked.document.lines.items() if path[:length] == checked.path}
+    if isinstance(checked.document.value, list):  # a list of rules, which stands below "rules" in the object
         lines = {("rules", *path): line for path, line in lines.items()}
-    return YamlDocument(each.value, lines)
+    return YamlDocument(checked.value, lines)
 
 
 def _of_rule(source: SourceFile, analysed: AnalysedRule) -> Iterator[Finding]:
@@ -60,7 +60,8 @@ def _of_rule(source: SourceFile, analysed: AnalysedRule) -> Iterator[Finding]:
         yield Finding("rule-invalid", Place(source.path, fault.line, 1), f"rule '{rule.name}': {fault.message}")
     if rule.faults:
         return
-    for message, problem in {each.message: each for each in reversed(analysed.problems)}.items():
+    first = {problem.message: problem for problem in reversed(analysed.problems)}
+    for message, problem in first.items():
         place = Place(source.path, rule.line + rule.expr[: problem.offset].count("\n"), 1)
         what = f"alert '{rule.name}'" if rule.is_alert else f"record '{rule.name}'"
         if problem.verdict == "never":
@@ -70,9 +71,9 @@ def _of_rule(source: SourceFile, analysed: AnalysedRule) -> Iterator[Finding]:
             yield Finding("alert-wrong", place, f"{what}: {message}")
 
 
-def _of_groups(each: CheckedObject) -> Iterator[Finding]:
-    for fault in group_faults(_document_of(each)):
-        yield Finding("rule-invalid", Place(each.source.path, fault.line, 1), fault.message)
+def _of_groups(checked: CheckedObject) -> Iterator[Finding]:
+    for fault in group_faults(_document_of(checked)):
+        yield Finding("rule-invalid", Place(checked.source.path, fault.line, 1), fault.message)
 
 
 def _of_declared(
@@ -94,25 +95,25 @@ def _of_declared(
             yield Finding(found, place, message, cure, (Related(metric.place, f"the gauge '{metric.name}'"),))
 
 
-def _of_dashboards(each: CheckedObject, table: MetricTable, recorded: dict[str, Node]) -> Iterator[Finding]:
-    if each.kind == "ConfigMap":
-        for name, text in mapping(each.value, "data").items():
+def _of_dashboards(checked: CheckedObject, table: MetricTable, recorded: dict[str, Node]) -> Iterator[Finding]:
+    if checked.kind == "ConfigMap":
+        for name, text in mapping(checked.value, "data").items():
             if isinstance(text, str) and str(name).endswith(".json"):
                 try:
                     dashboard = json.loads(text)
                 except ValueError:
                     continue
-                yield from _of_dashboard(each, dashboard, each.place("data", str(name)), table, recorded)
-    elif each.source.path.suffix == ".json":
-        yield from _of_dashboard(each, each.value, None, table, recorded)
+                yield from _of_dashboard(checked, dashboard, checked.place("data", str(name)), table, recorded)
+    elif checked.source.path.suffix == ".json":
+        yield from _of_dashboard(checked, checked.value, None, table, recorded)
 
 
 def _of_dashboard(
-    each: CheckedObject, dashboard: Any, place: Place | None, table: MetricTable, recorded: dict[str, Node]
+    checked: CheckedObject, dashboard: Any, place: Place | None, table: MetricTable, recorded: dict[str, Node]
 ) -> Iterator[Finding]:
     for panel, text in dict.fromkeys(_panel_queries(dashboard, "")):
         for problem in _problems(text, table, recorded):
-            where = place or each.source.at(max(each.source.text.find(json.dumps(text, ensure_ascii=False)), 0))
+            where = place or checked.source.at(max(checked.source.text.find(json.dumps(text, ensure_ascii=False)), 0))
             rule = "query-no-data" if problem.code in (*_NO_DATA, "syntax") else "query-wrong"
             yield Finding(rule, where, f"panel '{panel}': {problem.message}")
 
@@ -134,8 +135,8 @@ def _problems(text: str, table: MetricTable, recorded: dict[str, Node]) -> list[
 def _panel_queries(value: Any, panel: str) -> Iterator[tuple[str, str]]:
     """Yield the titles of panels and their queries in PromQL."""
     if isinstance(value, list):
-        for each in value:
-            yield from _panel_queries(each, panel)
+        for item in value:
+            yield from _panel_queries(item, panel)
     elif isinstance(value, dict):
         if isinstance(value.get("targets"), list):
             panel = str(value.get("title") or panel)
@@ -149,8 +150,8 @@ def _panel_queries(value: Any, panel: str) -> Iterator[tuple[str, str]]:
 
 def _is_prometheus(target: dict[str, Any], panel: dict[str, Any]) -> bool:
     """Return whether the query is for Prometheus, as far as the dashboard says: Loki's are named expr, too."""
-    for each in (target, panel):
-        kind = mapping(each, "datasource").get("type")
+    for owner in (target, panel):
+        kind = mapping(owner, "datasource").get("type")
         if kind and kind != "datasource":
             return bool(kind == "prometheus")
     return True

@@ -47,27 +47,27 @@ def _validator(kind: str, api_version: str) -> Any:
 
 def check_schemas(objects: Sequence[CheckedObject]) -> Iterator[Finding]:
     """Check the objects of Kubernetes' own groups."""
-    for each in objects:
-        api_version = str(each.value.get("apiVersion", ""))
-        if not _KIND.match(each.kind) or not _GROUP.match(api_version):
+    for document in objects:
+        api_version = str(document.value.get("apiVersion", ""))
+        if not _KIND.match(document.kind) or not _GROUP.match(api_version):
             continue
         try:
-            validator = _validator(each.kind, api_version)
+            validator = _validator(document.kind, api_version)
         except ModuleNotFoundError as missing:
             message = (
                 f"manifests were not checked against the schemas of Kubernetes: the package {missing.name} is not "
                 "installed"
             )
-            yield Finding("schema-unchecked", Place(each.source.path), message)
+            yield Finding("schema-unchecked", Place(document.source.path), message)
             return
-        error = next(iter(sorted(validator.iter_errors(each.value), key=_depth)), None) if validator else None
+        error = next(iter(sorted(validator.iter_errors(document.value), key=_depth)), None) if validator else None
         if error is not None:
             path = tuple(part for part in error.absolute_path if isinstance(part, str | int))
             dropped = _DROPPED.search(error.message)
             said = f"unknown field {dropped[1]}" if dropped else error.message
             where = ".".join(map(str, path)) or "the object"
-            message = f"{each.kind} '{each.name}': {said} in {where}"
-            yield Finding("manifest-invalid", each.place(*path), message[:_MAX_MESSAGE_CHARACTERS])
+            message = f"{document.kind} '{document.name}': {said} in {where}"
+            yield Finding("manifest-invalid", document.place(*path), message[:_MAX_MESSAGE_CHARACTERS])
 
 
 def _depth(error: Any) -> tuple[int, str]:

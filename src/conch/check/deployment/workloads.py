@@ -24,10 +24,10 @@ _COPIES = ("cp", "sh", "bash", "/bin/cp", "/bin/sh", "/bin/bash", "rsync", "tar"
 def check_workload(workload: PodOwner) -> Iterator[Finding]:
     """Check one workload."""
     yield from _selector(workload)
-    volumes = {str(each.get("name")) for each in items(workload.pod, "volumes")}
+    volumes = {str(volume.get("name")) for volume in items(workload.pod, "volumes")}
     volumes |= {
-        str(mapping(each, "metadata").get("name"))
-        for each in items(workload.source.value, "spec", "volumeClaimTemplates")
+        str(mapping(template, "metadata").get("name"))
+        for template in items(workload.source.value, "spec", "volumeClaimTemplates")
     }
     for key in ("initContainers", "containers"):
         for container in workload.containers(key):
@@ -57,7 +57,7 @@ def _selector(workload: PodOwner) -> Iterator[Finding]:
     absent = {name: value for name, value in wanted.items() if workload.labels.get(str(name)) != str(value)}
     if absent:
         name, value = next(iter(absent.items()))
-        has = ", ".join(f"{key}={each}" for key, each in workload.labels.items()) or "no labels"
+        has = ", ".join(f"{key}={label}" for key, label in workload.labels.items()) or "no labels"
         message = f"{workload.what} selects {name}={value}, but its pods have {has}"
         yield Finding("selector-mismatch", workload.source.place("spec", "selector"), message)
 
@@ -71,7 +71,7 @@ def _volumes(container: Container, volumes: set[str]) -> Iterator[Finding]:
 
 
 def _ports(container: Container) -> Iterator[Finding]:
-    named = {str(each["name"]) for each in container.ports if "name" in each}
+    named = {str(named_port["name"]) for named_port in container.ports if "name" in named_port}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         for how in ("httpGet", "tcpSocket", "grpc"):
             port = mapping(container.value, probe, how).get("port")
@@ -87,8 +87,8 @@ def _image(container: Container) -> Iterator[Finding]:
 
 
 def _environment(container: Container) -> Iterator[Finding]:
-    for index, each in enumerate(container.environment):
-        name, value = str(each.get("name", "")), each.get("value")
+    for index, variable in enumerate(container.environment):
+        name, value = str(variable.get("name", "")), variable.get("value")
         if isinstance(value, str) and is_secret(name, value):
             place = container.place("env", index)
             message = secret_message(f"variable {name} of container '{container.name}'")
@@ -105,7 +105,9 @@ def _gpus(container: Container) -> Iterator[Finding]:
             limit = f"limits {limits[name]}" if name in limits else "sets no limit"
             message = f"container '{container.name}' requests {number} {name} and {limit}"
             yield Finding("gpu-request", container.place("resources"), message)
-    visible = next((each for each in container.environment if each.get("name") == "NVIDIA_VISIBLE_DEVICES"), None)
+    visible = next(
+        (variable for variable in container.environment if variable.get("name") == "NVIDIA_VISIBLE_DEVICES"), None
+    )
     value = str((visible or {}).get("value", ""))
     if value and value not in ("none", "void") and not any(_GPU.match(str(name)) for name in (*limits, *requests)):
         index = container.environment.index(visible or {})
@@ -143,10 +145,14 @@ def _patience_s(probe: dict[str, Any]) -> float:
 
 def _shared_memory(server: Container) -> Iterator[Finding]:
     """Find servers that evidently use shared memory and have the default size."""
-    mounts = {str(each.get("mountPath", "")).rstrip("/") for each in items(server.value, "volumeMounts")}
+    mounts = {str(mount.get("mountPath", "")).rstrip("/") for mount in items(server.value, "volumeMounts")}
     if "/dev/shm" in mounts:  # noqa: S108 - a path in a manifest
         return
-    reasons = [str(each.get("name")) for each in server.environment if _SHM_VARIABLE.match(str(each.get("name", "")))]
+    reasons = [
+        str(variable.get("name"))
+        for variable in server.environment
+        if _SHM_VARIABLE.match(str(variable.get("name", "")))
+    ]
     parallel = server.flag("tensor-parallel-size") or server.flag("tp-size") or ""
     if parallel.isdecimal() and int(parallel) > 1:
         reasons.append(f"--tensor-parallel-size={parallel}")
@@ -173,7 +179,7 @@ def check_init_containers(dockerfiles: Sequence[SourceFile], workloads: Sequence
     The image is recognised by the path that is copied: the Dockerfile writes to it.
     """
     final = [stages[-1] for source in dockerfiles if (stages := stages_of(source))]
-    data = [each for each in final if each.image == "scratch" and not each.has_programs]
+    data = [last_stage for last_stage in final if last_stage.image == "scratch" and not last_stage.has_programs]
     for workload in workloads:
         for container in workload.containers("initContainers"):
             words = container.words
@@ -181,7 +187,7 @@ def check_init_containers(dockerfiles: Sequence[SourceFile], workloads: Sequence
                 continue
             for stage in data:
                 folders = [path.rstrip("/") for path in stage.destinations if path.rstrip("/")]
-                copied = next((each for each in folders if any(_below(word, each) for word in words[1:])), None)
+                copied = next((folder for folder in folders if any(_below(word, folder) for word in words[1:])), None)
                 if copied:
                     message = (
                         f"init container '{container.name}' runs {words[0]} to copy {copied}, but its image is built "

@@ -136,7 +136,7 @@ def _remove_cause(message: Any, error: str) -> bool:
             step.model_namespace = ""
         return True
     for field in _SEPARABLE:
-        if field not in {each.name for each, _ in message.ListFields()}:
+        if field not in {descriptor.name for descriptor, _ in message.ListFields()}:
             continue
         without = type(message)()
         without.CopyFrom(message)

@@ -73,8 +73,8 @@ def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:
         yield Finding("file-unreadable", Place(irregular[0]), message)
         return  # an engine's library would wait for a pipe
     findings = [finding for path in sorted(directory.glob("*.gguf")) for finding in _gguf(model, path)]
-    broken = [each for each in findings if each.rule.severity is Severity.ERROR]
-    yield from (each for each in findings if each not in broken)
+    broken = [finding for finding in findings if finding.rule.severity is Severity.ERROR]
+    yield from (finding for finding in findings if finding not in broken)
     if broken:
         yield from broken
         return
@@ -179,9 +179,9 @@ def _template_sources(weights: Path) -> Iterator[tuple[Path, str]]:
         yield alone.path, alone.text
     path = weights / "tokenizer_config.json"
     named = read_json_object(path).get("chat_template") or ()
-    for each in named if isinstance(named, list) else [{"template": named}]:
-        if isinstance(each, dict) and isinstance(each.get("template"), str):
-            yield path, each["template"]
+    for entry in named if isinstance(named, list) else [{"template": named}]:
+        if isinstance(entry, dict) and isinstance(entry.get("template"), str):
+            yield path, entry["template"]
 
 
 def _openvino_genai(directory: Path) -> Path:
@@ -255,7 +255,7 @@ def _safetensors_header(path: Path) -> dict[str, Any]:
             raise ValueError(f"is not a safetensors file, or is cut off: its header would have {length} bytes")
         try:
             header = json.loads(file.read(length))
-            ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+            ends = [value["data_offsets"][1] for name, value in header.items() if name != "__metadata__"]
             end = max(ends, default=0) + _LENGTH_BYTES + length
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise ValueError(f"has an invalid header: {type(error).__name__}: {error}") from None

@@ -84,11 +84,11 @@ def _absent_versions(model: CheckedModel) -> Iterator[Finding]:
 def _warmup_files(model: CheckedModel) -> Iterator[Finding]:
     """Check that the data files of warm-up requests exist in the model's folder `warmup`."""
     for warmup in model.config.warmups:
-        for each in warmup.inputs:
-            path = model.directory / "warmup" / each.filename
-            if each.filename and not path.is_file():
-                message = f"input '{each.name}' of model_warmup '{warmup.name}' needs {path}, which does not exist"
-                yield Finding("file-missing", model.folder.locate(f"'{each.filename}'"), message)
+        for spec in warmup.inputs:
+            path = model.directory / "warmup" / spec.filename
+            if spec.filename and not path.is_file():
+                message = f"input '{spec.name}' of model_warmup '{warmup.name}' needs {path}, which does not exist"
+                yield Finding("file-missing", model.folder.locate(f"'{spec.filename}'"), message)
 
 
 def _native_extensions(model: CheckedModel) -> Iterator[Finding]:

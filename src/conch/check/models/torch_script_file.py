@@ -150,6 +150,6 @@ def _arguments(text: str, name: str) -> ScriptArguments | None:
             break
     found = [part for part in parts[1:] if part]
     names = [re.split(r"[:= ]", part, maxsplit=1)[0] for part in found]
-    required = [each for each, part in zip(names, found, strict=True) if "=" not in part]
+    required = [argument for argument, part in zip(names, found, strict=True) if "=" not in part]
     types = [part.partition(":")[2].partition("=")[0].strip() for part in found]
     return ScriptArguments(tuple(names), tuple(required), len(types) == 1 and types[0].startswith("Dict["))

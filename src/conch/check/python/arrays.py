@@ -111,7 +111,7 @@ def _axes(arguments: Sequence[ast.expr]) -> int | None:
         if not isinstance(arguments[0], ast.Tuple | ast.List):
             return 1 if isinstance(arguments[0], ast.Constant | ast.UnaryOp) else None
         arguments = arguments[0].elts
-    return None if any(isinstance(each, ast.Starred) for each in arguments) else len(arguments)
+    return None if any(isinstance(size, ast.Starred) for size in arguments) else len(arguments)
 
 
 def _nested(file: PythonFile, node: ast.expr, depth: int) -> int | None:
@@ -146,7 +146,7 @@ def _is_from_shape(file: PythonFile, node: ast.expr | None) -> bool:
     scope = file.function_of(node) or file.tree
     for statement in ast.walk(scope):
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
-            names = [each.id for each in statement.targets[0].elts if isinstance(each, ast.Name)]
+            names = [element.id for element in statement.targets[0].elts if isinstance(element, ast.Name)]
             value = statement.value.value if isinstance(statement.value, ast.Subscript) else statement.value
             if node.id in names and isinstance(value, ast.Attribute) and value.attr == "shape":
                 return True

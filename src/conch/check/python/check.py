@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from conch.base.errors import ModelLoadError
@@ -38,7 +39,7 @@ def check_python_model(model: CheckedModel) -> Iterator[Finding]:
     for version in versions:
         path = model.directory / str(version) / (model.config.default_model_filename or "model.py")
         parsed = list(_read(path))
-        yield from (each for each in parsed if isinstance(each, Finding))
+        yield from (reading for reading in parsed if isinstance(reading, Finding))
         if not parsed or isinstance(parsed[0], Finding):
             continue
         main = parsed[0]
@@ -63,7 +64,7 @@ def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
     """Apply the rules that also hold for modules beside the model's file."""
     paths = siblings(main.source.path)
     files = [main]
-    for parsed in (each for path in paths for each in _read(path)):
+    for parsed in chain.from_iterable(map(_read, paths)):
         if isinstance(parsed, Finding):
             yield parsed
         else:
@@ -118,14 +119,14 @@ def declared_metrics(sources: Iterable[SourceFile]) -> dict[str, DeclaredMetric]
             file = PythonFile.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # another rule reports it
-        for each in _declared(file):
-            found.setdefault(each.name, each)
+        for metric in _declared(file):
+            found.setdefault(metric.name, metric)
     return found
 
 
 def _declared(file: PythonFile) -> Iterator[DeclaredMetric]:
     for call in file.calls_of(_FAMILY):
-        settings = {each.arg: each.value for each in call.keywords if each.arg}
+        settings = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         name = text_of(settings.get("name") or (call.args[0] if call.args else None))
         if name:
             kind = settings.get("kind")
@@ -133,10 +134,10 @@ def _declared(file: PythonFile) -> Iterator[DeclaredMetric]:
     for node in file.nodes:
         if isinstance(node, ast.ClassDef) and any(file.api(base) == _FAMILY for base in node.bases):
             values = {
-                target.id: each.value
-                for each in node.body
-                if isinstance(each, ast.Assign)
-                for target in each.targets
+                target.id: statement.value
+                for statement in node.body
+                if isinstance(statement, ast.Assign)
+                for target in statement.targets
                 if isinstance(target, ast.Name)
             }
             if name := text_of(values.get("name")):

@@ -31,7 +31,7 @@ def check_class(file: PythonFile) -> Iterator[Finding]:
         return
     arguments = execute.args
     positional = [*arguments.posonlyargs, *arguments.args]
-    static = any(ast.unparse(each) == "staticmethod" for each in execute.decorator_list)
+    static = any(ast.unparse(decorator) == "staticmethod" for decorator in execute.decorator_list)
     passed = 1 if static else 2
     required = len(positional) - len(arguments.defaults)
     if arguments.vararg is None and not required <= passed <= len(positional):
@@ -61,8 +61,8 @@ def check_execute(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
             message = "execute returns one InferenceResponse; it must return a list of them"
             yield Finding("python-return", file.place(node), message)
     if sends:
-        attributes = (each for each in file.nodes if isinstance(each, ast.Attribute))
-        sender = next((each for each in attributes if each.attr == "get_response_sender"), execute)
+        attributes = (other for other in file.nodes if isinstance(other, ast.Attribute))
+        sender = next((attribute for attribute in attributes if attribute.attr == "get_response_sender"), execute)
         message = f"model '{model.name}' uses a response sender, but its model_transaction_policy is not decoupled"
         yield Finding("python-sender", file.place(sender), message)
         return
@@ -93,7 +93,9 @@ def _leaves_unanswered(file: PythonFile, node: ast.AST, loop: ast.For) -> bool:
     while node is not loop:
         block = file.parents[node]
         for body in (getattr(block, name, []) for name in ("body", "orelse", "finalbody")):
-            if node in body and any(_answers(inner) for one in body[: body.index(node)] for inner in ast.walk(one)):
+            if node in body and any(
+                _answers(inner) for statement in body[: body.index(node)] for inner in ast.walk(statement)
+            ):
                 return False
         node = block
     return True
@@ -134,7 +136,7 @@ def check_tensors(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
         if spec is not None:
             yield from _output(file, model, config, spec, call)
         elif config.outputs and name not in own | _state_outputs(config):
-            declared = ", ".join(each.name for each in config.outputs)
+            declared = ", ".join(output.name for output in config.outputs)
             message = f"output '{name}' is not declared in the configuration of model '{model.name}'"
             yield Finding("python-output", file.place(call), message, f"Declared outputs: {declared}.")
     if outputs and _makes_all_outputs_itself(file):
@@ -152,10 +154,10 @@ def _inputs(file: PythonFile, model: CheckedModel, config: ModelConfig, own: set
     known = {spec.name for spec in config.inputs}
     if not known:
         return
-    given = {name for each in config.batch_inputs for name in each.targets} | own
+    given = {name for batch_input in config.batch_inputs for name in batch_input.targets} | own
     if config.sequence_batching is not None:
-        given |= {each.name for each in config.sequence_batching.controls}
-        given |= {each.input_name for each in config.sequence_batching.states}
+        given |= {control.name for control in config.sequence_batching.controls}
+        given |= {state.input_name for state in config.sequence_batching.states}
     for call in file.calls_of("get_input_tensor_by_name"):
         name = text_of(argument(call, 1, "name"))
         if name is not None and name not in known | given:

@@ -131,7 +131,7 @@ def text_of(node: ast.AST | None) -> str | None:
 
 def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
     """Return an argument of a call, by position or by name."""
-    if len(call.args) > position and not any(isinstance(each, ast.Starred) for each in call.args[: position + 1]):
+    if len(call.args) > position and not any(isinstance(given, ast.Starred) for given in call.args[: position + 1]):
         return call.args[position]
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 

@@ -183,7 +183,9 @@ def _literal(file: PythonFile, node: ast.expr) -> list[ast.expr]:
     if isinstance(value, ast.Attribute):
         name = value.attr
         assigned = [
-            each.value for each in file.nodes if isinstance(each, ast.Assign) and _last_name(each.targets[0]) == name
+            assignment.value
+            for assignment in file.nodes
+            if isinstance(assignment, ast.Assign) and _last_name(assignment.targets[0]) == name
         ]
         value = assigned[0] if len(assigned) == 1 else None
     if isinstance(value, ast.List | ast.Tuple) and len(value.elts) > 1 and None not in map(text_of, value.elts):
@@ -278,11 +280,11 @@ def _has_limit(file: PythonFile) -> bool:
             return True
         if not isinstance(node, ast.If):
             continue
-        compares = [op for each in ast.walk(node.test) if isinstance(each, ast.Compare) for op in each.ops]
+        compares = [op for compare in ast.walk(node.test) if isinstance(compare, ast.Compare) for op in compare.ops]
         if any(isinstance(op, ast.Gt | ast.GtE | ast.Lt | ast.LtE) for op in compares) and any(
-            isinstance(each, ast.Raise) or (isinstance(each, ast.Call) and file.api(each.func) == "TritonError")
+            isinstance(inner, ast.Raise) or (isinstance(inner, ast.Call) and file.api(inner.func) == "TritonError")
             for statement in node.body
-            for each in ast.walk(statement)
+            for inner in ast.walk(statement)
         ):
             return True
     return False
@@ -294,9 +296,9 @@ def missing_modules(files: Sequence[PythonFile], beside: set[str]) -> Iterator[F
     for file in files:
         for name, place in _missing_imports(file, beside):
             places.setdefault(name, []).append(place)
-    for name, found in places.items():
-        more = f" (and {len(found) - 1} more places)" if len(found) > 1 else ""
-        yield Finding("python-import", found[0], f"there is no module '{name}' in this environment{more}")
+    for name, uses in places.items():
+        more = f" (and {len(uses) - 1} more places)" if len(uses) > 1 else ""
+        yield Finding("python-import", uses[0], f"there is no module '{name}' in this environment{more}")
 
 
 def _missing_imports(file: PythonFile, beside: set[str]) -> Iterator[tuple[str, Place]]:

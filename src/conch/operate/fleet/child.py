@@ -22,7 +22,7 @@ class Child:
     """One run of a program. Life: `start` → `stop` or `kill`."""
 
     def __init__(self, command: Sequence[str], log: Path, *, pipes: bool = False) -> None:
-        """Assign. With `pipes` the caller writes stdin and reads stdout; the log has stderr only."""
+        """With `pipes` the caller writes stdin and reads stdout; the log has stderr only."""
         self._command = command
         self.log = log
         self._pipes = pipes

@@ -166,7 +166,7 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
     policy = _read_policy(policy_text, given.hpa)
     name = policy.release or _NAME
     repositories = given.model_repository or [write_demo_repository(folder / "models")]
-    if missing := [each for each in repositories if not each.is_dir()]:
+    if missing := [repository for repository in repositories if not repository.is_dir()]:
         raise ConfigError(f"--model-repository: '{missing[0]}' is not a folder")
     settings = FleetSettings(
         name=name,
@@ -176,7 +176,9 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
         programs=find_programs(("prometheus", given.proxy)),
         policy=policy,
         adapter_rules=read_rules(adapter_rules()),
-        replica=ReplicaSettings([each.resolve() for each in repositories], serve_flags, given.exit_timeout_secs),
+        replica=ReplicaSettings(
+            [repository.resolve() for repository in repositories], serve_flags, given.exit_timeout_secs
+        ),
         replicas=given.replicas,
         proxy=given.proxy,
         ports=FleetPorts(given.http_port, given.grpc_port, given.prometheus_port, given.api_port),
@@ -224,8 +226,8 @@ def _kept_logs(given: Namespace, folder: Path) -> Path:
     """Copy the logs to the output folder, else to a temporary one, and return it."""
     logs = Path(given.output or mkdtemp(prefix="conch-fleet-")) / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    for each in folder.glob("*.log"):
-        (logs / each.name).write_bytes(each.read_bytes())
+    for path in folder.glob("*.log"):
+        (logs / path.name).write_bytes(path.read_bytes())
     return logs
 
 

@@ -57,8 +57,8 @@ class AdapterRule:
 
 def read_rules(documents: Sequence[Mapping[str, Any]]) -> dict[str, AdapterRule]:
     """Return the rules of an adapter's configuration by the metrics that they define."""
-    rules = (AdapterRule(str(each["name"]["as"]), str(each["metricsQuery"])) for each in documents)
-    return {each.name: each for each in rules}
+    rules = (AdapterRule(str(document["name"]["as"]), str(document["metricsQuery"])) for document in documents)
+    return {rule.name: rule for rule in rules}
 
 
 def parse_path(path: str) -> MetricPath | None:
@@ -73,7 +73,7 @@ def parse_path(path: str) -> MetricPath | None:
 
 def matches(selector: str, labels: Mapping[str, str]) -> bool:
     """Return whether labels fulfil a selector of equalities: `name=value,…`."""
-    pairs = (each.replace("==", "=").partition("=") for each in selector.split(",") if each)
+    pairs = (part.replace("==", "=").partition("=") for part in selector.split(",") if part)
     return all(labels.get(name) == value for name, _, value in pairs)
 
 
@@ -155,7 +155,7 @@ class ApiServer:
         state: Callable[[], Mapping[str, Any]],
         evict: Callable[[str], bool],
     ) -> None:
-        """Assign. `labels` are those of all pods, `pods` returns the names of the pods.
+        """`labels` are those of all pods, `pods` returns the names of the pods.
 
         `shorten` adapts the ranges of a query to the fleet's timing.
         """
@@ -201,7 +201,7 @@ class ApiServer:
                 400, "BadRequest", "metricLabelSelector is not supported: a metric has one series per pod"
             )
         selector = parameters.get("labelSelector", "")
-        if not all(re.fullmatch(r"[\w./-]+==?[\w.-]+", each) for each in filter(None, selector.split(","))):
+        if not all(re.fullmatch(r"[\w./-]+==?[\w.-]+", part) for part in filter(None, selector.split(","))):
             return 400, failure(400, "BadRequest", f"labelSelector '{selector}' is not a list of name=value")
         return self._metric(asked, matches(selector, self.labels))
 
@@ -218,7 +218,7 @@ class ApiServer:
     def _metric(self, asked: MetricPath, selected: bool) -> tuple[int, Mapping[str, Any]]:
         rule = self.rules.get(asked.metric)
         known = self.pods() if selected else ()
-        pods = known if asked.pod == "*" else [each for each in known if each == asked.pod]
+        pods = known if asked.pod == "*" else [pod for pod in known if pod == asked.pod]
         if rule is None or not pods:
             return 404, not_found(asked.metric)
         try:

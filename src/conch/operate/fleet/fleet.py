@@ -64,7 +64,6 @@ class Fleet:
     """Life: `start`, then `run` with or without load, `stop` always."""
 
     def __init__(self, settings: FleetSettings, on_event: Callable[[FleetEvent], None]) -> None:
-        """Assign."""
         self.settings = settings
         self.clock = ClusterClock(settings.timing)
         self.journal = Journal(lambda: self.clock.elapsed_s, on_event)
@@ -96,7 +95,7 @@ class Fleet:
             self.prometheus.url,
             labels=settings.labels,
             shorten=settings.timing.shortened_query,
-            pods=lambda: [each.name for each in self.replica_set.replicas],
+            pods=lambda: [replica.name for replica in self.replica_set.replicas],
             state=self.state,
             evict=self.replica_set.evict,
         )
@@ -213,13 +212,13 @@ class Fleet:
             },
             "pods": [
                 {
-                    "name": each.name,
-                    "state": each.state.value,
-                    "ready": each.ready,
-                    "pid": each.pid,
-                    "ports": each.ports,
+                    "name": replica.name,
+                    "state": replica.state.value,
+                    "ready": replica.ready,
+                    "pid": replica.pid,
+                    "ports": replica.ports,
                 }
-                for each in replicas.replicas
+                for replica in replicas.replicas
             ],
             "horizontalPodAutoscaler": self.autoscaler.state(),
         }
@@ -288,8 +287,8 @@ def _free_port() -> int:
 def model_names(repositories: Sequence[Path]) -> list[str]:
     """Return the models of repositories: their folders with versions."""
     return sorted(
-        each.name
+        path.name
         for root in repositories
-        for each in root.iterdir()
-        if each.is_dir() and any(version.name.isdecimal() for version in each.iterdir())
+        for path in root.iterdir()
+        if path.is_dir() and any(version.name.isdecimal() for version in path.iterdir())
     )

@@ -42,16 +42,16 @@ class LoadProfile:
     @property
     def duration_s(self) -> float:
         """The duration of all stages."""
-        return sum(each.duration_s for each in self.stages)
+        return sum(stage.duration_s for stage in self.stages)
 
     @property
     def peak(self) -> int:
         """The highest number of clients."""
-        return max(each.clients for each in self.stages)
+        return max(stage.clients for stage in self.stages)
 
     def clients_at(self, elapsed_s: float) -> int:
         """Return the number of clients; after the end that of the last stage."""
-        ends = accumulate(each.duration_s for each in self.stages)
+        ends = accumulate(load_stage.duration_s for load_stage in self.stages)
         for stage, end in zip(self.stages, ends, strict=True):
             if elapsed_s < end:
                 return stage.clients
@@ -60,9 +60,9 @@ class LoadProfile:
 
 def parse_profile(text: str) -> LoadProfile:
     """Return the profile of a text. Raises ConfigError."""
-    found = [_STAGE.fullmatch(each.strip()) for each in text.split(",")]
-    stages = [LoadStage(float(each[1]) * (60 if each[2] == "m" else 1), int(each[3])) for each in found if each]
-    if len(stages) < len(found) or any(not each.duration_s or each.clients > _MAX_CLIENTS for each in stages):
+    found = [_STAGE.fullmatch(part.strip()) for part in text.split(",")]
+    stages = [LoadStage(float(match[1]) * (60 if match[2] == "m" else 1), int(match[3])) for match in found if match]
+    if len(stages) < len(found) or any(not stage.duration_s or stage.clients > _MAX_CLIENTS for stage in stages):
         raise ConfigError(
             f"'{text}' is not a valid load profile: stages of a duration and at most {_MAX_CLIENTS} clients, "
             "such as 15s:1,60s:10,20s:1"
@@ -93,7 +93,7 @@ class LoadGenerator:
     def __init__(
         self, profile: LoadProfile, protocol: ClientProtocol, address: str, model: str, folder: Path, window_s: float
     ) -> None:
-        """Assign. Percentiles are of the last `window_s`."""
+        """Percentiles are of the last `window_s`."""
         self.profile = profile
         command = [sys.executable, "-m", "conch.operate.fleet.load_client", protocol, address, model]
         self._child = Child(command, folder / "load.log", pipes=True)

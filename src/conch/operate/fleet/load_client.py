@@ -41,7 +41,7 @@ class OfficialClient:
             self._client = triton.InferenceServerClient(url, network_timeout=_REQUEST_TIMEOUT_S)
             self._options = {}
             metadata = self._client.get_model_metadata(model)
-        self._inputs = [_zeros(triton, each) for each in metadata["inputs"]]
+        self._inputs = [_zeros(triton, tensor) for tensor in metadata["inputs"]]
 
     def infer(self) -> None:
         """Send a request and wait for the answer. Raises InferenceServerException, OSError."""
@@ -83,8 +83,8 @@ class Clients:
         with self._changed:
             self._wanted = -1
             self._changed.notify_all()
-        for each in self._threads:
-            each.join(_REQUEST_TIMEOUT_S * 2)
+        for thread in self._threads:
+            thread.join(_REQUEST_TIMEOUT_S * 2)
 
     def report(self) -> dict[str, Any]:
         """Return the counts since the start, and the latencies in seconds since the last report."""

@@ -55,8 +55,8 @@ def configuration(timing: Timing, job: str, rules: Path, targets: Path) -> dict[
 def target_groups(replicas: Sequence[Replica], namespace: str) -> list[dict[str, Any]]:
     """Return a document of file_sd: each replica with the labels that a PodMonitor gives its pod."""
     return [
-        {"targets": [each.address("metrics")], "labels": {"namespace": namespace, "pod": each.name}}
-        for each in replicas
+        {"targets": [replica.address("metrics")], "labels": {"namespace": namespace, "pod": replica.name}}
+        for replica in replicas
     ]
 
 
@@ -64,7 +64,7 @@ class PrometheusProcess:
     """Prometheus on 127.0.0.1. Life: `start`, `supervise` until cancelled, `stop`."""
 
     def __init__(self, program: str, folder: Path, port: int, timing: Timing, *, job: str, namespace: str) -> None:
-        """Assign. `job` and `namespace` are labels of all series."""
+        """`job` and `namespace` are labels of all series."""
         self._port = port
         self._timing = timing
         self._job = job

@@ -66,13 +66,13 @@ class HaproxyProxy:
     """HAProxy with `slots` servers per backend."""
 
     def __init__(self, program: str, folder: Path, ports: tuple[int, int], slots: int) -> None:
-        """Assign. `ports` are those for HTTP and gRPC."""
+        """`ports` are those for HTTP and gRPC."""
         self._ports = ports
         self._socket = folder / "haproxy.sock"
         names = [f"slot{number}" for number in range(slots)]
         balancer = LoadBalancer(
             replicas=tuple(
-                BalancedReplica(each, "127.0.0.1", _UNUSED_PORT, _UNUSED_PORT, state="down") for each in names
+                BalancedReplica(name, "127.0.0.1", _UNUSED_PORT, _UNUSED_PORT, state="down") for name in names
             ),
             address="127.0.0.1",
             http_port=ports[0],
@@ -103,11 +103,11 @@ class HaproxyProxy:
                 await self._set_state(slot, "maint")
                 self._slots[slot] = None
         placed = {replica: slot for slot, replica in self._slots.items() if replica is not None}
-        for each in ready:
-            if each not in placed:
-                await self._set_state(await self._place(each), "ready")
-            elif placed[each] in self._draining:
-                await self._set_state(placed[each], "ready")
+        for replica in ready:
+            if replica not in placed:
+                await self._set_state(await self._place(replica), "ready")
+            elif placed[replica] in self._draining:
+                await self._set_state(placed[replica], "ready")
         for replica, slot in placed.items():
             if replica not in ready and slot not in self._draining:
                 await self._set_state(slot, "drain")
@@ -118,7 +118,7 @@ class HaproxyProxy:
 
     async def _set_state(self, slot: str, state: Literal["ready", "drain", "maint"]) -> None:
         # Followers inherit the state, but they have their own maintenance, in which they were configured.
-        await self._command(*(f"set server {each}/{slot} state {state}" for each in reversed(self._backends)))
+        await self._command(*(f"set server {backend}/{slot} state {state}" for backend in reversed(self._backends)))
         (self._draining.add if state == "drain" else self._draining.discard)(slot)
 
     async def _place(self, replica: Replica) -> str:
@@ -126,8 +126,10 @@ class HaproxyProxy:
         slot = next((slot for slot, taken in self._slots.items() if taken is None), None)
         if slot is None:
             raise Unavailable(f"all {len(self._slots)} slots of haproxy are in use")
-        ports = {each: replica.ports["grpc" if each.startswith("grpc") else "http"] for each in self._backends}
-        await self._command(*(f"set server {each}/{slot} addr 127.0.0.1 port {port}" for each, port in ports.items()))
+        ports = {backend: replica.ports["grpc" if backend.startswith("grpc") else "http"] for backend in self._backends}
+        await self._command(
+            *(f"set server {backend}/{slot} addr 127.0.0.1 port {port}" for backend, port in ports.items())
+        )
         self._slots[slot] = replica
         return slot
 
@@ -142,8 +144,8 @@ class HaproxyProxy:
                 writer.close()
         except (OSError, TimeoutError) as error:
             raise Unavailable(f'haproxy does not answer "{line}": {error}; {self.child.tail.strip()}') from None
-        said = [each for each in answer.splitlines() if each] if line.startswith("set ") else []
-        if rejected := [each for each in said if "changed" not in each and "no need" not in each]:
+        said = [reply for reply in answer.splitlines() if reply] if line.startswith("set ") else []
+        if rejected := [reply for reply in said if "changed" not in reply and "no need" not in reply]:
             raise Unavailable(f'haproxy rejects "{line}": {rejected[0]}')
         return answer
 
@@ -152,7 +154,7 @@ class NginxProxy:
     """nginx with the replicas in its configuration."""
 
     def __init__(self, program: str, folder: Path, ports: tuple[int, int]) -> None:
-        """Assign. `ports` are those for HTTP and gRPC."""
+        """`ports` are those for HTTP and gRPC."""
         self._ports = ports
         self._run_folder = folder / "nginx"
         self._configuration = folder / "nginx.conf"
@@ -169,7 +171,8 @@ class NginxProxy:
     async def update(self, ready: Sequence[Replica]) -> None:
         """Write the configuration and reload."""
         backends = tuple(
-            BalancedReplica(each.name, "127.0.0.1", each.ports["http"], each.ports["grpc"]) for each in ready
+            BalancedReplica(replica.name, "127.0.0.1", replica.ports["http"], replica.ports["grpc"])
+            for replica in ready
         )
         self._write(backends or (_NONE,))
         self.child.signal(signal.SIGHUP)

@@ -50,7 +50,7 @@ class ReplicaSettings:
     def command(self) -> list[str]:
         """Return the command line."""
         return serve_command(
-            *(f"--model-repository={each}" for each in self.repositories),
+            *(f"--model-repository={repository}" for repository in self.repositories),
             f"--exit-timeout-secs={self.exit_timeout_s}",
             *self.flags,
         )
@@ -60,7 +60,7 @@ class Replica:
     """One process. Life: `start`, `probe` again and again, `terminate`."""
 
     def __init__(self, name: str, folder: Path, settings: ReplicaSettings, created_s: float) -> None:
-        """Assign. `created_s` and all other times are seconds of the caller's clock."""
+        """`created_s` and all other times are seconds of the caller's clock."""
         self.name = name
         self.created_s = created_s
         self.ready = False
@@ -147,7 +147,7 @@ class Endpoints(Protocol):
 
 def to_delete(replicas: Sequence[Replica], count: int) -> list[Replica]:
     """Return the replicas that a ReplicaSet deletes first: those that are not ready, then the newest."""
-    return sorted(replicas, key=lambda each: (each.ready, -each.created_s))[:count]
+    return sorted(replicas, key=lambda replica: (replica.ready, -replica.created_s))[:count]
 
 
 class ReplicaSet:
@@ -163,7 +163,7 @@ class ReplicaSet:
         endpoints: Endpoints,
         targets: Callable[[Sequence[Replica]], None],
     ) -> None:
-        """Assign. `targets` takes the replicas whose metrics can be read."""
+        """`targets` takes the replicas whose metrics can be read."""
         self._name = f"{name}-{''.join(secrets.choice(_SUFFIX_LETTERS) for _ in range(10))}"
         self._folder = folder
         self._settings = settings
@@ -182,26 +182,26 @@ class ReplicaSet:
     @property
     def current(self) -> list[Replica]:
         """The replicas that count: neither ended nor terminating."""
-        return [each for each in self.replicas if each.state in (ReplicaState.STARTING, ReplicaState.RUNNING)]
+        return [replica for replica in self.replicas if replica.state in (ReplicaState.STARTING, ReplicaState.RUNNING)]
 
     @property
     def ready(self) -> list[Replica]:
         """The replicas that get requests."""
-        return [each for each in self.current if each.ready]
+        return [replica for replica in self.current if replica.ready]
 
     @property
     def pods(self) -> list[Pod]:
         """The replicas as the autoscaler sees them."""
         return [
             Pod(
-                name=each.name,
+                name=replica.name,
                 phase=PodPhase.RUNNING,
-                ready=each.ready,
-                started_s=each.created_s,
-                ready_since_s=each.ready_since_s,
-                deleted=each.state is ReplicaState.TERMINATING,
+                ready=replica.ready,
+                started_s=replica.created_s,
+                ready_since_s=replica.ready_since_s,
+                deleted=replica.state is ReplicaState.TERMINATING,
             )
-            for each in self.replicas
+            for replica in self.replicas
         ]
 
     def scale(self, desired: int) -> None:
@@ -210,7 +210,7 @@ class ReplicaSet:
 
     def evict(self, name: str) -> bool:
         """Drain a replica, as the drain of its node does; another one replaces it. False if there is none."""
-        found = [each for each in self.current if each.name == name]
+        found = [replica for replica in self.current if replica.name == name]
         self._to_end += found
         return bool(found)
 
@@ -228,12 +228,14 @@ class ReplicaSet:
         await asyncio.gather(*self._ending)
 
     async def _reconcile(self) -> None:
-        before = {each: (each.state, each.ready) for each in self.current}
-        await asyncio.gather(*(each.probe(self._clock.now_s) for each in before))
-        for each, (state, ready) in before.items():
-            self._record(each, state, ready)
-        evicted, self._to_end = [each for each in self._to_end if each in self.current], []
-        surplus = to_delete([each for each in self.current if each not in evicted], self._surplus(len(evicted)))
+        before = {replica: (replica.state, replica.ready) for replica in self.current}
+        await asyncio.gather(*(replica.probe(self._clock.now_s) for replica in before))
+        for replica, (state, ready) in before.items():
+            self._record(replica, state, ready)
+        evicted, self._to_end = [replica for replica in self._to_end if replica in self.current], []
+        surplus = to_delete(
+            [replica for replica in self.current if replica not in evicted], self._surplus(len(evicted))
+        )
         if evicted or surplus:
             await self._drop([*evicted, *surplus])
         while len(self.current) < self.desired and self._clock.now_s >= self._start_after_s:
@@ -268,14 +270,14 @@ class ReplicaSet:
 
     async def _drop(self, replicas: Sequence[Replica]) -> None:
         """Take replicas out of the proxy, then end them beside the loop."""
-        for each in replicas:
-            each.state = ReplicaState.TERMINATING
-            self._journal.record("draining", each.name, "removed from the proxy; SIGTERM follows")
+        for dropped in replicas:
+            dropped.state = ReplicaState.TERMINATING
+            self._journal.record("draining", dropped.name, "removed from the proxy; SIGTERM follows")
         try:
             await self._publish()
         finally:
-            for each in replicas:
-                self._ending_task(self._end(each))
+            for replica in replicas:
+                self._ending_task(self._end(replica))
 
     async def _end(self, replica: Replica) -> None:
         status = await replica.terminate()
@@ -289,8 +291,8 @@ class ReplicaSet:
 
     async def _publish(self) -> None:
         """Write the replicas to the proxy and to Prometheus where they have changed."""
-        ready, scraped = self.ready, [each for each in self.current if each.state is ReplicaState.RUNNING]
-        state = ([each.name for each in ready], [each.name for each in scraped])
+        ready, scraped = self.ready, [replica for replica in self.current if replica.state is ReplicaState.RUNNING]
+        state = ([replica.name for replica in ready], [replica.name for replica in scraped])
         if state != self._published:
             self._published = state
             self._targets(scraped)

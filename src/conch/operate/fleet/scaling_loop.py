@@ -48,7 +48,6 @@ class ScalingLoop(ABC):
     """
 
     def __init__(self, hpa: HpaSpec, context: LoopContext) -> None:
-        """Assign."""
         self.hpa = hpa
         self.context = context
         self.decision: ScalingDecision | None = None
@@ -67,10 +66,10 @@ class ScalingLoop(ABC):
     def targets_text(self) -> str:
         """The column TARGETS of `kubectl get hpa`."""
         usages: Sequence[float | None] = self.decision.usage if self.decision is not None else ()
-        texts = ["<unknown>" if each is None else format_quantity(each) for each in usages]
+        texts = ["<unknown>" if usage is None else format_quantity(usage) for usage in usages]
         texts += ["<unknown>"] * (len(self.hpa.metrics) - len(texts))
         return ", ".join(
-            f"{text}/{format_quantity(each.target)}" for text, each in zip(texts, self.hpa.metrics, strict=True)
+            f"{text}/{format_quantity(metric.target)}" for text, metric in zip(texts, self.hpa.metrics, strict=True)
         )
 
     async def run(self) -> None:
@@ -102,18 +101,23 @@ class ScalingLoop(ABC):
             "minReplicas": self.hpa.min_replicas,
             "maxReplicas": self.hpa.max_replicas,
             "conditions": [
-                {"type": each.type, "status": str(each.status), "reason": each.reason, "message": each.message}
-                for each in conditions
+                {
+                    "type": condition.type,
+                    "status": str(condition.status),
+                    "reason": condition.reason,
+                    "message": condition.message,
+                }
+                for condition in conditions
             ],
         }
 
 
 def check_hpa(spec: HpaSpec) -> None:
     """Raise ConfigError unless the fleet has all metrics of a HorizontalPodAutoscaler."""
-    for each in spec.metrics:
-        if each.type is not MetricType.PODS:
+    for metric in spec.metrics:
+        if metric.type is not MetricType.PODS:
             raise ConfigError(
-                f"a metric of type {each.type.value} is not supported by conch fleet, whose replicas are processes "
+                f"a metric of type {metric.type.value} is not supported by conch fleet, whose replicas are processes "
                 "without resource metrics; use metrics of type Pods, such as triton:queue_compute:ratio"
             )
 
@@ -129,8 +133,8 @@ class HpaLoop(ScalingLoop):
         context = self.context
         readings = await asyncio.gather(
             *(
-                asyncio.to_thread(read_metric, context.api_url, context.namespace, each, context.labels)
-                for each in self.hpa.metrics
+                asyncio.to_thread(read_metric, context.api_url, context.namespace, metric, context.labels)
+                for metric in self.hpa.metrics
             )
         )
         replicas = context.replicas
@@ -153,17 +157,17 @@ def read_metric(api_url: str, namespace: str, metric: MetricSpec, labels: Mappin
     except Unavailable as error:
         prefix = f"unable to get metric {metric.name}: unable to fetch metrics from custom metrics API"
         return MetricReading(error=f"{prefix}: {error.message}")
-    values = {each["describedObject"]["name"]: parse_quantity(each["value"]) for each in document["items"]}
+    values = {item["describedObject"]["name"]: parse_quantity(item["value"]) for item in document["items"]}
     return MetricReading(by_pod={name: value for name, value in values.items() if value is not None})
 
 
 def check_scaled_object(spec: ScaledObjectSpec) -> None:
     """Raise ConfigError unless the fleet has all triggers of a ScaledObject."""
-    for each in spec.triggers:
-        if not each.query:
+    for trigger in spec.triggers:
+        if not trigger.query:
             raise ConfigError(
-                f"a trigger of type {each.metric.name} is not supported by conch fleet, whose replicas are processes "
-                "without resource metrics; use triggers of the type prometheus"
+                f"a trigger of type {trigger.metric.name} is not supported by conch fleet, whose replicas are "
+                "processes without resource metrics; use triggers of the type prometheus"
             )
 
 
@@ -178,7 +182,7 @@ class KedaLoop(ScalingLoop):
 
     async def decide(self) -> ScalingDecision:
         replicas, now_s = self.context.replicas, self.context.clock.now_s
-        readings = await asyncio.gather(*(self._read(each) for each in self._spec.triggers))
+        readings = await asyncio.gather(*(self._read(trigger) for trigger in self._spec.triggers))
         if now_s >= self._next_poll_s:
             self._next_poll_s = now_s + self._spec.polling_interval_s
             polled = self._keda.poll(now_s, replicas.desired, readings)

@@ -31,8 +31,8 @@ class Timing:
 
     def shortened_rules(self, group: RuleGroup) -> RuleGroup:
         """Return recording rules with shortened ranges."""
-        recording = (each for each in group.rules if isinstance(each, RecordingRule))
-        return RuleGroup(group.name, tuple(replace(each, expr=self.shortened_query(each.expr)) for each in recording))
+        recording = (rule for rule in group.rules if isinstance(rule, RecordingRule))
+        return RuleGroup(group.name, tuple(replace(rule, expr=self.shortened_query(rule.expr)) for rule in recording))
 
     def shortened_query(self, expr: str) -> str:
         """Return a query whose ranges, such as those of rate(), are shortened."""
@@ -56,7 +56,6 @@ class ClusterClock:
     """Seconds since the start as a cluster counts them: `speed` per real second."""
 
     def __init__(self, timing: Timing, clock: Callable[[], float] = monotonic) -> None:
-        """Assign."""
         self._timing = timing
         self._clock = clock
         self._started = clock()

@@ -101,10 +101,10 @@ def _screen(fleet: Fleet, events: list[FleetEvent]) -> "RenderableType":
     from rich.text import Text
 
     pods = Table("pod", "state", "ready", "pid", box=None, pad_edge=False)
-    for each in fleet.replica_set.replicas:
-        pods.add_row(each.name, each.state.value, "yes" if each.ready else "no", str(each.pid))
+    for replica in fleet.replica_set.replicas:
+        pods.add_row(replica.name, replica.state.value, "yes" if replica.ready else "no", str(replica.pid))
     status = status_line(fleet.journal.samples[-1], fleet.autoscaler.targets_text)
-    lines = [Text(event_line(each), "dim", no_wrap=True, overflow="ellipsis") for each in events]
+    lines = [Text(event_line(event), "dim", no_wrap=True, overflow="ellipsis") for event in events]
     return Group(Text(status, "bold"), pods, *lines, Text("Ctrl-C ends the fleet", "dim"))
 
 

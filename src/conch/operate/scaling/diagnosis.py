@@ -129,12 +129,14 @@ def diagnose(facts: AutoscalerFacts) -> list[Link]:
 def _target(facts: AutoscalerFacts, spec: HpaSpec, owner: KubernetesObject | None) -> Iterator[Link]:
     kind, name = spec.target
     workloads = [
-        each for each in facts.objects if each.get("kind") == kind and in_one_namespace(each, facts.autoscaler)
+        document
+        for document in facts.objects
+        if document.get("kind") == kind and in_one_namespace(document, facts.autoscaler)
     ]
     if _workload(facts, spec) is not None:
         yield Link("", "target", _OK, f"{kind} '{name}' exists")
     elif workloads:
-        names = ", ".join(sorted(f"'{name_of(each)}'" for each in workloads))
+        names = ", ".join(sorted(f"'{name_of(workload)}'" for workload in workloads))
         remedy = f"correct scaleTargetRef; there is {names}"
         yield Link("", "target", _BROKEN, f"there is no {kind} '{name}'", remedy)
     else:
@@ -170,9 +172,9 @@ def _scaled_object(owner: KubernetesObject | None) -> Iterator[Link]:
 def _workload(facts: AutoscalerFacts, spec: HpaSpec) -> KubernetesObject | None:
     return next(
         (
-            found
-            for found in facts.objects
-            if (found.get("kind"), name_of(found)) == spec.target and in_one_namespace(found, facts.autoscaler)
+            document
+            for document in facts.objects
+            if (document.get("kind"), name_of(document)) == spec.target and in_one_namespace(document, facts.autoscaler)
         ),
         None,
     )
@@ -265,12 +267,12 @@ def _series(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterat
         yield Link(metric.name, "Prometheus", _BROKEN, what, remedy)
     elif metric.type is not MetricType.PODS:
         yield Link(metric.name, "Prometheus", _OK, "answers the trigger's query")
-    elif lacking := [label for label in ("namespace", "pod") if not all(label in each for each in found.labels)]:
+    elif lacking := [label for label in ("namespace", "pod") if not all(label in labels for labels in found.labels)]:
         text = f"{len(found.labels)} series, but without the label {' and '.join(lacking)}"
         remedy = "keep these labels in the rule (sum by (namespace, pod)) and in the scrape configuration"
         yield Link(metric.name, "Prometheus", _BROKEN, text, remedy)
     else:
-        yield _of_pods(facts, spec, metric, [each["pod"] for each in found.labels])
+        yield _of_pods(facts, spec, metric, [label["pod"] for label in found.labels])
 
 
 def _of_pods(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec, pods: list[str]) -> Link:
@@ -308,7 +310,7 @@ def _adapter(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
         if metric.name not in {part(rule, "name", "as"), name[0] if name and not part(rule, "name", "as") else None}:
             continue
         overrides = mapping(rule, "resources", "overrides")
-        resources = {str(part(each, "resource")) for each in overrides.values()}
+        resources = {str(part(override, "resource")) for override in overrides.values()}
         template = part(rule, "resources", "template")
         if template is None and not {"namespace", "pod"} <= resources:
             text = "its rule does not map labels to namespace and pod"

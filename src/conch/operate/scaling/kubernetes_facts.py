@@ -220,7 +220,7 @@ def _minimum_above_maximum(scaler: KubernetesObject, _: Surroundings) -> Iterato
 def shares_without_request(scaler: KubernetesObject, surroundings: Surroundings) -> Iterator[Violation]:
     """Find metrics that are a share of a request, which a container of the target does not have."""
     workloads = surroundings.of_kinds(POD_TEMPLATES, scaler)
-    targets = [each for each in workloads if (each.get("kind"), name_of(each)) == target_of(scaler)]
+    targets = [candidate for candidate in workloads if (candidate.get("kind"), name_of(candidate)) == target_of(scaler)]
     for index, metric in enumerate(items(scaler, "spec", "metrics")):
         source = mapping(metric, "containerResource" if metric.get("type") == "ContainerResource" else "resource")
         name = str(source.get("name"))
@@ -329,7 +329,11 @@ class Scraped:
 
 def _unscraped(monitor: KubernetesObject, surroundings: Surroundings) -> Iterator[Violation]:
     kinds: Collection[str] = ("Service",) if monitor.get("kind") == "ServiceMonitor" else POD_TEMPLATES
-    others = [Scraped.of(each) for each in surroundings.objects if each.get("kind") in kinds and _sees(monitor, each)]
+    others = [
+        Scraped.of(document)
+        for document in surroundings.objects
+        if document.get("kind") in kinds and _sees(monitor, document)
+    ]
     if any(matches(mapping(monitor, "spec", "selector"), other.labels) for other in others):
         yield from scrape_faults(monitor, others)
     else:  # what is deployed elsewhere may match: only what the monitor seems to mean is reported
@@ -370,7 +374,7 @@ def _sees(monitor: KubernetesObject, other: KubernetesObject) -> bool:
 def _is_meant(monitor: KubernetesObject, other: Scraped) -> bool:
     """Return whether a monitor seems to be for an object: one has the other's name, and the port if there are names."""
     names = {str(value) for value in mapping(monitor, "spec", "selector", "matchLabels").values()}
-    ports = {str(each["port"]) for each in items(monitor, "spec", MONITORS[str(monitor["kind"])]) if "port" in each}
+    ports = {str(item["port"]) for item in items(monitor, "spec", MONITORS[str(monitor["kind"])]) if "port" in item}
     has_port = not ports or not other.ports or bool(ports & set(other.ports))
     return has_port and name_of(other.source) in {name_of(monitor), *names}
 

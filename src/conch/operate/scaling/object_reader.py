@@ -104,9 +104,9 @@ class ObjectReader:
     def labels(self, name: str) -> Mapping[str, str]:
         """Return a mapping of strings, empty where the field is absent."""
         value = self._fields.get(name, {}) if self.has(name) else {}
-        if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value.values()):
+        if not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
             raise self.reject(name, "a mapping of strings")
-        return {str(key): str(each) for key, each in value.items()}
+        return {str(key): str(text) for key, text in value.items()}
 
     def items(self, name: str) -> "Iterator[ObjectReader]":
         """Yield the readers of the mappings of a list, none where the field is absent."""
@@ -115,8 +115,8 @@ class ObjectReader:
         value = self._fields[name]
         if not isinstance(value, list | tuple):
             raise self.reject(name, "a list")
-        for index, each in enumerate(value):
-            yield ObjectReader(each, f"{self.path}.{name}[{index}]")
+        for index, item in enumerate(value):
+            yield ObjectReader(item, f"{self.path}.{name}[{index}]")
 
     def finish(self) -> None:
         """Reject unknown fields, with the one that was probably meant."""

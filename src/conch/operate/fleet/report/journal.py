@@ -95,11 +95,11 @@ def judge(
     samples: Sequence[FleetSample], limits: tuple[int, int], *, sent: int, lost: int, errors: Mapping[str, int]
 ) -> FleetVerdict:
     """Return the verdict on the samples of a run; `limits` are minimum and maximum of the replicas."""
-    counts = [each.ready for each in samples]
+    counts = [sample.ready for sample in samples]
     path = counts[:1] + [after for before, after in pairwise(counts) if after != before]
-    most_clients = max((each.clients for each in samples), default=0)
-    peak = [each for each in samples if each.clients == most_clients and each.p99_s is not None]
-    few = [each.p99_s for each in peak if each.ready < max(counts) and each.p99_s is not None]
+    most_clients = max((sample.clients for sample in samples), default=0)
+    peak = [sample for sample in samples if sample.clients == most_clients and sample.p99_s is not None]
+    few = [sample.p99_s for sample in peak if sample.ready < max(counts) and sample.p99_s is not None]
     return FleetVerdict(
         path,
         *limits,

@@ -146,7 +146,9 @@ def doctor(given: Namespace) -> int:
     cluster = ClusterFacts(given.api, given.namespace) if given.api else None
     if cluster is not None:
         objects += cluster.objects()
-    autoscalers = [found for found in objects if found.get("kind") == HPA and _is_wanted(found, given.name, objects)]
+    autoscalers = [
+        document for document in objects if document.get("kind") == HPA and _is_wanted(document, given.name, objects)
+    ]
     if not autoscalers:
         raise ConfigError(_missing(objects, given))
     adapter = _adapter_rules(objects)
@@ -157,14 +159,14 @@ def doctor(given: Namespace) -> int:
     _print(links, as_json=given.json)
     for refusal in cluster.unread if cluster is not None else ():
         print(f"conch autoscale doctor: --api: {refusal}", file=sys.stderr)
-    broken = any(link.state is LinkState.BROKEN for found in links.values() for link in found)
+    broken = any(link.state is LinkState.BROKEN for name in links for link in links[name])
     return _BROKEN_STATUS if broken else 0
 
 
 def _title(autoscaler: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]]) -> str:
     """Return the name of an autoscaler, with its namespace if others have the same name."""
     name = str(part(autoscaler, "metadata", "name"))
-    if sum(part(each, "metadata", "name") == name for each in all_of_them) == 1:
+    if sum(part(other, "metadata", "name") == name for other in all_of_them) == 1:
         return name
     return f"{part(autoscaler, 'metadata', 'namespace') or 'default'}/{name}"
 
@@ -184,7 +186,9 @@ def _facts(
 ) -> AutoscalerFacts:
     """Return what is known of an autoscaler, with what Prometheus and the API server answer if they are asked."""
     target = mapping(autoscaler, "spec", "scaleTargetRef")
-    workload = next((found for found in objects if _is_named(found, target.get("kind"), target.get("name"))), None)
+    workload = next(
+        (document for document in objects if _is_named(document, target.get("kind"), target.get("name"))), None
+    )
     metrics = {_metric(metric): metric for metric in items(autoscaler, "spec", "metrics")}
     namespace = str(part(autoscaler, "metadata", "namespace") or given.namespace)
     series: dict[str, SeriesFacts] = {}
@@ -238,10 +242,10 @@ def _documents(file: str) -> list[dict[str, Any]]:
 def _adapter_rules(objects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
     """Return the rules of prometheus-adapter: values of its chart, its configuration, or a ConfigMap with either."""
     found: list[Mapping[str, Any]] | None = None
-    for each in objects:
-        data = part(each, "data") if each.get("kind") == "ConfigMap" else None
+    for candidate in objects:
+        data = part(candidate, "data") if candidate.get("kind") == "ConfigMap" else None
         texts = data.values() if isinstance(data, Mapping) else ()
-        for document in [each, *(load.value for text in texts for load in _quietly(str(text)))]:
+        for document in [candidate, *(load.value for text in texts for load in _quietly(str(text)))]:
             rules = part(document, "rules")
             if isinstance(rules, Mapping):
                 rules = rules.get("custom")
@@ -269,29 +273,29 @@ def _series(url: str, query: str) -> SeriesFacts:
         data = ask_prometheus(url, "query", {"query": query})
     except Unavailable as error:
         return SeriesFacts(error=error.message)
-    return SeriesFacts([each.get("metric", {}) for each in items(data, "result")])
+    return SeriesFacts([series.get("metric", {}) for series in items(data, "result")])
 
 
 def _print(links: Mapping[str, Sequence[Link]], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({name: [_document(each) for each in found] for name, found in links.items()}, indent=2))
+        print(json.dumps({name: [_document(link) for link in way] for name, way in links.items()}, indent=2))
         return
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
     console = Console(highlight=False)
-    for name, found in links.items():
+    for name, way in links.items():
         console.print(f"{HPA} {name}", style="bold", markup=False)
         metric = ""
-        for each in found:
-            if each.metric != metric:
-                metric = each.metric
+        for link in way:
+            if link.metric != metric:
+                metric = link.metric
                 console.print(metric or "as a whole", markup=False)
-            style = {LinkState.BROKEN: "red", LinkState.UNKNOWN: "dim"}.get(each.state, "")
-            console.print(Padding(Text(f"{_SIGNS[each.state]:<7}{each.stage}: {each.text}", style), (0, 0, 0, 2)))
-            if each.state is LinkState.BROKEN and each.remedy:
-                console.print(Padding(Text(f"To do: {each.remedy}"), (0, 0, 0, 9)))
+            style = {LinkState.BROKEN: "red", LinkState.UNKNOWN: "dim"}.get(link.state, "")
+            console.print(Padding(Text(f"{_SIGNS[link.state]:<7}{link.stage}: {link.text}", style), (0, 0, 0, 2)))
+            if link.state is LinkState.BROKEN and link.remedy:
+                console.print(Padding(Text(f"To do: {link.remedy}"), (0, 0, 0, 9)))
 
 
 def _document(link: Link) -> dict[str, str]:

@@ -96,7 +96,7 @@ def read_scenario(given: Namespace) -> Scenario:
     traffic = _traffic(given)
     if not 0 < traffic.duration_s <= _MAX_DURATION_S:
         raise ConfigError(f"--traffic: expected at most 31 days, got {traffic.duration_s / 86400:.1f}")
-    faults = tuple(_fault(each) for each in given.fault)
+    faults = tuple(_fault(text) for text in given.fault)
     for fault in faults:
         if fault.at_s >= traffic.duration_s:
             raise ConfigError(
@@ -240,7 +240,7 @@ def _from_report(path: Path, instances: int | None) -> ServiceModel:
 
 def _fault(text: str) -> Fault:
     kind_text, _, rest = text.partition(":")
-    kinds = [each.value for each in FaultKind]
+    kinds = [known_kind.value for known_kind in FaultKind]
     if kind_text not in kinds:
         raise ConfigError(f"--fault: '{kind_text}' is not a fault; expected one of {', '.join(kinds)}")
     kind, (at, _, more) = FaultKind(kind_text), rest.partition(":")
@@ -256,12 +256,14 @@ def _fault(text: str) -> Fault:
 def from_files(hpas: Sequence[Path], scaled_objects: Sequence[Path]) -> list[NamedPolicy]:
     """Read policies. Raises ConfigError."""
     found = [
-        _read_policy(path, each, read_hpa) for path in hpas for each in _documents(path, "HorizontalPodAutoscaler")
+        _read_policy(path, autoscaler, read_hpa)
+        for path in hpas
+        for autoscaler in _documents(path, "HorizontalPodAutoscaler")
     ]
     found += [
-        _read_policy(path, each, read_scaled_object)
+        _read_policy(path, scaled_object, read_scaled_object)
         for path in scaled_objects
-        for each in _documents(path, "ScaledObject")
+        for scaled_object in _documents(path, "ScaledObject")
     ]
     return found
 
@@ -286,7 +288,7 @@ def _documents(path: Path, kind: str) -> list[dict[str, Any]]:
 
 def built_in(word: str, given: Namespace, scenario: Scenario) -> NamedPolicy:
     """Return a built-in policy by NAME or NAME:TARGET, or an HPA with several as NAME+NAME. Raises ConfigError."""
-    parts = [each.partition(":")[::2] for each in word.split("+")]
+    parts = [part.partition(":")[::2] for part in word.split("+")]
     for name, _ in parts:
         if name not in _BUILT_IN or (len(parts) > 1 and name not in _POD_METRICS):
             known = _POD_METRICS if len(parts) > 1 else _BUILT_IN

@@ -39,8 +39,8 @@ def report(runs: Sequence[SimulationRun], winner: SimulationRun) -> str:
     for title in ("missed", "replica-hours", "% × hours", "replicas", "max. in flight", "changes"):
         table.add_column(title, justify="right")
     table.add_column("ready replicas")
-    highest = max(int(each.ready.max()) for each in runs)
-    cells = max(_WIDTH - _COLUMNS - max(len(each.name) for each in runs), 10)
+    highest = max(int(compared.ready.max()) for compared in runs)
+    cells = max(_WIDTH - _COLUMNS - max(len(compared.name) for compared in runs), 10)
     for run in runs:
         style = "bold green" if run is winner and run.meets_objective else "bold" if run is winner else ""
         table.add_row(
@@ -57,8 +57,8 @@ def report(runs: Sequence[SimulationRun], winner: SimulationRun) -> str:
     table.add_row("load", "", "", "", "", "", "", sparkline(rates, float(rates.max()), cells), style="dim")
     console.print(table)
     for run in runs:
-        for each in remarks(run):
-            console.print(f"{run.name}: {each}", soft_wrap=True)
+        for remark in remarks(run):
+            console.print(f"{run.name}: {remark}", soft_wrap=True)
     verdict = (
         "meets the objective with the fewest replica-hours" if winner.meets_objective else "misses the fewest requests"
     )
@@ -70,7 +70,7 @@ def sparkline(values: NDArray[Any], highest: float, cells: int) -> str:
     """Return the largest values of equal parts of the time as bars."""
     parts = np.array_split(values, min(cells, len(values)))
     scale = (len(_BARS) - 1) / max(highest, 1e-9)
-    return "".join(_BARS[min(round(float(each.max()) * scale), len(_BARS) - 1)] for each in parts)
+    return "".join(_BARS[min(round(float(part.max()) * scale), len(_BARS) - 1)] for part in parts)
 
 
 def document(runs: Sequence[SimulationRun], winner: str) -> str:
@@ -84,9 +84,9 @@ def document(runs: Sequence[SimulationRun], winner: str) -> str:
         "slo_s": scenario.slo_s,
         "objective": scenario.objective,
         "series_step_s": _SERIES_STEP_S,
-        "rates": [round(each, 3) for each in by_minute(scenario.traffic.rates)],
+        "rates": [round(rate, 3) for rate in by_minute(scenario.traffic.rates)],
         "winner": winner,
-        "policies": [_run(each) for each in runs],
+        "policies": [_run(run) for run in runs],
     }
     return json.dumps(shown, indent=1) + "\n"
 
@@ -103,10 +103,10 @@ def _run(run: SimulationRun) -> dict[str, Any]:
         "flapping": None if worst is None else {"turns": worst.turns, "at_s": worst.at_s},
         "remarks": remarks(run),
         "reasons": dict(run.reasons),
-        "events": [[each.at_s, each.before, each.after] for each in run.events],
-        "ready": [round(each, 2) for each in by_minute(run.ready)],
-        "wanted": [round(each, 2) for each in by_minute(run.wanted)],
-        "misses": [round(each, 3) for each in by_minute(run.misses)],
+        "events": [[event.at_s, event.before, event.after] for event in run.events],
+        "ready": [round(value, 2) for value in by_minute(run.ready)],
+        "wanted": [round(value, 2) for value in by_minute(run.wanted)],
+        "misses": [round(value, 3) for value in by_minute(run.misses)],
     }
 
 
@@ -115,7 +115,7 @@ def by_minute(values: NDArray[Any]) -> list[float]:
     whole = len(values) // _SERIES_STEP_S * _SERIES_STEP_S
     if not whole:
         return [float(values.mean())]
-    return [float(each) for each in values[:whole].reshape(-1, _SERIES_STEP_S).mean(axis=1)]
+    return [float(mean) for mean in values[:whole].reshape(-1, _SERIES_STEP_S).mean(axis=1)]
 
 
 def _count(number: float) -> str:

@@ -36,7 +36,9 @@ class Limited:
 
 def stabilize_down(history: Sequence[Recommendation], desired: int, now_s: float, window_s: float) -> int:
     """Return the highest recommendation of the window, as without a behavior."""
-    return max([desired, *(each.replicas for each in history if each.at_s >= now_s - window_s)])
+    return max(
+        [desired, *(recommendation.replicas for recommendation in history if recommendation.at_s >= now_s - window_s)]
+    )
 
 
 def stabilize(
@@ -44,8 +46,12 @@ def stabilize(
 ) -> int:
     """Return the recommendation nearest to `current` that both windows (up, down) allow."""
     up_s, down_s = windows_s
-    lowest = min([desired, *(each.replicas for each in history if each.at_s > now_s - up_s)])
-    highest = max([desired, *(each.replicas for each in history if each.at_s > now_s - down_s)])
+    lowest = min(
+        [desired, *(recommendation.replicas for recommendation in history if recommendation.at_s > now_s - up_s)]
+    )
+    highest = max(
+        [desired, *(recommendation.replicas for recommendation in history if recommendation.at_s > now_s - down_s)]
+    )
     return min(max(current, lowest), highest)
 
 
@@ -63,7 +69,7 @@ def limit_without_behavior(current: int, desired: int, minimum: int, maximum: in
 def store_event(events: list[ScalingEvent], event: ScalingEvent, rules: ScalingRules) -> None:
     """Add an event of one direction; it replaces one that is older than the longest period of the policies."""
     oldest_s = event.at_s - rules.longest_period_s
-    outdated = [index for index, each in enumerate(events) if each.at_s < oldest_s]
+    outdated = [index for index, stored in enumerate(events) if stored.at_s < oldest_s]
     if outdated:
         events[outdated[-1]] = event
     else:
@@ -92,11 +98,11 @@ class RateOfChange:
         if self.rules.select is SelectPolicy.DISABLED:
             return current
         choose = narrowest if self.rules.select is SelectPolicy.MIN else widest
-        return choose([self._allowed(each, current, sign) for each in self.rules.policies])
+        return choose([self._allowed(policy, current, sign) for policy in self.rules.policies])
 
     def _allowed(self, policy: ScalingPolicy, current: int, sign: int) -> int:
         start = current - sum(
-            each.after - each.before for each in self.events if each.at_s > self.now_s - policy.period_s
+            event.after - event.before for event in self.events if event.at_s > self.now_s - policy.period_s
         )
         if policy.type is PolicyType.PODS:
             return start + sign * policy.value

@@ -57,8 +57,8 @@ class HpaController:
         behavior = spec.behavior or Behavior()
         self._tolerances = Tolerances(
             *(
-                self.settings.tolerance if each.tolerance is None else each.tolerance
-                for each in (behavior.scale_down, behavior.scale_up)
+                self.settings.tolerance if rules.tolerance is None else rules.tolerance
+                for rules in (behavior.scale_down, behavior.scale_up)
             )
         )
 
@@ -129,7 +129,7 @@ class HpaController:
             usage.append(None if proposal is None else proposal.usage)
             if proposal is not None and (largest == 0 or proposal.replicas > largest):
                 largest, name = proposal.replicas, _described(metric)
-        all_invalid = all(each is None for each in usage)
+        all_invalid = all(shown is None for shown in usage)
         # One metric that is missing could be the one that asks for more replicas.
         if invalid is not None and (all_invalid or largest < seen.spec_replicas):
             return seen.spec_replicas, "", invalid, tuple(usage)
@@ -170,7 +170,7 @@ class HpaController:
         return default if given is None else float(given)
 
     def _remember(self, now_s: float, desired: int, longest_s: float) -> None:
-        kept = [each for each in self._recommendations if each.at_s >= now_s - longest_s]
+        kept = [recommendation for recommendation in self._recommendations if recommendation.at_s >= now_s - longest_s]
         self._recommendations = [*kept, Recommendation(now_s, desired)]
 
     def _store(self, now_s: float, before: int, after: int) -> None:

@@ -115,7 +115,7 @@ def _from_pods(
     }
     if not values:
         raise MetricUnavailable("did not receive metrics for targeted pods (pods might be unready)")
-    counts = {each.name: each.count for each in seen.pods if each.count != 1}
+    counts = {pod.name: pod.count for pod in seen.pods if pod.count != 1}
     is_utilization = metric.target_type is TargetType.UTILIZATION
     usage_of = _utilization(metric, seen.pods, counts) if is_utilization else _Average(milli(metric.target), counts)
     ratio, shown = usage_of.ratio(values)
@@ -199,7 +199,7 @@ def _from_total(usage: int, target: int, seen: Observation, tolerances: Toleranc
         raise MetricUnavailable(
             "unable to calculate ready pods: no pods returned by selector while calculating replica count"
         )
-    ready = sum(each.count for each in seen.pods if each.phase is PodPhase.RUNNING and each.ready)
+    ready = sum(pod.count for pod in seen.pods if pod.phase is PodPhase.RUNNING and pod.ready)
     return ReplicaProposal(_whole(ratio * ready), usage / 1000)
 
 

@@ -81,7 +81,7 @@ class ScalingRules:
     @property
     def longest_period_s(self) -> int:
         """The longest period of the policies."""
-        return max((each.period_s for each in self.policies), default=0)
+        return max((policy.period_s for policy in self.policies), default=0)
 
 
 # What the API server fills in where a behavior is given in part.
@@ -158,7 +158,7 @@ def read_hpa(document: Mapping[str, Any]) -> HpaSpec:
     read = HpaSpec(
         max_replicas=spec.integer("maxReplicas", 1),
         min_replicas=spec.integer("minReplicas", 0, default=1),
-        metrics=tuple(_metric(each) for each in spec.items("metrics")) or (_default_metric(),),
+        metrics=tuple(_metric(metric) for metric in spec.items("metrics")) or (_default_metric(),),
         behavior=read_behavior(spec.mapping("behavior")) if spec.has("behavior") else None,
         name=name,
         target=(target.text("kind"), target.text("name")),
@@ -170,7 +170,7 @@ def read_hpa(document: Mapping[str, Any]) -> HpaSpec:
             f"spec.maxReplicas: expected at least minReplicas ({read.min_replicas}), got {read.max_replicas}"
         )
     if read.min_replicas == 0 and not any(
-        each.type in {MetricType.OBJECT, MetricType.EXTERNAL} for each in read.metrics
+        metric.type in {MetricType.OBJECT, MetricType.EXTERNAL} for metric in read.metrics
     ):
         raise ConfigError("spec.minReplicas: 0 needs at least one Object or External metric")
     return read
@@ -181,7 +181,7 @@ def _default_metric() -> MetricSpec:
 
 
 def _metric(reader: ObjectReader) -> MetricSpec:
-    metric_type = MetricType(reader.choice("type", [each.value for each in MetricType]))
+    metric_type = MetricType(reader.choice("type", [known_type.value for known_type in MetricType]))
     source = reader.mapping(_SOURCE_FIELDS[metric_type])
     reader.finish()
     selector: Mapping[str, str] = {}
@@ -210,7 +210,7 @@ def _metric(reader: ObjectReader) -> MetricSpec:
 
 def _target(reader: ObjectReader, metric_type: MetricType) -> tuple[TargetType, float]:
     allowed = _TARGETS[metric_type]
-    target_type = TargetType(reader.choice("type", [each.value for each in allowed]))
+    target_type = TargetType(reader.choice("type", [choice.value for choice in allowed]))
     name = _TARGET_FIELDS[target_type]
     target = float(reader.integer(name, 1)) if target_type is TargetType.UTILIZATION else reader.quantity(name)
     reader.finish()
@@ -230,9 +230,11 @@ def _rules(reader: ObjectReader, default: ScalingRules) -> ScalingRules:
     if reader.has("stabilizationWindowSeconds"):
         window = reader.integer("stabilizationWindowSeconds", 0, _MAX_STABILIZATION_S)
     rules = ScalingRules(
-        policies=tuple(_policy(each) for each in reader.items("policies")) or default.policies,
+        policies=tuple(_policy(policy) for policy in reader.items("policies")) or default.policies,
         stabilization_s=window,
-        select=SelectPolicy(reader.choice("selectPolicy", [each.value for each in SelectPolicy], default.select.value)),
+        select=SelectPolicy(
+            reader.choice("selectPolicy", [policy.value for policy in SelectPolicy], default.select.value)
+        ),
         tolerance=reader.tolerance("tolerance") if reader.has("tolerance") else None,
     )
     reader.finish()
@@ -241,7 +243,7 @@ def _rules(reader: ObjectReader, default: ScalingRules) -> ScalingRules:
 
 def _policy(reader: ObjectReader) -> ScalingPolicy:
     policy = ScalingPolicy(
-        PolicyType(reader.choice("type", [each.value for each in PolicyType])),
+        PolicyType(reader.choice("type", [policy_type.value for policy_type in PolicyType])),
         reader.integer("value", 1),
         reader.integer("periodSeconds", 1, _MAX_PERIOD_S),
     )

@@ -138,7 +138,7 @@ OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
     "<=": _numeric(lambda left, right: left <= right),
     ">": _numeric(lambda left, right: left > right),
     ">=": _numeric(lambda left, right: left >= right),
-    "in": lambda item, sequence: any(_equal(item, each) for each in _as_list(sequence)),
+    "in": lambda item, sequence: any(_equal(item, member) for member in _as_list(sequence)),
     "+": _numeric(lambda left, right: left + right),
     "-": _numeric(lambda left, right: left - right),
     "*": _numeric(lambda left, right: left * right),

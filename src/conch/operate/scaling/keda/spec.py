@@ -95,7 +95,7 @@ class ScaledObjectSpec:
 
     def hpa(self) -> HpaSpec:
         """Return the HorizontalPodAutoscaler that KEDA creates: it never goes below 1, KEDA itself goes to 0."""
-        metrics = tuple(each.metric for each in self.triggers)
+        metrics = tuple(trigger.metric for trigger in self.triggers)
         if self.modifiers is not None:
             metrics = (self.modifiers.metric,)
         return HpaSpec(
@@ -119,7 +119,7 @@ def read_scaled_object(document: Mapping[str, Any]) -> ScaledObjectSpec:
     target.any("apiVersion", "envSourceContainerName")
     behavior, modifiers = _advanced(spec.mapping("advanced")) if spec.has("advanced") else (None, None)
     read = ScaledObjectSpec(
-        triggers=tuple(_trigger(each, index) for index, each in enumerate(spec.items("triggers"))),
+        triggers=tuple(_trigger(trigger, index) for index, trigger in enumerate(spec.items("triggers"))),
         min_replicas=spec.integer("minReplicaCount", 0, default=0),
         max_replicas=spec.integer("maxReplicaCount", 1, default=100),
         idle_replicas=spec.integer("idleReplicaCount", 0) if spec.has("idleReplicaCount") else None,
@@ -158,11 +158,11 @@ def _check(spec: ScaledObjectSpec) -> None:
                 " triggers are nil, such as (a ?? 0) + b"
             )
     if spec.modifiers is not None:
-        unknown = spec.modifiers.formula.names - {each.metric.name for each in spec.triggers}
+        unknown = spec.modifiers.formula.names - {trigger.metric.name for trigger in spec.triggers}
         if unknown:
             raise ConfigError(
                 f"spec.advanced.scalingModifiers.formula: '{min(unknown)}' is not the name of a trigger; "
-                f"known: {', '.join(sorted(each.metric.name for each in spec.triggers))}"
+                f"known: {', '.join(sorted(trigger.metric.name for trigger in spec.triggers))}"
             )
 
 
@@ -205,7 +205,7 @@ def _number(reader: ObjectReader, name: str) -> float:
 
 
 def _fallback(reader: ObjectReader) -> Fallback:
-    behaviors = [each.value for each in FallbackBehavior]
+    behaviors = [behavior.value for behavior in FallbackBehavior]
     fallback = Fallback(
         reader.integer("failureThreshold", -(2**31)),
         reader.integer("replicas", -(2**31)),

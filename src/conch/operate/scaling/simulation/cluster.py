@@ -35,7 +35,7 @@ class Cluster:
     @property
     def starting(self) -> int:
         """Replicas that will become ready."""
-        return sum(each.count for each in self._starting)
+        return sum(group.count for group in self._starting)
 
     def advance(self, now_s: int) -> int:
         """Make those ready whose time has come; return how many."""
@@ -78,7 +78,7 @@ class Cluster:
         if count - sticks:
             self._starting.append(_Starting(now_s, now_s + after_s, count - sticks))
             # Restarts without a pull are ready earlier than pods that were created before them.
-            self._starting = deque(sorted(self._starting, key=lambda each: each.ready_s))
+            self._starting = deque(sorted(self._starting, key=lambda group: group.ready_s))
 
     def lose(self, now_s: int, count: int, after_s: int) -> int:
         """End ready replicas and start as many; return how many ended."""
@@ -99,7 +99,7 @@ class Cluster:
             pods.append(Pod("ready", requests=_CPU, count=self.ready - fresh))
         if fresh:
             pods.append(Pod("fresh", ready_since_s=float(self._fresh[0][0]), requests=_CPU, count=fresh))
-        pulling = sum(each.count for each in self._starting if each.created_s + self.cold_start.pull_s > now_s)
+        pulling = sum(group.count for group in self._starting if group.created_s + self.cold_start.pull_s > now_s)
         loading = self.starting - pulling
         if pulling:
             pods.append(Pod("pulling", PodPhase.PENDING, ready=False, requests=_CPU, count=pulling))

@@ -78,9 +78,13 @@ class _Engine:
         for fault in scenario.faults:
             self._faults.setdefault(fault.at_s, []).append(fault)
         self._outages = [
-            (each.at_s, each.at_s + each.duration_s, "down" if each.kind is FaultKind.PROMETHEUS_DOWN else "missing")
-            for each in scenario.faults
-            if each.kind in {FaultKind.PROMETHEUS_DOWN, FaultKind.METRIC_MISSING}
+            (
+                outage.at_s,
+                outage.at_s + outage.duration_s,
+                "down" if outage.kind is FaultKind.PROMETHEUS_DOWN else "missing",
+            )
+            for outage in scenario.faults
+            if outage.kind in {FaultKind.PROMETHEUS_DOWN, FaultKind.METRIC_MISSING}
         ]
         self._inside = 0.0  # requests in all replicas
         self._alive_served = self._served = 0.0  # per pod: by those alive, and since the start
@@ -100,7 +104,7 @@ class _Engine:
                 columns, (self._cluster.ready, self._cluster.wanted, self._inside, lost, usage), strict=True
             ):
                 column.append(value)
-        ready, wanted, inside, lost_column, usage_column = (np.array(each) for each in columns)
+        ready, wanted, inside, lost_column, usage_column = (np.array(values) for values in columns)
         misses = self._misses(ready, inside, lost_column)
         return SimulationRun(
             name,

@@ -32,8 +32,8 @@ def turns(events: Sequence[ScalingEvent]) -> list[ScalingEvent]:
 
 def flapping(events: Sequence[ScalingEvent]) -> Flapping | None:
     """Return the worst hour if replicas turned at least four times in it."""
-    times = [each.at_s for each in turns(events)]
-    counts = [sum(1 for each in times if start <= each < start + _FLAPPING_WINDOW_S) for start in times]
+    times = [turn.at_s for turn in turns(events)]
+    counts = [sum(1 for time in times if start <= time < start + _FLAPPING_WINDOW_S) for start in times]
     if not counts or max(counts) < _FLAPPING_TURNS:
         return None
     return Flapping(max(counts), times[counts.index(max(counts))])
@@ -42,7 +42,7 @@ def flapping(events: Sequence[ScalingEvent]) -> Flapping | None:
 def only_rises(run: SimulationRun) -> bool:
     """Return whether replicas rose to the maximum and stayed, though the load fell to less than half of its peak."""
     events = run.events
-    if not events or any(each.after < each.before for each in events):
+    if not events or any(event.after < event.before for event in events):
         return False
     rates = run.scenario.traffic.rates
     after = rates[int(events[-1].at_s) :]
@@ -73,11 +73,11 @@ def best(runs: Sequence[SimulationRun]) -> SimulationRun:
 
     Runs that only scale up come last, they cost the most in the end; runs that flap come after those that do not.
     """
-    following = [each for each in runs if not only_rises(each)] or list(runs)
-    good = [each for each in following if each.meets_objective]
+    following = [run for run in runs if not only_rises(run)] or list(runs)
+    good = [run for run in following if run.meets_objective]
     if good:
-        return min(good, key=lambda each: (flapping(each.events) is not None, each.replica_hours))
-    return min(following, key=lambda each: (each.miss_share, each.cost))
+        return min(good, key=lambda run: (flapping(run.events) is not None, run.replica_hours))
+    return min(following, key=lambda run: (run.miss_share, run.cost))
 
 
 def clock(at_s: float) -> str:

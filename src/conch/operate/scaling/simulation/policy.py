@@ -31,9 +31,9 @@ class AppliedPolicy:
         self._utilization = queries.compile("rate(conch_instance_busy_seconds_total[1m]) / conch_instances")
         self._series: list[tuple[MetricSpec, CompiledQuery]] = []
         if isinstance(spec, HpaSpec):
-            self._series = [(each, self._compile(queries, each)) for each in spec.metrics]
+            self._series = [(metric, self._compile(queries, metric)) for metric in spec.metrics]
         elif isinstance(spec, ScaledObjectSpec):
-            self._series = [(each.metric, self._trigger(queries, each.query)) for each in spec.triggers]
+            self._series = [(trigger.metric, self._trigger(queries, trigger.query)) for trigger in spec.triggers]
         self.sync_s = int(scenario.settings.sync_period_s)
         self.poll_s = int(spec.polling_interval_s) if isinstance(spec, ScaledObjectSpec) else 0
 
@@ -67,7 +67,7 @@ class AppliedPolicy:
             return MetricReading(error=f"unable to get metric {metric.name}: no metrics returned from the API")
         if metric.type in {MetricType.OBJECT, MetricType.EXTERNAL}:
             return MetricReading(value=value)
-        return MetricReading(by_pod={each.name: value for each in pods if each.name == "ready"})
+        return MetricReading(by_pod={pod.name: value for pod in pods if pod.name == "ready"})
 
     def _compile(self, queries: QueryCompiler, metric: MetricSpec) -> CompiledQuery:
         if metric.type in {MetricType.RESOURCE, MetricType.CONTAINER_RESOURCE}:

@@ -31,7 +31,7 @@ Evaluation: TypeAlias = Callable[[float], float | None]
 
 # Names that prometheus-adapter serves, and what they are.
 _ADAPTED = {"conch_requests_per_second": "rate(nv_inference_request_success[1m])"}
-_RECORDED = {each.name: each.expr for each in recording_rules().rules if "sum by" not in each.expr}
+_RECORDED = {rule.name: rule.expr for rule in recording_rules().rules if "sum by" not in rule.expr}
 # Adapters are often configured to serve names without colons.
 _UNDERSCORED = {
     each.replace(":", "_"): each for each in (*_RECORDED, "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
@@ -207,7 +207,7 @@ class QueryCompiler:
         return CompiledQuery(evaluate, left.per_pod or right.per_pod)
 
     def _call(self, node: Call, text: str) -> CompiledQuery:
-        name, arguments = node.function, [strip(each) for each in node.arguments]
+        name, arguments = node.function, [strip(argument) for argument in node.arguments]
         if name in {"rate", "irate", "increase"} and isinstance(arguments[0], Selector):
             return self._rate(arguments[0], name, text)
         if name in _OVER_TIME and isinstance(arguments[0], Selector | Subquery):

@@ -61,11 +61,11 @@ def from_curve(curve: RateCurve, duration_s: int, name: str) -> TrafficCurve:
     """Return the rates of a curve."""
     ends, starts = list[float](), list[float]()
     begins, at = list[float](), 0.0
-    for each in curve.segments_until(duration_s):
+    for segment in curve.segments_until(duration_s):
         begins.append(at)
-        starts.append(each.start_rate)
-        at += each.duration_s
-        ends.append(each.end_rate)
+        starts.append(segment.start_rate)
+        at += segment.duration_s
+        ends.append(segment.end_rate)
     seconds = np.arange(duration_s) + 0.5
     index = np.searchsorted(begins, seconds, side="right") - 1
     first, last = np.array(starts)[index], np.array(ends)[index]

@@ -17,7 +17,7 @@ from conch.check.python.nodes import (
     METRICS,
     MODEL,
     MODEL_FILE,
-    Code,
+    ModelCode,
     check_nodes,
     missing_modules,
     unlimited_images,
@@ -57,7 +57,7 @@ def check_other_python(source: SourceFile) -> Iterator[Finding]:
         if isinstance(parsed, PythonFile):
             client = CLIENT if _CLIENT_MODULE in source.text else {}
             metrics = METRICS if API_MODULE in source.text else {}
-            yield from check_nodes(Code(parsed), ANY_FILE, client, metrics)
+            yield from check_nodes(ModelCode(parsed), ANY_FILE, client, metrics)
 
 
 def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
@@ -71,9 +71,9 @@ def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
             files.append(parsed)
     beside = {path.stem for path in paths} | {path.name for path in main.source.path.parent.iterdir() if path.is_dir()}
     beside |= {path.name for path in model.directory.iterdir() if path.is_dir()}
-    yield from check_nodes(Code(main, model), ANY_FILE, METRICS, MODEL, MODEL_FILE)
+    yield from check_nodes(ModelCode(main, model), ANY_FILE, METRICS, MODEL, MODEL_FILE)
     for file in files[1:]:
-        yield from check_nodes(Code(file), ANY_FILE, METRICS, MODEL)
+        yield from check_nodes(ModelCode(file), ANY_FILE, METRICS, MODEL)
     if _ENVIRONMENT not in model.config.parameters:
         yield from missing_modules(files, beside)
     yield from unlimited_images(files)

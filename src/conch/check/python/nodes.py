@@ -30,7 +30,7 @@ _WAITS = ("get_result", "get", "wait", "join", "result", "stop_stream", "acquire
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class ModelCode:
     """A file, and the model whose file it is, None for others. `reported` are inputs that have a finding."""
 
     file: PythonFile
@@ -38,10 +38,10 @@ class Code:
     reported: set[str] = field(default_factory=set)
 
 
-NodeRules: TypeAlias = Mapping[type[ast.AST], tuple[Callable[[Code, Any], Iterator[Finding]], ...]]
+NodeRules: TypeAlias = Mapping[type[ast.AST], tuple[Callable[[ModelCode, Any], Iterator[Finding]], ...]]
 
 
-def check_nodes(code: Code, *families: NodeRules) -> Iterator[Finding]:
+def check_nodes(code: ModelCode, *families: NodeRules) -> Iterator[Finding]:
     """Apply families of rules to each node of a file."""
     for node in code.file.nodes:
         for rules in families:
@@ -62,13 +62,13 @@ def _api_names() -> frozenset[str]:
     raise AssertionError(f"{path} has no __all__")
 
 
-def _attribute(code: Code, node: ast.Attribute) -> Iterator[Finding]:
+def _attribute(code: ModelCode, node: ast.Attribute) -> Iterator[Finding]:
     name = code.file.api(node)
     if name and name not in _api_names():
         yield _unknown_name(code.file, node, name)
 
 
-def _imported_names(code: Code, node: ast.ImportFrom) -> Iterator[Finding]:
+def _imported_names(code: ModelCode, node: ast.ImportFrom) -> Iterator[Finding]:
     for alias in node.names if node.module == API_MODULE else ():
         if alias.name != "*" and alias.name not in _api_names():
             yield _unknown_name(code.file, node, alias.name)
@@ -80,14 +80,14 @@ def _unknown_name(file: PythonFile, node: ast.AST, name: str) -> Finding:
     return Finding("python-api", file.place(node), f"{API_MODULE} has no '{name}'", cure)
 
 
-def _metric_class(code: Code, node: ast.ClassDef) -> Iterator[Finding]:
+def _metric_class(code: ModelCode, node: ast.ClassDef) -> Iterator[Finding]:
     for base in node.bases:
         if code.file.api(base) in ("MetricFamily", "Metric"):
             message = f"class {node.name} is a subclass of {code.file.api(base)}"
             yield Finding("python-metric-class", code.file.place(node), message)
 
 
-def _constant_gauge(code: Code, node: ast.Call) -> Iterator[Finding]:
+def _constant_gauge(code: ModelCode, node: ast.Call) -> Iterator[Finding]:
     """Find gauges that requests set to a constant, as if that counted them."""
     if not (isinstance(node.func, ast.Attribute) and node.func.attr == "set"):
         return
@@ -114,12 +114,12 @@ def _is_gauge(file: PythonFile, receiver: str) -> bool:
 # ---- habits of models ------------------------------------------------------------------------------------------------
 
 
-def _print(code: Code, node: ast.Call) -> Iterator[Finding]:
+def _print(code: ModelCode, node: ast.Call) -> Iterator[Finding]:
     if isinstance(node.func, ast.Name) and node.func.id == "print" and code.file.function_of(node):
         yield Finding("python-print", code.file.place(node), "print(…)")
 
 
-def _sleep(code: Code, node: ast.Call) -> Iterator[Finding]:
+def _sleep(code: ModelCode, node: ast.Call) -> Iterator[Finding]:
     """Find sleep in methods for which requests wait."""
     if ast.unparse(node.func) == "time.sleep":
         function = code.file.function_of(node)
@@ -131,7 +131,7 @@ def _sleep(code: Code, node: ast.Call) -> Iterator[Finding]:
 # ---- items of a batch, and classes -----------------------------------------------------------------------------------
 
 
-def _first_item(code: Code, node: ast.Subscript) -> Iterator[Finding]:
+def _first_item(code: ModelCode, node: ast.Subscript) -> Iterator[Finding]:
     """Find that only the first item of a batch is read."""
     size = code.model.config.max_batch_size if code.model else 0
     if code.model is None or size == 0 or not _is_zero(node.slice) or not isinstance(node.ctx, ast.Load):
@@ -143,7 +143,7 @@ def _first_item(code: Code, node: ast.Subscript) -> Iterator[Finding]:
         yield Finding("python-first-item", code.file.place(node), message)
 
 
-def _whole_batch_suppression(code: Code, node: ast.Call) -> Iterator[Finding]:
+def _whole_batch_suppression(code: ModelCode, node: ast.Call) -> Iterator[Finding]:
     """Find non-maximum suppression of all items of a batch together."""
     called = _last_name(node.func)
     if code.model is None or code.model.config.max_batch_size == 0 or not _NMS.search(called):
@@ -153,7 +153,7 @@ def _whole_batch_suppression(code: Code, node: ast.Call) -> Iterator[Finding]:
         yield Finding("python-batch-nms", code.file.place(node), f"{called} receives input {name} of a whole request")
 
 
-def _class_names(code: Code, node: ast.Subscript) -> Iterator[Finding]:
+def _class_names(code: ModelCode, node: ast.Subscript) -> Iterator[Finding]:
     """Find lists of class names, indexed by class, that do not match the columns of the inputs."""
     inputs = code.model.config.inputs if code.model else ()
     wide = [spec.dims[-1] for spec in inputs if len(spec.dims) > 1 and spec.dims[-1] >= _MIN_COLUMNS]
@@ -205,7 +205,7 @@ def _last_name(node: ast.expr) -> str:
 # ---- clients ---------------------------------------------------------------------------------------------------------
 
 
-def _timing(code: Code, node: Function | ast.Module) -> Iterator[Finding]:
+def _timing(code: ModelCode, node: Function | ast.Module) -> Iterator[Finding]:
     """Find a submission between two clock readings, without a wait for the result before the second."""
     submitted: ast.Call | None = None
     clocked = False

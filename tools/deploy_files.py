@@ -11,7 +11,6 @@ from conch.base.yaml_documents import dump_documents
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.alerts.alertmanager import alertmanager_file
 from conch.operate.deployment import chart
-from conch.operate.deployment.kserve.files import kserve_files
 from conch.operate.deployment.load_balancers.files import load_balancer_files
 from conch.operate.monitoring.dashboards.catalog import all_dashboards
 from conch.operate.monitoring.dashboards.grafana import dashboard_json
@@ -20,6 +19,7 @@ from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds
 from tools.chart_rules import rules_file
 from tools.chart_values import ChartValues
+from tools.kserve_runtimes import runtime_files
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "conch"
@@ -83,7 +83,7 @@ FILES: dict[Path, Callable[[], str]] = {
     },
     _RENDERED / "HorizontalPodAutoscaler.yaml": partial(_rendered, "HorizontalPodAutoscaler", {"type": "hpa"}),
     _RENDERED / "ScaledObject.yaml": _scaled_object,
-    **{ROOT / "deploy" / "kserve" / path: text for path, text in kserve_files(__version__)},
+    **{ROOT / "deploy" / "kserve" / path: partial(str, text) for path, text in runtime_files(__version__)},
     ROOT / "deploy" / "compose.yaml": partial(_with_version, ROOT / "deploy" / "compose.yaml"),
     _COMPOSE / "prometheus" / "conch.rules.yml": lambda: _compose_file(
         "the rules of `conch rules`", rule_file(rule_groups(Thresholds(), "conch"))

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 import yaml
+from tools.kserve_runtimes import HTTP_PORT, RUNTIMES
 
-from conch.operate.deployment.kserve.runtimes import HTTP_PORT, RUNTIMES
 from tests.operate.image.podman import ROOT, Podman, podman_or_skip
 from tests.support.models import ECHO, tensor, write_config, write_python
 from tests.support.ports import free_port

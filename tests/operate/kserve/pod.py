@@ -19,8 +19,8 @@ from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tools.kserve_runtimes import GRPC_PORT, HTTP_PORT, METRICS_PORT, MODEL_DIR
 
-from conch.operate.deployment.kserve.runtimes import GRPC_PORT, HTTP_PORT, METRICS_PORT, MODEL_DIR
 from tests.support.ports import free_port
 from tests.support.server_process import LoggedProcess
 

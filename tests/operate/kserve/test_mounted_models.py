@@ -12,11 +12,12 @@ import openai
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+import yaml
 from sklearn.linear_model import LogisticRegression
+from tools.deploy_files import ROOT
+from tools.kserve_runtimes import RUNTIMES
 from tritonclient.utils import InferenceServerException
 
-from conch.operate.deployment.kserve.runtimes import RUNTIMES
-from conch.operate.deployment.kserve.services import SERVICES
 from tests.operate.kserve.pod import Pod
 from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity
@@ -72,8 +73,14 @@ def test_a_modelcar_that_comes_late_and_a_pickle_that_is_trusted(tmp_path: Path)
     rows = np.array([[0, 0], [1, 1], [0, 1], [1, 0]], dtype=np.float32)
     labels = np.array(["no", "yes", "no", "yes"])
     joblib.dump(LogisticRegression().fit(rows, labels), image / "model.joblib")
-    (service,) = (each for each in SERVICES if each.name == "iris-sklearn")
-    pod = Pod(TREES.runtime("1"), "iris", tmp_path / "models", tmp_path / "pod", arguments=service.model["args"])
+    service = yaml.safe_load((ROOT / "deploy" / "kserve" / "services" / "iris-sklearn.yaml").read_text())
+    pod = Pod(
+        TREES.runtime("1"),
+        "iris",
+        tmp_path / "models",
+        tmp_path / "pod",
+        arguments=service["spec"]["predictor"]["model"]["args"],
+    )
     pod.start()
     try:
         pod.until("liveness")

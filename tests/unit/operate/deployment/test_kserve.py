@@ -8,14 +8,16 @@ import kubernetes_validate
 import pytest
 import yaml
 from tools.deploy_files import ROOT
+from tools.kserve_runtimes import ONNX, RUNTIMES, ModelFormat, ServingRuntime
 
-from conch.operate.deployment.kserve.runtimes import ONNX, RUNTIMES, ModelFormat, ServingRuntime
-from conch.operate.deployment.kserve.services import SERVICES
 from conch.server.options.parser import parse
 from conch.server.options.server_options import ServerOptions
 from tests.docs.blocks import blocks_of
 
 VERSIONS = ("1.27", "1.30", "1.33", "1.37")
+SERVICES: dict[str, dict[str, Any]] = {
+    path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/kserve/services").glob("*.yaml"))
+}
 OBJECTS = [each for runtime in RUNTIMES for each in runtime.objects("1.2.3")]
 # Where KServe's runtimes choose themselves, with their priorities, by protocol; of release 0.21.
 BUILT_IN = {"sklearn", "xgboost", "lightgbm", "onnx", "pytorch", "triton", "tensorrt", "huggingface"}
@@ -84,7 +86,7 @@ def test_a_namespace_opts_in_to_all_formats() -> None:
 
 def shown_services() -> dict[str, dict[str, Any]]:
     """The services of deploy/kserve, and of the pages."""
-    found = {each.name: each.object() for each in SERVICES}
+    found = dict(SERVICES)
     for page in ("oci-models.md", "kserve.md"):
         for block in blocks_of(ROOT / "docs" / page):
             text = "\n".join(block.lines)
@@ -106,15 +108,16 @@ def test_services_name_a_runtime_that_serves_their_format_and_protocol(service: 
 
 
 def test_knative_and_deployments_are_not_mixed() -> None:
-    for service in SERVICES:
-        is_deployment = service.annotations.get("serving.kserve.io/deploymentMode") == "Standard"
-        predictor = service.object()["spec"]["predictor"]
-        assert ("lifecycle" in predictor["model"]) == is_deployment, f"{service.name}: Knative allows no hooks"
+    for name, service in SERVICES.items():
+        annotations = service["metadata"].get("annotations", {})
+        is_deployment = annotations.get("serving.kserve.io/deploymentMode") == "Standard"
+        predictor = service["spec"]["predictor"]
+        assert ("lifecycle" in predictor["model"]) == is_deployment, f"{name}: Knative allows no hooks"
         if not is_deployment:
             assert "autoScaling" not in predictor
             assert predictor.get("scaleMetric", "concurrency") in ("concurrency", "rps")
         elif predictor.get("minReplicas") == 0:
-            pytest.fail(f"{service.name}: a Deployment does not scale to zero")
+            pytest.fail(f"{name}: a Deployment does not scale to zero")
 
 
 def test_resources_and_rows_are_those_of_the_table() -> None:
@@ -133,4 +136,4 @@ def test_the_page_lists_runtimes_and_services() -> None:
         built = f"`{runtime.build}`" if runtime.build else "published"
         assert f"\n| `{runtime.name}` | {formats} | `VERSION{runtime.suffix}` | {built} |\n" in page
     rows = page.partition("| File in `deploy/kserve/services`")[2].partition("\n\n")[0]
-    assert sorted(re.findall(r"`([\w-]+)\.yaml`", rows)) == sorted(each.name for each in SERVICES)
+    assert sorted(re.findall(r"`([\w-]+)\.yaml`", rows)) == sorted(SERVICES)

@@ -1,1 +1,0 @@
-"""KServe: runtimes that serve with Conch, and services that use them, as objects for deploy/kserve."""

@@ -18,9 +18,12 @@ from time import sleep
 
 import psutil
 
-from conch.operate.deployment.load_balancers.description import BalancedReplica, LoadBalancer
-from conch.operate.deployment.load_balancers.haproxy import haproxy_configuration
-from conch.operate.deployment.load_balancers.nginx import nginx_configuration
+from conch.operate.deployment.load_balancers import (
+    BalancedReplica,
+    LoadBalancer,
+    haproxy_configuration,
+    nginx_configuration,
+)
 
 _CONFIG = """
 backend: "identity"

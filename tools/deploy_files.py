@@ -10,8 +10,7 @@ from conch import __version__
 from conch.base.yaml_documents import dump_documents
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.alerts.alertmanager import alertmanager_file
-from conch.operate.deployment import chart
-from conch.operate.deployment.load_balancers.files import load_balancer_files
+from conch.operate.deployment import chart, load_balancers
 from conch.operate.monitoring.dashboards.catalog import all_dashboards
 from conch.operate.monitoring.dashboards.grafana import dashboard_json
 from conch.operate.monitoring.rules.rule import rule_file
@@ -69,6 +68,15 @@ def _compose_file(source: str, document: dict[str, Any]) -> str:
     return _HEAD.format(source) + dump_documents([document])
 
 
+def _balanced(configuration: Callable[[load_balancers.LoadBalancer], str]) -> str:
+    """Return the configuration of a load balancer in front of three replicas."""
+    addresses = {"a": "192.0.2.11", "b": "192.0.2.12", "c": "192.0.2.13"}
+    replicas = tuple(load_balancers.BalancedReplica(name, address) for name, address in addresses.items())
+    head = _HEAD.format("src/conch/operate/deployment/templates")
+    edit = "# Replace the addresses 192.0.2.11 to 192.0.2.13 by those of your replicas.\n"
+    return head + edit + configuration(load_balancers.LoadBalancer(replicas=replicas))
+
+
 # A file, and what makes its text.
 FILES: dict[Path, Callable[[], str]] = {
     CHART / "Chart.yaml": partial(_with_version, CHART / "Chart.yaml"),
@@ -91,7 +99,15 @@ FILES: dict[Path, Callable[[], str]] = {
     _COMPOSE / "alertmanager" / "alertmanager.yml": lambda: _compose_file(
         "the routes of `conch alerts`", alertmanager_file("http://alerts:9096/")
     ),
-    **{ROOT / "deploy" / "load-balancers" / path: text for path, text in load_balancer_files()},
+    **{
+        ROOT / "deploy" / "load-balancers" / path: partial(_balanced, configuration)
+        for path, configuration in (
+            ("haproxy/haproxy.cfg", load_balancers.haproxy_configuration),
+            ("nginx/nginx.conf", load_balancers.nginx_configuration),
+            ("envoy/envoy.yaml", load_balancers.envoy_configuration),
+            ("traefik/replicas.yaml", load_balancers.traefik_configuration),
+        )
+    },
 }
 
 

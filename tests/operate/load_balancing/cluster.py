@@ -16,15 +16,15 @@ import numpy as np
 import tritonclient.grpc
 import tritonclient.http
 
-from conch.operate.deployment.load_balancers.description import (
+from conch.operate.deployment.load_balancers import (
     BalancedReplica,
     Ejection,
     HealthCheck,
     LoadBalancer,
     Timeouts,
+    haproxy_configuration,
+    nginx_configuration,
 )
-from conch.operate.deployment.load_balancers.haproxy import haproxy_configuration
-from conch.operate.deployment.load_balancers.nginx import nginx_configuration
 from tests.support.debian import debian_environment, debian_tool
 from tests.support.models import ECHO, tensor, write_config, write_identity, write_python, write_scripted
 from tests.support.ports import free_port

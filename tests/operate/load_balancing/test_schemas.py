@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from conch.operate.deployment.load_balancers.description import (
+from conch.operate.deployment.load_balancers import (
     BalancedReplica,
     ListenerTls,
     LoadBalancer,
-    RoutedService,
+    envoy_configuration,
+    traefik_configuration,
 )
-from conch.operate.deployment.load_balancers.envoy import envoy_configuration
-from conch.operate.deployment.load_balancers.traefik import traefik_dynamic_configuration, traefik_objects
 from tests.support.custom_resources import custom_resource_errors
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "load-balancers"
@@ -83,7 +82,7 @@ def test_custom_resources_are_valid(name: str) -> None:
 
 
 def test_invalid_custom_resources_are_refused() -> None:
-    objects = traefik_objects(RoutedService(), SECURE)
+    objects = documents("traefik/kubernetes.yaml")
     objects[-1]["spec"]["routes"][0]["services"][0]["passHost"] = True
     assert "passHost" in custom_resource_errors(objects)[-1]
 
@@ -97,9 +96,9 @@ def test_objects_of_kubernetes_are_valid(name: str) -> None:
 
 
 def test_traefik_gets_only_replicas_that_are_ready() -> None:
-    document = yaml.safe_load(traefik_dynamic_configuration(DOWN))
+    document = yaml.safe_load(traefik_configuration(DOWN))
     servers = document["http"]["services"]["grpc"]["loadBalancer"]["servers"]
     assert [each["url"] for each in servers] == ["h2c://a.example:8001", "h2c://b.example:8001"]
-    assert yaml.safe_load(traefik_dynamic_configuration(SECURE))["tls"]["certificates"] == [
+    assert yaml.safe_load(traefik_configuration(SECURE))["tls"]["certificates"] == [
         {"certFile": "/tls.pem", "keyFile": "/tls.key"}
     ]

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 import trustme
 
-from conch.operate.deployment.load_balancers.description import BalancedReplica, ListenerTls, LoadBalancer
-from conch.operate.deployment.load_balancers.haproxy import haproxy_configuration
-from conch.operate.deployment.load_balancers.nginx import nginx_configuration
+from conch.operate.deployment.load_balancers import (
+    BalancedReplica,
+    ListenerTls,
+    LoadBalancer,
+    haproxy_configuration,
+    nginx_configuration,
+)
 from tests.support.debian import debian_environment, debian_tool
 
 REPLICAS = (

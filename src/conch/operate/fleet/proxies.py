@@ -13,9 +13,12 @@ from time import monotonic
 from typing import Literal, Protocol
 
 from conch.base.errors import Unavailable
-from conch.operate.deployment.load_balancers.description import BalancedReplica, LoadBalancer
-from conch.operate.deployment.load_balancers.haproxy import haproxy_configuration
-from conch.operate.deployment.load_balancers.nginx import nginx_configuration
+from conch.operate.deployment.load_balancers import (
+    BalancedReplica,
+    LoadBalancer,
+    haproxy_configuration,
+    nginx_configuration,
+)
 from conch.operate.fleet.child import Child
 from conch.operate.fleet.replicas import Replica, ReplicaState
 

@@ -1,13 +1,18 @@
-"""What a load balancer does, whichever program does it: listeners, replicas, health, affinity, timeouts, retries.
+"""Load balancers in front of replicas: one description, and the configurations of HAProxy, nginx, Envoy and Traefik.
 
 HTTP and gRPC have a listener each. Both are balanced per request; connections to replicas are kept open and shared.
+The folder `templates` has the texts of the programs.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 # ready: gets requests. drain: gets no new ones, except those of sequences that it serves. down: gets none.
 ReplicaState = Literal["ready", "drain", "down"]
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +114,37 @@ class LoadBalancer:
     access_log: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedService:
-    """The Service of a release in Kubernetes, and the host name by which clients call it."""
+def haproxy_configuration(balancer: LoadBalancer) -> str:
+    """Return haproxy.cfg, for HAProxy 2.4 and later."""
+    return _render("haproxy.cfg", balancer)
 
-    name: str = "conch"
-    namespace: str = "default"
-    host: str = "conch.example.com"
-    http_port: int = 8000
-    grpc_port: int = 8001
+
+def nginx_configuration(balancer: LoadBalancer) -> str:
+    """Return nginx.conf, for nginx 1.18 and later without modules of NGINX Plus."""
+    return _render("nginx.conf", balancer)
+
+
+def envoy_configuration(balancer: LoadBalancer) -> str:
+    """Return envoy.yaml, a static bootstrap configuration for Envoy 1.25 and later."""
+    return _render("envoy.yaml", balancer)
+
+
+def traefik_configuration(balancer: LoadBalancer) -> str:
+    """Return the file of routers and services for the file provider of Traefik 3."""
+    return _render("traefik.yaml", balancer)
+
+
+def _render(name: str, balancer: LoadBalancer) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - no HTML
+    )
+    return environment.get_template(f"{name}.jinja").render(balancer=balancer, variable=_nginx_variable)
+
+
+def _nginx_variable(header: str) -> str:
+    return "$http_" + header.lower().replace("-", "_")

@@ -23,12 +23,12 @@ import typer
 from benchmarks.machine import machine
 from conch.measure.tune.knobs import LOAD, composing_models
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess, ServerRefusal
-from conch.measure.tune.settings import TrialSettings
 from conch.measure.tune.space import Dimension, Space
 from conch.measure.tune.state.folder import StateFolder
 from conch.measure.tune.state.session import ModelSession
 from conch.measure.tune.trials.deployment import Deployment
 from conch.measure.tune.trials.meter import BenchMeter
+from conch.measure.tune.tune_settings import TrialSettings
 
 CHECKOUT = Path(__file__).parents[1]
 OUTPUT = CHECKOUT / "benchmarks" / "tuning_grids.json"

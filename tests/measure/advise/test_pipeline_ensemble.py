@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from conch.check.check_paths import check_paths
 from conch.domain.config.pbtxt import parse_pbtxt
 from conch.domain.files.signature import TensorInfo
+from conch.measure.advise.advice_facts import DeclaredTensors, ModelFacts, ModelForm
 from conch.measure.advise.ensemble import NotConnectable, plan_ensemble
-from conch.measure.advise.facts import DeclaredTensors, ModelFacts, ModelForm
 from tests.measure.advise.make_models import EXAMPLES
 from tests.measure.advise.test_cases import run
 from tests.support.server_process import ConchProcess

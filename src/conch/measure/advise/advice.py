@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from conch.base.durations import duration_text
-from conch.measure.advise.ensemble import NotConnectable, PipelineEnsemble, plan_ensemble
-from conch.measure.advise.facts import (
+from conch.measure.advise.advice_facts import (
     CONFIGURED_FORMS,
     GIB,
     TORCH_FORMS,
@@ -19,6 +18,7 @@ from conch.measure.advise.facts import (
     ModelForm,
     size_text,
 )
+from conch.measure.advise.ensemble import NotConnectable, PipelineEnsemble, plan_ensemble
 from conch.measure.advise.language import UTILIZATION, LanguagePlan, length_limit, plan_language
 from conch.measure.advise.rules import BACKEND_RULES, LAYOUT_RULES, AdviceDecision, AdvisedBackend, Situation, decide
 

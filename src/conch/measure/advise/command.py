@@ -10,7 +10,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
 from conch.base.command_line.option_types import duration
-from conch.measure.advise.facts import Demand, Failure
+from conch.measure.advise.advice_facts import Demand, Failure
 
 _FAILURE = 1
 _MODELS = value_kind("MODEL", Path)

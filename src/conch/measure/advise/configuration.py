@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.measure.advise.advice import Advice, ModelAdvice
-from conch.measure.advise.facts import CONFIGURED_FORMS, Failure, ModelForm
+from conch.measure.advise.advice_facts import CONFIGURED_FORMS, Failure, ModelForm
 from conch.measure.advise.rules import AdvisedBackend
 from conch.measure.tune.pbtxt_edit import edit_pbtxt
 

@@ -8,7 +8,7 @@ from conch.base.errors import ConfigError
 from conch.domain.config.pbtxt import parse_pbtxt
 from conch.domain.config.validate import validate_ensemble
 from conch.domain.files.signature import TensorInfo
-from conch.measure.advise.facts import DeclaredTensors, ModelFacts
+from conch.measure.advise.advice_facts import DeclaredTensors, ModelFacts
 
 _NAME = "pipeline"
 

@@ -6,7 +6,7 @@ from math import ceil
 
 from conch.base.durations import duration_text
 from conch.base.errors import ConchError
-from conch.measure.advise.facts import GIB, AdvisedFigure, Demand, Failure, FigureSource, GpuFacts, ModelFacts
+from conch.measure.advise.advice_facts import GIB, AdvisedFigure, Demand, Failure, FigureSource, GpuFacts, ModelFacts
 from conch.measure.advise.planning.checkpoint import Checkpoint, read_checkpoint
 from conch.measure.advise.planning.plan import Gpus, Split, Workload, plan
 

@@ -13,12 +13,12 @@ from conch.base.errors import ConchError
 from conch.base.http.client import answers_ok
 from conch.base.process.local_server import serve_command, started_ports
 from conch.measure.advise.advice import Advice, ModelAdvice
+from conch.measure.advise.advice_facts import CONFIGURED_FORMS, AdvisedFigure, Demand, Failure, FigureSource, ModelForm
 from conch.measure.advise.configuration import write_repository
-from conch.measure.advise.facts import CONFIGURED_FORMS, AdvisedFigure, Demand, Failure, FigureSource, ModelForm
 from conch.measure.advise.rules import MEASURED, AdviceDecision, AdvisedBackend, Reason
 from conch.measure.tune.repository_client import ServerAccess, ServerUnreachable
-from conch.measure.tune.settings import TrialSettings
 from conch.measure.tune.trials.meter import BenchMeter
+from conch.measure.tune.tune_settings import TrialSettings
 
 _ONNX_BACKENDS = (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO)
 _START_TIMEOUT_S, _PROBE_TIMEOUT_S, _STOP_TIMEOUT_S = 120.0, 5.0, 30.0

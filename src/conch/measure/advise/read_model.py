@@ -13,7 +13,7 @@ from conch.domain.files.ir_file import NotIr, read_ir
 from conch.domain.files.model_folder import is_model, is_model_name
 from conch.domain.files.onnx_file import NotOnnx, read_onnx
 from conch.domain.files.signature import TensorInfo
-from conch.measure.advise.facts import DeclaredTensors, Failure, ModelFacts, ModelForm
+from conch.measure.advise.advice_facts import DeclaredTensors, Failure, ModelFacts, ModelForm
 from conch.measure.advise.planning.checkpoint import read_checkpoint
 
 _FORMS = {

@@ -5,8 +5,8 @@ from typing import Any
 
 from conch.base.durations import duration_text
 from conch.measure.advise.advice import Advice, ModelAdvice
+from conch.measure.advise.advice_facts import GIB, AdvisedFigure, Demand, MachineFacts
 from conch.measure.advise.configuration import command_lines, configuration
-from conch.measure.advise.facts import GIB, AdvisedFigure, Demand, MachineFacts
 from conch.measure.advise.rules import BACKEND_RULES, LAYOUT_RULES, MATRIX, MEASURED, AdviceDecision, Reason
 
 _DEFAULT_REPOSITORY = "models"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from conch.measure.advise.facts import TORCH_FORMS, FigureSource, ModelForm
+from conch.measure.advise.advice_facts import TORCH_FORMS, FigureSource, ModelForm
 
 MEASURED = "measured"
 """In place of a rule's name, where measurements decided."""

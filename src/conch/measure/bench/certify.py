@@ -9,6 +9,7 @@ from typing import Any, cast
 import orjson
 
 from conch.base.build_info import build_line
+from conch.measure.bench.bench_run import PreparedRun, is_lost
 from conch.measure.bench.environment import read_environment
 from conch.measure.bench.levels import FindMax
 from conch.measure.bench.measurement import ClientHealth, Effect, Estimate, Level, Measurement, Note, TokenFigures
@@ -20,7 +21,6 @@ from conch.measure.bench.report.certificate import (
     public_url,
 )
 from conch.measure.bench.report.scaling import find_saturation
-from conch.measure.bench.run import PreparedRun, is_lost
 from conch.measure.bench.statistics.comparison import compare_rounds, verdict_text
 from conch.measure.bench.statistics.quantile_functions import t_quantile
 from conch.measure.bench.targets.target import BenchTarget

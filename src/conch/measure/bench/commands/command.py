@@ -23,9 +23,9 @@ from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol
 
 if TYPE_CHECKING:  # what is not needed to ask the server is imported after that
+    from conch.measure.bench.bench_run import PreparedRun
     from conch.measure.bench.report.certificate import Certificate
     from conch.measure.bench.report.request_records import RequestRecords
-    from conch.measure.bench.run import PreparedRun
     from conch.measure.bench.run_view import RunView
 
 # Option → module of conch.measure.bench.report and the function that writes the file.
@@ -137,7 +137,7 @@ def _prepare(plan: BenchPlan, command: Sequence[str]) -> "PreparedRun":
     trace = trace_of(plan, model)
     load = levels_of(plan, trace)
     target = _find(plan, url, model)
-    from conch.measure.bench.run import PreparedRun, side_of
+    from conch.measure.bench.bench_run import PreparedRun, side_of
 
     side = side_of(plan, target, trace)
     against = None
@@ -169,7 +169,7 @@ def _compare(arguments: Sequence[str]) -> int:
 
 
 def _measure(run: "PreparedRun") -> int:
-    from conch.measure.bench.run import BenchRun
+    from conch.measure.bench.bench_run import BenchRun
 
     plan = run.plan
     interruption = Interruption()

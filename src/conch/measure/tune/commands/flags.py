@@ -13,7 +13,9 @@ from conch.base.http.api_key import KEY_HELP
 from conch.measure.tune.knobs import FIELD_PREFIX, KNOBS, KnobError, parse_values
 from conch.measure.tune.objective import METRICS, Constraint, Goal, Objective
 from conch.measure.tune.repository_client import ServerAccess
-from conch.measure.tune.settings import (
+from conch.measure.tune.space import Value
+from conch.measure.tune.state.folder import default_state_directory
+from conch.measure.tune.tune_settings import (
     ACCESS,
     GOAL,
     LOAD,
@@ -24,8 +26,6 @@ from conch.measure.tune.settings import (
     TrialSettings,
     TuneSettings,
 )
-from conch.measure.tune.space import Value
-from conch.measure.tune.state.folder import default_state_directory
 
 _DEFAULT_URL = "http://localhost:8000"
 _MAX_GRID = 100_000

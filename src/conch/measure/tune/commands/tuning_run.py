@@ -16,10 +16,10 @@ from conch.measure.tune.objective import Goal
 from conch.measure.tune.planning import fit_to_budget
 from conch.measure.tune.report.wording import figure_text, settings_text, value_text
 from conch.measure.tune.repository_client import RepositoryClient
-from conch.measure.tune.settings import TuneSettings
 from conch.measure.tune.space import Value
 from conch.measure.tune.state.folder import StateFolder, Trial
 from conch.measure.tune.state.session import ModelSession
+from conch.measure.tune.tune_settings import TuneSettings
 from conch.measure.tune.tuner import TuneView
 
 if TYPE_CHECKING:

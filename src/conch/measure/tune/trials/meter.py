@@ -24,8 +24,8 @@ from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol
 from conch.measure.tune.planning import measurement_s
 from conch.measure.tune.repository_client import ServerAccess, ServerUnreachable
-from conch.measure.tune.settings import TrialSettings, TuneSettings
 from conch.measure.tune.space import Value
+from conch.measure.tune.tune_settings import TrialSettings, TuneSettings
 
 _DEFAULT_PORT = 80
 _PERCENTILES = ("50", "90", "95", "99")

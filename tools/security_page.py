@@ -38,7 +38,7 @@ from conch.server.frontends.grpc import framing
 from conch.server.frontends.offload import fair_queue, pool
 from conch.server.frontends.openai import chat
 from conch.server.frontends.openai import exchange as openai_exchange
-from conch.server.frontends.v2_grpc import stream as v2_grpc_stream
+from conch.server.frontends.v2_grpc import infer_stream
 from conch.server.frontends.v2_http import generate as v2_http_generate
 from conch.server.frontends.v2_http import infer as v2_http_infer
 from conch.server.observability.metrics import loop_lag
@@ -110,7 +110,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Parsing per event loop iteration", f"{loop_budget.SLICE_S * 1000:g} ms"),
         ("Unsent tokens over HTTP", size(openai_exchange.MAX_UNSENT_BYTES)),
         ("Unsent responses of `generate_stream`", size(v2_http_generate.MAX_UNSENT_BYTES)),
-        ("Unsent responses of a gRPC stream", size(v2_grpc_stream.MAX_UNSENT_BYTES)),
+        ("Unsent responses of a gRPC stream", size(infer_stream.MAX_UNSENT_BYTES)),
         ("Concurrent HTTP/2 streams", f"{HTTP2.streams:,}"),
         (
             "Receive window of a stream; of the connection",

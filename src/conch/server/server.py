@@ -289,24 +289,18 @@ class Server:
             request_memory=self._request_memory,
             lag=self._lag,
             meter=meter,
-            collectors=[self._of_listeners, self._of_keys, self._of_accelerators, self._of_file, self._of_limits],
+            collectors=[
+                lambda: listener_families(self._services),
+                lambda: [Family.of(API_KEYS_UP, [Point(int(self._keys.up), {})])],
+                lambda: () if self._accelerators is None else self._accelerators.families(),
+                lambda: () if self._declared is None else self._declared.families(),
+                lambda: limit_metrics(self._limits, self.inference),
+            ],
         )
         exporter = otlp_exporter(options, metrics)
         if exporter is not None:
             self._watchers.append(asyncio.create_task(exporter.run()))
         return metrics
-
-    def _of_limits(self) -> Iterator[Family]:
-        return limit_metrics(self._limits, self.inference)
-
-    def _of_keys(self) -> Iterator[Family]:
-        yield Family.of(API_KEYS_UP, [Point(int(self._keys.up), {})])
-
-    def _of_listeners(self) -> Iterator[Family]:
-        return listener_families(self._services)
-
-    def _of_accelerators(self) -> Iterator[Family]:
-        return iter(()) if self._accelerators is None else self._accelerators.families()
 
     def _pids(self) -> list[int]:
         return [pid for model in self.inference.models() for _, pid in model.state().processes]
@@ -332,9 +326,6 @@ class Server:
             interval_ms=options.metrics_interval_ms,
             host_proc=options.host_proc,
         )
-
-    def _of_file(self) -> Iterator[Family]:
-        return iter(()) if self._declared is None else self._declared.families()
 
     def _samples(self) -> list[MetricSample]:
         """Return the custom metrics of models. Those of a file have precedence over others of their names."""

@@ -16,7 +16,7 @@ from conch.protocols.http2.header_blocks import RequestHead
 from conch.server.frontends.grpc.framing import AnswerForm
 from conch.server.frontends.grpc.request import GrpcRequest, read_request
 from conch.server.frontends.grpc.status import GrpcError, Status
-from conch.server.frontends.grpc.stream import StreamCall
+from conch.server.frontends.grpc.stream_call import StreamCall
 from conch.server.frontends.grpc.unary import InferCall, TaskCall
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata

@@ -12,73 +12,39 @@ from conch.server.frontends.parts import Parts
 from conch.server.options.server_options import ServerOptions
 
 
-class GrpcFrontend:
+class GrpcFrontend(Http2Server[Opener]):
     """Serves `inference.GRPCInferenceService` and the health service. Life: `start` → `stop`."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._calls: Dispatcher | None = None
-        self._server: Http2Server[Opener] | None = None
-        self.traffic = Traffic()
-        self.port = parts.options.grpc_port
-
-    async def start(self, *, listen: bool = True) -> None:
-        """Bind the port, and accept connections now or at `listen`; afterwards `port` is the port.
-
-        Raises OSError if the address is not available, ConfigError for invalid files, patterns and restrictions.
-        """
-        options = self._parts.options
+        """Create the listener. Raises ConfigError for invalid files, patterns and restrictions."""
+        options, traffic = parts.options, Traffic()
         limits = http2_limits(options)
-        calls = Dispatcher(self._parts, header_limit=limits.header_bytes, traffic=self.traffic)
-        server: Http2Server[Opener] = Http2Server(
+        self._calls = Dispatcher(parts, header_limit=limits.header_bytes, traffic=traffic)
+        super().__init__(
             options.grpc_address,
             options.grpc_port,
-            interpret=calls.interpret,
+            interpret=self._calls.interpret,
             accept=lambda opener, stream: opener(stream),
             limits=limits,
             tls=_tls_context(options),
             reuse_port=options.reuse_grpc_port,
-            traffic=self.traffic,
+            traffic=traffic,
         )
+
+    async def start(self, *, listen: bool = True) -> None:
+        """Bind the port, and accept connections now or at `listen`. Raises OSError if the address is not available."""
         try:
-            await server.start(listen=listen)
+            await super().start(listen=listen)
         except OSError as error:
-            raise _cannot_listen(options.grpc_address, options.grpc_port, error) from None
-        self.port = server.port
-        self._calls = calls
-        self._server = server
-
-    @property
-    def connections(self) -> int:
-        """How many clients are connected."""
-        return 0 if self._server is None else self._server.connections
-
-    async def listen(self) -> None:
-        """Accept connections; before, the system refuses them."""
-        if self._server is not None:
-            await self._server.listen()
-
-    def stop_accepting(self) -> None:
-        """Stop accepting connections; open ones are not affected."""
-        if self._server is not None:
-            self._server.stop_accepting()
-
-    def retire_connections(self) -> None:
-        """Send GOAWAY on open connections, so that clients open others; calls on these are still answered."""
-        if self._server is not None:
-            self._server.retire_connections()
+            host = self._host or "0.0.0.0"  # noqa: S104 - what "" means
+            address = f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(error.errno, f"gRPC cannot listen on {address}: {reason}") from None
 
     async def stop(self, grace_s: float) -> None:
         """Refuse further calls, give those that run `grace_s` seconds to finish, then cancel them."""
-        if self._server is not None and self._calls is not None:
-            self._calls.stop_streams()
-            await self._server.stop(grace_s)
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
-    address = f"[{host}]:{port}" if ":" in host else f"{host or '0.0.0.0'}:{port}"  # noqa: S104 - what "" means
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return OSError(error.errno, f"gRPC cannot listen on {address}: {reason}")
+        self._calls.stop_streams()
+        await super().stop(grace_s)
 
 
 def http2_limits(options: ServerOptions) -> Http2Limits:

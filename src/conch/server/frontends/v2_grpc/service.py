@@ -1,6 +1,6 @@
 """`inference.GRPCInferenceService` and `grpc.health.v1.Health`, without the wire: message bytes in, message bytes out.
 
-`frontends/grpc` transports the bytes. ModelInfer and ModelStreamInfer are in `infer.py` and `stream.py`.
+`frontends/grpc` transports the bytes. ModelInfer and ModelStreamInfer are in `infer.py` and `infer_stream.py`.
 """
 
 import asyncio

@@ -5,7 +5,6 @@ attribute `quantile`, because the package has no summaries. `OTEL_…` variables
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from threading import Thread
@@ -26,17 +25,12 @@ from opentelemetry.sdk.metrics.export import (
     ScopeMetrics,
     Sum,
 )
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 import conch
-from conch.base.http.url_credentials import without_secrets
 from conch.domain.exposition import Buckets, Family, Point, Quantiles
-from conch.server.observability.collector_session import CollectorSession, package_log
+from conch.server.observability.collector import OtlpCollector, service_resource
 
-_log = logging.getLogger(__name__)
-
-_SERVICE = "triton-inference-server"
 # The time for reading metrics in one turn of the event loop.
 _SLICE_S = 0.005
 # Units whose suffix is in the names, as UCUM. A collector appends the suffix of a unit to names that lack it, which
@@ -49,19 +43,13 @@ class MetricsExporter:
 
     def __init__(self, endpoint: str, interval_s: float, families: Callable[[], Iterable[Family]]) -> None:
         """Create the exporter. `endpoint` is the whole URL, with its path, usually `/v1/metrics`."""
-        self._endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
+        self._collector = OtlpCollector(endpoint)
         self._interval_s = interval_s
         self._families = families
         self._start_ns = time_ns()
-        self._failing = False
-        environment = Resource.create()
-        if str(environment.attributes.get("service.name", "unknown_service")).startswith("unknown_service"):
-            environment = environment.merge(Resource({"service.name": _SERVICE}))
-        self._resource = environment
+        self._resource = service_resource()
         self._scope = InstrumentationScope("conch", conch.__version__)
-        self._package_log = package_log()
-        self._session = CollectorSession()
-        self._exporter = OTLPMetricExporter(endpoint=self._endpoint, session=self._session)
+        self._exporter = OTLPMetricExporter(endpoint=self._collector.url, session=self._collector.session)
 
     async def run(self) -> None:
         """Send the metrics until cancelled. A failure is logged once, until it succeeds again."""
@@ -69,7 +57,7 @@ class MetricsExporter:
             while True:
                 await asyncio.sleep(self._interval_s)
                 families = await self._collected()
-                self._note(await self._sent(families))
+                self._collector.note("metrics", await self._sent(families), "dropping until it accepts them")
         finally:
             self._exporter.shutdown()  # ends the retries of a thread
 
@@ -112,16 +100,9 @@ class MetricsExporter:
         try:
             result = self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
         except Exception as error:
-            self._package_log.text = f"{type(error).__name__} in OpenTelemetry's package"
+            self._collector.log.text = f"{type(error).__name__} in OpenTelemetry's package"
             return False
         return result is MetricExportResult.SUCCESS
-
-    def _note(self, sent: bool) -> None:
-        if not sent and not self._failing:
-            reason = self._session.failure or self._package_log.text
-            url = without_secrets(self._endpoint)
-            _log.warning("cannot send metrics to '%s': %s; dropping until it accepts them", url, reason)
-        self._failing = not sent
 
     def _metric(self, family: Family, points: Iterable[Point], now_ns: int) -> Metric:
         histograms: list[HistogramDataPoint] = []

@@ -4,7 +4,6 @@ The only module that imports the package. Spans are made from complete traces, i
 processor has a bounded queue and drops spans that a collector does not accept.
 """
 
-import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Thread
@@ -16,7 +15,6 @@ from opentelemetry.sdk.environment_variables import (
     OTEL_BSP_MAX_QUEUE_SIZE,
     OTEL_BSP_SCHEDULE_DELAY,
 )
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -24,15 +22,11 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 import conch
 from conch.base.errors import ConchError
-from conch.base.http.url_credentials import without_secrets
-from conch.server.observability.collector_session import CollectorSession, package_log
+from conch.server.observability.collector import OtlpCollector, service_resource
 from conch.server.observability.tracing.request_trace import ModelSpan, Trace
 from conch.server.observability.tracing.trace_file import activities_of, compute_of
 from conch.server.options.trace import TraceOptions
 
-_log = logging.getLogger(__name__)
-
-_SERVICE = "triton-inference-server"
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -44,8 +38,8 @@ class SpanSink:
         queue = _number(options.bsp_max_queue_size, OTEL_BSP_MAX_QUEUE_SIZE, 2048)
         delay = _number(options.bsp_schedule_delay, OTEL_BSP_SCHEDULE_DELAY, 5000)
         batch = min(_number(options.bsp_max_export_batch_size, OTEL_BSP_MAX_EXPORT_BATCH_SIZE, 512), queue)
-        url = options.url if "://" in options.url else f"http://{options.url}"
-        shown = without_secrets(url)
+        collector = OtlpCollector(options.url)
+        url, shown = collector.url, collector.public_url
         # For the trace settings endpoint.
         self.settings: dict[str, str] = {"url": options.url if shown == url else shown}
         if options.resource:
@@ -55,14 +49,9 @@ class SpanSink:
             "bsp_max_export_batch_size": str(batch),
             "bsp_schedule_delay": str(delay),
         }
-        given = dict(pair.split("=", 1) for pair in options.resource)
-        # The precedence of service names: options, environment, Triton's.
-        environment = Resource.create()
-        environment_service = environment.attributes.get("service.name", "unknown_service")
-        service = _SERVICE if str(environment_service).startswith("unknown_service") else environment_service
-        self._resource = environment.merge(Resource({"service.name": service, **given}))
+        self._resource = service_resource(dict(pair.split("=", 1) for pair in options.resource))
         self._scope = InstrumentationScope("triton-server", conch.__version__)
-        self._exporter = _Exporter(url)
+        self._exporter = _Exporter(collector)
         self._processor = BatchSpanProcessor(
             self._exporter, max_queue_size=queue, schedule_delay_millis=delay, max_export_batch_size=batch
         )
@@ -83,7 +72,7 @@ class SpanSink:
         # A collector that hangs delays the processor for longer than the timeout.
         sending = Thread(target=self._processor.shutdown, name="conch-spans", daemon=True)
         sending.start()
-        sending.join(0.0 if self._exporter.failing else _STOP_TIMEOUT_S)
+        sending.join(0.0 if self._exporter.collector.failing else _STOP_TIMEOUT_S)
         self._exporter.shutdown()
 
     def _spans(self, trace: Trace, offset: int) -> Iterable[ReadableSpan]:
@@ -173,21 +162,14 @@ def _number(option: int | None, variable: str, default: int) -> int:
 class _Exporter(SpanExporter):
     """Sends spans, with one warning on failure until it succeeds again."""
 
-    def __init__(self, url: str) -> None:
-        self._url = without_secrets(url)
-        self._package_log = package_log()
-        self._session = CollectorSession()
-        self._inner = OTLPSpanExporter(endpoint=url, session=self._session)
-        self.failing = False  # whether the last batch was lost
+    def __init__(self, collector: OtlpCollector) -> None:
+        self.collector = collector
+        self._inner = OTLPSpanExporter(endpoint=collector.url, session=collector.session)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send spans."""
         result = self._inner.export(spans)
-        failed = result is not SpanExportResult.SUCCESS
-        if failed and not self.failing:
-            reason = self._session.failure or self._package_log.text
-            _log.warning("cannot send traces to '%s': %s; dropping traces", self._url, reason)
-        self.failing = failed
+        self.collector.note("traces", result is SpanExportResult.SUCCESS, "dropping traces")
         return result
 
     def shutdown(self) -> None:

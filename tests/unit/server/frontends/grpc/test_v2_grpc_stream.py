@@ -302,7 +302,7 @@ async def test_a_stopping_server_lets_the_client_end_a_stream_that_it_has_answer
     open_stream, inference, frontend, monkeypatch, answered
 ):
     """A proxy resets a call that the server ends first, and gRPC's client discards what it has not read then."""
-    monkeypatch.setattr("conch.server.frontends.v2_grpc.stream._LINGER_S", 3600.0)
+    monkeypatch.setattr("conch.server.frontends.v2_grpc.infer_stream._LINGER_S", 3600.0)
     stream = open_stream()
     await stream.send(request("held", "last"))
     (held,) = await inference.wait_for(1)
@@ -322,7 +322,7 @@ async def test_a_stopping_server_lets_the_client_end_a_stream_that_it_has_answer
 
 
 async def test_a_client_that_has_ended_its_stream_waits_for_answers_only(open_stream, inference, frontend, monkeypatch):
-    monkeypatch.setattr("conch.server.frontends.v2_grpc.stream._LINGER_S", 3600.0)
+    monkeypatch.setattr("conch.server.frontends.v2_grpc.infer_stream._LINGER_S", 3600.0)
     stream = open_stream()
     await stream.send(request("held", "last"))
     (held,) = await inference.wait_for(1)

@@ -1,16 +1,20 @@
-"""The HTTP session to an OpenTelemetry collector: bounds of time and memory, and a log without secrets."""
+"""An OpenTelemetry collector, for traces and metrics: HTTP with bounds of time and memory, a log without secrets."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 import requests
+from opentelemetry.sdk.resources import Resource
 
 from conch.base.http.client import cause_of
+from conch.base.http.url_credentials import without_secrets
 
 _log = logging.getLogger(__name__)
 
+_SERVICE = "triton-inference-server"
 _MIN_TIMEOUT_S = 1.0
 _MAX_TIMEOUT_S = 60.0
 _MAX_REPLY_BYTES = 65_536
@@ -100,3 +104,31 @@ def package_log() -> PackageLog:
     logger.addHandler(handler)
     logger.propagate = False
     return handler
+
+
+class OtlpCollector:
+    """What the exporters of traces and metrics share: URL, session, and one warning on failure until it succeeds."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Prepare the session. Call it before OpenTelemetry's package reads its environment."""
+        self.url = endpoint if "://" in endpoint else f"http://{endpoint}"
+        self.public_url = without_secrets(self.url)
+        self.session = CollectorSession()
+        self.log = package_log()
+        self.failing = False  # whether the last batch was lost
+
+    def note(self, what: str, sent: bool, consequence: str) -> None:
+        """Record whether a batch was accepted, and log the first failure."""
+        if not sent and not self.failing:
+            reason = self.session.failure or self.log.text
+            _log.warning("cannot send %s to '%s': %s; %s", what, self.public_url, reason, consequence)
+        self.failing = not sent
+
+
+def service_resource(own: Mapping[str, str] | None = None) -> Resource:
+    """Return the resource of this server. The precedence of service names: `own`, the environment, Triton's."""
+    environment = Resource.create()
+    service = environment.attributes.get("service.name", "unknown_service")
+    if str(service).startswith("unknown_service"):
+        service = _SERVICE
+    return environment.merge(Resource({"service.name": service, **(own or {})}))

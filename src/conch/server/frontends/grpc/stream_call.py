@@ -16,7 +16,7 @@ from conch.server.frontends.grpc.request import GrpcRequest
 from conch.server.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_trailers, no_memory
 from conch.server.frontends.grpc.unary import error_of
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint
-from conch.server.frontends.v2_grpc.stream import InferStream
+from conch.server.frontends.v2_grpc.infer_stream import InferStream
 
 # Messages that are served before the first look at the clock.
 _UNTIMED_MESSAGES = 8

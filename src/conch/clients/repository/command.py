@@ -47,6 +47,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def _run(given: Namespace) -> int:
+    """Import and run the function of a sub-command; return the exit status. Raises ConchError."""
     if given.command == "add":
         from conch.clients.repository.add import add
 
@@ -54,50 +55,14 @@ def _run(given: Namespace) -> int:
     if given.command in ("list", "show"):
         from conch.clients.repository.listing import list_models, show_model
 
-        if given.command == "list":
-            return list_models(
-                given.repository,
-                cache=given.repository_cache,
-                cache_limit=given.repository_cache_limit,
-                as_json=given.json,
-            )
-        return show_model(
-            given.repository,
-            given.model,
-            cache=given.repository_cache,
-            cache_limit=given.repository_cache_limit,
-            as_json=given.json,
-        )
-    if given.command == "pull" and given.sync:
-        from conch.clients.repository.sync import sync
+        return list_models(given) if given.command == "list" else show_model(given)
+    from conch.clients.repository.transfer import pack, pull, sync, tag
 
-        return sync(
-            given.repository,
-            given.path,
-            given.model,
-            cache=given.repository_cache,
-            cache_limit=given.repository_cache_limit,
-            verify_key=given.verify_key,
-            platform=given.platform,
-            retry_s=_SYNC_RETRY_S if given.retry_secs is None else given.retry_secs,
-        )
-    from conch.clients.repository.transfer import pack, pull, tag
-
-    if given.command == "pack":
-        return pack(given.path, given.reference, given.model, base=given.modelcar)
-    if given.command == "tag":
-        return tag(given.reference, given.tag)
-    return pull(
-        given.repository,
-        given.path,
-        given.model,
-        cache=given.repository_cache,
-        cache_limit=given.repository_cache_limit,
-        replace=given.replace,
-        verify_key=given.verify_key,
-        platform=given.platform,
-        retry_s=given.retry_secs or 0,
-    )
+    if given.command == "pull":
+        if given.retry_secs is None:
+            given.retry_secs = _SYNC_RETRY_S if given.sync else 0.0
+        return sync(given) if given.sync else pull(given)
+    return pack(given) if given.command == "pack" else tag(given)
 
 
 def _parser() -> CommandParser:

@@ -1,6 +1,7 @@
 """`conch repo list` and `conch repo show`: print the models of a repository."""
 
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,31 +52,31 @@ class _Row:
         }
 
 
-def list_models(repository: str, *, cache: str, cache_limit: int, as_json: bool) -> int:
+def list_models(given: Namespace) -> int:
     """Print a table, or JSON, of all models; return 1 if one of them cannot be read. Raises ConchError."""
-    models = _open(repository, cache, cache_limit)
-    rows = [
-        _row(models, name, sum(size for _, _, size in stamps)) for name, stamps in sorted(models.snapshot().items())
-    ]
-    if as_json:
+    models = _open(given)
+    snapshot = sorted(models.snapshot().items())
+    rows = [_row(models, name, sum(size for _, _, size in stamps)) for name, stamps in snapshot]
+    if given.json:
         print(json.dumps([row.document() for row in rows], indent=2))
     elif rows:
-        _print_table(rows, repository)
+        _print_table(rows, given.repository)
     else:
-        remedy = "" if "://" in repository else f"; add one with conch repo add --repository={repository} SOURCE"
-        print(f"there are no models in {repository}{remedy}")
+        place = given.repository
+        remedy = "" if "://" in place else f"; add one with conch repo add --repository={place} SOURCE"
+        print(f"there are no models in {place}{remedy}")
     return 1 if any(row.error for row in rows) else 0
 
 
-def show_model(repository: str, name: str, *, cache: str, cache_limit: int, as_json: bool) -> int:
+def show_model(given: Namespace) -> int:
     """Print a model's configuration, files and labels; return 0. Raises ConchError."""
-    models = _open(repository, cache, cache_limit)
+    models, name = _open(given), given.model
     try:
         found = models.read(name)
     except NotFound as error:  # Triton's words do not name the model
         if name in models.names():  # known of a remote repository once it was read
             raise
-        raise NotFound(f"model '{name}' is not in {repository}{models.suggestion(name)}") from error
+        raise NotFound(f"model '{name}' is not in {given.repository}{models.suggestion(name)}") from error
     try:
         labels = read_labels(found.config, found.directory)
         document: dict[str, Any] = {
@@ -86,7 +87,7 @@ def show_model(repository: str, name: str, *, cache: str, cache_limit: int, as_j
         }
     finally:
         found.discard()
-    if as_json:
+    if given.json:
         print(json.dumps(document, indent=2))
         return 0
     console = Console()
@@ -98,10 +99,11 @@ def show_model(repository: str, name: str, *, cache: str, cache_limit: int, as_j
     return 0
 
 
-def _open(repository: str, cache: str, cache_limit: int) -> Repository:
-    if "://" not in repository:
-        return Repository([LocalRoot(Path(repository))])
-    return Repository([open_root(repository, cache, max_file_bytes=_MAX_FILE_BYTES, cache_limit=cache_limit)])
+def _open(given: Namespace) -> Repository:
+    if "://" not in given.repository:
+        return Repository([LocalRoot(Path(given.repository))])
+    cache, limit = given.repository_cache, given.repository_cache_limit
+    return Repository([open_root(given.repository, cache, max_file_bytes=_MAX_FILE_BYTES, cache_limit=limit)])
 
 
 def _row(models: Repository, name: str, size: int) -> _Row:

@@ -1,12 +1,26 @@
-"""`conch repo pack`, `pull` and `tag`: push models to a registry, pull them from it and name them."""
+"""`conch repo pack`, `pull` and `tag`: push models to a registry, pull them from it and name them.
 
+`pull --sync` makes a directory equal to an image, as an init container does with an empty volume:
+
+    DIR/<model>/…                 hard links to the cache
+    DIR/.conch-cache/             the cache, so that the next run fetches only what has changed
+    DIR/.conch-cache/synced.json  the models that this command has written, which it may remove
+
+All models are complete beside the directory's before the first one is renamed: an interruption leaves the old ones.
+"""
+
+import fcntl
 import filecmp
+import json
+import os
 import shutil
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from random import uniform
+from random import random
 from time import monotonic, sleep
 from typing import TypeVar
 
@@ -14,33 +28,40 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from conch.base.errors import ConfigError, NotFound, Unavailable, Unreachable
-from conch.base.files.atomic import atomic_replace
-from conch.clients.repository.progress import fetch_progress, progress_bar
+from conch.base.files.atomic import atomic_replace, replace_file
+from conch.base.pacing import backoff_s
+from conch.clients.repository.progress import Fetched, fetch_progress, progress_bar
 from conch.server.repository.disk_space import require_space
+from conch.server.repository.remote.cache import link_or_copy
 from conch.server.repository.remote.location import parse_image
 from conch.server.repository.remote.mirror import Mirror, open_mirror
 from conch.server.repository.remote.oci.packing import ModelLayer, write_image
 from conch.server.repository.remote.oci.registry import Registry
-from conch.server.repository.roots import LocalRoot
+from conch.server.repository.roots import LocalRoot, ModelLocation
+from conch.server.repository.store import is_folder_name
 
 _FIRST_DELAY_S = 1.0
 _MAX_DELAY_S = 30.0
+_CACHE = ".conch-cache"
+_RECORD = "synced.json"
+_ABANDONED = ".conch-????????"  # folders of `atomic_replace`, which a killed process leaves behind
 _Result = TypeVar("_Result")
 
 
-def pack(path: str, reference: str, models: Sequence[str], *, base: str = "") -> int:
+def pack(given: Namespace) -> int:
     """Push models of a directory as an image; return 0. Raises ConchError.
 
-    `base` is an image whose layers lie below the models; they are then below `/models`.
+    `modelcar` is an image whose layers lie below the models; they are then below `/models`.
     """
     console = Console()
-    image = parse_image(reference)
+    image = parse_image(given.reference)
     if not image.tag:
-        raise ConfigError(f"'{reference}' has a digest; a push needs a tag, such as {image.name}:1")
+        raise ConfigError(f"'{given.reference}' has a digest; a push needs a tag, such as {image.name}:1")
     registry = Registry(image, writes=True)
-    names = _chosen(LocalRoot(Path(path)).scan(), models, path)
-    below = parse_image(base) if base else None
-    layers = [ModelLayer(Path(path) / name, "models/" if below else "") for name in names]
+    path = Path(given.path)
+    names = _chosen(LocalRoot(path).scan(), given.model, given.path)
+    below = parse_image(given.modelcar) if given.modelcar else None
+    layers = [ModelLayer(path / name, "models/" if below else "") for name in names]
     with progress_bar(console) as progress:
         for layer in layers:
             task = progress.add_task(f"reading {layer.name}", total=None)
@@ -55,10 +76,10 @@ def pack(path: str, reference: str, models: Sequence[str], *, base: str = "") ->
     return 0
 
 
-def tag(reference: str, name: str) -> int:
+def tag(given: Namespace) -> int:
     """Give an image another tag; return 0. Raises ConchError."""
-    image = parse_image(reference)
-    target = parse_image(f"{image.registry}/{image.name}:{name}")
+    image = parse_image(given.reference)
+    target = parse_image(f"{image.registry}/{image.name}:{given.tag}")
     registry = Registry(image, writes=True)
     body, digest = registry.manifest(image.reference)
     registry.write_manifest(target.tag, body)
@@ -66,85 +87,145 @@ def tag(reference: str, name: str) -> int:
     return 0
 
 
-def pull(
-    repository: str,
-    path: str,
-    models: Sequence[str],
-    *,
-    cache: str,
-    cache_limit: int,
-    replace: bool,
-    verify_key: str = "",
-    platform: str = "",
-    retry_s: float = 0.0,
-) -> int:
+def pull(given: Namespace) -> int:
     """Write models of an image, or of a repository by its URL, to a directory; return 0. Raises ConchError."""
-    console = Console()
+    console, target = Console(), Path(given.path)
     with fetch_progress(console) as progress:
-        mirror = open_mirror(
-            image_url(repository), cache, progress=progress, verify_key=verify_key, platform=platform,
-            cache_limit=cache_limit,
-        )  # fmt: skip
-        names, others = scan(mirror, models, retry_s)
-        target = Path(path)
+        mirror = _mirror(given, given.repository_cache, progress)
+        names, others = _scan(mirror, given)
         written = []
         for name in names:
-            place = mirror.find(name)
-            if place is None:
-                raise NotFound(f"model '{name}' was removed from {mirror} in the meantime")
-            written.append(_write(place.directory, target / name, replace=replace))
+            place = _found(mirror, name)
+            written.append(_write(place.directory, target / name, replace=given.replace))
             shutil.rmtree(place.directory, ignore_errors=True)
     if not progress.fetched:
-        console.print(f"all files of {mirror} are in the cache", highlight=False, soft_wrap=True, markup=False)
+        _say(console, f"all files of {mirror} are in the cache")
     for name, new in zip(names, written, strict=True):
-        state = "" if new else "  (unchanged)"
-        console.print(f"{target / name}{state}", highlight=False, soft_wrap=True, markup=False)
-    say_skipped(console, others)
+        _say(console, f"{target / name}{'' if new else '  (unchanged)'}")
+    _say_skipped(console, others)
     return 0
 
 
-def image_url(repository: str) -> str:
-    """Return a URL as it is, and an image as its URL."""
-    return repository if "://" in repository else f"oci://{repository}"
+def sync(given: Namespace) -> int:
+    """Make a directory equal to the models of an image, or some of them; return 0. Raises ConchError."""
+    console, target = Console(), Path(given.path)
+    own = target / _CACHE
+    with _locked(target, own):
+        with fetch_progress(console) as progress:
+            cache = given.repository_cache
+            mirror = _mirror(given, cache or str(own), progress, shared=not cache)
+            names, others = _scan(mirror, given)
+            changed = _write_changed(mirror, names, target, given.retry_secs)
+        removed = _remove_others(target, own / _RECORD, names)
+    for name in sorted({*names, *removed}):
+        state = "removed" if name in removed else "" if name in changed else "unchanged"
+        _say(console, f"{target / name}{state and f'  ({state})'}")
+    _say_skipped(console, others)
+    return 0
 
 
-def scan(mirror: Mirror, models: Sequence[str], retry_s: float) -> tuple[list[str], list[str]]:
-    """Return the requested models, all without a request, and the folders that are not models.
+def _mirror(given: Namespace, cache: str, progress: Fetched, *, shared: bool = False) -> Mirror:
+    """Open the cache of a repository, which is a URL or an image."""
+    url = given.repository if "://" in given.repository else f"oci://{given.repository}"
+    return open_mirror(
+        url, cache, progress=progress, verify_key=given.verify_key, platform=given.platform, shared=shared,
+        cache_limit=given.repository_cache_limit,
+    )  # fmt: skip
 
-    A repository that does not answer is asked again for `retry_s`. Raises ConchError.
-    """
-    found = retried(mirror.scan, retry_s)
+
+def _scan(mirror: Mirror, given: Namespace) -> tuple[list[str], list[str]]:
+    """Return the requested models, all without a request, and the folders that are not models. Raises ConchError."""
+    models = given.model
+    found = _retried(mirror.scan, given.retry_secs)
     others = {name for name, files in found.items() if not _is_model([path for path, *_ in files])}
     names = _chosen(found.keys() - others.difference(models), models, str(mirror))
     return names, sorted(others.difference(models))
 
 
-def say_skipped(console: Console, names: Iterable[str]) -> None:
-    """Print the folders that are not models."""
+def _found(mirror: Mirror, name: str) -> ModelLocation:
+    place = mirror.find(name)
+    if place is None:
+        raise NotFound(f"model '{name}' was removed from {mirror} in the meantime")
+    return place
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def _say_skipped(console: Console, names: Iterable[str]) -> None:
     for name in names:
-        text = f"skipped: {name}, which has neither config.pbtxt nor a version folder"
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
+        _say(console, f"skipped: {name}, which has neither config.pbtxt nor a version folder")
 
 
-def retried(action: Callable[[], _Result], retry_s: float) -> _Result:
+def _retried(action: Callable[[], _Result], retry_s: float) -> _Result:
     """Return the result of an action, repeated for `retry_s` while its repository does not answer.
 
     Raises the errors of the action.
     """
-    deadline_s, delay_s, said = monotonic() + retry_s, _FIRST_DELAY_S, ""
+    deadline_s, failures, said = monotonic() + retry_s, 0, ""
     while True:
         try:
             return action()
         except Unreachable as error:
-            # Pods that start together must not ask together.
-            wait_s = delay_s * uniform(0.5, 1)  # noqa: S311
+            failures += 1
+            wait_s = backoff_s(failures, _FIRST_DELAY_S, _MAX_DELAY_S, random())  # noqa: S311 - jitter for pods that start together
             if monotonic() + wait_s > deadline_s:
                 raise
             cause = "no answer" if error.message == said else error.message
             print(f"{cause}; retrying in {wait_s:.1f} s", file=sys.stderr, flush=True)
             said = error.message
         sleep(wait_s)
-        delay_s = min(2 * delay_s, _MAX_DELAY_S)
+
+
+@contextmanager
+def _locked(target: Path, own: Path) -> Iterator[None]:
+    """Let one process at a time write the directory, as pods that share a volume start together."""
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        lock = os.open(own / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise Unavailable(f"'{target}' cannot be written: {error.strerror or error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for abandoned in target.glob(_ABANDONED):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _write_changed(mirror: Mirror, names: Sequence[str], target: Path, retry_s: float) -> set[str]:
+    """Write the models that differ, and return their names."""
+    changed = set()
+    with ExitStack() as renames:  # at its end, after the last model is complete
+        for name in names:
+            place = _retried(partial(_found, mirror, name), retry_s)
+            if not _alike(place.directory, target / name, shallow=True):
+                folder = renames.enter_context(atomic_replace(target / name, replace=True))
+                shutil.copytree(place.directory, folder, copy_function=link_or_copy, dirs_exist_ok=True)
+                changed.add(name)
+            shutil.rmtree(place.directory, ignore_errors=True)
+    return changed
+
+
+def _remove_others(target: Path, record: Path, names: Sequence[str]) -> list[str]:
+    """Remove the models of an earlier run that the image does not have, and return their names."""
+    removed = sorted(set(_recorded(record)) - set(names))
+    try:
+        for name in removed:
+            shutil.rmtree(target / name, ignore_errors=True)
+        replace_file(record, json.dumps(list(names)).encode())
+    except OSError as error:
+        raise Unavailable(f"'{target}' cannot be written: {error.strerror or error}") from error
+    return removed
+
+
+def _recorded(record: Path) -> list[str]:
+    try:
+        return [name for name in json.loads(record.read_text(encoding="utf-8")) if is_folder_name(name)]
+    except (OSError, ValueError, TypeError):
+        return []
 
 
 def _is_model(files: Sequence[str]) -> bool:
@@ -166,7 +247,7 @@ def _write(source: Path, target: Path, *, replace: bool) -> bool:
     """Copy a model to its target atomically; return False if the target is already identical."""
     if target.exists():
         try:
-            if _alike(source, target):
+            if _alike(source, target, shallow=False):
                 return False
         except OSError as error:
             raise Unavailable(f"'{target}' cannot be read: {error.strerror or error}") from error
@@ -184,10 +265,13 @@ def _copy(source: str, target: str) -> None:
     shutil.copyfile(source, target)
 
 
-def _alike(one: Path, other: Path) -> bool:
-    files, others = ({path.relative_to(top) for path in top.rglob("*")} for top in (one, other))
+def _alike(source: Path, target: Path, *, shallow: bool) -> bool:
+    """Whether two folders have the same files. `shallow`: equal sizes and times suffice, as in copies of the cache."""
+    if not target.is_dir():
+        return False
+    files, others = ({path.relative_to(top) for path in top.rglob("*")} for top in (source, target))
     return files == others and all(
-        filecmp.cmp(one / path, other / path, shallow=False) for path in files if (one / path).is_file()
+        filecmp.cmp(source / path, target / path, shallow) for path in files if (source / path).is_file()
     )
 
 

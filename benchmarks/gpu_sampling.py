@@ -54,8 +54,8 @@ def measure(samples: int) -> dict[str, float]:
     from conch.domain.exposition import render
     from conch.machine.accelerators.collectors import sample_from_json
     from conch.machine.accelerators.families import sample_families
-    from conch.machine.accelerators.nvidia.collector import NvidiaCollector
-    from conch.machine.accelerators.nvidia.views import DcgmView
+    from conch.machine.accelerators.nvidia_views import DcgmView
+    from conch.machine.accelerators.vendors.nvidia import NvidiaCollector
 
     collector, view = NvidiaCollector(), DcgmView("legacy", "node")
     collector.start()

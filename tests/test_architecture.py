@@ -28,7 +28,7 @@ OPTIONAL = {
         "server/backends/child/conch_child/engine/openvino_genai/grammar_probe.py",
     },
     "cuda": {"server/backends/cuda_runtime.py"},
-    "pynvml": {"machine/accelerators/nvidia/nvml.py"},
+    "pynvml": {"machine/accelerators/vendors/nvml.py"},
     "tensorrt": {"server/backends/tensorrt/backend.py"},
     "torch": {
         "server/backends/pytorch/torch_script.py",
@@ -38,7 +38,7 @@ OPTIONAL = {
     },
     "tensorrt_llm": {"server/backends/child/conch_child/engine/tensorrtllm/driver.py"},
     "treelite": {"server/backends/fil/forest.py"},
-    "grpc": {"machine/accelerators/attribution/kubelet.py", "clients/triton_stream.py"},
+    "grpc": {"machine/accelerators/kubelet.py", "clients/triton_stream.py"},
     "huggingface_hub": {"clients/repository/hub_download.py"},
     "obstore": {"server/repository/remote/object_store.py"},
     "yaml": {

@@ -21,8 +21,8 @@ from conch.base.process.stop_signals import stop_signals
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics
 from conch.domain.exposition import Family, Point
 from conch.domain.metrics.server import API_KEYS_UP
-from conch.machine.accelerators.attribution.models import AttributedProcess, server_process
 from conch.machine.accelerators.gpus import discover_gpus
+from conch.machine.accelerators.model_attribution import AttributedProcess, server_process
 from conch.machine.accelerators.monitor import AcceleratorMonitor, server_monitor
 from conch.machine.memory import default_request_memory, worker_memory
 from conch.protocols.access.api_keys import ApiKeys

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from conch.machine.accelerators.attribution.kubelet import message_class
+from conch.machine.accelerators.kubelet import message_class
 
 
 class Kubelet:

@@ -1,1 +1,1 @@
-"""GPU discovery: the GPUs of the machine, and those that this server may use."""
+"""The GPUs of the machine, metrics of its accelerators, and which pods and models use them."""

@@ -231,7 +231,7 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
     "cambricon": ("conch.machine.accelerators.vendors.cambricon:CambriconCollector", "cnmon"),
     "intel": ("conch.machine.accelerators.vendors.intel:IntelCollector", "xpu-smi"),
     "neuron": ("conch.machine.accelerators.vendors.neuron:NeuronCollector", "neuron-monitor"),
-    "nvidia": ("conch.machine.accelerators.nvidia.collector:NvidiaCollector", ""),
+    "nvidia": ("conch.machine.accelerators.vendors.nvidia:NvidiaCollector", ""),
 }
 
 

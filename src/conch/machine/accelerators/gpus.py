@@ -146,7 +146,7 @@ async def discover_gpus(min_capability: tuple[int, int]) -> list[Gpu]:
     """
     if not has_nvidia_driver():
         return []
-    command = [sys.executable, "-m", "conch.machine.accelerators.nvidia.nvml"]
+    command = [sys.executable, "-m", "conch.machine.accelerators.vendors.nvml"]
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

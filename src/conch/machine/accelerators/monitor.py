@@ -11,8 +11,6 @@ from typing import Literal, TypeAlias, cast
 from conch.domain.exposition import Family, Point
 from conch.domain.metrics.catalog import all_metrics
 from conch.domain.metrics.gpu import DEVICE_UP
-from conch.machine.accelerators.attribution.models import AttributedProcess, ModelAttribution
-from conch.machine.accelerators.attribution.pods import PodAttribution
 from conch.machine.accelerators.collectors import CollectorStatus, VendorSample, present_vendors
 from conch.machine.accelerators.families import (
     device_labels,
@@ -21,7 +19,9 @@ from conch.machine.accelerators.families import (
     sample_families,
     status_families,
 )
-from conch.machine.accelerators.nvidia.views import DcgmNames, DcgmView, TritonView
+from conch.machine.accelerators.model_attribution import AttributedProcess, ModelAttribution
+from conch.machine.accelerators.nvidia_views import DcgmNames, DcgmView, TritonView
+from conch.machine.accelerators.pod_attribution import PodAttribution
 from conch.machine.accelerators.sampler import Sampler
 
 NVIDIA = "nvidia"

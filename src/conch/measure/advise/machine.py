@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.machine.accelerators.gpus import visible_gpus
-from conch.machine.accelerators.nvidia.nvml import NvmlFault, installed_gpus
+from conch.machine.accelerators.vendors.nvml import NvmlFault, installed_gpus
 from conch.machine.cores import usable_cores
 from conch.machine.memory import total_memory
 from conch.measure.advise.advice_facts import DATA_SHEET, GIB, Failure, FigureSource, GpuFacts, MachineFacts

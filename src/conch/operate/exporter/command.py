@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.errors import ConfigError
 from conch.machine.accelerators.collectors import vendors
-from conch.machine.accelerators.nvidia.views import DCGM_NAMES
+from conch.machine.accelerators.nvidia_views import DCGM_NAMES
 from conch.protocols.http.message import HttpRefusal, HttpRequest, content_type
 from conch.protocols.http.metrics_page import MetricsHttp
 from conch.protocols.http.reply import HttpReply
@@ -45,8 +45,8 @@ class ExporterHttp:
 
 
 if TYPE_CHECKING:
-    from conch.machine.accelerators.attribution.pods import PodAttribution
     from conch.machine.accelerators.monitor import AcceleratorMonitor
+    from conch.machine.accelerators.pod_attribution import PodAttribution
 
 _USAGE_ERROR = 2
 _START_FAILURE = 1
@@ -154,7 +154,7 @@ def _add_kubernetes(parser: CommandParser, environment: Mapping[str, str]) -> No
 def _monitor(options: Namespace, environment: Mapping[str, str]) -> "AcceleratorMonitor":
     """Return the monitor that the options describe. Raises ConfigError."""
     from conch.machine.accelerators.monitor import AcceleratorMonitor
-    from conch.machine.accelerators.nvidia.views import DcgmView, read_counter_file
+    from conch.machine.accelerators.nvidia_views import DcgmView, read_counter_file
 
     counters = None if options.collectors is None else read_counter_file(Path(options.collectors))
     if counters is not None and counters.unavailable:
@@ -173,10 +173,10 @@ def _monitor(options: Namespace, environment: Mapping[str, str]) -> "Accelerator
 
 def _pods(socket_path: Path) -> "PodAttribution":
     """Return the attribution to pods. Raises ConfigError if grpcio is not installed."""
-    from conch.machine.accelerators.attribution.pods import PodAttribution
+    from conch.machine.accelerators.pod_attribution import PodAttribution
 
     try:
-        from conch.machine.accelerators.attribution.kubelet import PodResources
+        from conch.machine.accelerators.kubelet import PodResources
     except ModuleNotFoundError as error:
         raise ConfigError("--kubernetes needs grpcio: pip install 'conch-server[kubernetes]'") from error
     return PodAttribution(PodResources(socket_path), _KUBELET_INTERVAL_S)

@@ -1,1 +1,1 @@
-"""Collectors that read a vendor's command line tool; one module a vendor, parsers are pure."""
+"""Collectors of each vendor: NVML for NVIDIA, command line tools for the others. Parsers are pure."""

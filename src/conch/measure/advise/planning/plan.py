@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from conch.base.errors import InvalidRequest
 from conch.machine.accelerators.gpus import visible_gpus
-from conch.machine.accelerators.nvidia.nvml import NvmlFault, installed_gpus
+from conch.machine.accelerators.vendors.nvml import NvmlFault, installed_gpus
 from conch.measure.advise.planning.checkpoint import Checkpoint
 from conch.measure.advise.planning.config_json import ParameterCount
 

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.errors import Unavailable
 from conch.base.http.prometheus import ask_prometheus
 from conch.base.http.url_credentials import check_no_credentials
 from conch.base.suggestion import did_you_mean
-from conch.operate.monitoring.commands.drill_causes import CommandCause, LoadCause
+
+if TYPE_CHECKING:
+    from conch.operate.monitoring.commands.drill_causes import LoadCause
 
 _FAILURE = 1
 _POLL_S = 0.25
@@ -126,21 +128,22 @@ class _Drill:
 
     def _begin(self, listener: Any, name: str) -> Any:
         """Apply the cause and note the time; return what is to be stopped."""
+        from conch.operate.monitoring.commands import drill_causes as causes
+
         cause: Any = None
         if self._given.load:
-            cause = self.load = LoadCause(self._given.url, self._given.load, self._given.concurrency)
+            cause = self.load = causes.LoadCause(self._given.url, self._given.load, self._given.concurrency)
         elif self._given.command:
-            cause = CommandCause(self._given.command, self._given.every, _warn)
+            cause = causes.CommandCause(self._given.command, self._given.every, _warn)
         else:
             from conch.domain.metrics.catalog import all_metrics
             from conch.operate.monitoring.rules.known_metrics import MetricTable
-            from conch.operate.monitoring.rules.live_series import can_be_scraped, live_exposition
 
             proof, table = _proof(name), MetricTable(all_metrics())
-            if not can_be_scraped(proof):
+            if not causes.can_be_scraped(proof):
                 raise DrillError(f"{name} needs a target that is down: use --command to stop one")
             self._began_at = time.monotonic()
-            listener.exposition = lambda: live_exposition(proof, time.monotonic() - self._began_at, table)
+            listener.exposition = lambda: causes.live_exposition(proof, time.monotonic() - self._began_at, table)
             return None
         self._began_at = time.monotonic()
         cause.start()
@@ -216,7 +219,7 @@ def _missing(seen: set[str], name: str, limit_s: float, hold_s: float, *, active
     return f"{name} was never pending {within}: the cause does not fulfil the condition"
 
 
-def _report(given: Namespace, stages: Sequence[DrillStage], failure: str, load: LoadCause | None) -> None:
+def _report(given: Namespace, stages: Sequence[DrillStage], failure: str, load: "LoadCause | None") -> None:
     if given.json:
         document = {
             "alert": given.name,

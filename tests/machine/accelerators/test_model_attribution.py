@@ -11,15 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from conch.machine.accelerators.attribution.models import (
-    OWN_PROC,
-    AttributedProcess,
-    ModelAttribution,
-    ProcessIds,
-    model_usage,
-    server_process,
-)
-from conch.machine.accelerators.attribution.pods import MAX_AGE_S, Allocation, PodAttribution
 from conch.machine.accelerators.collectors import (
     CollectorError,
     DeviceIdentity,
@@ -28,6 +19,15 @@ from conch.machine.accelerators.collectors import (
     VendorSample,
 )
 from conch.machine.accelerators.families import ModelUsage, PodContainer
+from conch.machine.accelerators.model_attribution import (
+    OWN_PROC,
+    AttributedProcess,
+    ModelAttribution,
+    ProcessIds,
+    model_usage,
+    server_process,
+)
+from conch.machine.accelerators.pod_attribution import MAX_AGE_S, Allocation, PodAttribution
 
 DEVICE = DeviceIdentity("acme", "0", "ACME-0", "Acme")
 
@@ -99,8 +99,8 @@ def test_a_server_in_a_container_finds_its_processes_with_the_machines_proc() ->
     script = """
 import os, subprocess
 from pathlib import Path
-from conch.machine.accelerators.attribution.models import AttributedProcess, ProcessIds, model_usage
-from tests.machine.accelerators.test_process_usage import ProcessUsage, sample
+from conch.machine.accelerators.model_attribution import AttributedProcess, ProcessIds, model_usage
+from tests.machine.accelerators.test_model_attribution import ProcessUsage, sample
 child = subprocess.Popen(["sleep", "600"])
 # /proc is still that of the outer namespace, as a container sees it where the machine's is mounted.
 machine = Path("/proc")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from conch.machine.accelerators.attribution.kubelet import PodResources
-from conch.machine.accelerators.attribution.pods import Allocation, assign, unmatched
 from conch.machine.accelerators.collectors import CollectorError, DeviceIdentity
 from conch.machine.accelerators.families import PodContainer
+from conch.machine.accelerators.kubelet import PodResources
+from conch.machine.accelerators.pod_attribution import Allocation, assign, unmatched
 from tests.machine.accelerators.kubelet import Kubelet
 
 POD = PodContainer("ml", "triton-0", "server")

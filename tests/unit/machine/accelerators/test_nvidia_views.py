@@ -10,7 +10,7 @@ from conch.base.errors import ConfigError
 from conch.domain.metrics.dcgm import DCGM_FIELDS
 from conch.machine.accelerators.collectors import DeviceIdentity, DeviceSample, NativeValue, VendorSample
 from conch.machine.accelerators.families import Containers, PodContainer
-from conch.machine.accelerators.nvidia.views import DcgmNames, DcgmView, TritonView, parse_counters, read_counter_file
+from conch.machine.accelerators.nvidia_views import DcgmNames, DcgmView, TritonView, parse_counters, read_counter_file
 
 PAGE = Path(__file__).parents[4] / "docs" / "observability" / "gpu.md"
 GPU = DeviceIdentity("nvidia", "3", "GPU-a", "NVIDIA A800", "00000000:1A:00.0")

@@ -15,9 +15,9 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from conch.machine.accelerators.attribution.pods import Allocation
 from conch.machine.accelerators.collectors import CollectorError
 from conch.machine.accelerators.families import PodContainer
+from conch.machine.accelerators.pod_attribution import Allocation
 
 DEFAULT_TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 16 << 20

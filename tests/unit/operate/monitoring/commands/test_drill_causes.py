@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from conch.domain.metrics.catalog import all_metrics
-from conch.operate.monitoring.rules.known_metrics import MetricTable
-from conch.operate.monitoring.rules.live_series import (
+from conch.operate.monitoring.commands.drill_causes import (
     DRILL_NAME,
     can_be_scraped,
     live_exposition,
     live_name,
     sample_values,
 )
+from conch.operate.monitoring.rules.known_metrics import MetricTable
 from conch.operate.monitoring.rules.rule import AlertingRule, InputSeries, Proof, counter, gauge
 from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds

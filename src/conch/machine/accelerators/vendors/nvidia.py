@@ -1,7 +1,7 @@
 """The collector of NVIDIA GPUs and their MIG slices.
 
-A sample's native values have the names and units of DCGM 4.7; `dcgm_view` renames them. Values of the whole GPU are in
-the sample of the GPU. A MIG slice has a sample with the values that exist for slices: memory, activity, processes. A
+A sample's native values have the names and units of DCGM 4.7; `nvidia_views` renames them. Values of the whole GPU are
+in its sample. A MIG slice has a sample with the values that exist for slices: memory, activity, processes. A
 GPU with slices has none of these, so that sums over all samples are right.
 """
 
@@ -20,7 +20,7 @@ from conch.machine.accelerators.collectors import (
     VendorSample,
     device_sample,
 )
-from conch.machine.accelerators.nvidia import nvml
+from conch.machine.accelerators.vendors import nvml
 
 # Reading of the normal form → field of DCGM
 _READINGS = {

@@ -1,1 +1,0 @@
-"""Which pods and models use an accelerator."""

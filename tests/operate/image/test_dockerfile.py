@@ -83,4 +83,4 @@ def test_a_build_sends_what_it_copies_and_no_more() -> None:
     assert "*" in lines
     sent = {line[1:] for line in lines if line.startswith("!")}
     build = {"hatch_build.py", "pyproject.toml", "tools/compile_modules.py"}
-    assert sent == {"LICENSE", "README.md", "dist/*.whl", "src", *build}
+    assert sent == {"LICENSE", "README.md", "dist/*.whl", "src", "deploy/helm/conch", *build}

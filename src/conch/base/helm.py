@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConchError, Unavailable
+from conch.base.kubernetes.objects import part
 
 HOW_TO_INSTALL = "install the program helm (https://helm.sh/docs/intro/install), or pip install 'conch-server[charts]'"
 _LIBRARY = "helm_python"
 _TIMEOUT_S = 60
 _SOURCE = re.compile(r"^---\n# Source: (.+)\n", re.MULTILINE)
+_PART_OF_LIST = re.compile(r"(?:^|,)([^,=\[\]]+)\[\d")
 _ADVICE = "\n\nUse --debug flag to render out invalid YAML"
 
 
@@ -104,6 +106,10 @@ def _render_with_library(job: str) -> dict[str, Any]:
     import helm_python
 
     chart, values, name, namespace, assignments, text_assignments = json.loads(job)
+    for key in _PART_OF_LIST.findall(",".join([*assignments, *text_assignments])):
+        if isinstance(part(values, *key.split(".")), list):
+            # The library merges the results of --set, so that the rest of the list would be lost.
+            return {"error": f"--set {key}[…]: a file of values has the list; change it there, or install helm"}
     try:
         # One expression, so that the parts of a list may be set one by one.
         given = [helm_python.parse_set_string(",".join(assignments))] if assignments else []

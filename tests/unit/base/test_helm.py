@@ -75,6 +75,15 @@ def test_later_assignments_change_parts_of_earlier_ones(chart: Path) -> None:
     assert first["values"]["list"] == [{"a": 1, "b": 2}]
 
 
+def test_parts_of_a_list_of_the_values(chart: Path, renderer: str) -> None:
+    if renderer == "package":  # which cannot change them, and must not lose the rest
+        with pytest.raises(HelmError, match=r"--set list\[…\]: a file of values has the list; change it there"):
+            render_chart(chart, {"list": ["y", "z"]}, assignments=["a.b=1,list[0]=x"])
+        return
+    (first, _) = documents(render_chart(chart, {"list": ["y", "z"]}, assignments=["a.b=1,list[0]=x"]))
+    assert first["values"]["list"] == ["x", "z"]
+
+
 @pytest.mark.usefixtures("renderer")
 def test_the_message_of_a_refusal_is_that_of_helm(chart: Path) -> None:
     (chart / "templates" / "both.yaml").write_text('{{ fail "nothing works" }}')

@@ -60,11 +60,12 @@ def release_objects(
     texts = [text for path, text in templates.items() if path.endswith(".yaml")]
     objects: list[dict[str, Any]] = [document.value for text in texts for document in load_documents(text)]
     installed = [document for document in objects if "helm.sh/hook" not in document["metadata"].get("annotations", {})]
-    return sorted(installed, key=_rank)
+    return sorted(installed, key=_order)
 
 
-def _rank(document: Mapping[str, Any]) -> int:
-    return _KINDS.index(document["kind"]) if document["kind"] in _KINDS else len(_KINDS)
+def _order(document: Mapping[str, Any]) -> tuple[int, str, str]:
+    kind = str(document["kind"])
+    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS), kind, str(document["metadata"]["name"])
 
 
 def shipped_autoscaler(kind: str, name: str, namespace: str) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def explain(message: str) -> str:
 
 
 def _problem(schema: Mapping[str, Any], pointer: str, problem: str) -> str:
-    parts = [part for part in pointer.split("/") if part]
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/") if part]
     place = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in parts).removeprefix(".")
     allowed = _schema_at(schema, parts)
     if problem.startswith(_UNKNOWN):

@@ -14,7 +14,7 @@ VALUE_SETS = value_sets()
 
 
 def pod_of(chart: HelmChart, values: dict[str, Any]) -> dict[str, Any]:
-    [workload] = [each for each in chart.objects(values) if each["kind"] in ("Deployment", "StatefulSet")]
+    [workload] = [document for document in chart.objects(values) if document["kind"] in ("Deployment", "StatefulSet")]
     pod: dict[str, Any] = workload["spec"]["template"]["spec"]
     return pod
 
@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 def test_the_server_accepts_its_arguments(chart: HelmChart, root: Path) -> None:
     for name, values in VALUE_SETS.items():
         pod = pod_of(chart, values)
-        [server] = [each for each in pod["containers"] if each["name"] == "server"]
+        [server] = [container for container in pod["containers"] if container["name"] == "server"]
         command, *flags = server["args"]
         assert command == "serve"
         options = parse([flag.replace("=/", f"={root}/") for flag in flags], {})
@@ -47,10 +47,10 @@ def test_the_server_accepts_its_arguments(chart: HelmChart, root: Path) -> None:
 
 def test_the_init_container_is_a_command_of_conch(chart: HelmChart) -> None:
     commands = [
-        each["command"]
+        container["command"]
         for values in VALUE_SETS.values()
-        for each in pod_of(chart, values).get("initContainers", [])
-        if each["name"] == "models"
+        for container in pod_of(chart, values).get("initContainers", [])
+        if container["name"] == "models"
     ]
     assert commands
     for program, group, *arguments in commands:
@@ -64,8 +64,8 @@ def test_every_mount_has_a_volume_and_every_volume_a_mount(chart: HelmChart) -> 
     for name, values in VALUE_SETS.items():
         pod = pod_of(chart, values)
         containers = [*pod["containers"], *pod.get("initContainers", [])]
-        mounted = {mount["name"] for each in containers for mount in each.get("volumeMounts", [])}
-        volumes = {each["name"] for each in pod["volumes"]}
+        mounted = {mount["name"] for container in containers for mount in container.get("volumeMounts", [])}
+        volumes = {volume["name"] for volume in pod["volumes"]}
         claims = {"cache"} if "cache" not in volumes else set()
         assert mounted == volumes | claims, name
 
@@ -81,5 +81,5 @@ def test_the_containers_are_confined_by_default(chart: HelmChart) -> None:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
-    [memory] = [each["emptyDir"] for each in pod["volumes"] if each["name"] == "shared-memory"]
+    [memory] = [volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "shared-memory"]
     assert memory == {"medium": "Memory", "sizeLimit": "1Gi"}

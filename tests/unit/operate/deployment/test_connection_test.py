@@ -17,14 +17,14 @@ VALUES: dict[str, Any] = {
 
 
 def pods(chart: HelmChart, values: dict[str, Any]) -> list[dict[str, Any]]:
-    return [each for each in chart.all_objects(values, "gpt2", "models") if is_hook(each)]
+    return [document for document in chart.all_objects(values, "gpt2", "models") if is_hook(document)]
 
 
 def test_the_pod_asks_the_service(chart: HelmChart) -> None:
     (pod,) = pods(chart, VALUES)
     (container,) = pod["spec"]["containers"]
-    found = {each["kind"]: each for each in chart.objects(VALUES, "gpt2", "models")}
-    variables = {each["name"]: each["value"] for each in container["env"]}
+    found = {document["kind"]: document for document in chart.objects(VALUES, "gpt2", "models")}
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
     assert variables == {"CONCH_HTTP_ADDRESS": "gpt2.models.svc", "CONCH_HTTP_PORT": "80"}
     assert container["command"] == ["conch", "health", "--metadata"]
     assert health([*container["command"][2:], "--help"]) == 0
@@ -37,7 +37,7 @@ def test_the_pod_asks_the_service(chart: HelmChart) -> None:
 def test_nothing_selects_the_pod_and_the_network_policy_admits_it(chart: HelmChart) -> None:
     (pod,) = pods(chart, VALUES)
     labels = pod["metadata"]["labels"]
-    found = {each["kind"]: each for each in chart.objects(VALUES, "gpt2", "models")}
+    found = {document["kind"]: document for document in chart.objects(VALUES, "gpt2", "models")}
     assert not found["Service"]["spec"]["selector"].items() <= labels.items()
     assert not found["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert found["NetworkPolicy"]["spec"]["ingress"][0]["from"] == [{"podSelector": {}}]

@@ -1,5 +1,6 @@
 """`conch k8s render`."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,14 +8,15 @@ import yaml
 from tools.deploy_files import CHART
 
 from conch.operate.deployment.command import k8s
-from tests.support.helm_process import HelmChart, by_name
+from tests.support.helm_process import HelmChart, by_name, require_helm
+from tests.support.kubernetes_programs import kubernetes_program
 
 
 def test_it_writes_what_the_chart_creates(tmp_path: Path) -> None:
     output = tmp_path / "gpt2.yaml"
     chosen = ["-f", str(CHART / "gpt2_values.yaml"), "--set", "triton.image.name=<your custom image>"]
     assert k8s(["render", "gpt2", *chosen, "--set-string", "image.tag=24", "-n", "models", "-o", str(output)]) == 0
-    written = by_name([each for each in yaml.safe_load_all(output.read_text()) if each])
+    written = by_name([document for document in yaml.safe_load_all(output.read_text()) if document])
     values = yaml.safe_load((CHART / "gpt2_values.yaml").read_text())
     values["triton"]["image"]["name"] = "<your custom image>"
     with HelmChart(CHART) as chart:
@@ -25,9 +27,25 @@ def test_it_writes_what_the_chart_creates(tmp_path: Path) -> None:
 def test_defaults_go_to_the_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert k8s(["render", "demo"]) == 0
     text = capsys.readouterr().out
-    kinds = [each["kind"] for each in yaml.safe_load_all(text)]
+    kinds = [document["kind"] for document in yaml.safe_load_all(text)]
     assert kinds[:4] == ["ServiceAccount", "Service", "Service", "Deployment"]
     assert len(list(yaml.safe_load_all(text + text))) == 2 * len(kinds)  # cat of two releases
+
+
+def test_the_program_and_the_package_of_helm_write_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_helm()
+    written = []
+    # No release of Kubernetes is newer than what the values say: without a cluster, nothing else knows.
+    command = ["render", "demo", "--set=monitoring.enabled=true,autoscaling.type=keda", "--set-string=image.tag=24"]
+    for path in (str(kubernetes_program("helm").parent), os.devnull):
+        monkeypatch.setenv("PATH", path)
+        assert k8s(command) == 0
+        written.append(capsys.readouterr().out)
+    assert written[0] == written[1]
+    monkeypatch.setenv("PATH", str(kubernetes_program("helm").parent))
+    assert k8s([*command, "--set=kubernetesVersion=1.40"]) == 0
 
 
 def test_failures_name_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ VERSIONS = ("1.27", "1.30", "1.33", "1.37")
 SERVICES: dict[str, dict[str, Any]] = {
     path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/kserve/services").glob("*.yaml"))
 }
-OBJECTS = [each for runtime in RUNTIMES for each in runtime.objects("1.2.3")]
+OBJECTS = [runtime_object for runtime in RUNTIMES for runtime_object in runtime.objects("1.2.3")]
 # Where KServe's runtimes choose themselves, with their priorities, by protocol; of release 0.21.
 BUILT_IN = {"sklearn", "xgboost", "lightgbm", "onnx", "pytorch", "triton", "tensorrt", "huggingface"}
 # What KServe's storage initializer and modelcars fetch.
@@ -38,18 +38,20 @@ def options(words: list[str], **flags: str) -> ServerOptions:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("runtime", OBJECTS, ids=lambda each: each["metadata"]["name"])
+@pytest.mark.parametrize("runtime", OBJECTS, ids=lambda document: document["metadata"]["name"])
 def test_kubernetes_accepts_the_pods(runtime: dict[str, Any], version: str) -> None:
     spec = {"containers": runtime["spec"]["containers"], "volumes": runtime["spec"]["volumes"]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "m"}, "spec": spec}
     kubernetes_validate.validate(pod, version, strict=True)
-    assert {each["name"] for each in spec["volumes"]} == {each["name"] for each in container(runtime)["volumeMounts"]}
+    assert {volume["name"] for volume in spec["volumes"]} == {
+        volume["name"] for volume in container(runtime)["volumeMounts"]
+    }
 
 
-@pytest.mark.parametrize("runtime", OBJECTS, ids=lambda each: each["metadata"]["name"])
+@pytest.mark.parametrize("runtime", OBJECTS, ids=lambda document: document["metadata"]["name"])
 def test_the_server_accepts_the_arguments_and_listens_where_it_is_probed(runtime: dict[str, Any]) -> None:
     only = container(runtime)
-    chosen = options(only["args"], **{each["name"]: each["value"] for each in only["env"]})
+    chosen = options(only["args"], **{variable["name"]: variable["value"] for variable in only["env"]})
     assert (chosen.model_dir, chosen.model_name, chosen.model_repository) == ("/mnt/models", "m", ())
     (port,) = only["ports"]  # Knative allows one
     over_grpc = runtime["spec"]["protocolVersions"] == ["grpc-v2"]
@@ -57,21 +59,21 @@ def test_the_server_accepts_the_arguments_and_listens_where_it_is_probed(runtime
         ("h2c", chosen.grpc_port) if over_grpc else ("http1", chosen.http_port)
     )
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-        (probed,) = (each["port"] for each in only[name].values() if isinstance(each, dict))
+        (probed,) = (action["port"] for action in only[name].values() if isinstance(action, dict))
         assert probed == port["containerPort"], name
     assert runtime["spec"]["annotations"]["prometheus.kserve.io/port"] == str(chosen.metrics_port)
     assert chosen.exit_timeout_secs < 30
 
 
 def automatic(runtime: dict[str, Any]) -> Iterator[tuple[str, str, str, int]]:
-    for each in runtime["spec"]["supportedModelFormats"]:
-        if each["autoSelect"]:
+    for format_ in runtime["spec"]["supportedModelFormats"]:
+        if format_["autoSelect"]:
             for protocol in runtime["spec"]["protocolVersions"]:
-                yield each["name"], each["version"], protocol, each["priority"]
+                yield format_["name"], format_["version"], protocol, format_["priority"]
 
 
 def test_a_cluster_runtime_takes_no_services_from_those_of_kserve() -> None:
-    chosen = [each for runtime in OBJECTS for each in automatic(runtime)]
+    chosen = [format_ for runtime in OBJECTS for format_ in automatic(runtime)]
     assert {name for name, *_ in chosen} == {"openvino", "treelite", "gguf", "openvino-genai"}
     assert not {name for name, *_ in chosen} & BUILT_IN
     # KServe's webhook refuses two runtimes of one priority for a format and a protocol.
@@ -81,7 +83,7 @@ def test_a_cluster_runtime_takes_no_services_from_those_of_kserve() -> None:
 def test_a_namespace_opts_in_to_all_formats() -> None:
     runtime = RUNTIMES[0].runtime("1", namespaced=True)
     assert runtime["kind"] == "ServingRuntime"
-    assert [name for name, *_ in automatic(runtime)] == [each.name for each in RUNTIMES[0].formats]
+    assert [name for name, *_ in automatic(runtime)] == [format_.name for format_ in RUNTIMES[0].formats]
 
 
 def shown_services() -> dict[str, dict[str, Any]]:
@@ -100,8 +102,8 @@ def shown_services() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("service", shown_services().values(), ids=shown_services())
 def test_services_name_a_runtime_that_serves_their_format_and_protocol(service: dict[str, Any]) -> None:
     model = service["spec"]["predictor"]["model"]
-    (runtime,) = (each for each in OBJECTS if each["metadata"]["name"] == model["runtime"])
-    assert model["modelFormat"]["name"] in {each["name"] for each in runtime["spec"]["supportedModelFormats"]}
+    (runtime,) = (document for document in OBJECTS if document["metadata"]["name"] == model["runtime"])
+    assert model["modelFormat"]["name"] in {format_["name"] for format_ in runtime["spec"]["supportedModelFormats"]}
     assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
     assert model["storageUri"].partition("://")[0] in SCHEMES
     options([*container(runtime)["args"], *model.get("args", ())], CONCH_MODEL_REPOSITORY="")
@@ -132,7 +134,7 @@ def test_resources_and_rows_are_those_of_the_table() -> None:
 def test_the_page_lists_runtimes_and_services() -> None:
     page = (ROOT / "docs" / "kserve.md").read_text(encoding="utf-8")
     for runtime in RUNTIMES:
-        formats = ", ".join(each.name for each in runtime.formats)
+        formats = ", ".join(format_.name for format_ in runtime.formats)
         built = f"`{runtime.build}`" if runtime.build else "published"
         assert f"\n| `{runtime.name}` | {formats} | `VERSION{runtime.suffix}` | {built} |\n" in page
     rows = page.partition("| File in `deploy/kserve/services`")[2].partition("\n\n")[0]

@@ -37,7 +37,7 @@ def kustomization(folder: Path) -> dict[str, Any]:
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file that the page's command writes, in a copy of the folders."""
     commands = [command.text for block in blocks() if block.language == "console" for command in block.commands()]
-    (command,) = (each for each in commands if each.startswith("conch k8s render") and "kustomize" in each)
+    (command,) = (shown for shown in commands if shown.startswith("conch k8s render") and "kustomize" in shown)
     *words, output = shlex.split(command)[2:]
     path = tmp_path_factory.mktemp("kustomize") / output
     path.parent.mkdir(parents=True)
@@ -53,16 +53,20 @@ def test_the_base_is_the_rendered_file_and_the_overlay_leads_to_the_base(rendere
     assert rendered.parts[-4:-1] == ("deploy", "kustomize", "base")
     assert kustomization(KUSTOMIZE / "base")["resources"] == [rendered.name]
     overlay = KUSTOMIZE / "overlays" / "production"
-    assert [(overlay / each).resolve() for each in kustomization(overlay)["resources"]] == [KUSTOMIZE / "base"]
+    assert [(overlay / resource).resolve() for resource in kustomization(overlay)["resources"]] == [KUSTOMIZE / "base"]
 
 
 def test_the_overlay_names_a_workload_and_the_image_of_all_its_containers(rendered: Path) -> None:
     overlay = kustomization(KUSTOMIZE / "overlays" / "production")
-    workloads = {each["metadata"]["name"]: each for each in objects(rendered) if each["kind"] == "Deployment"}
+    workloads = {
+        document["metadata"]["name"]: document for document in objects(rendered) if document["kind"] == "Deployment"
+    }
     (replicas,), (image,) = overlay["replicas"], overlay["images"]
     assert replicas["count"] > workloads[replicas["name"]]["spec"]["replicas"]
     pod = workloads[replicas["name"]]["spec"]["template"]["spec"]
-    images = {each["image"].rpartition(":")[0] for each in [*pod["containers"], *pod.get("initContainers", ())]}
+    images = {
+        container["image"].rpartition(":")[0] for container in [*pod["containers"], *pod.get("initContainers", ())]
+    }
     assert images == {image["name"]}
     assert re.fullmatch("sha256:[0-9a-f]{64}", image["digest"])
 
@@ -72,8 +76,10 @@ def test_kubectl_builds_the_overlay(rendered: Path, tmp_path: Path) -> None:
     shutil.copy(rendered, tmp_path / "kustomize" / "base")
     command = [kubernetes_program("kubectl"), "kustomize", tmp_path / "kustomize" / "overlays" / "production"]
     built = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    found = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(built.stdout)}
-    assert found.keys() == {(each["kind"], each["metadata"]["name"]) for each in objects(rendered)}
+    found = {
+        (document["kind"], document["metadata"]["name"]): document for document in yaml.safe_load_all(built.stdout)
+    }
+    assert found.keys() == {(document["kind"], document["metadata"]["name"]) for document in objects(rendered)}
     spec = found["Deployment", "demo"]["spec"]
     assert spec["replicas"] == 3
     assert spec["template"]["spec"]["containers"][0]["image"].partition("@")[2].startswith("sha256:")
@@ -81,11 +87,15 @@ def test_kubectl_builds_the_overlay(rendered: Path, tmp_path: Path) -> None:
 
 def test_the_ingress_leads_to_the_service(rendered: Path) -> None:
     texts = ["\n".join(block.lines) for block in blocks() if block.language == "yaml"]
-    (ingress,) = (each for each in map(yaml.safe_load, texts) if each.get("kind") == "Ingress")
+    (ingress,) = (document for document in map(yaml.safe_load, texts) if document.get("kind") == "Ingress")
     kubernetes_validate.validate(ingress, "1.33", strict=True)
     (rule,), (tls,) = ingress["spec"]["rules"], ingress["spec"]["tls"]
     assert tls["hosts"] == [rule["host"]]
     backend = rule["http"]["paths"][0]["backend"]["service"]
-    services = {each["metadata"]["name"]: each["spec"] for each in objects(rendered) if each["kind"] == "Service"}
+    services = {
+        document["metadata"]["name"]: document["spec"]
+        for document in objects(rendered)
+        if document["kind"] == "Service"
+    }
     assert services[backend["name"]]["type"] == "ClusterIP"
-    assert backend["port"]["name"] in {each["name"] for each in services[backend["name"]]["ports"]}
+    assert backend["port"]["name"] in {port["name"] for port in services[backend["name"]]["ports"]}

@@ -69,7 +69,7 @@ def test_everything_that_selects_pods_selects_those_of_the_workload(of: Of, kind
         assert {port["targetPort"] for port in service["ports"]} <= ports
     monitor = of(values, "PodMonitor")["spec"]
     assert matches(monitor["selector"]["matchLabels"], labels)
-    assert {each["port"] for each in monitor["podMetricsEndpoints"]} <= ports
+    assert {endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]} <= ports
     assert labels[monitor["jobLabel"]] == "gpt2"
     assert matches(of(values, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels)
     policy = of(values, "NetworkPolicy")["spec"]
@@ -82,7 +82,9 @@ def test_a_service_monitor_selects_the_service_for_metrics_and_no_other(of: Of) 
     monitor, service = of(values, "ServiceMonitor")["spec"], of(values, "Service", "-metrics")
     assert matches(monitor["selector"]["matchLabels"], service["metadata"]["labels"])
     assert not matches(monitor["selector"]["matchLabels"], of(values, "Service")["metadata"]["labels"])
-    assert {each["port"] for each in monitor["endpoints"]} <= {port["name"] for port in service["spec"]["ports"]}
+    assert {endpoint["port"] for endpoint in monitor["endpoints"]} <= {
+        port["name"] for port in service["spec"]["ports"]
+    }
     assert service["metadata"]["labels"][monitor["jobLabel"]] == "gpt2"
 
 
@@ -116,16 +118,18 @@ def test_both_autoscalers_follow_queue_and_utilization_by_default(of: Of) -> Non
     spec = of({"autoscaling": {"type": "hpa"}}, "HorizontalPodAutoscaler")["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
     assert spec["metrics"] == [pods_metric(RATIO, "1000m"), pods_metric(UTILIZED, "700m")]
-    triggers = [each["metadata"] for each in of({"autoscaling": {"type": "keda"}}, "ScaledObject")["spec"]["triggers"]]
-    assert [each["threshold"] for each in triggers] == ["1", "0.7"]
-    assert [name in each["query"] for name, each in zip((RATIO, UTILIZED), triggers, strict=True)] == [True, True]
+    triggers = [
+        trigger["metadata"] for trigger in of({"autoscaling": {"type": "keda"}}, "ScaledObject")["spec"]["triggers"]
+    ]
+    assert [trigger["threshold"] for trigger in triggers] == ["1", "0.7"]
+    assert [name in trigger["query"] for name, trigger in zip((RATIO, UTILIZED), triggers, strict=True)] == [True, True]
 
 
 def test_keda_keeps_the_replicas_while_prometheus_is_down(of: Of) -> None:
     spec = of({"autoscaling": {"type": "keda"}}, "ScaledObject")["spec"]
     assert spec["fallback"] == {"failureThreshold": 3, "replicas": 1, "behavior": "currentReplicasIfHigher"}
-    assert [each["metadata"]["ignoreNullValues"] for each in spec["triggers"]] == ["false"] * 2
-    assert [each["metricType"] for each in spec["triggers"]] == ["AverageValue"] * 2  # the fallback needs it
+    assert [trigger["metadata"]["ignoreNullValues"] for trigger in spec["triggers"]] == ["false"] * 2
+    assert [trigger["metricType"] for trigger in spec["triggers"]] == ["AverageValue"] * 2  # the fallback needs it
 
 
 def test_keda_waits_for_ten_cold_starts_and_predicts_until_a_replica_answers(of: Of) -> None:
@@ -142,7 +146,7 @@ def test_every_metric_that_values_may_name_has_a_query() -> None:
 
 def test_every_threshold_of_the_rules_is_a_value() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())["monitoring"]["rules"]["thresholds"]
-    assert values == {camel_case(each.name): each.default for each in fields(Thresholds)}
+    assert values == {camel_case(threshold.name): threshold.default for threshold in fields(Thresholds)}
 
 
 # Rules
@@ -162,13 +166,13 @@ _PROVED = (
 def in_scope(series: InputSeries, job: str) -> InputSeries:
     """A series as Prometheus has it for a pod of a release."""
     name, _, rest = series.series.partition("{")
-    labels = [each for each in re.findall(r'[\w]+="[^"]*"', rest) if not each.startswith(("job=", "namespace="))]
+    labels = [label for label in re.findall(r'[\w]+="[^"]*"', rest) if not label.startswith(("job=", "namespace="))]
     labels += [f'job="{job}"', 'namespace="models"']
     return replace(series, series=f"{name}{{{', '.join(labels)}}}")
 
 
 def scoped(proof: Proof, job: str, fires: int) -> Proof:
-    series = tuple(in_scope(each, job) for each in proof.series)
+    series = tuple(in_scope(series_of_proof, job) for series_of_proof in proof.series)
     return replace(proof, what=f"{proof.what} ({job})", series=series, fires=fires)
 
 
@@ -181,11 +185,11 @@ def test_promtool_confirms_that_the_alerts_fire_for_the_release_and_for_no_other
     )
     assert check.returncode == 0, check.stdout + check.stderr
     tests: list[dict[str, Any]] = []
-    alerts = [each for group in release_groups(Thresholds(), "gpt2", "models") for each in group.alerts]
-    for alert in (each for each in alerts if each.name in _PROVED):
-        short = [each for each in alert.proofs if each.at_s <= _SHORT_S and each.what != "another job is down"]
-        proofs = [scoped(each, "gpt2", each.fires) for each in short]
-        proofs += [scoped(each, "llama", 0) for each in short if each.fires][:1]
+    alerts = [alert for group in release_groups(Thresholds(), "gpt2", "models") for alert in group.alerts]
+    for alert in (candidate for candidate in alerts if candidate.name in _PROVED):
+        short = [proof for proof in alert.proofs if proof.at_s <= _SHORT_S and proof.what != "another job is down"]
+        proofs = [scoped(proof, "gpt2", proof.fires) for proof in short]
+        proofs += [scoped(proof, "llama", 0) for proof in short if proof.fires][:1]
         tests += proof_file(replace(alert, proofs=tuple(proofs)), "")["tests"] if proofs else []
     assert {test["name"].partition(":")[0] for test in tests} == set(_PROVED)
     document = {"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": tests}
@@ -268,11 +272,11 @@ def test_prometheus_has_a_value_of_each_metric_for_each_pod(of: Of, tmp_path: Pa
             for rule in adapter_rules():
                 query = rule["metricsQuery"].replace("<<.GroupBy>>", "pod")
                 query = query.replace("<<.LabelMatchers>>", 'namespace="models",pod=~"a|b"')
-                found[rule["name"]["as"]] = {each.labels["pod"]: each.value for each in prometheus.query(query)}
+                found[rule["name"]["as"]] = {series.labels["pod"]: series.value for series in prometheus.query(query)}
             total = prometheus.query(keda)
     ratio = found["triton:queue_compute:ratio"]
     assert ratio == {"a": pytest.approx(3, rel=0.05), "b": 0}  # the busy model decides, not the mean with the idle one
     # A rate of a minute of which only seconds have passed.
     assert found["conch_requests_per_second"] == {pod: pytest.approx(10, abs=10) for pod in "ab"}
     assert found["nv_inference_pending_request_count"] == {"a": 4, "b": 2}
-    assert [each.value for each in total] == [pytest.approx(3, rel=0.05)]
+    assert [series.value for series in total] == [pytest.approx(3, rel=0.05)]

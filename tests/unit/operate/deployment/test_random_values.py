@@ -26,7 +26,7 @@ def settings_of(values: dict[str, Any], place: tuple[str, ...] = ()) -> list[dic
     found: list[dict[str, Any]] = []
     for key, value in values.items():
         below = settings_of(value, (*place, key)) if (*place, key) in SECTIONS else [value]
-        found += [{key: each} for each in below]
+        found += [{key: setting} for setting in below]
     return found
 
 
@@ -46,8 +46,8 @@ def hostile_settings() -> list[dict[str, Any]]:
 
 
 HOSTILE_TEXTS = ("on", "1e3", "a: b #c", "x'\"y", "0o17", "~", "{{ .Values }}", "é\nf")
-ACCEPTED = [each for values in value_sets().values() for each in settings_of(values)]
-ALL = [*ACCEPTED, *(each for values, _ in REFUSED for each in settings_of(values))]
+ACCEPTED = [setting for values in value_sets().values() for setting in settings_of(values)]
+ALL = [*ACCEPTED, *(setting for values, _ in REFUSED for setting in settings_of(values))]
 # "on" and "y" are booleans in YAML unless they are quoted.
 NAMES = st.sampled_from(("on", "no", "y", "n")) | st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 
@@ -70,6 +70,6 @@ def test_any_values_are_refused_by_name_or_valid(
         if not explain(str(error)).startswith("values: "):
             raise
         return
-    metadata = [each["metadata"] for each in objects]
-    assert {(each["labels"]["app"], each["namespace"]) for each in metadata} == {(name, namespace)}
-    assert [error for each in objects if each["kind"] not in KINDS for error in SCHEMAS.errors(each)] == []
+    metadata = [document["metadata"] for document in objects]
+    assert {(part["labels"]["app"], part["namespace"]) for part in metadata} == {(name, namespace)}
+    assert [error for document in objects if document["kind"] not in KINDS for error in SCHEMAS.errors(document)] == []

@@ -37,6 +37,12 @@ def test_several_mistakes_are_named_at_once(chart: HelmChart) -> None:
     assert [place.partition(": ")[2].partition(":")[0] for place in places] == ["image.tag", "image.pullPolicy"]
 
 
+def test_keys_with_slashes_are_named_as_they_are(chart: HelmChart) -> None:
+    with pytest.raises(HelmError) as refused:
+        chart.objects({"nodeSelector": {"kubernetes.io/role": True}})
+    assert "values: nodeSelector.kubernetes.io/role: got boolean, want string" in explain(str(refused.value))
+
+
 def test_other_messages_of_helm_stay() -> None:
     assert explain("cannot load values.yaml") == "cannot load values.yaml"
 

@@ -15,7 +15,7 @@ from tests.support.helm_process import HelmChart, by_name
 _HELM = """
 import json, sys, helm_python
 chart, folder, values = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-lint = [helm_python.lint(chart, each, strict=True) for each in values]
+lint = [helm_python.lint(chart, chosen, strict=True) for chosen in values]
 archive = helm_python.package(chart, destination=folder)
 with helm_python.Chart.load(archive) as loaded:
     print(json.dumps({"lint": lint, "version": loaded.version, "objects": loaded.render({}, name="gpt2")}))
@@ -31,7 +31,7 @@ def merged(lower: dict[str, object], upper: dict[str, object]) -> dict[str, obje
 
 
 def ports(service: dict[str, Any]) -> list[int]:
-    return [each["port"] for each in service["spec"]["ports"]]
+    return [port["port"] for port in service["spec"]["ports"]]
 
 
 def test_install_with_the_values_of_nvidias_autoscaling_chart(chart: HelmChart) -> None:
@@ -112,6 +112,6 @@ def test_lint_and_package(tmp_path: Path) -> None:
         [sys.executable, "-c", _HELM, str(CHART), str(tmp_path), values], capture_output=True, text=True, check=True
     )
     made = json.loads(done.stdout)
-    assert [each for report in made["lint"] for each in report["messages"] if each["severity"] > 1] == []
+    assert [message for report in made["lint"] for message in report["messages"] if message["severity"] > 1] == []
     assert made["version"] == __version__
     assert "conch/templates/workload.yaml" in made["objects"]

@@ -52,7 +52,7 @@ def test_load_leads_to_four_replicas_and_its_end_to_one(of: Of) -> None:
     replicas, seen = 1, []
     for second in range(0, 1800, 15):
         ratio = 3.0 if second < 300 else 0.0
-        readings = [MetricReading(by_pod={pod.name: each for pod in pods(replicas)}) for each in (ratio, ratio / 3)]
+        readings = [MetricReading(by_pod={pod.name: value for pod in pods(replicas)}) for value in (ratio, ratio / 3)]
         replicas = controller.sync(second, replicas, pods(replicas), readings).desired
         seen.append(replicas)
     assert seen[:2] == [3, 4]
@@ -88,7 +88,7 @@ def test_the_rendered_default_meets_the_objective_and_does_not_flap(
     path = tmp_path / "objects.yaml"
     limits = f"autoscaling.minReplicas={least},autoscaling.maxReplicas={most}"
     assert k8s(["render", "gpt2", f"--set=autoscaling.type={scaler},{limits}", f"--output={path}"]) == 0
-    made = {each["kind"]: each for each in yaml.safe_load_all(path.read_text())}
+    made = {document["kind"]: document for document in yaml.safe_load_all(path.read_text())}
     policy = read_hpa(made["HorizontalPodAutoscaler"]) if scaler == "hpa" else read_scaled_object(made["ScaledObject"])
     first = max(int(traffic.rates[0] / 140) + 1, least)
     run = simulate(

@@ -24,27 +24,27 @@ def shapes(chart: HelmChart) -> Shapes:
     found: Shapes = {}
     for values in value_sets().values():
         oldest = int(values.get("kubernetesVersion", "1.30").partition(".")[2])
-        for each in chart.objects(values, "gpt2", "models"):
-            key = json.dumps(shape(each), sort_keys=True)
-            found[key] = (min(oldest, found.get(key, (oldest,))[0]), each)
+        for document in chart.objects(values, "gpt2", "models"):
+            key = json.dumps(shape(document), sort_keys=True)
+            found[key] = (min(oldest, found.get(key, (oldest,))[0]), document)
     return found
 
 
 @pytest.fixture(scope="module")
 def all_objects(shapes: Shapes) -> list[dict[str, Any]]:
     """Each shape of object once: names and numbers differ, fields do not."""
-    return [each for _, each in shapes.values()]
+    return [document for _, document in shapes.values()]
 
 
 def shape(value: Any) -> Any:
     """A value's fields and the types of what they contain."""
     if isinstance(value, dict):
-        return {key: shape(each) for key, each in value.items() if key != "labels"} | {
+        return {key: shape(member) for key, member in value.items() if key != "labels"} | {
             "kind": value.get("kind"),
             "type": value.get("type"),
         }
     if isinstance(value, list):
-        return sorted({json.dumps(shape(each), sort_keys=True) for each in value})
+        return sorted({json.dumps(shape(item), sort_keys=True) for item in value})
     return type(value).__name__
 
 
@@ -74,7 +74,7 @@ class Schemas:
 
 
 def test_shapes_are_of_all_kinds(all_objects: list[dict[str, Any]]) -> None:
-    kinds = {each["kind"] for each in all_objects}
+    kinds = {document["kind"] for document in all_objects}
     expected = {
         "Deployment",
         "StatefulSet",
@@ -89,25 +89,25 @@ def test_shapes_are_of_all_kinds(all_objects: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_objects_of_kubernetes_are_valid(shapes: Shapes, version: str) -> None:
     schemas, minor = Schemas(version), int(version.partition(".")[2])
-    checked = [each for oldest, each in shapes.values() if each["kind"] not in KINDS and oldest <= minor]
-    assert [error for each in checked for error in schemas.errors(each)] == []
+    checked = [document for oldest, document in shapes.values() if document["kind"] not in KINDS and oldest <= minor]
+    assert [error for document in checked for error in schemas.errors(document)] == []
 
 
 def test_the_schemas_refuse_what_is_wrong(all_objects: list[dict[str, Any]]) -> None:
     schemas = Schemas(VERSIONS[0])
-    budget = next(each for each in all_objects if each["kind"] == "PodDisruptionBudget")
+    budget = next(document for document in all_objects if document["kind"] == "PodDisruptionBudget")
     wrong = deepcopy(budget)
     wrong["spec"]["minAvailble"] = 1  # codespell:ignore
     assert "minAvailble" in next(schemas.errors(wrong))  # codespell:ignore
-    hpa = deepcopy(next(each for each in all_objects if each["kind"] == "HorizontalPodAutoscaler"))
+    hpa = deepcopy(next(document for document in all_objects if document["kind"] == "HorizontalPodAutoscaler"))
     hpa["spec"]["maxReplicas"] = "4"
     assert "maxReplicas" in next(schemas.errors(hpa))
 
 
 @pytest.mark.slow
 def test_custom_resources_are_valid(all_objects: list[dict[str, Any]]) -> None:
-    resources = [each for each in all_objects if each["kind"] in KINDS]
-    assert {each["kind"] for each in resources} == set(KINDS)
+    resources = [document for document in all_objects if document["kind"] in KINDS]
+    assert {resource["kind"] for resource in resources} == set(KINDS)
     wrong = [
         changed(resources, "ScaledObject", ("spec", "triggers", 0, "metadata", "threshold"), 1),
         changed(resources, "ScaledObject", ("spec", "coolDown"), 300),
@@ -126,7 +126,7 @@ def test_custom_resources_are_valid(all_objects: list[dict[str, Any]]) -> None:
 
 def changed(resources: list[dict[str, Any]], kind: str, path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
     """An object with another value at a path; None removes the field."""
-    found = deepcopy(next(each for each in resources if each["kind"] == kind))
+    found = deepcopy(next(resource for resource in resources if resource["kind"] == kind))
     part: Any = found
     for key in path[:-1]:
         part = part[key]

@@ -54,7 +54,7 @@ from conch.server.observability.metrics.loop_lag import LoopLag
 from conch.server.observability.metrics.proc_meters import ProcessMeter
 from conch.server.observability.tracing.observer import Observer
 from conch.server.options.server_options import ServerOptions
-from conch.server.repository.entries.model_dir import ModelDirRoot, wait_for_path
+from conch.server.repository.model_dir import ModelDirRoot, wait_for_path
 from conch.server.repository.namespaces import Repositories
 from conch.server.repository.roots import Root, open_root, public_name
 from conch.server.repository.store import Repository

@@ -14,7 +14,7 @@ from moto.server import ThreadedMotoServer
 from tools.deploy_files import ROOT
 from tools.kserve_runtimes import RUNTIMES
 
-from conch.server.repository.entries.model_dir import ModelDirRoot
+from conch.server.repository.model_dir import ModelDirRoot
 from conch.server.repository.store import Repository
 from tests.operate.kserve.environment import PYTHON, needs_kserve, run
 from tests.operate.kserve.pod import Pod

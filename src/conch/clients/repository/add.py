@@ -19,8 +19,8 @@ from conch.base.files.atomic import atomic_replace
 from conch.check.check_paths import check_paths
 from conch.check.rules import Severity
 from conch.server.backends.registry import install_command
-from conch.server.repository.entries.model_entry import Entry, EntryOptions, entry_of
-from conch.server.repository.entries.model_kinds import SINGLE_FILES, is_model_folder, name_of
+from conch.server.repository.model_entry import Entry, EntryOptions, entry_of
+from conch.server.repository.model_kinds import SINGLE_FILES, is_model_folder, name_of
 from conch.server.repository.store import check_name
 
 _VERSION = "1"

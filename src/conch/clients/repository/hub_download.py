@@ -14,7 +14,7 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, Revi
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, NotFound, Unavailable
 from conch.server.repository.disk_space import require_space
-from conch.server.repository.entries.model_kinds import Found, Kind, find_file, find_model
+from conch.server.repository.model_kinds import Found, Kind, find_file, find_model
 from conch.server.repository.remote.listing import inside
 
 _LOCATION = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^/]+))?(?:/(?P<file>.+))?", re.ASCII)

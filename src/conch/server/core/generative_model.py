@@ -18,7 +18,7 @@ from conch.domain.statistics.generation_statistics import GenerationStatistics
 from conch.domain.statistics.model_statistics import ModelState
 from conch.server.backends.engines.base import Engine
 from conch.server.core.pending import Pending, State
-from conch.server.core.scheduling.service_rate import ServiceRate
+from conch.server.core.scheduling.queue import ServiceRate
 from conch.server.core.served_model import ServedModel
 
 # Characters of the longest token of common vocabularies: 128 spaces.

@@ -1,17 +1,20 @@
 # Compiled by mypyc in wheels.
-"""Validation of requests against the model's configuration, in Triton's order and words.
+"""Requests against the model's configuration: validation, in Triton's order and words, and `reshape`.
 
 The order decides which of two mistakes is reported: output names, number of inputs, batch size, datatype, shape, byte
 size (`infer_request.cc`, `Normalize` and what follows).
+
+`reshape`: clients use `dims`, the backend another shape of the same elements. Variable dimensions keep their order: the
+n-th -1 of one side is the n-th -1 of the other (model configuration, "Reshape").
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 
 from conch.base.errors import InvalidRequest
 from conch.domain.model_config import ModelConfig, TensorSpec
-from conch.domain.request import InferRequest
+from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import BYTES, ITEM_SIZES, Tensor
 
 _BATCH_NOTE = (
@@ -252,3 +255,43 @@ def _names(names: list[str]) -> str:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "[" + ",".join(map(str, shape)) + "]"
+
+
+class Reshaper:
+    """The reshapes of one model; `needed` is False for a model without any."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._leading = 1 if config.max_batch_size > 0 else 0
+        self._inputs = {spec.name: spec for spec in config.inputs if spec.reshape is not None}
+        self._outputs = {spec.name: spec for spec in config.outputs if spec.reshape is not None}
+        self.needed = bool(self._inputs or self._outputs)
+
+    def request(self, request: InferRequest) -> None:
+        """Give the inputs the shapes of the backend. The request has been validated."""
+        request.inputs = [
+            self._apply(tensor, self._inputs.get(tensor.name), to_backend=True) for tensor in request.inputs
+        ]
+
+    def response(self, response: InferResponse) -> None:
+        """Give the outputs the shapes of the client."""
+        response.outputs = [
+            self._apply(tensor, self._outputs.get(tensor.name), to_backend=False) for tensor in response.outputs
+        ]
+
+    def _apply(self, tensor: Tensor, spec: TensorSpec | None, *, to_backend: bool) -> Tensor:
+        if spec is None or spec.reshape is None:
+            return tensor
+        old, new = (spec.dims, spec.reshape) if to_backend else (spec.reshape, spec.dims)
+        batch, shape = tensor.shape[: self._leading], tensor.shape[self._leading :]
+        if not to_backend and not _fits(shape, old):  # not what the model declares
+            return tensor
+        return tensor.reshaped((*batch, *_mapped(shape, old, new)))
+
+
+def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
+    return len(shape) == len(dims) and all(dim in (-1, size) for size, dim in zip(shape, dims, strict=True))
+
+
+def _mapped(shape: Sequence[int], old: Sequence[int], new: Sequence[int]) -> tuple[int, ...]:
+    variable = iter([size for size, dim in zip(shape, old, strict=False) if dim == -1])
+    return tuple(next(variable, 1) if dim == -1 else dim for dim in new)

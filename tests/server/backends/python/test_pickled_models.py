@@ -10,7 +10,7 @@ from sklearn.linear_model import LinearRegression
 from conch.base.errors import ModelLoadError
 from conch.server.backends.base import ModelSource
 from conch.server.backends.python.backend import PythonBackend
-from conch.server.repository.entries.model_dir import ModelDirRoot
+from conch.server.repository.model_dir import ModelDirRoot
 from conch.server.repository.store import Repository
 
 

@@ -6,8 +6,7 @@ from conch.base.errors import QueueFull
 from conch.domain.model_config import DynamicBatching, QueuePolicy, TimeoutAction
 from conch.domain.request import StepRequest
 from conch.server.core.pending import Pending
-from conch.server.core.scheduling.queue import PolicyQueue
-from conch.server.core.scheduling.service_rate import ServiceRate
+from conch.server.core.scheduling.queue import PolicyQueue, ServiceRate
 from tests.unit.server.core.scripted import Caller, request
 
 US = 1000

@@ -6,7 +6,7 @@ import pytest
 from conch.domain.model_config import TensorSpec
 from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import Tensor
-from conch.server.core.reshape import Reshaper
+from conch.server.core.validation import Reshaper
 from tests.unit.server.core.scripted import config
 
 Shape = tuple[int, ...]

@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from conch.base.errors import ConfigError
-from conch.server.repository.entries.model_dir import ModelDirRoot, wait_for_path
+from conch.server.repository.model_dir import ModelDirRoot, wait_for_path
 from conch.server.repository.store import ModelFiles, Repository
 from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity

@@ -20,12 +20,11 @@ from conch.domain.statistics.model_statistics import ModelState
 from conch.server.backends.base import Instance
 from conch.server.backends.batch import Batch, Execution
 from conch.server.core.pending import Pending, State
-from conch.server.core.reshape import Reshaper
 from conch.server.core.scheduling.rate_limiter import ModelLimiter
 from conch.server.core.scheduling.timer import Timer
 from conch.server.core.scheduling.warmup import warm_up
 from conch.server.core.served_model import ServedModel
-from conch.server.core.validation import RequestValidator
+from conch.server.core.validation import RequestValidator, Reshaper
 
 _log = getLogger(__name__)
 

@@ -19,8 +19,7 @@ from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor, byte_size
 from conch.server.backends.base import Instance
 from conch.server.backends.batch import Batch, Execution
-from conch.server.core.reshape import Reshaper
-from conch.server.core.validation import RequestValidator
+from conch.server.core.validation import RequestValidator, Reshaper
 
 _MAX_REQUESTS_PER_TURN = 100  # of the event loop
 

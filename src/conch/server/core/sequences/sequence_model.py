@@ -19,8 +19,8 @@ from conch.server.backends.batch import Batch, Execution
 from conch.server.core.pending import Pending, State, not_iterative
 from conch.server.core.response_order import ResponseOrder
 from conch.server.core.scheduling.batching import Run, Wait, decide
+from conch.server.core.scheduling.queue import ServiceRate
 from conch.server.core.scheduling.scheduled_model import ScheduledModel
-from conch.server.core.scheduling.service_rate import ServiceRate
 from conch.server.core.sequences.sequence import Key, LiveSequence, SequenceRequest
 from conch.server.core.sequences.slots import DirectRules, SequenceSlots, decide_direct, oldest_rules, slot_batch
 from conch.server.core.sequences.tensors import SequenceTensors

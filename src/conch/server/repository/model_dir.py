@@ -7,8 +7,8 @@ from pathlib import Path
 
 from conch.base.errors import ConfigError, InvalidRequest, Unavailable
 from conch.domain.files.model_folder import is_model_name
-from conch.server.repository.entries.model_entry import Entry, EntryOptions, entry_of
-from conch.server.repository.entries.model_kinds import is_model_folder, name_of
+from conch.server.repository.model_entry import Entry, EntryOptions, entry_of
+from conch.server.repository.model_kinds import is_model_folder, name_of
 from conch.server.repository.roots import LocalRoot, ModelLocation
 from conch.server.repository.store import check_name
 from conch.server.repository.temporary_folders import TemporaryFolders

@@ -19,7 +19,7 @@ from conch.domain.tensor import BYTES, DATATYPES
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.server.backends.fil.forest_files import FILENAMES, detect_form
 from conch.server.backends.pytorch.archive import Format, open_archive
-from conch.server.repository.entries.model_kinds import FOREST_ENDINGS, PICKLES, Kind, find_model, is_forest, is_part
+from conch.server.repository.model_kinds import FOREST_ENDINGS, PICKLES, Kind, find_model, is_forest, is_part
 
 _NO_TENSOR = "ONNX type 0"
 _COMMON_ENDINGS = (".json", ".txt", ".model")  # of forests, and of many other files

@@ -51,7 +51,7 @@ OPTIONAL = {
     "promql_parser": {"operate/monitoring/promql.py"},
     "grafana_foundation_sdk": {"operate/monitoring/dashboards/grafana.py"},
     "urllib3": {"base/http/client.py"},
-    "zstandard": {"base/archives/zstd.py"},
+    "zstandard": {"base/archives.py"},
     "PIL": {"measure/bench/inputs/image_files.py"},
     "tokenizers": {"measure/bench/inputs/token_counter.py"},
 }

@@ -6,7 +6,7 @@ A bound is declared here once: its heading and name on the page, its number, and
 import re
 from pathlib import Path
 
-from conch.base.archives import bounded_tar
+from conch.base import archives
 from conch.domain import generation
 from conch.domain.config import size_limits as limits
 from conch.domain.files import model_folder
@@ -191,7 +191,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
         (
             "Extended header in an archive; total",
-            f"{size(bounded_tar.MAX_EXTENSION_BYTES)}; {size(bounded_tar.MAX_EXTENSIONS_BYTES)}",
+            f"{size(archives.MAX_EXTENSION_BYTES)}; {size(archives.MAX_EXTENSIONS_BYTES)}",
         ),
         ("Link chain in an archive", f"{archive.MAX_LINK_CHAIN}"),
     ),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.base.archives.expansion_limits import ArchiveLimits
+from conch.base.archives import ArchiveLimits
 from conch.base.errors import ConfigError, NotFound, Unavailable
 from conch.clients.repository.command import repo
 from conch.server.repository.remote.cache import Cache

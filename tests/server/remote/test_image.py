@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from conch.base.archives.expansion_limits import ArchiveLimits
+from conch.base.archives import ArchiveLimits
 from conch.base.errors import ConfigError, NotFound, Unavailable
 from conch.clients.repository.command import repo
 from conch.server.repository.remote.archive import Unpacker

@@ -10,8 +10,7 @@ from tempfile import mkdtemp
 import numpy as np
 import pytest
 
-from conch.base.archives.expansion_limits import ArchiveLimits
-from conch.base.archives.extraction import extract_tar
+from conch.base.archives import ArchiveLimits, extract_tar
 from conch.base.errors import ConfigError, ModelLoadError
 from conch.server.backends.base import ModelSource
 from conch.server.backends.processes.fork_server import ForkServer

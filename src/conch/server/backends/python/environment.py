@@ -9,7 +9,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from conch.base.archives.extraction import extract_tar
+from conch.base.archives import extract_tar
 from conch.base.errors import ConfigError, ModelLoadError
 from conch.server.backends.base import ModelSource
 from conch.server.backends.processes.fork_server import MAIN, ForkServer

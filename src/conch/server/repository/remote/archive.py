@@ -18,8 +18,7 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import IO
 
-from conch.base.archives.bounded_tar import tar_members, zip_members
-from conch.base.archives.expansion_limits import ArchiveBudget, ArchiveLimits
+from conch.base.archives import ArchiveBudget, ArchiveLimits, tar_members, zip_members
 from conch.base.control_characters import has_control_characters
 from conch.base.errors import ConfigError
 from conch.server.repository.remote.cache import BLOCK_BYTES, Cache

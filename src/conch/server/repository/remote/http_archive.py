@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from conch.base.archives.expansion_limits import ArchiveLimits
+from conch.base.archives import ArchiveLimits
 from conch.base.errors import NotFound, Unavailable, Unreachable
 from conch.base.http.client import HttpClient, HttpResponse
 from conch.server.repository.remote.archive import Unpacker

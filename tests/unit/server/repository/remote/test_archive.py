@@ -12,8 +12,8 @@ from time import monotonic
 
 import pytest
 
-from conch.base.archives import bounded_tar
-from conch.base.archives.expansion_limits import ArchiveLimits
+from conch.base import archives
+from conch.base.archives import ArchiveLimits
 from conch.base.errors import ConfigError
 from conch.server.repository.remote.archive import Unpacker
 from conch.server.repository.remote.cache import Cache
@@ -142,7 +142,7 @@ def test_many_links_to_many_files_take_time_by_their_number(tmp_path: Path) -> N
 
 
 def test_headers_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_tar, "MAX_EXTENSIONS_BYTES", 3_000)
+    monkeypatch.setattr(archives, "MAX_EXTENSIONS_BYTES", 3_000)
     long = header("x", tarfile.GNUTYPE_LONGNAME, size=200) + b"m/name".ljust(512, b"\0") + header("y")
     assert unpacked(tmp_path, long * 15) == ["m/name"]
     with pytest.raises(ConfigError, match="3000 for all members together"):
@@ -156,12 +156,12 @@ def test_the_dictionary_of_xz_and_the_directory_of_zip_are_bounded(
     packed = lzma.compress(content, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 8 << 20}])
     assert unpacked(tmp_path, packed) == ["m/config.pbtxt"]
     assert unpacked(tmp_path, lzma.compress(content[:700]) + lzma.compress(content[700:])) == ["m/config.pbtxt"]
-    monkeypatch.setattr(bounded_tar, "MAX_DICTIONARY_BYTES", 1 << 20)
+    monkeypatch.setattr(archives, "MAX_DICTIONARY_BYTES", 1 << 20)
     with pytest.raises(ConfigError, match="damaged: Memory usage limit"):
         unpacked(tmp_path, packed)
     files = zipped(lambda archive: [archive.writestr(f"m/{number}", b"") for number in range(99)] and None)
     assert len(unpacked(tmp_path, files, ".zip", FEW)) == 99
-    monkeypatch.setattr(bounded_tar, "MAX_DIRECTORY_BYTES", 1_000)
+    monkeypatch.setattr(archives, "MAX_DIRECTORY_BYTES", 1_000)
     with pytest.raises(ConfigError, match="the directory of the zip file has more than 1000 bytes"):
         unpacked(tmp_path, files, ".zip", FEW)
 

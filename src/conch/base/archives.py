@@ -1,16 +1,19 @@
-"""Open tar and zip archives with bounded memory for headers, directories and dictionaries."""
+"""Read and extract untrusted archives with bounded memory and disk space."""
 
 import bz2
 import gzip
 import lzma
+import os
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self, cast
 from zipfile import ZIP_LZMA, ZipFile, ZipInfo
 
+from conch.base.control_characters import has_control_characters
 from conch.base.errors import ConfigError
 
 # A header that extends another one holds a path and a few numbers.
@@ -19,7 +22,6 @@ MAX_EXTENSIONS_BYTES = 128 << 20  # of all together
 MAX_GLOBAL_EXTENSIONS_BYTES = 1 << 20  # of those for all following members, which tarfile keeps in memory
 MAX_DIRECTORY_BYTES = 64 << 20  # of a zip file, about 100 for each member
 MAX_DICTIONARY_BYTES = 256 << 20  # of xz; `xz -9` needs less
-
 _EXTENSIONS = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -28,6 +30,45 @@ _EXTENSIONS = (
     tarfile.GNUTYPE_LONGLINK,
 )
 _CHUNK_BYTES = 64 << 10
+MAX_PATH_BYTES = 2048
+MAX_PATH_DEPTH = 64
+# The limit of the `zstd` program without `--long`.
+_MAX_WINDOW_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLimits:
+    """Limits for one archive. Weights hardly compress, so a large archive with a high ratio is an attack."""
+
+    total_bytes: int = 1 << 40
+    ratio: int = 100
+    ratio_from_bytes: int = 1 << 30  # of contents; below, the ratio is not checked
+    entries: int = 200_000
+
+
+class ArchiveBudget:
+    """Count entries and bytes of an archive of `packed` bytes. `where` is for messages."""
+
+    def __init__(self, limits: ArchiveLimits, packed: int, where: str) -> None:
+        self._limits = limits
+        self._max_bytes = min(limits.total_bytes, max(limits.ratio_from_bytes, limits.ratio * packed))
+        self._where = where
+        self._bytes = self._entries = 0
+
+    def count(self) -> None:
+        """Count an entry. Raises ConfigError above the limit."""
+        self._entries += 1
+        if self._entries > self._limits.entries:
+            raise ConfigError(f"{self._where}: more than {self._limits.entries} files")
+
+    def spend(self, count: int) -> None:
+        """Count bytes of contents. Raises ConfigError above the limit."""
+        self._bytes += count
+        if self._bytes > self._max_bytes:
+            raise ConfigError(
+                f"{self._where}: expands to more than {self._max_bytes} bytes, the limit against archives that are "
+                "made to fill a disk"
+            )
 
 
 @contextmanager
@@ -176,8 +217,89 @@ def _decompressed(packed: BinaryIO) -> IO[bytes]:
     if begin.startswith(b"\xfd7zXZ\0"):
         return BufferedReader(_Xz(packed))
     if begin.startswith(b"\x28\xb5\x2f\xfd"):
-        # Imported only here: most archives are compressed with gzip.
-        from conch.base.archives.zstd import opened
-
-        return opened(packed)
+        return BufferedReader(_Zstd(packed))
     return packed
+
+
+def extract_tar(archive: Path, target: Path, limits: ArchiveLimits | None = None) -> None:
+    """Extract a tar archive, compressed or not, into an empty folder.
+
+    Symbolic links may lead out of the folder, as those of Python environments to the system's interpreter do; nothing
+    is written through them. Raises ConfigError for an unsafe archive, OSError, EOFError, TarError, LZMAError and zlib's
+    errors for a damaged one.
+    """
+    budget = ArchiveBudget(limits or ArchiveLimits(), archive.stat().st_size, f"'{archive}'")
+    with opened_tar(archive, f"'{archive}'") as tar:
+        tar.extractall(target, members=_checked(tar, target, budget), filter="tar")
+
+
+def _checked(tar: tarfile.TarFile, target: Path, budget: ArchiveBudget) -> Iterator[tarfile.TarInfo]:
+    """Yield each member that may be extracted now, before the next header is read."""
+    folders = {target}
+    while (member := tar.next()) is not None:
+        # tarfile keeps all members for look-ups by name, which are not used here.
+        vars(tar)["members"].clear()
+        budget.count()
+        budget.spend(member.size)
+        if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+            raise ConfigError(f"{_shown(member)} is a device or pipe")
+        path = _place(member, member.name, target, folders)
+        if path.is_symlink():
+            raise ConfigError(f"{_shown(member)} would replace a link")
+        if member.islnk():
+            source = _place(member, member.linkname, target, folders)
+            if source.is_symlink() or not source.is_file():
+                raise ConfigError(f"{_shown(member)} is a hard link to a file that does not precede it in the archive")
+        elif member.issym() and len(os.fsencode(member.linkname)) > MAX_PATH_BYTES:
+            raise ConfigError(f"{_shown(member)} links to a path of more than {MAX_PATH_BYTES} bytes")
+        yield member
+
+
+def _place(member: tarfile.TarInfo, name: str, target: Path, folders: set[Path]) -> Path:
+    """Return the path of a name, after a check that no folder above it is a link; `folders` are already checked."""
+    if has_control_characters(name):
+        raise ConfigError(f"{_shown(member)} contains control characters")
+    relative = Path(name.lstrip("/"))
+    if ".." in relative.parts or len(os.fsencode(name)) > MAX_PATH_BYTES or len(relative.parts) > MAX_PATH_DEPTH:
+        raise ConfigError(f"{_shown(member)} leads out of the archive, or is too long or deep a path")
+    path = target / relative
+    above = path.parent
+    missing = []
+    while above not in folders and above != target.parent:
+        missing.append(above)
+        above = above.parent
+    for folder in missing:
+        if folder.is_symlink():
+            raise ConfigError(f"{_shown(member)} is below a link")
+        if folder.is_dir():
+            folders.add(folder)
+    return path
+
+
+def _shown(member: tarfile.TarInfo) -> str:
+    return ascii(member.name[:200])
+
+
+class _Zstd(RawIOBase):
+    """The decompressed bytes of a zstd file. Reading raises EOFError where the file is damaged."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        try:
+            from zstandard import ZstdDecompressor, ZstdError
+        except ImportError as missing:
+            raise ConfigError(
+                "archives compressed with zstd need the package 'zstandard': pip install 'conch-server[remote]'"
+            ) from missing
+        self._damaged = ZstdError
+        # Some writers make many frames, so that parts can be fetched separately.
+        self._reader = ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(file, read_across_frames=True)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return int(self._reader.readinto(buffer))
+        except self._damaged as error:
+            raise EOFError(str(error)) from None

@@ -1,1 +1,0 @@
-"""Read untrusted archives with bounded memory and disk space."""

@@ -24,11 +24,11 @@ def html_page(root: RecordedSpan) -> str:
     """Return the page of one request."""
     title = f"Request {root.request_id or root.id}: {root.model}"
     ids = f"id {root.id}" + (f", trace {root.trace_id}" if root.trace_id else "")
-    failed = any(span.error for _, span in root.walk())
+    errors = [f"{_name(span)} failed: {span.error}" for _, span in root.walk() if span.error]
     return page(
         title,
         tag("p", ids, class_="lead"),
-        verdict([reason(root)], "invalid" if failed else ""),
+        verdict([reason(root), *errors], "invalid" if errors else ""),
         _waterfall(root),
         _table(root),
         kind="Trace",
@@ -61,8 +61,7 @@ def _table(root: RecordedSpan) -> Markup:
         times = dict.fromkeys(_COLORS, 0)
         for segment in span.segments():
             times[segment.phase] += segment.ns
-        error = tag("div", f"failed: {span.error}", class_="failed") if span.error else ""
-        name = Markup("&nbsp;" * (3 * depth)) + _name(span) + error  # noqa: S704 a number of spaces
+        name = Markup("&nbsp;" * (3 * depth)) + _name(span)  # noqa: S704 a number of spaces
         cells = (duration(ns) if ns else "" for ns in times.values())
         rows.append((name, duration(span.start - root.start), duration(span.ns), *cells))
     return table(("model", "start", "time", *_COLORS), rows, "Times")

@@ -130,10 +130,10 @@ class ApiKeys:
         stats: list[tuple[int, ...]] = []
         for path in (self._path, self._openai_path):
             try:
-                one = Path(path).stat() if path else None
+                status = Path(path).stat() if path else None
             except OSError:
-                one = None
-            stats.append((one.st_mtime_ns, one.st_size, one.st_ino) if one is not None else ())
+                status = None
+            stats.append((status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else ())
         return stats
 
     def _read(self) -> list[ApiKey]:

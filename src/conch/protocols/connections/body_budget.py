@@ -97,7 +97,7 @@ class BodyBudget:
         self._uploads.discard(upload)
 
     def _on_freed(self, serial: int, size: int, _array: "weakref.ref[Any]") -> None:
-        """Note that a tracked body is freed. Called in any thread."""
+        """Discharge a tracked body that is freed. Called in any thread."""
         self._freed.append(size)
         del self._tracked[serial]
 

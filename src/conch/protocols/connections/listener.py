@@ -106,7 +106,7 @@ class Listener(ABC, Generic[Connection]):
 
     @abstractmethod
     def retire_connections(self) -> None:
-        """Ask clients to open other connections; requests on the present ones are still answered."""
+        """Make clients open other connections; requests on the present ones are still answered."""
 
     @abstractmethod
     def _accept(self) -> asyncio.BaseProtocol:
@@ -163,7 +163,7 @@ class Listener(ABC, Generic[Connection]):
             return
         # The system resets connections in the queue of a socket that closes; a proxy would not retry their requests.
         listening = server.sockets if server.is_serving() else ()
-        copies = [socket.socket(fileno=os.dup(each.fileno())) for each in listening]
+        copies = [socket.socket(fileno=os.dup(accepting.fileno())) for accepting in listening]
         server.close()
         for copy in copies:
             with copy, contextlib.suppress(OSError):
@@ -231,9 +231,10 @@ class Listener(ABC, Generic[Connection]):
         if excess <= 0:
             return
         taken = _MIN_TAKEN_BYTES_PER_S * self._sweep_s
-        # Each: whether the client reads, or has had no time to; the negative size.
+        # Whether the client reads, or has had no time to; the negative size.
         order = {
-            each: (each not in before or size < before[each] - taken, -size) for each, size in self._unsent.items()
+            connection: (connection not in before or size < before[connection] - taken, -size)
+            for connection, size in self._unsent.items()
         }
         for connection in sorted(order, key=order.__getitem__):
             if len(self._unsent) == 1 and order[connection][0]:

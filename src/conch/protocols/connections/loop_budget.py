@@ -101,7 +101,7 @@ class LoopBudget:
         self._postponed: deque[Callable[[], None]] = deque()
 
     def acquire(self) -> bool:
-        """Take a place in this turn; False if there is none, or other requests wait for one."""
+        """Reserve a place in this turn; False if none is left, or other requests wait for one."""
         if self._postponed:
             return False
         if not self._turn.armed:

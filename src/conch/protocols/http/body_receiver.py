@@ -46,7 +46,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._take(nbytes)
 
     def push(self, data: bytes) -> int:
-        """Take data that were read before. Returns how many of the bytes belong to the body."""
+        """Copy data that were read before; return how many of the bytes belong to the body."""
         taken = min(len(data), len(self.body) - self.position)
         self.body[self.position : self.position + taken] = data[:taken]
         self._take(taken)

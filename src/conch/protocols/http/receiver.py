@@ -113,7 +113,7 @@ class HttpReceiver:
         return cast("HttpRequest", self._sender.waiting.pop())
 
     def refuse(self, refusal: HttpRefusal) -> None:
-        """Take nothing more from this client; the refusal follows the answers that are due."""
+        """Read nothing more from this client; the refusal follows the answers that are due."""
         if self.stopped:
             return
         self.stopped = True
@@ -128,7 +128,7 @@ class HttpReceiver:
         self.refuse_now(no_memory())
 
     def send_continue(self) -> None:
-        """Ask the client for the body that it announced by `Expect: 100-continue`."""
+        """Request the body that the client announced by `Expect: 100-continue`."""
         self._sender.send_continue()
 
     def _take(self, data: bytes) -> None:

@@ -70,7 +70,7 @@ class RequestSink(Protocol):
     """Receives the requests of a reader."""
 
     def complete(self, request: HttpRequest) -> None:
-        """Take a complete request."""
+        """Handle a complete request."""
 
     def take_back(self) -> HttpRequest:
         """Return the last complete request, whose body is still to come."""
@@ -82,7 +82,7 @@ class RequestSink(Protocol):
         """Refuse the request that is coming in, outside of `RequestReader.feed`: other requests need the memory."""
 
     def send_continue(self) -> None:
-        """Ask the client for the body that it announced by `Expect: 100-continue`."""
+        """Request the body that the client announced by `Expect: 100-continue`."""
 
 
 class RequestReader:
@@ -179,15 +179,15 @@ class RequestReader:
     # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """Note that a request has begun, even if its first bytes were read with the previous one."""
+        """Count a request as begun, even if its first bytes were read with the previous one."""
         self.received = self.received or 1
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the target."""
+        """Append a piece of the target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field. Trailers are dropped."""
+        """Add a header field. Trailers are dropped."""
         if self._request is None:
             self._fields.append((name, value))
 
@@ -235,7 +235,7 @@ class RequestReader:
             self._sink.send_continue()
 
     def on_body(self, data: bytes) -> None:
-        """Take a piece of the body."""
+        """Append a piece of the body."""
         body = self._body
         if not body:
             self._body = data
@@ -282,7 +282,7 @@ class RequestReader:
         self._body_size = size
 
     def _allow_body(self, request: HttpRequest, size: int) -> None:
-        """Ask the handler whether this request may have a larger body."""
+        """Raise HttpRefusal if this request may not have a larger body, else allow it."""
         if request.method in _WITHOUT_BODY:
             self._context.traffic.count_refusal("too_large")
             raise HttpRefusal(

@@ -107,7 +107,7 @@ class HttpSender(ReplyChannel):
         self._continue()
 
     def send_continue(self) -> None:
-        """Ask for an announced body, unless the client waits for another answer first."""
+        """Send 100 Continue for an announced body, unless the client waits for another answer first."""
         if self._reply is None:
             self.write(_CONTINUE)
 

@@ -61,7 +61,7 @@ class Receiver(Protocol):
         """Whether the request may take any time to arrive."""
 
     def data(self, data: Buffer, ended: bool) -> bool:
-        """Take a piece of the client's data; a view must be copied to be kept. `ended` says that it was the last.
+        """Receive a piece of the client's data; a view must be copied to be kept. `ended` says that it was the last.
 
         Returns whether the data are consumed; if not, `Http2Stream.consumed` must be called later.
         """

@@ -48,7 +48,7 @@ class Keepalive:
         return not limits.ping_strikes or self._strikes <= limits.ping_strikes
 
     def acknowledged(self) -> None:
-        """Note that the client has acknowledged a ping."""
+        """Record that the client has acknowledged a ping."""
         self._waiting_since = None
 
     def check(self, now: float, last_received: float, streams: int) -> Check:

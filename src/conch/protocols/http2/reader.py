@@ -39,17 +39,17 @@ class StreamTarget(Protocol):
     """Receives frames that belong to streams."""
 
     def data(self, stream: int, data: Buffer, size: int, ended: bool) -> None:
-        """Take a piece of data; `size` is what it counts in the windows, its share of padding included."""
+        """Receive a piece of data; `size` is what it counts in the windows, its share of padding included."""
 
     def headers(self, stream: int, block: bytes, ended: bool) -> None:
-        """Take a whole header block."""
+        """Receive a whole header block."""
 
 
 class FrameTarget(Protocol):
     """Receives all other frames."""
 
     def frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
-        """Take a whole frame."""
+        """Receive a whole frame."""
 
 
 class FrameReader:

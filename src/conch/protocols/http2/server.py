@@ -66,7 +66,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
             connection.session.drain()
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more connections, let the open streams end within `grace_s` seconds, then abort them."""
+        """Accept no more connections, let the open streams end within `grace_s` seconds, then abort them."""
         for connection in await self._close():
             connection.session.refuse_streams()
         await self._wait_until_closed(grace_s)

@@ -144,7 +144,7 @@ class Http2Session(Generic[Head]):
         self._streams.sweep()
 
     def frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
-        """Take a frame from the reader. Raises ConnectionFault."""
+        """Handle a frame from the reader. Raises ConnectionFault."""
         match kind:
             case frames.WINDOW_UPDATE:
                 increment = frames.read_number(payload, "WINDOW_UPDATE") & frames.MAX_WINDOW_BYTES

@@ -72,7 +72,7 @@ class Streams(Generic[Head]):
     # Called by the reader.
 
     def headers(self, stream: int, block: bytes, ended: bool) -> None:
-        """Take a header block: a request, or trailers."""
+        """Receive a header block: a request, or trailers."""
         if block[:1] and block[0] & 0xE0 == _NEW_TABLE_SIZE:
             self._noise_bucket.spend(self._clock.now, "changes of the header table", _REJECTED_COST_FRAMES)
         if stream <= self._last_opened:
@@ -105,7 +105,7 @@ class Streams(Generic[Head]):
         self._noise_bucket.spend(self._clock.now, "requests that cannot be served", _REJECTED_COST_FRAMES)
 
     def data(self, stream: int, data: Buffer, size: int, ended: bool) -> None:
-        """Take a piece of a DATA frame."""
+        """Receive a piece of a DATA frame."""
         if not self._window.receive(size):
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
         if size < _SMALL_BYTES and not ended:
@@ -132,7 +132,7 @@ class Streams(Generic[Head]):
             self.consumed(receiving, size)
 
     def reset(self, stream: int) -> None:
-        """Take an RST_STREAM frame."""
+        """Receive an RST_STREAM frame."""
         if stream > self._last_opened or not stream & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream}, which is not open")
         ended = self._open.get(stream)
@@ -141,7 +141,7 @@ class Streams(Generic[Head]):
             self._drop(ended)
 
     def window_update(self, stream: int, increment: int) -> None:
-        """Take a WINDOW_UPDATE frame. Those beyond what the sent data explain are noise."""
+        """Receive a WINDOW_UPDATE frame. More than the sent data explain is noise."""
         send_scheduler = self.send_scheduler
         if send_scheduler.window_credit > 0:
             send_scheduler.window_credit = min(send_scheduler.window_credit, _MAX_WINDOW_CREDIT) - 1
@@ -163,7 +163,7 @@ class Streams(Generic[Head]):
                 self._open[stream].flush()
 
     def initial_window(self, size: int) -> None:
-        """Take the setting of that name."""
+        """Apply the setting of that name."""
         if size > frames.MAX_WINDOW_BYTES:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE of {size}")
         change = size - self.send_scheduler.initial_window
@@ -241,7 +241,7 @@ class Streams(Generic[Head]):
             stream.receiver.aborted()
 
     def _late_headers(self, stream: int, block: bytes, ended: bool) -> None:
-        """Take trailers, or what comes on a stream that has ended; decode it for its effect on the table."""
+        """Receive trailers, or what comes on a stream that has ended; decode it for its effect on the table."""
         self._blocks.skip(block)
         receiving = self._open.get(stream)
         if receiving is None:

@@ -41,7 +41,7 @@ def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = 
     inputs = inputs or fields.prompts("input", MAX_INPUTS)
     if not all(inputs):
         raise fields.wrong("input", f"'input' must not hold an empty text, as number {_empty(inputs)} is")
-    if len({isinstance(each, str) for each in inputs}) > 1:
+    if len({isinstance(item, str) for item in inputs}) > 1:
         raise fields.wrong("input", "'input' must hold either texts or token ids, not both")
     encoding = fields.text("encoding_format") or "float"
     if encoding not in ("float", "base64"):

@@ -37,7 +37,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
     if not isinstance(value, dict | list):
         return False
     inner = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
+    return levels == 0 or any(_is_deeper(element, levels - 1) for element in inner)
 
 
 class Fields:
@@ -111,7 +111,7 @@ class Fields:
         if value is None:
             return ()
         given = value if isinstance(value, list) else [value]
-        if not all(isinstance(each, str) for each in given):
+        if not all(isinstance(item, str) for item in given):
             raise self._mistyped(name, "a string or an array of strings", value)
         return tuple(given)
 
@@ -122,15 +122,15 @@ class Fields:
             value = [value]
         if not isinstance(value, list) or not value:
             raise self.wrong(name, f"'{name}' must be a string, an array of strings, of token ids or of such arrays")
-        if all(isinstance(each, int) for each in value):
+        if all(isinstance(item, int) for item in value):
             value = [value]
         if len(value) > limit:
             raise self.wrong(name, f"'{name}' may hold {limit} texts at most, got {len(value)}")
-        return [each if isinstance(each, str) else self.token_ids(name, each) for each in value]
+        return [item if isinstance(item, str) else self.token_ids(name, item) for item in value]
 
     def token_ids(self, name: str, value: Any) -> "Sequence[int]":
         """Check for an array of token ids in a field, and return it."""
-        if isinstance(value, list) and all(type(each) is int and 0 <= each < 2**31 for each in value):
+        if isinstance(value, list) and all(type(item) is int and 0 <= item < 2**31 for item in value):
             return value
         raise self.wrong(name, f"'{self._prefix}{name}' must hold token ids, which are integers from 0")
 

@@ -333,7 +333,7 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _chat_logprobs(tokens: Sequence[Sequence[TokenLogprob]]) -> dict[str, Any]:
-    content = [{**_token(token[0]), "top_logprobs": [_token(each) for each in token[1:]]} for token in tokens]
+    content = [{**_token(token[0]), "top_logprobs": [_token(other) for other in token[1:]]} for token in tokens]
     return {"content": content, "refusal": None}
 
 
@@ -354,7 +354,7 @@ def _completion_logprobs(
     return {
         "tokens": texts,
         "token_logprobs": [token[0].logprob if token else None for token in tokens],
-        "top_logprobs": [{each.text: each.logprob for each in token} if token else None for token in tokens],
+        "top_logprobs": [{choice.text: choice.logprob for choice in token} if token else None for token in tokens],
         "text_offset": offsets,
     }
 
@@ -364,7 +364,7 @@ def _named(tokens: Sequence[Sequence[TokenLogprob]], options: ReplyOptions) -> S
     if not options.tokens_as_ids:
         return tokens
     return [
-        [TokenLogprob(each.token_id, f"token_id:{each.token_id}", each.logprob, each.rank) for each in token]
+        [TokenLogprob(choice.token_id, f"token_id:{choice.token_id}", choice.logprob, choice.rank) for choice in token]
         for token in tokens
     ]
 
@@ -384,12 +384,12 @@ def _prompt_fields(prompt: PromptTokens | None, options: ReplyOptions) -> dict[s
     if options.prompt_logprobs:
         found["prompt_logprobs"] = [
             {
-                str(each.token_id): {
-                    "logprob": each.logprob,
-                    "rank": each.rank or None,
-                    "decoded_token": each.text,
+                str(alternative.token_id): {
+                    "logprob": alternative.logprob,
+                    "rank": alternative.rank or None,
+                    "decoded_token": alternative.text,
                 }
-                for each in token
+                for alternative in token
             }
             or None
             for token in prompt.logprobs

@@ -191,7 +191,7 @@ class ProtoResponseCache:
             response.model_name,
             response.model_version,
             final,
-            tuple([(one.name, one.datatype, one.shape, one.nbytes) for one in outputs]),
+            tuple([(output.name, output.datatype, output.shape, output.nbytes) for output in outputs]),
         )
         template = self._templates.get(key)
         if template is None:

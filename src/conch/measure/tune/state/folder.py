@@ -66,7 +66,7 @@ class StateFolder:
                 )
 
     def lock(self, *, wait: bool = False) -> bool:
-        """Take the lock, which ends with the process and is not inherited by fork; False if another process has it."""
+        """Acquire the lock, which ends with the process and is not inherited; False if another process has it."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

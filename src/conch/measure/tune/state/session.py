@@ -35,7 +35,7 @@ class ModelSession:
         self._saved: SavedState | None = None
 
     def open(self) -> None:
-        """Take the lock; restore what a run that was killed has left.
+        """Acquire the lock; restore what a run that was killed has left.
 
         Raises TuningInProgress, ServerUnreachable, OSError, and ValueError for damaged state.
         """

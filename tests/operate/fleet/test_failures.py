@@ -81,7 +81,7 @@ def fleet(hold: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flee
     with FleetProcess("up", *flags, "--http-port=0", "--grpc-port=0", log=folder / "fleet.log") as running:
         running.until_ready(2)
         yield running
-        pids = [each["pid"] for each in running.state()["pods"]]
+        pids = [pod["pid"] for pod in running.state()["pods"]]
         assert running.stop() == 0, running.text
         assert [pid for pid in pids if runs(pid)] == []
 
@@ -126,13 +126,13 @@ class Streams:
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
 
     def __enter__(self) -> "Streams":
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self._threads:
-            each.join()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self, number: int) -> None:
         address, responses, until = self._arguments
@@ -156,7 +156,11 @@ def test_a_missing_metric_is_unknown_and_nothing_scales_down(fleet: FleetProcess
     fleet.until("the ratio is known", lambda: fleet.state()["horizontalPodAutoscaler"]["targets"] == "0/1, <unknown>/5")
     state = fleet.state()
     assert state["replicas"]["desired"] == 2
-    [active] = [each for each in state["horizontalPodAutoscaler"]["conditions"] if each["type"] == "ScalingActive"]
+    [active] = [
+        condition
+        for condition in state["horizontalPodAutoscaler"]["conditions"]
+        if condition["type"] == "ScalingActive"
+    ]
     assert active["reason"] == "FailedGetPodsMetric"
     assert "the server could not find the metric vllm:num_requests_waiting for pods" in active["message"]
     path = "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/pods/*/vllm:num_requests_waiting"
@@ -176,13 +180,13 @@ def test_streams_end_before_their_drained_replica_does(fleet: FleetProcess) -> N
     pods = fleet.until_ready(2)["pods"]
     with Streams(fleet.proxy["grpc"], RESPONSES) as streams:
         fleet.until("all streams have begun", lambda: len(streams.begun) == CLIENTS)
-        assert [fleet.evict(each["name"]) for each in pods] == [201, 201]
-        fleet.until("both drain", lambda: "terminating" in {each["state"] for each in fleet.state()["pods"]})
+        assert [fleet.evict(pod["name"]) for pod in pods] == [201, 201]
+        fleet.until("both drain", lambda: "terminating" in {pod["state"] for pod in fleet.state()["pods"]})
         assert not streams.counts, "streams have ended before the drain"
     assert (streams.counts, streams.errors) == ([RESPONSES] * CLIENTS, [])
-    names = {each["name"] for each in fleet.until_ready(2)["pods"]}
-    assert names.isdisjoint(each["name"] for each in pods)
-    assert all(f"ended: {each['name']}: exit status 0" in fleet.text for each in pods)
+    names = {pod["name"] for pod in fleet.until_ready(2)["pods"]}
+    assert names.isdisjoint(pod["name"] for pod in pods)
+    assert all(f"ended: {pod['name']}: exit status 0" in fleet.text for pod in pods)
 
 
 def test_a_replica_that_is_never_ready_gets_no_requests(fleet: FleetProcess, hold: Path) -> None:
@@ -193,7 +197,7 @@ def test_a_replica_that_is_never_ready_gets_no_requests(fleet: FleetProcess, hol
         fleet.until(
             "the replacement listens",
             lambda: (
-                [(each["state"], each["ready"]) for each in fleet.state()["pods"]]
+                [(pod["state"], pod["ready"]) for pod in fleet.state()["pods"]]
                 == [("running", True), ("running", False)]
             ),
         )
@@ -214,7 +218,7 @@ def test_a_killed_replica_is_replaced_and_fails_only_requests_in_flight(fleet: F
             fleet.until("streams run", lambda: len(streams.counts) > CLIENTS)
             os.kill(pods[0]["pid"], signal.SIGKILL)
             fleet.until("it is replaced", lambda: f"failed: {pods[0]['name']}: killed by signal 9" in fleet.text)
-            names = {each["name"] for each in fleet.until_ready(2)["pods"]}
+            names = {pod["name"] for pod in fleet.until_ready(2)["pods"]}
         finally:
             ended.set()
     assert pods[0]["name"] not in names

@@ -55,7 +55,7 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Loop:
             os.kill(at_peak["prometheus"]["pid"], signal.SIGCONT)
         fleet.until("the metric is read again", lambda: "<unknown>" not in targets(fleet.state()))
         status = fleet.wait()
-    pids = [at_peak["proxy"]["pid"], at_peak["prometheus"]["pid"], *(each["pid"] for each in at_peak["pods"])]
+    pids = [at_peak["proxy"]["pid"], at_peak["prometheus"]["pid"], *(pod["pid"] for pod in at_peak["pods"])]
     report = json.loads((output / "fleet.json").read_text())
     return Loop(report, output, metrics, discovery, seen, answer, pids, status, fleet.text)
 
@@ -74,9 +74,9 @@ def test_replicas_follow_the_load_and_no_request_is_lost(loop: Loop) -> None:
 
 
 def test_more_replicas_lower_ratio_and_latency(loop: Loop) -> None:
-    busy = [each for each in loop.report["samples"] if each["clients"] == 10]
-    alone = [each["ratio"] for each in busy if each["ready"] == 1 and "ratio" in each]
-    together = [each["ratio"] for each in busy if each["ready"] == 4 and "ratio" in each]
+    busy = [sample for sample in loop.report["samples"] if sample["clients"] == 10]
+    alone = [sample["ratio"] for sample in busy if sample["ready"] == 1 and "ratio" in sample]
+    together = [sample["ratio"] for sample in busy if sample["ready"] == 4 and "ratio" in sample]
     assert min(together) < max(alone)
     assert loop.report["verdict"]["scaled_p99_s"] < loop.report["verdict"]["peak_p99_s"]
 
@@ -91,12 +91,14 @@ def test_the_metrics_api_answers_as_kubernetes_does(loop: Loop) -> None:
         assert re.fullmatch(r"\d+m?", item["value"])
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", item["timestamp"])
     assert loop.discovery[1]["kind"] == "APIResourceList"
-    assert f"pods/{METRIC}" in [each["name"] for each in loop.discovery[1]["resources"]]
+    assert f"pods/{METRIC}" in [resource["name"] for resource in loop.discovery[1]["resources"]]
 
 
 def test_an_outage_of_prometheus_keeps_the_replicas(loop: Loop) -> None:
-    assert [each["replicas"]["desired"] for each in loop.during_outage] == [4, 4, 4]
-    conditions = [each for state in loop.during_outage for each in state["horizontalPodAutoscaler"]["conditions"]]
+    assert [sample["replicas"]["desired"] for sample in loop.during_outage] == [4, 4, 4]
+    conditions = [
+        condition for state in loop.during_outage for condition in state["horizontalPodAutoscaler"]["conditions"]
+    ]
     kinds = {(condition["type"], condition["status"], condition["reason"]) for condition in conditions}
     # That of the last decision persists, as in Kubernetes; the others are of the outage.
     last = {kind for kind in kinds if kind[0] == "ScalingLimited"}
@@ -107,11 +109,11 @@ def test_an_outage_of_prometheus_keeps_the_replicas(loop: Loop) -> None:
     }
     status, answer = loop.outage_answer
     assert (status, answer["kind"], answer["reason"]) == (500, "Status", "InternalError")
-    assert min(each["desired"] for each in loop.report["samples"]) == 1
+    assert min(sample["desired"] for sample in loop.report["samples"]) == 1
 
 
 def test_the_report_has_plot_page_and_object(loop: Loop) -> None:
-    assert {each.name for each in loop.output.iterdir()} == {
+    assert {path.name for path in loop.output.iterdir()} == {
         "fleet.svg",
         "fleet.json",
         "fleet.html",

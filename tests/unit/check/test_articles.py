@@ -57,7 +57,7 @@ BESIDE = [
 
 @pytest.fixture(scope="module")
 def findings() -> list[Finding]:
-    return [each for article in sorted(ARTICLES.iterdir()) for each in check_paths([article]).findings]
+    return [finding for article in sorted(ARTICLES.iterdir()) for finding in check_paths([article]).findings]
 
 
 def where(finding: Finding) -> str:
@@ -70,9 +70,11 @@ def where(finding: Finding) -> str:
     ids=[f"{r[0]}-{r[2]}" for r in MISTAKES],
 )
 def test_a_mistake(findings: list[Finding], file: str, rule: str, line: int, message: str, remedy: str) -> None:
-    at = [each for each in findings if (where(each), each.rule.id, each.place.line) == (file, rule, line)]
-    assert any(message in each.message and remedy in each.what_to_do for each in at), [
-        (each.rule.id, each.place.line, each.message) for each in findings if where(each) == file
+    at = [
+        finding for finding in findings if (where(finding), finding.rule.id, finding.place.line) == (file, rule, line)
+    ]
+    assert any(message in finding.message and remedy in finding.what_to_do for finding in at), [
+        (finding.rule.id, finding.place.line, finding.message) for finding in findings if where(finding) == file
     ]
 
 
@@ -81,7 +83,7 @@ def test_every_other_finding_is_meant(findings: list[Finding]) -> None:
     # These depend on what is installed.
     missing = "python-import", "backend-not-installed", "chart-unrendered", "schema-unchecked"
     assert {
-        (where(each), each.rule.id, each.place.line) for each in findings if each.rule.id not in missing
+        (where(finding), finding.rule.id, finding.place.line) for finding in findings if finding.rule.id not in missing
     } == expected
 
 
@@ -94,13 +96,13 @@ def test_all_mistakes_but_arithmetic_have_a_rule() -> None:
 
 
 def test_a_single_file_of_an_article() -> None:
-    assert [each.rule.id for each in found(ARTICLES / "s0" / "tunnel.sh")] == ["tunnel-public"]
+    assert [finding.rule.id for finding in found(ARTICLES / "s0" / "tunnel.sh")] == ["tunnel-public"]
 
 
 def test_code_blocks_of_a_page(tmp_path: Path) -> None:
     code = (ARTICLES / "s2" / "main.tf").read_text()
     page = write(tmp_path / "page.md", f"The variable:\n\n- environment:\n- shm-size\n\n```hcl\n{code}```\n")
-    assert [(each.rule.id, each.place.line) for each in found(page)] == [("shm-variable", 6 + 16)]
+    assert [(finding.rule.id, finding.place.line) for finding in found(page)] == [("shm-variable", 6 + 16)]
 
 
 def test_a_page_whose_prose_names_another_image_than_its_code_block(tmp_path: Path) -> None:

@@ -106,9 +106,9 @@ def test_the_check_of_the_action(strict: str, status: int, tmp_path: Path) -> No
     shown = run(command, tmp_path / "work", environment(tmp_path) | given, status)
     (line,) = shown.splitlines()
     assert line.startswith("::warning file=deploy/run.sh,line=1,col=8,title=tunnel-public::")
-    output = dict(each.split("=", 1) for each in (tmp_path / "output").read_text().splitlines())
+    output = dict(output_line.split("=", 1) for output_line in (tmp_path / "output").read_text().splitlines())
     results = json.loads(Path(output["sarif"]).read_text())["runs"][0]["results"]
-    assert [each["ruleId"] for each in results] == ["tunnel-public"]
+    assert [result["ruleId"] for result in results] == ["tunnel-public"]
 
 
 @pytest.mark.parametrize(

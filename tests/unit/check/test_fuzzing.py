@@ -94,7 +94,7 @@ def test_a_query_that_is_nested_too_deeply(tmp_path: Path) -> None:
 def test_commands_that_follow_each_other(tmp_path: Path) -> None:
     # Each is read once: following every one to the end of the file would take minutes.
     write(tmp_path / "run.sh", "conch serve \\\n" * 30_000 + "conch serve --no-such-flag\n")
-    assert [each.rule.id for each in found(tmp_path)] == ["flag-unknown"]
+    assert [finding.rule.id for finding in found(tmp_path)] == ["flag-unknown"]
 
 
 def test_a_model_file_that_is_a_pipe(tmp_path: Path) -> None:

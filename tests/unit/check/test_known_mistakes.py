@@ -97,7 +97,7 @@ def test_a_model_that_drops_the_batch_axis(tmp_path: Path) -> None:
     preprocess(tmp_path, "dynamic_batching { }")
     by_rule = {finding.rule.id: finding for finding in found(tmp_path)}
     assert by_rule.keys() == {"python-batch-axis", "python-first-item", "python-image-limit"}
-    assert [one.message for one in found(tmp_path) if one.rule.id == "python-batch-axis"] == [
+    assert [finding.message for finding in found(tmp_path) if finding.rule.id == "python-batch-axis"] == [
         "output 'IMAGE' has 3 dimensions, but 4 are declared: [batch, 3, 640, 640]; max_batch_size is 8",
         "output 'ORIGINAL_SHAPE' has 1 dimension, but 2 are declared: [batch, 2]; max_batch_size is 8",
     ]
@@ -161,7 +161,10 @@ def test_a_metric_as_a_class_and_a_plug_in_of_metrics(tmp_path: Path) -> None:
         """,
     )
     write(tmp_path / "serve.sh", "tritonserver --model-repository=/m --metrics-config custom_metrics=/m/metrics.so\n")
-    assert [(one.rule.id, one.place.line) for one in found(tmp_path)] == [("python-metric-class", 4), ("flag-value", 1)]
+    assert [(finding.rule.id, finding.place.line) for finding in found(tmp_path)] == [
+        ("python-metric-class", 4),
+        ("flag-value", 1),
+    ]
 
 
 def test_a_flag_that_triton_never_had(tmp_path: Path) -> None:

@@ -66,12 +66,12 @@ def nms(rows):
 def test_the_examples_are_clean() -> None:
     findings = found(ROOT / "examples")
     # This one needs the package beside it, which brings its backend, to be installed first.
-    assert [each for each in findings if "third_party_backend" not in str(each.place)] == []
-    assert {each.rule.id for each in findings} <= {"backend-unknown", "model-unread"}
+    assert [finding for finding in findings if "third_party_backend" not in str(finding.place)] == []
+    assert {finding.rule.id for finding in findings} <= {"backend-unknown", "model-unread"}
 
 
 def test_the_files_of_this_project_are_clean() -> None:
-    assert [each for folder in ("deploy", "docs") for each in found(ROOT / folder)] == []
+    assert [finding for folder in ("deploy", "docs") for finding in found(ROOT / folder)] == []
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -26,7 +26,7 @@ def test_both_sides_of_a_mismatch_are_shown(tmp_path: Path) -> None:
     assert finding.rule.id == "ensemble-contract"
     assert "step 0, output of model 'first', 'OUTPUT0' FP32[4]" in finding.message
     assert "step 1, input of model 'second', 'INPUT0' FP32[5]" in finding.message
-    sides = [(each.place.path.parent.name, each.place.line > 0) for each in finding.related]
+    sides = [(place.place.path.parent.name, place.place.line > 0) for place in finding.related]
     assert sides == [("first", True), ("second", True)]
 
 
@@ -91,7 +91,9 @@ def test_a_misspelt_step_gets_a_suggestion(tmp_path: Path) -> None:
     step = 'step { model_name: "decodr" input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }'
     write(tmp_path / "both" / "config.pbtxt", f'platform: "ensemble" {TENSORS} ensemble_scheduling {{ {step} }}')
     (tmp_path / "both" / "1").mkdir()
-    [said] = [each.message for each in check_paths([tmp_path]).findings if each.rule.id == "ensemble-missing-model"]
+    [said] = [
+        finding.message for finding in check_paths([tmp_path]).findings if finding.rule.id == "ensemble-missing-model"
+    ]
     assert said.endswith("names model 'decodr', which does not exist; did you mean 'decoder'?")
 
 

@@ -264,17 +264,29 @@ image: nvcr.io/nvidia/tritonserver:23.07-py3
 def test_configurations(name: str, tmp_path: Path) -> None:
     write(tmp_path / "m" / "config.pbtxt", f'{CONFIGS[name]}\nbackend: "python"')
     write(tmp_path / "m" / "1" / "model.py", ECHO)
-    assert [(each.rule.id, each.message) for each in found(tmp_path) if each.rule.severity is not Severity.NOTICE] == []
+    assert [
+        (finding.rule.id, finding.message)
+        for finding in found(tmp_path)
+        if finding.rule.severity is not Severity.NOTICE
+    ] == []
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_files(name: str, tmp_path: Path) -> None:
     write(tmp_path / name, FILES[name])
-    assert [(each.rule.id, each.message) for each in found(tmp_path) if each.rule.severity is not Severity.NOTICE] == []
+    assert [
+        (finding.rule.id, finding.message)
+        for finding in found(tmp_path)
+        if finding.rule.severity is not Severity.NOTICE
+    ] == []
 
 
 def test_all_files_together(tmp_path: Path) -> None:
     for name, text in FILES.items():
         write(tmp_path / name, text)
     write(tmp_path / "GUIDE.md", "Another folder's images are none of its business.\n")
-    assert [(each.rule.id, each.message) for each in found(tmp_path) if each.rule.severity is not Severity.NOTICE] == []
+    assert [
+        (finding.rule.id, finding.message)
+        for finding in found(tmp_path)
+        if finding.rule.severity is not Severity.NOTICE
+    ] == []

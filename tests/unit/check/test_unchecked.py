@@ -48,11 +48,11 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
             monkeypatch.setattr(helm, "_LIBRARY", "no_such_package")
             monkeypatch.setenv("PATH", os.devnull)
 
-    for each in cached:
-        each.cache_clear()
+    for function in cached:
+        function.cache_clear()
     yield remove
-    for each in cached:
-        each.cache_clear()
+    for function in cached:
+        function.cache_clear()
 
 
 def deployments(root: Path) -> Path:
@@ -73,7 +73,7 @@ def test_a_missing_package_is_reported_once(
     without(package)
     assert check(["--strict", "--format=json", str(root / "one"), str(root / "two")]) == 0  # despite the notice
     (reported,) = [
-        each for each in json.loads(capsys.readouterr().out)["findings"] if each["rule"] == MISSING[package][0]
+        finding for finding in json.loads(capsys.readouterr().out)["findings"] if finding["rule"] == MISSING[package][0]
     ]
     assert package.partition("_")[0] in reported["message"]
     assert MISSING[package][1] in reported["cure"]
@@ -155,7 +155,7 @@ def test_links_that_form_a_loop(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").symlink_to("a.yaml")
     (tmp_path / "up").symlink_to(tmp_path)
     (tmp_path / "gone.md").symlink_to("nothing")
-    assert [each.message for each in found(tmp_path)] == [
+    assert [finding.message for finding in found(tmp_path)] == [
         "a.yaml cannot be read: Too many levels of symbolic links",
         "b.yaml cannot be read: Too many levels of symbolic links",
         "gone.md cannot be read: No such file or directory",
@@ -215,7 +215,9 @@ def test_templates_are_omitted(text: str, tmp_path: Path) -> None:
 
 def test_tags_of_other_programs(tmp_path: Path) -> None:
     write(tmp_path / "compose.override.yaml", "services:\n  a:\n    image: a:1\n    ports: !reset []\n")
-    assert [(each.rule.id, each.rule.severity) for each in found(tmp_path)] == [("file-unchecked", Severity.NOTICE)]
+    assert [(finding.rule.id, finding.rule.severity) for finding in found(tmp_path)] == [
+        ("file-unchecked", Severity.NOTICE)
+    ]
 
 
 def test_every_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,8 +234,8 @@ def _kept_logs(given: Namespace, folder: Path) -> Path:
 def _report(given: Namespace, running: "Fleet", policy_text: str, *, complete: bool) -> int:
     """Write the report; print the verdict of a complete demonstration. Returns the exit status."""
     from conch.base.report.chart import svg_file
-    from conch.operate.fleet.report.files import document, fleet_charts, to_json, to_page
-    from conch.operate.fleet.report.journal import judge
+    from conch.operate.fleet.journal import judge
+    from conch.operate.fleet.report import document, fleet_charts, to_json, to_page
 
     load, journal, policy = running.load, running.journal, running.settings.policy
     verdict = None

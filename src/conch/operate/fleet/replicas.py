@@ -15,7 +15,7 @@ from conch.base.http.client import answers_ok
 from conch.base.pacing import backoff_s
 from conch.base.process.local_server import serve_command, started_ports
 from conch.operate.fleet.child import Child
-from conch.operate.fleet.report.journal import Journal
+from conch.operate.fleet.journal import Journal
 from conch.operate.fleet.timing import MAX_RESTART_BACKOFF_S, RESTART_BACKOFF_S, ClusterClock
 from conch.operate.scaling.autoscaler import Pod, PodPhase
 

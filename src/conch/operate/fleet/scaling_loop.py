@@ -11,9 +11,9 @@ from conch.base.errors import ConfigError, Unavailable
 from conch.base.http.client import HttpClient, HttpSettings
 from conch.base.kubernetes.objects import listed
 from conch.operate.fleet.custom_metrics import GROUP, VERSIONS
+from conch.operate.fleet.journal import Journal
 from conch.operate.fleet.prometheus import PrometheusProcess
 from conch.operate.fleet.replicas import ReplicaSet
-from conch.operate.fleet.report.journal import Journal
 from conch.operate.fleet.timing import SYNC_PERIOD_S, ClusterClock, Timing
 from conch.operate.scaling.autoscaler import MetricReading, ScalingDecision
 from conch.operate.scaling.hpa.controller import HpaController

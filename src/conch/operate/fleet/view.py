@@ -5,7 +5,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from conch.operate.fleet.fleet import Fleet
-from conch.operate.fleet.report.journal import FleetEvent, FleetSample
+from conch.operate.fleet.journal import FleetEvent, FleetSample
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -62,13 +62,13 @@ def helm() -> None:
 @pytest.mark.usefixtures("helm")
 def test_a_sound_chart(tmp_path: Path) -> None:
     chart(tmp_path)
-    assert [each.message for each in found(tmp_path)] == []
+    assert [finding.message for finding in found(tmp_path)] == []
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("helm")
 def test_a_chart_of_a_language_model_on_several_nodes() -> None:
-    assert [each.message for each in found(Path(__file__).parents[1] / "charts" / "trtllm")] == []
+    assert [finding.message for finding in found(Path(__file__).parents[1] / "charts" / "trtllm")] == []
 
 
 @pytest.mark.slow

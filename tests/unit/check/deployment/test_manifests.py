@@ -218,7 +218,7 @@ def test_a_sound_deployment(tmp_path: Path) -> None:
     objects = [deployment(container, pod, replicas=3), service(), budget(minAvailable=2)]
     objects.append(scaler(minReplicas=3, metrics=[CPU]))
     write_objects(tmp_path / "a.yaml", objects)
-    assert [each.message for each in found(tmp_path)] == []
+    assert [finding.message for finding in found(tmp_path)] == []
 
 
 def test_other_commands_of_the_servers_image_need_no_probes(tmp_path: Path) -> None:
@@ -261,5 +261,5 @@ def test_a_disruption_budget_and_an_autoscaler(case: str, tmp_path: Path) -> Non
     objects, least, expected = BUDGETS[case]
     write_objects(tmp_path / "a.yaml", [*objects, budget(minAvailable=least)])
     findings = found(tmp_path)
-    assert [each.rule.id for each in findings] == expected
-    assert all(each.related[0].what.endswith(f"down to {least}") for each in findings)
+    assert [finding.rule.id for finding in findings] == expected
+    assert all(finding.related[0].what.endswith(f"down to {least}") for finding in findings)

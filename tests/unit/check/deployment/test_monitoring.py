@@ -137,10 +137,10 @@ def test_a_service_in_another_namespace_is_not_monitored_unless_it_is_selected(t
 
 def test_the_alert_of_the_article_is_found(tmp_path: Path) -> None:
     write(tmp_path / "qps.yaml", QPS_ARTICLE)
-    findings = [each for each in found(tmp_path) if each.rule.id == "alert-never-fires"]
-    assert any("sets 'model' to the value of 'annotation_max_qps'" in each.message for each in findings)
+    findings = [finding for finding in found(tmp_path) if finding.rule.id == "alert-never-fires"]
+    assert any("sets 'model' to the value of 'annotation_max_qps'" in finding.message for finding in findings)
     # The line of label_replace, in a block of several lines.
-    assert {each.place.line for each in findings} == {8, 9}
+    assert {finding.place.line for finding in findings} == {8, 9}
 
 
 def test_an_autoscaler_on_a_counter_is_found(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_monitors_rules_and_autoscalers_that_work_are_not_reported(tmp_path: Pat
 def test_rules_and_dashboards_of_this_project_are_not_reported(tmp_path: Path) -> None:
     assert rules(["operator", "--output", str(tmp_path / "rules.yaml")]) == 0
     assert dashboards(["--output", str(tmp_path)]) == 0
-    assert [each.message for each in found(tmp_path)] == []
+    assert [finding.message for finding in found(tmp_path)] == []
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_rules_and_dashboards_of_this_project_are_not_reported(tmp_path: Path) -
 def test_queries_of_keda(query: str, rule: str | None, tmp_path: Path) -> None:
     triggers = json.dumps([{"type": "prometheus", "metadata": {"query": query}}])
     write(tmp_path / "a.yaml", f"kind: ScaledObject\nmetadata: {{name: a}}\nspec:\n  triggers: {triggers}\n")
-    assert ids(tmp_path) == [each for each in [rule] if each]
+    assert ids(tmp_path) == [document for document in [rule] if document]
 
 
 def dashboard(*queries: str) -> str:
-    return json.dumps({"panels": [{"title": "Panel", "targets": [{"expr": each} for each in queries]}]}, indent=1)
+    return json.dumps({"panels": [{"title": "Panel", "targets": [{"expr": query} for query in queries]}]}, indent=1)
 
 
 def test_queries_of_dashboards_are_checked_with_variables(tmp_path: Path) -> None:

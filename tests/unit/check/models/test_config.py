@@ -33,7 +33,7 @@ from tests.unit.check.repository import TENSORS, found, one, write, write_python
 )
 def test_the_place_of_a_broken_rule(text: str, line: int, said: str, tmp_path: Path) -> None:
     write_python(tmp_path, "m", TENSORS + text)
-    finding = next(each for each in found(tmp_path) if each.rule.id == "config-invalid")
+    finding = next(mistake for mistake in found(tmp_path) if mistake.rule.id == "config-invalid")
     assert said in finding.message
     assert finding.place.line == line
 

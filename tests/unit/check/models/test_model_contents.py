@@ -61,7 +61,7 @@ def test_a_gguf_file_without_a_layer_and_without_a_template(tmp_path: Path) -> N
     path = language_model(tmp_path)
     data = path.read_bytes()
     path.write_bytes(data.replace(b"blk.1.", b"blk.0.").replace(b"tokenizer.chat_template", b"tokenizer.chat_templatx"))
-    by_rule = {each.rule.id: each.message for each in found(tmp_path)}
+    by_rule = {finding.rule.id: finding.message for finding in found(tmp_path)}
     assert by_rule.keys() == {"file-damaged", "chat-template-missing"}
     assert "lacks tensor 'blk.1.*'" in by_rule["file-damaged"]
 
@@ -221,7 +221,7 @@ def test_a_checkpoint_that_is_cut_off_and_its_context(tmp_path: Path) -> None:
     write(tmp_path / "m" / "1" / "model.json", '{"model": "weights", "max_model_len": 8192}')
     write(tmp_path / "m" / "1" / "weights" / "config.json", '{"max_position_embeddings": 4096}')
     safetensors(tmp_path / "m" / "1" / "weights" / "model.safetensors", {"x": 8}, cut=4)
-    messages = {each.rule.id: each.message for each in found(tmp_path)}
+    messages = {finding.rule.id: finding.message for finding in found(tmp_path)}
     assert messages.keys() == {"context-length", "file-damaged"}
     assert "8192" in messages["context-length"]
     assert "tensors end at byte" in messages["file-damaged"]

@@ -39,7 +39,7 @@ def replica(name: str, created_s: float, *, ready: bool) -> Replica:
 
 def test_replicas_that_are_not_ready_are_deleted_first_then_the_newest() -> None:
     replicas = [replica("old", 1, ready=True), replica("new", 3, ready=True), replica("starting", 2, ready=False)]
-    assert [each.name for each in to_delete(replicas, 2)] == ["starting", "new"]
+    assert [replica.name for replica in to_delete(replicas, 2)] == ["starting", "new"]
     assert to_delete(replicas, 0) == []
 
 

@@ -6,19 +6,21 @@ import pytest
 
 from conch.base.errors import ConfigError
 from conch.base.report.chart import svg_file
+from conch.operate.fleet.journal import FleetSample, Journal, judge
 from conch.operate.fleet.load import LoadProfile, LoadStage, parse_profile, recent
-from conch.operate.fleet.report.files import document, fleet_charts, to_page
-from conch.operate.fleet.report.journal import FleetSample, Journal, judge
+from conch.operate.fleet.report import document, fleet_charts, to_page
 
 
 def samples(*ready: int, clients: int = 1) -> list[FleetSample]:
-    return [FleetSample(at, each, each, each, 1.0, clients, 10.0, 0.1, 1.0 / each) for at, each in enumerate(ready)]
+    return [
+        FleetSample(at, count, count, count, 1.0, clients, 10.0, 0.1, 1.0 / count) for at, count in enumerate(ready)
+    ]
 
 
 def test_a_profile_has_stages() -> None:
     profile = parse_profile("15s:1, 1m:10,0.5s:0")
     assert profile == LoadProfile([LoadStage(15, 1), LoadStage(60, 10), LoadStage(0.5, 0)])
-    assert [profile.clients_at(each) for each in (0, 14.9, 15, 75, 100)] == [1, 1, 10, 0, 0]
+    assert [profile.clients_at(elapsed_s) for elapsed_s in (0, 14.9, 15, 75, 100)] == [1, 1, 10, 0, 0]
     assert (profile.peak, profile.duration_s) == (10, 75.5)
 
 
@@ -29,7 +31,7 @@ def test_other_profiles_are_rejected(text: str) -> None:
 
 
 def test_percentiles_of_recent_answers() -> None:
-    found = recent([each / 100 for each in range(1, 101)], 5.0)
+    found = recent([index / 100 for index in range(1, 101)], 5.0)
     assert (found.rate, found.p50_s, found.p99_s) == (20.0, 0.5, 0.99)
     assert recent([], 5.0).p99_s is None
 

@@ -7,11 +7,11 @@ from conch.operate.monitoring.rules.shipped_alerts import QUEUE_COMPUTE, recordi
 
 
 def test_ranges_of_the_shipped_rules_are_shortened() -> None:
-    rules = {each.name: each.expr for each in Timing(6).shortened_rules(recording_rules()).rules}
+    rules = {rule.name: rule.expr for rule in Timing(6).shortened_rules(recording_rules()).rules}
     assert rules[QUEUE_COMPUTE] == (
         "rate(nv_inference_queue_duration_us[10s]) / clamp_min(rate(nv_inference_compute_infer_duration_us[10s]), 1)"
     )
-    assert rules.keys() == {each.name for each in recording_rules().rules}
+    assert rules.keys() == {rule.name for rule in recording_rules().rules}
 
 
 def test_speed_1_changes_nothing() -> None:

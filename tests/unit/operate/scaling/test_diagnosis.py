@@ -33,23 +33,25 @@ def chart(rendered: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def found(chart: dict[str, dict[str, Any]], **facts: Any) -> list[Link]:
     given = {"adapter_rules": adapter_rules(), "series": SERIES, "api": VALUES, **facts}
     autoscaler = chart["HorizontalPodAutoscaler"]
-    return diagnose(AutoscalerFacts(autoscaler, [each for each in chart.values() if each is not autoscaler], **given))
+    return diagnose(
+        AutoscalerFacts(autoscaler, [document for document in chart.values() if document is not autoscaler], **given)
+    )
 
 
 def broken(links: list[Link]) -> list[tuple[str, str]]:
-    return [(each.stage, each.text) for each in links if each.state is LinkState.BROKEN]
+    return [(link.stage, link.text) for link in links if link.state is LinkState.BROKEN]
 
 
 def test_the_objects_of_the_chart_are_whole(chart: dict[str, dict[str, Any]]) -> None:
     links = found(chart)
     assert broken(links) == []
-    assert {each.state for each in links} == {LinkState.OK}
+    assert {link.state for link in links} == {LinkState.OK}
 
 
 def test_what_was_not_given_is_unknown(chart: dict[str, dict[str, Any]]) -> None:
     autoscaler = chart["HorizontalPodAutoscaler"]
     links = diagnose(AutoscalerFacts(autoscaler))
-    assert {each.state for each in links} == {LinkState.UNKNOWN}
+    assert {link.state for link in links} == {LinkState.UNKNOWN}
 
 
 def _metric(chart: dict[str, Any], name: str) -> None:
@@ -107,7 +109,7 @@ def test_a_broken_link_is_named(
     first = broken(links)[0]
     assert first[0] == stage
     assert text in first[1]
-    assert all(each.remedy for each in links if each.state is LinkState.BROKEN)
+    assert all(link.remedy for link in links if link.state is LinkState.BROKEN)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,9 @@ def test_a_counter_is_explained_with_the_numbers_of_the_autoscaler() -> None:
         "metadata": {"name": "triton-hpa"},
         "spec": {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 10, "metrics": [metric]},
     }
-    (link,) = [each for each in diagnose(AutoscalerFacts(autoscaler)) if each.state is LinkState.BROKEN]
+    (link,) = [
+        found_link for found_link in diagnose(AutoscalerFacts(autoscaler)) if found_link.state is LinkState.BROKEN
+    ]
     assert "counted 10,000, after 100 s at 100/s, it is at maxReplicas (10)" in link.text
 
 

@@ -59,7 +59,7 @@ WITHOUT_BEHAVIOR = [
 @pytest.mark.parametrize(
     ("name", "current", "desired", "minimum", "maximum", "expected", "reason"),
     WITHOUT_BEHAVIOR,
-    ids=[each[0] for each in WITHOUT_BEHAVIOR],
+    ids=[case[0] for case in WITHOUT_BEHAVIOR],
 )
 def test_limits_without_behavior(
     name: str, current: int, desired: int, minimum: int, maximum: int, expected: int, reason: str
@@ -124,7 +124,7 @@ WITH_BEHAVIOR = [
 @pytest.mark.parametrize(
     ("name", "bounds", "current", "desired", "up", "down", "ups", "downs", "expected", "reason"),
     WITH_BEHAVIOR,
-    ids=[each[0] for each in WITH_BEHAVIOR],
+    ids=[case[0] for case in WITH_BEHAVIOR],
 )
 def test_limits_with_behavior(name, bounds, current, desired, up, down, ups, downs, expected, reason) -> None:  # type: ignore[no-untyped-def]
     events = [*(spread(ups, 120, 1) if ups else ()), *(spread(downs, 120, -1) if downs else ())]
@@ -199,10 +199,10 @@ STORED = [
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(("name", "before", "after", "given", "change"), STORED, ids=[each[0] for each in STORED])
+@pytest.mark.parametrize(("name", "before", "after", "given", "change"), STORED, ids=[case[0] for case in STORED])
 def test_scale_events_are_stored(name, before, after, given, change, sign) -> None:  # type: ignore[no-untyped-def]
-    events = [ScalingEvent(NOW_S - ago, 0, sign * each) for each, ago in before]
+    events = [ScalingEvent(NOW_S - ago, 0, sign * replicas_before) for replicas_before, ago in before]
     one_per_minute = ScalingRules((ScalingPolicy(PolicyType.PODS, 0, 60),))
     assert RateOfChange(one_per_minute, events, NOW_S).up_limit(100) == 100 - sign * change
     store_event(events, ScalingEvent(NOW_S, 10, 10 + sign * 5), rules(*given))
-    assert [sign * (each.after - each.before) for each in events] == list(after)
+    assert [sign * (event.after - event.before) for event in events] == list(after)

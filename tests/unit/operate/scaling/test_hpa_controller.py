@@ -37,12 +37,12 @@ def cpu(target: int) -> MetricSpec:
 
 def pods(requests: Sequence[float]) -> list[Pod]:
     """Return pods with these requests of CPU."""
-    return [Pod(f"pod-{index}", requests={"cpu": each}) for index, each in enumerate(requests)]
+    return [Pod(f"pod-{index}", requests={"cpu": request}) for index, request in enumerate(requests)]
 
 
 def levels(*thousandths: int) -> MetricReading:
     """Return the values of pods."""
-    return MetricReading(by_pod={f"pod-{index}": each / 1000 for index, each in enumerate(thousandths)})
+    return MetricReading(by_pod={f"pod-{index}": thousandth / 1000 for index, thousandth in enumerate(thousandths)})
 
 
 # Name, bounds, replicas, metrics, readings, requests, behavior, desired, reason of a condition.
@@ -67,13 +67,13 @@ VECTORS = [
 @pytest.mark.parametrize(
     ("name", "bounds", "replicas", "metrics", "readings", "requests", "behavior", "desired", "reason"),
     VECTORS,
-    ids=[each[0] for each in VECTORS],
+    ids=[vector[0] for vector in VECTORS],
 )
 def test_upstream_vectors(name, bounds, replicas, metrics, readings, requests, behavior, desired, reason) -> None:  # type: ignore[no-untyped-def]
     controller = HpaController(HpaSpec(bounds[1], tuple(metrics), bounds[0], behavior), SETTINGS)
     decision = controller.sync(NOW_S, replicas, pods(requests), readings)
     assert decision.desired == desired
-    assert reason is None or reason in {each.reason for each in decision.conditions}
+    assert reason is None or reason in {condition.reason for condition in decision.conditions}
 
 
 def test_missing_metrics_scale_down_after_the_window() -> None:
@@ -114,8 +114,8 @@ def run(controller: HpaController, values: Sequence[float], replicas: int) -> li
     """Sync every 15 s, with all pods at the value."""
     decisions = []
     for index, value in enumerate(values):
-        seen = [Pod(f"pod-{each}") for each in range(replicas)]
-        reading = MetricReading(by_pod={each.name: value for each in seen})
+        seen = [Pod(f"pod-{number}") for number in range(replicas)]
+        reading = MetricReading(by_pod={pod.name: value for pod in seen})
         decisions.append(controller.sync(NOW_S + 15 * index, replicas, seen, [reading]))
         replicas = decisions[-1].desired
     return decisions
@@ -157,8 +157,8 @@ def test_desired_stays_within_the_bounds_and_the_rate(
 ) -> None:
     spec = HpaSpec(minimum + more, (QPS,), minimum, Behavior() if has_behavior else None)
     decisions = run(HpaController(spec, SETTINGS), values, minimum)
-    counts = [minimum, *(each.desired for each in decisions)]
-    assert all(minimum <= each <= minimum + more for each in counts)
+    counts = [minimum, *(decision.desired for decision in decisions)]
+    assert all(minimum <= count <= minimum + more for count in counts)
     assert all(after <= max(2 * before, before + 4) for before, after in pairwise(counts))
     falls = [index for index, (before, after) in enumerate(pairwise(counts)) if after < before]
     # 300 s of recommendations hold the replicas up: the first fall comes after 20 syncs.
@@ -167,7 +167,7 @@ def test_desired_stays_within_the_bounds_and_the_rate(
 
 def shown(decision: ScalingDecision) -> dict[str, tuple[bool, str]]:
     """Return status and reason of each condition."""
-    return {each.type: (each.status, each.reason) for each in decision.conditions}
+    return {condition.type: (condition.status, condition.reason) for condition in decision.conditions}
 
 
 def test_conditions_are_those_of_the_controller() -> None:

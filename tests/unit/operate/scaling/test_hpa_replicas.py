@@ -216,7 +216,7 @@ def result(case: Case, metric: MetricSpec, reading: MetricReading) -> tuple[int 
     return proposal.replicas, proposal.usage
 
 
-@pytest.mark.parametrize("case", CPU, ids=lambda each: each.name)
+@pytest.mark.parametrize("case", CPU, ids=lambda case: case.name)
 def test_cpu_utilization(case: Case) -> None:
     metric = MetricSpec(MetricType.RESOURCE, "cpu", TargetType.UTILIZATION, case.target)
     replicas, usage = result(case, metric, MetricReading(by_pod=case.by_pod(), measured_at_s=0.0))
@@ -226,7 +226,7 @@ def test_cpu_utilization(case: Case) -> None:
         assert (replicas, usage) == (case.expected, case.usage)
 
 
-@pytest.mark.parametrize("case", PODS, ids=lambda each: each.name)
+@pytest.mark.parametrize("case", PODS, ids=lambda case: case.name)
 def test_pods_metrics(case: Case) -> None:
     metric = MetricSpec(MetricType.PODS, "qps", TargetType.AVERAGE_VALUE, case.target / 1000)
     assert case.usage is not None
@@ -235,7 +235,7 @@ def test_pods_metrics(case: Case) -> None:
 
 
 @pytest.mark.parametrize("metric_type", [MetricType.OBJECT, MetricType.EXTERNAL])
-@pytest.mark.parametrize("case", [*TOTALS, *PER_POD], ids=lambda each: each.name)
+@pytest.mark.parametrize("case", [*TOTALS, *PER_POD], ids=lambda case: case.name)
 def test_object_and_external_metrics(case: Case, metric_type: MetricType) -> None:
     target_type = TargetType.AVERAGE_VALUE if case in PER_POD else TargetType.VALUE
     metric = MetricSpec(metric_type, "qps", target_type, case.target / 1000)
@@ -311,7 +311,7 @@ def test_replicas_rise_with_the_metric(
     low, high = (
         propose(
             metric,
-            MetricReading(by_pod={str(index): each + add for index, each in enumerate(values)}),
+            MetricReading(by_pod={str(index): value + add for index, value in enumerate(values)}),
             seen,
             TOLERANCES,
             SETTINGS,
@@ -328,5 +328,5 @@ def test_nothing_changes_within_the_tolerance(count: int, ratio: float, target: 
     metric = MetricSpec(MetricType.PODS, "x", TargetType.AVERAGE_VALUE, round(target, 3))
     value = round(round(target, 3) * ratio, 3)
     if abs(value / round(target, 3) - 1) < 0.1:
-        reading = MetricReading(by_pod={each.name: value for each in pods})
+        reading = MetricReading(by_pod={pod.name: value for pod in pods})
         assert propose(metric, reading, seen, TOLERANCES, SETTINGS).replicas == count

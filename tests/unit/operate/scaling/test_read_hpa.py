@@ -50,8 +50,8 @@ def test_an_object_is_read_and_completed_with_defaults() -> None:
     assert spec.behavior is not None
     up, down = spec.behavior.scale_up, spec.behavior.scale_down
     assert (up.stabilization_s, up.tolerance, up.select) == (30, 0.05, SelectPolicy.MIN)
-    assert [(each.type, each.value, each.period_s) for each in up.policies] == [(PolicyType.PERCENT, 100, 60)]
-    assert (down.stabilization_s, [each.value for each in down.policies]) == (None, [100])
+    assert [(policy.type, policy.value, policy.period_s) for policy in up.policies] == [(PolicyType.PERCENT, 100, 60)]
+    assert (down.stabilization_s, [policy.value for policy in down.policies]) == (None, [100])
 
 
 def test_without_metrics_the_target_is_cpu_at_80_percent() -> None:

@@ -63,7 +63,7 @@ def test_replicas_follow_the_load_and_return() -> None:
         assert (result.wanted[1100], result.wanted[2990], result.wanted[-1]) == (1, 4, 1)
         assert 4 <= result.wanted.max() <= 10
         # The metric needs a rate over a minute, the sync 15 s, the start 40 s.
-        first = next(each for each in result.events if each.after > 1)
+        first = next(event for event in result.events if event.after > 1)
         assert 1200 < first.at_s <= 1290
         assert (result.ready[int(first.at_s) + 39], result.ready[int(first.at_s) + 40]) == (1, first.after)
 
@@ -81,7 +81,7 @@ def test_a_counter_only_scales_up() -> None:
     result = run(hpa("nv_inference_request_success", 1000), day)
     assert only_rises(result)
     assert (result.wanted[-1], result.wanted.max()) == (10, 10)
-    assert any(each.startswith("only scales up") for each in remarks(result))
+    assert any(remark.startswith("only scales up") for remark in remarks(result))
     following = run(RPS, day, initial=4)
     assert not only_rises(following)
     assert best([result, following]) is following
@@ -95,7 +95,7 @@ def test_flapping_is_detected_and_named() -> None:
     found = flapping(result.events)
     assert found is not None
     assert found.turns >= 4
-    assert any(each.startswith("flapping:") for each in remarks(result))
+    assert any(remark.startswith("flapping:") for remark in remarks(result))
     assert flapping(run(RPS, load).events) is None
 
 
@@ -122,7 +122,7 @@ def test_a_missing_metric_keeps_replicas_and_is_named() -> None:
     result = run(RPS, steady(300), missing, initial=3)
     assert set(result.wanted[1800:3600]) == {3}
     assert result.reasons["FailedGetPodsMetric"] == 1800 / 15
-    assert any("could not be read at 120 syncs" in each for each in remarks(result))
+    assert any("could not be read at 120 syncs" in remark for remark in remarks(result))
     # KEDA's default takes an empty result for 0, and scales down.
     lenient = Trigger("sum(rate(nv_inference_request_success[1m]))", external("x", 140, is_average=True))
     down = run(ScaledObjectSpec((lenient,), 1, 10, polling_interval_s=15), steady(300), missing, initial=3)
@@ -146,14 +146,14 @@ def test_killed_replicas_lose_requests_and_drained_ones_do_not() -> None:
     drained = run(policy, steady(300), Fault(FaultKind.DRAIN, 1000, count=2), initial=3)
     assert killed.lost.sum() > 0
     assert drained.lost.sum() == 0
-    for each in (killed, drained):
-        assert (each.ready[999], each.ready[1000], each.ready[1039], each.ready[1040]) == (3, 1, 1, 3)
+    for outcome in (killed, drained):
+        assert (outcome.ready[999], outcome.ready[1000], outcome.ready[1039], outcome.ready[1040]) == (3, 1, 1, 3)
 
 
 def test_without_a_replica_requests_fail() -> None:
     result = run(keda("sum(rate(nv_inference_request_success[1m]))", 140, min_replicas=0), steady(10, 600), initial=0)
     assert result.miss_share == 1.0
-    assert any("no replica was ready" in each for each in remarks(result))
+    assert any("no replica was ready" in remark for remark in remarks(result))
 
 
 def test_full_queues_reject() -> None:
@@ -172,7 +172,7 @@ def test_a_day_at_a_million_requests_per_second_is_one_loop_over_seconds() -> No
 
 def test_the_best_meets_the_objective_with_the_fewest_replica_hours() -> None:
     runs = [run(count, steady(300, 600), initial=count) for count in (1, 2, 4)]
-    assert [each.meets_objective for each in runs] == [False, True, True]
+    assert [outcome.meets_objective for outcome in runs] == [False, True, True]
     assert best(runs) is runs[1]
     assert best(runs[:1]) is runs[0]
 

@@ -26,9 +26,8 @@ from conch.operate.scaling.commands.table import document, report
 from conch.operate.scaling.hpa.spec import HpaSettings, HpaSpec, read_hpa
 from conch.operate.scaling.keda.spec import ScaledObjectSpec, read_scaled_object
 from conch.operate.scaling.object_reader import format_quantity, milli, parse_quantity
-from conch.operate.scaling.simulation.engine import SimulationRun, simulate
+from conch.operate.scaling.simulation.engine import PolicySpec, SimulationRun, simulate
 from conch.operate.scaling.simulation.judgement import best
-from conch.operate.scaling.simulation.policy import PolicySpec
 from conch.operate.scaling.simulation.queries import MetricDelays
 from conch.operate.scaling.simulation.queue_model import ServiceModel, constant_service, language_model
 from conch.operate.scaling.simulation.scenario import (

@@ -70,7 +70,7 @@ def test_the_rendered_chart_is_whole(manifests: Path, capsys: pytest.CaptureFixt
 def test_a_cluster_without_an_adapter_is_recognized(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert autoscale(["doctor", "--api", cluster.url, "--json"]) == 1
     links = links_of(capsys)
-    broken = [each for each in links if each["state"] == "broken"]
+    broken = [link for link in links if link["state"] == "broken"]
     assert len(broken) == 2  # one of each metric
     for link in broken:
         assert link["link"] == "custom.metrics.k8s.io"
@@ -144,7 +144,7 @@ def keda(tmp_path: Path) -> Iterator[ApiServer]:
     assert k8s(["render", "gpt2", "--set", "autoscaling.type=keda", f"--output={file}"]) == 0
     with ApiServer() as api:
         add_manifests(api, file)
-        (scaled,) = (found for found in api.objects.values() if found["kind"] == "ScaledObject")
+        (scaled,) = (document for document in api.objects.values() if document["kind"] == "ScaledObject")
         scaled["status"] = {"conditions": [{"type": "Ready", "status": "True", "message": "ready for scaling"}]}
         for index in range(2):
             path = f"external.metrics.k8s.io/v1beta1/namespaces/default/s{index}-prometheus"
@@ -163,7 +163,7 @@ def test_a_healthy_keda_is_whole(keda: ApiServer, capsys: pytest.CaptureFixture[
 
 
 def test_a_target_that_keda_has_scaled_to_zero_is_whole(keda: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    (scaled,) = (found for found in keda.objects.values() if found["kind"] == "ScaledObject")
+    (scaled,) = (document for document in keda.objects.values() if document["kind"] == "ScaledObject")
     keda.scale("gpt2", 0)
     condition = {"type": "ScalingActive", "status": "False", "reason": "ScalingDisabled", "message": "zero"}
     keda.objects["autoscaling/v2", "horizontalpodautoscalers", "keda-hpa-gpt2"]["status"] = {"conditions": [condition]}
@@ -175,7 +175,7 @@ def test_a_target_that_keda_has_scaled_to_zero_is_whole(keda: ApiServer, capsys:
 
 
 def test_faults_of_keda_are_named(keda: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    (scaled,) = (found for found in keda.objects.values() if found["kind"] == "ScaledObject")
+    (scaled,) = (document for document in keda.objects.values() if document["kind"] == "ScaledObject")
     scaled["status"]["conditions"] = [{"type": "Ready", "status": "False", "message": "no such host"}]
     keda.metrics.clear()
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "gpt2"}

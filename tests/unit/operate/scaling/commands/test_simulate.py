@@ -42,7 +42,7 @@ def test_the_winner_is_an_object_that_can_be_applied(capsys: pytest.CaptureFixtu
     spec = read_hpa(document)
     assert (document["metadata"]["name"], document["metadata"]["namespace"]) == ("detector", "vision")
     assert (spec.target, spec.max_replicas) == (("Deployment", "detector"), 6)
-    assert [(each.name, each.target) for each in spec.metrics] == [
+    assert [(metric.name, metric.target) for metric in spec.metrics] == [
         ("conch:instance_utilization:ratio_rate1m", 0.6),
         ("triton:queue_compute:ratio", 1.0),
     ]
@@ -60,9 +60,9 @@ def test_json_and_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert simulate(*words, "--fault", "prometheus-down:20m:10m", "--fault", "kill:40m:1") == 0
     capsys.readouterr()
     read: dict[str, Any] = json.loads(results.read_text())
-    assert [each["name"] for each in read["policies"]] == ["counter", "rps"]
+    assert [policy["name"] for policy in read["policies"]] == ["counter", "rps"]
     assert len(read["rates"]) == len(read["policies"][0]["ready"]) == 60
-    assert any("could not be read" in each for each in read["policies"][1]["remarks"])
+    assert any("could not be read" in remark for remark in read["policies"][1]["remarks"])
     page = plots.read_text()
     assert page.count("<figcaption>Replicas</figcaption>") == 2
     assert page.count('role="img"') >= 3

@@ -10,7 +10,7 @@ from conch.base.report.axis import Axis, clock, number, round_times, seconds
 from conch.base.report.chart import Chart, ChartMark, ChartPoint, ChartSeries, draw
 from conch.base.report.page import charts, embedded_json, page, table, tag
 from conch.base.report.page import verdict as verdict_box
-from conch.operate.fleet.report.journal import FleetSample, FleetVerdict, Journal
+from conch.operate.fleet.journal import FleetSample, FleetVerdict, Journal
 
 
 def document(settings: Mapping[str, Any], journal: Journal, verdict: FleetVerdict | None) -> dict[str, Any]:

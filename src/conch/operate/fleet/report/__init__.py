@@ -1,1 +1,0 @@
-"""What a fleet did: journal, plot, verdict, files."""

@@ -120,7 +120,7 @@ def test_a_small_gguf_fits(tmp_path: Path) -> None:
 def test_measurements_decide_between_backends(models: Path) -> None:
     status, printed = run(["classifier.onnx", "--measure", "22s", "--slo", "latency:60s", "--json"], models)
     assert status == 0, printed
-    figures = {each["name"]: each["source"] for each in json.loads(printed)["models"][0]["figures"]}
+    figures = {figure["name"]: figure["source"] for figure in json.loads(printed)["models"][0]["figures"]}
     assert figures["latency P99"] == "measured here"
     status, printed = run(["classifier.onnx", "--measure", "22s", "--slo", "latency:1us"], models)
     assert status == 1
@@ -134,7 +134,7 @@ def test_forms_of_a_model_are_measured(models: Path) -> None:
     status, printed = run(command, models)
     assert status == 0, printed
     backend = json.loads(printed)["models"][0]["backend"]
-    others = {each["reason"].partition(" is ")[0] for each in backend["alternatives"]}
+    others = {alternative["reason"].partition(" is ")[0] for alternative in backend["alternatives"]}
     known = {"openvino with classifier_ir.xml", "openvino with classifier.onnx", "onnxruntime with classifier.onnx"}
     assert others < {f"the P99 of {each}" for each in known}
     assert len(others) == 2

@@ -104,18 +104,18 @@ def test_the_recommendation_is_the_expected_one(number: int, models: Path) -> No
     document: dict[str, Any] = json.loads(printed)
     assert document["layout"]["option"] == layout
     assert {
-        each["name"]: (
-            each["backend"]["option"],
-            each["tensor_parallel_size"],
-            each["pipeline_parallel_size"],
-            each["instances"],
+        model["name"]: (
+            model["backend"]["option"],
+            model["tensor_parallel_size"],
+            model["pipeline_parallel_size"],
+            model["instances"],
         )
-        for each in document["models"]
+        for model in document["models"]
     } == expected
     assert all(
         figure["source"] in ("from the file", "rule of thumb", "stated", "measured here")
-        for each in document["models"]
-        for figure in each["figures"]
+        for model in document["models"]
+        for figure in model["figures"]
     )
 
 

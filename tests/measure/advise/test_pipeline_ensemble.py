@@ -49,7 +49,7 @@ def test_the_ensemble_is_served(tmp_path: Path) -> None:
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             outputs = json.load(answer)["outputs"]
-    assert [(each["name"], each["shape"], each["data"]) for each in outputs] == [("total", [2, 1], [12, 30])]
+    assert [(output["name"], output["shape"], output["data"]) for output in outputs] == [("total", [2, 1], [12, 30])]
 
 
 def test_stages_of_the_example_give_its_ensemble(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def step(name: str, inputs: str, outputs: str, batch: int = 8) -> tuple[ModelFac
     """Return a model whose tensors are written as "a:FP32:3,4 b:INT64:1"."""
 
     def tensors(text: str) -> tuple[TensorInfo, ...]:
-        parts = (each.split(":") for each in text.split())
+        parts = (part.split(":") for part in text.split())
         return tuple(TensorInfo(name, datatype, tuple(map(int, dims.split(",")))) for name, datatype, dims in parts)
 
     declared = DeclaredTensors(batch, tensors(inputs), tensors(outputs))

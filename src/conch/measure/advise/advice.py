@@ -95,7 +95,7 @@ def advise(models: Sequence[ModelFacts], machine: MachineFacts, demand: Demand) 
     ensemble = None
     if demand.is_pipeline and len(models) > 1 and not any(model.form is ModelForm.ENSEMBLE for model in models):
         try:
-            ensemble = plan_ensemble([(each.model, each.max_batch_size) for each in advised])
+            ensemble = plan_ensemble([(step.model, step.max_batch_size) for step in advised])
         except NotConnectable as reason:
             notes.append(f"the ensemble's config.pbtxt is not written: {reason}")
     return Advice(machine, demand, layout, tuple(advised), tuple(notes), ensemble)

@@ -57,12 +57,12 @@ def command_lines(advice: Advice, repository: str) -> list[str]:
     lines, begin = [], 0
     for server in range(servers):
         own = [model for model in advice.models if model.replicas > server]
-        count = len({gpu for each in own for gpu in each.gpus})
+        count = len({gpu for model in own for gpu in model.gpus})
         numbers = ",".join(map(str, range(begin, begin + count)))
         begin += count
         ports = f" --http-port={8000 + 10 * server} --grpc-port={8001 + 10 * server}" if server else ""
         ports += f" --metrics-port={8002 + 10 * server}" if server else ""
-        names = "".join(f" --load-model={each.model.name}" for each in own)
+        names = "".join(f" --load-model={model.model.name}" for model in own)
         explicit = f" --model-control-mode=explicit{names}" if len(own) < len(advice.models) else ""
         lines.append(f"CUDA_VISIBLE_DEVICES={numbers} conch serve --model-repository={repository}{ports}{explicit}")
     return lines

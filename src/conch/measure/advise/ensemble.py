@@ -80,7 +80,7 @@ def _tensors(model: ModelFacts, batch: int) -> DeclaredTensors:
         raise NotConnectable(f"'{model.name}' declares no inputs and outputs: write them into its config.pbtxt")
     if not batch:
         return DeclaredTensors(0, model.inputs, model.outputs)
-    return DeclaredTensors(batch, *(tuple(map(_without_batch, each)) for each in (model.inputs, model.outputs)))
+    return DeclaredTensors(batch, *(tuple(map(_without_batch, tensors)) for tensors in (model.inputs, model.outputs)))
 
 
 def _without_batch(info: TensorInfo) -> TensorInfo:

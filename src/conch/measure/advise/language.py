@@ -54,7 +54,7 @@ def plan_language(model: ModelFacts, gpus: GpuFacts, demand: Demand, utilization
     held = [option for option in options if option[0].gpus * option[1] <= gpus.count]
     if not held:
         split, replicas = min(options, key=lambda each: each[0].gpus * each[1])
-        most = max(each.sequences * (gpus.count // each.gpus) for each in quick)
+        most = max(split.sequences * (gpus.count // split.gpus) for split in quick)
         raise Failure(
             f"'{model.name}': {demand.in_flight} sequences of {length} tokens in flight need {replicas} replicas of "
             f"{split.gpus} GPU{'s' if split.gpus > 1 else ''}, but there are {gpus.count} GPUs, which hold {most}; "

@@ -59,11 +59,11 @@ def _models(path: Path) -> Iterator[ModelFacts]:
     elif is_model(path):
         yield _entry(path)
     else:
-        entries = [each for each in sorted(path.iterdir()) if is_model_name(each.name) and is_model(each)]
+        entries = [entry for entry in sorted(path.iterdir()) if is_model_name(entry.name) and is_model(entry)]
         if entries:
             yield from map(_entry, entries)
             return
-        files = [each for each in sorted(path.iterdir()) if each.suffix in _FORMS and each.suffix != ".py"]
+        files = [file for file in sorted(path.iterdir()) if file.suffix in _FORMS and file.suffix != ".py"]
         if len(files) != 1:
             found = ", ".join(file.name for file in files) or "no model"
             raise Failure(f"'{path}' contains {found}: {_VALID}")
@@ -202,11 +202,11 @@ def _declared(document: dict[str, Any]) -> DeclaredTensors | None:
     tensors = [
         tuple(
             TensorInfo(
-                each["name"],
-                _DATATYPES.get(each["data_type"], each["data_type"].removeprefix("TYPE_")),
-                (*each["dims"],),
+                entry["name"],
+                _DATATYPES.get(entry["data_type"], entry["data_type"].removeprefix("TYPE_")),
+                (*entry["dims"],),
             )
-            for each in document.get(kind, ())
+            for entry in document.get(kind, ())
         )
         for kind in ("input", "output")
     ]
@@ -224,4 +224,4 @@ def _weights(version: Path) -> Path | None:
     name = document.get("model") if isinstance(document, dict) else None
     folder = version / name if isinstance(name, str) else None
     known = ("config.json", "openvino_model.xml")
-    return folder if folder is not None and any((folder / each).is_file() for each in known) else None
+    return folder if folder is not None and any((folder / name).is_file() for name in known) else None

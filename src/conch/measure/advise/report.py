@@ -113,7 +113,7 @@ def _decision(decision: AdviceDecision) -> dict[str, Any]:
     assert decision.chosen is not None
     return {
         **_reason(decision.chosen),
-        "excluded": [_reason(each) for each in decision.excluded],
+        "excluded": [_reason(reason) for reason in decision.excluded],
         "alternatives": [_reason(alternative) for alternative in decision.alternatives],
     }
 

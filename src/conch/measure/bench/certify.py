@@ -32,7 +32,7 @@ _MAX_ERRORS = 10
 
 def certify(run: PreparedRun, created_at: str, rounds: Rounds, baseline: Rounds, notes: Sequence[Note]) -> Certificate:
     """Return the certificate. `baseline` are the rounds of the server that was measured in turn, if there was one."""
-    effects = [each for label, taken in baseline.items() for each in compare_rounds(taken, rounds[label])]
+    effects = [effect for label, taken in baseline.items() for effect in compare_rounds(taken, rounds[label])]
     verdict = verdict_text(effects) if effects else ""
     measurements = tuple(merge_rounds(taken) for taken in rounds.values() if taken)
     if isinstance(run.load, FindMax):  # in the order of the load, not of the search
@@ -124,7 +124,7 @@ def _field(values: Sequence[Any], name: str, *, worst: bool) -> Any:
 
 
 def _known(merge: Callable[[list[Any]], Any], values: Sequence[Any], name: str) -> Any:
-    known = [value for each in values if (value := getattr(each, name)) is not None]
+    known = [value for item in values if (value := getattr(item, name)) is not None]
     return merge(known) if known else None
 
 

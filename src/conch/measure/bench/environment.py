@@ -51,7 +51,7 @@ def read_environment(root: Path = Path("/")) -> Environment:
         usable_cpus=len(os.sched_getaffinity(0)),
         cpu_quota=_cpu_quota(root),
         governor=_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        cpu_mhz=_mean(float(each) for each in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", cpuinfo, re.MULTILINE)),
+        cpu_mhz=_mean(float(frequency) for frequency in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", cpuinfo, re.MULTILINE)),
         cpu_max_mhz=_max_mhz(root),
         memory_bytes=_memory_bytes(root),
         kernel=platform.release(),
@@ -134,6 +134,6 @@ def _package_versions() -> dict[str, str]:
 
 def _load_average() -> tuple[float, ...]:
     try:
-        return tuple(round(each, 2) for each in os.getloadavg())
+        return tuple(round(load, 2) for load in os.getloadavg())
     except OSError:
         return ()

@@ -77,7 +77,10 @@ def screen(
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(title, "bold", overflow="ellipsis", no_wrap=True)]
-    parts += [Text(measurement_line(each), "dim", overflow="ellipsis", no_wrap=True) for each in done[-_MAX_DONE:]]
+    parts += [
+        Text(measurement_line(measurement), "dim", overflow="ellipsis", no_wrap=True)
+        for measurement in done[-_MAX_DONE:]
+    ]
     parts.append(_heading(snapshot))
     parts.append(_progress_bar(snapshot, columns))
     fields = _fields(snapshot)

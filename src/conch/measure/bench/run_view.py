@@ -61,7 +61,7 @@ def take_snapshot(progress: Progress) -> Snapshot:
     good = recent[recent["outcome"] == RequestOutcome.OK]
     cancelled = recent["outcome"] == RequestOutcome.CANCELLED  # as the plan asks: not an error
     latency = (good["done_ns"] - good["intended_ns"]) / 1e9
-    p50, p90, p99 = (float(each) for each in np.percentile(latency, (50, 90, 99))) if len(good) else (None,) * 3
+    p50, p90, p99 = (float(value) for value in np.percentile(latency, (50, 90, 99))) if len(good) else (None,) * 3
     streamed, first = _tokens(good) if progress.has_tokens else _responses(good)
     streamed_rate = streamed / seconds if streamed else None
     errors = progress.log.errors

@@ -32,7 +32,10 @@ class Done:
     @property
     def codes(self) -> set[str]:
         """The codes of all notes."""
-        notes = [*self.document["notes"], *(note for each in self.document["measurements"] for note in each["notes"])]
+        notes = [
+            *self.document["notes"],
+            *(note for measurement in self.document["measurements"] for note in measurement["notes"]),
+        ]
         return {note["code"] for note in notes}
 
 

@@ -142,8 +142,8 @@ def post(server: ConchProcess, path: str, body: bytes = b"{}") -> None:
 def test_a_sweep_prints_a_table_and_writes_a_certificate(server: ConchProcess, tmp_path: Path) -> None:
     done = run_bench(tmp_path, server.http, "echo", *QUICK, "--concurrency=1:4:x2", f"--html={tmp_path / 'a.html'}")
     assert done.status in (0, 3), done.err
-    assert [each["level"]["label"] for each in done.document["measurements"]] == ["1", "2", "4"]
-    assert all(each["outcomes"]["ok"] > 0 for each in done.document["measurements"])
+    assert [measurement["level"]["label"] for measurement in done.document["measurements"]] == ["1", "2", "4"]
+    assert all(measurement["outcomes"]["ok"] > 0 for measurement in done.document["measurements"])
     assert "Concurrency" in done.out
     assert "concurrency 4: measured" in done.err
     assert "</html>" in (tmp_path / "a.html").read_text()
@@ -210,7 +210,7 @@ def test_the_highest_load_within_an_slo_is_found(server: ConchProcess, tmp_path:
     quick = ("--warm-up=50ms", "--duration=200ms", "--concurrency=1:4")
     done = run_bench(tmp_path, server.http, "echo", *quick, "--find-max", "--slo=latency:60s")
     assert "slo-max" in done.codes, done.document
-    assert [each["level"]["value"] for each in done.document["measurements"]] == [1, 2, 4]
+    assert [measurement["level"]["value"] for measurement in done.document["measurements"]] == [1, 2, 4]
     assert "Highest load that meets the SLO: concurrency 4 (99 % of requests" in done.out
 
 
@@ -267,7 +267,7 @@ def test_flags_of_perf_analyzer(server: ConchProcess, tmp_path: Path) -> None:
     done = run_bench(tmp_path, "-u", server.grpc, *line.split())
     assert done.status in (0, 3), done.err
     assert "-s is ignored" in done.err
-    assert [each["level"]["value"] for each in done.document["measurements"]] == [1, 2]
+    assert [measurement["level"]["value"] for measurement in done.document["measurements"]] == [1, 2]
 
 
 def test_inferences_of_batches_in_the_csv(server: ConchProcess, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_inferences_of_batches_in_the_csv(server: ConchProcess, tmp_path: Path) 
 @pytest.mark.parametrize(("flag", "levels"), [("--concurrency=1:4", [1, 2, 4]), ("--rate=50:200", [50, 100, 200])])
 def test_steps_are_at_equal_ratios(server: ConchProcess, tmp_path: Path, flag: str, levels: list[float]) -> None:
     done = run_bench(tmp_path, server.http, "echo", flag, "--steps=3", "--warm-up=50ms", "--duration=200ms")
-    assert [each["level"]["value"] for each in done.document["measurements"]] == levels
+    assert [measurement["level"]["value"] for measurement in done.document["measurements"]] == levels
 
 
 def test_a_percentile_that_is_asked_for_is_a_column(server: ConchProcess, tmp_path: Path) -> None:
@@ -296,8 +296,8 @@ def test_records_hold_each_request(server: ConchProcess, tmp_path: Path) -> None
     done = run_bench(tmp_path, server.grpc, "repeat", *BRIEF, "--profile-export-file", str(path))
     assert "--profile-export-file: a line of JSON for each request" in done.err
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert {each["phase"] for each in lines} >= {"warm-up", "window"}
-    counted = [each for each in lines if each["phase"] == "window" and each["outcome"] != "unfinished"]
+    assert {line["phase"] for line in lines} >= {"warm-up", "window"}
+    counted = [line for line in lines if line["phase"] == "window" and line["outcome"] != "unfinished"]
     assert len(counted) == done.measurement["requests"]
     for each in counted:
         assert each["intended_s"] <= each["sent_s"] <= each["first_s"] <= each["done_s"]
@@ -559,11 +559,11 @@ def test_finished_levels_stay_when_a_later_one_is_interrupted(server: ConchProce
     (note,) = (note for note in done.document["notes"] if note["code"] == "interrupted")
     assert "interrupted at concurrency 2, " in note["message"]
     assert "not measured: concurrency 3" in note["message"]
-    labels = [each["level"]["label"] for each in done.document["measurements"]]
+    labels = [measurement["level"]["label"] for measurement in done.document["measurements"]]
     finished = done.document["measurements"][0]
     assert finished["level"]["label"] == "1"
     assert finished["window_s"] == pytest.approx(float(times[1][11:-1]))
-    assert not any("interrupted" in each["code"] for each in finished["notes"])
+    assert not any("interrupted" in note["code"] for note in finished["notes"])
     assert "no-success" not in done.codes
     if phase == "warm-up":
         assert labels == ["1"]

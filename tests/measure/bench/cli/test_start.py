@@ -85,7 +85,7 @@ def test_first_request_comes_before_what_makes_requests(tmp_path: Path, command:
 
 
 def below(packages: tuple[str, ...], loaded: list[str]) -> list[str]:
-    return [name for name in loaded if any(name == each or name.startswith(f"{each}.") for each in packages)]
+    return [name for name in loaded if any(name == package or name.startswith(f"{package}.") for package in packages)]
 
 
 def test_the_load_begins_before_statistics_and_reports_are_imported() -> None:

@@ -68,9 +68,9 @@ def test_spellings_have_one_length_and_differ_in_the_first_word() -> None:
     assert changing is not None
     bodies = [changing.next() for _ in range(20)]
     assert len(set(bodies)) == 20
-    assert {len(each) for each in bodies} == {len(body)}
-    prompts = [json.loads(each)["prompt"].split() for each in bodies]
-    assert {len(each) for each in prompts} == {20}
+    assert {len(body) for body in bodies} == {len(body)}
+    prompts = [json.loads(body)["prompt"].split() for body in bodies]
+    assert {len(prompt) for prompt in prompts} == {20}
     assert all(first[1] != second[1] for first, second in pairwise(prompts))
     assert words.changing(b'{"prompt": "about"}') is None
 

@@ -44,8 +44,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SharedRegions]]:
     regions: list[SharedRegions] = []
     monkeypatch.setattr(shared_memory.atexit, "register", lambda close: regions.append(close.__self__))
     yield regions
-    for each in regions:
-        each.close()
+    for region in regions:
+        region.close()
 
 
 def target_of(server: ConchProcess, protocol: str, model: str = "floats") -> BenchTarget:

@@ -17,7 +17,7 @@ def chromium(page: Path, scratch: Path, *flags: str, columns: int = 1280, rows: 
     unpacked = program.parents[1] / "lib" / "chromium" / "chromium"  # the other one is a script with absolute paths
     program = unpacked if unpacked.is_file() else program
     environment = debian_environment()
-    pulse = [str(each.parent) for each in program.parents[3].glob("usr/lib/*/pulseaudio/libpulsecommon*.so")]
+    pulse = [str(path.parent) for path in program.parents[3].glob("usr/lib/*/pulseaudio/libpulsecommon*.so")]
     environment["LD_LIBRARY_PATH"] = os.pathsep.join([*pulse, environment.get("LD_LIBRARY_PATH", "")])
     command = [
         *(

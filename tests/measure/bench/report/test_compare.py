@@ -131,7 +131,7 @@ def test_runs_that_are_not_comparable_are_refused(base, change, message: str, tm
 def test_what_questions_a_comparison_is_a_warning(base, change, message: str) -> None:
     found = compare_runs(base, change(base))
     assert found.obstacles == ()
-    assert any(message in each.message for each in found.warnings)
+    assert any(message in warning.message for warning in found.warnings)
 
 
 def test_a_run_of_two_servers_is_compared_by_itself(tmp_path: Path, capsys) -> None:
@@ -147,8 +147,8 @@ def test_a_run_of_two_servers_is_compared_by_itself(tmp_path: Path, capsys) -> N
 def test_json_has_effects_and_decisions(files: list[str], capsys) -> None:
     assert compare([*files, "--fail-if", "p99 > +5 %", "--format", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    assert {each["outcome"] for each in document["decisions"]} == {"holds"}
-    p99 = next(each for each in document["effects"] if each["quantity"] == "p99")
+    assert {decision["outcome"] for decision in document["decisions"]} == {"holds"}
+    p99 = next(effect for effect in document["effects"] if effect["quantity"] == "p99")
     assert p99["change"]["value"] == pytest.approx(0.3)
     assert p99["verdict"] == "worse"
 

@@ -7,7 +7,7 @@ import conch.measure.bench
 
 _WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "today"), ("datetime", "utcnow")}
 # Where a time of day is read, to be printed: when a run and its levels began.
-_PRINTED = {"measure_level.py", "run.py"}
+_PRINTED = {"measure_level.py", "bench_run.py"}
 
 
 def _calls(path: Path) -> list[tuple[str, str]]:

@@ -15,8 +15,8 @@ SEEDS = range(15)
 @pytest.mark.parametrize("model", GRIDS)
 def test_a_fifth_of_the_grid_finds_95_percent_of_its_best(model: str) -> None:
     results = [replay(GRIDS[model], DEFAULT_STRATEGY, 0.2, seed) for seed in SEEDS]
-    assert all(each.measurements <= 0.2 * GRIDS[model].space.size for each in results)
-    assert median(each.reached for each in results) >= 0.95
+    assert all(result.measurements <= 0.2 * GRIDS[model].space.size for result in results)
+    assert median(result.reached for result in results) >= 0.95
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ def _best(splits: Sequence[Split]) -> Split | None:
 
 
 def _divisors(number: int) -> Iterator[int]:
-    return (each for each in range(1, number + 1) if number % each == 0)
+    return (divisor for divisor in range(1, number + 1) if number % divisor == 0)
 
 
 def _split(model: Checkpoint, gpus: Gpus, workload: Workload, tensor: int, pipeline: int) -> Split:

@@ -59,7 +59,7 @@ def compare(arguments: Sequence[str]) -> int:
 
     given = _parser().parse_args(arguments)
     try:
-        conditions = [parse_condition(each) for each in given.fail_if]
+        conditions = [parse_condition(text) for text in given.fail_if]
         first = read_certificate(given.a)
         if given.b is None:
             comparison = compare_interleaved(first)

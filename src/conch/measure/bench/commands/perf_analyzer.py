@@ -211,7 +211,7 @@ def table() -> str:
     """Return the table of docs/benchmarking.md as Markdown."""
     rows = [
         f"| {' '.join(f'`{name}`' for name in flag.names)} | {flag.treatment.value} | "
-        f"{'; '.join(each for each in (flag.meaning, flag.note) if each)} |"
+        f"{'; '.join(text for text in (flag.meaning, flag.note) if text)} |"
         for flag in FLAGS
     ]
     return "\n".join(["| Flag | Treatment | Meaning here |", "| --- | --- | --- |", *rows])

@@ -278,7 +278,7 @@ def _send_grpc(target: BenchTarget, request: PreparedRequest) -> Answer:
     found = GrpcProbe(target.endpoint, _TIMEOUT_S).responses(request.head.decode(), request.body)
     if target.protocol is Protocol.GRPC:
         return Answer(0, found[0])
-    responses = [service_pb2.ModelStreamInferResponse.FromString(each) for each in found]
+    responses = [service_pb2.ModelStreamInferResponse.FromString(message) for message in found]
     for response in responses:
         if response.error_message:
             raise InputError(f"--expect first: the server answers {response.error_message}")

@@ -28,7 +28,7 @@ def read_images(model: TargetModel, settings: InputSettings) -> InputStreams:
         raise InputError(f"--images {folder} has no images ({', '.join(sorted(_SUFFIXES))})")
     form = image_input(model)
     generator = TensorGenerator(settings)
-    others = [each for each in model.inputs if each is not form and not each.optional]
+    others = [other for other in model.inputs if other is not form and not other.optional]
     kept = files[: max(settings.distinct_requests, settings.batch_size)]
     rows = []
     for file in kept:

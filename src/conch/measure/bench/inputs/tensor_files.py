@@ -146,7 +146,7 @@ class _Reader:
         if form.datatype in _FLOATS:
             return Tensor(form.name, form.datatype, full, to_wire(np.array(flat, np.float32), form.datatype))
         if form.datatype == "BOOL":
-            flat = [bool(each) for each in flat]
+            flat = [bool(value) for value in flat]
         try:
             return Tensor(form.name, form.datatype, full, pack(form.name, form.datatype, flat, len(flat)))
         except InvalidRequest as error:

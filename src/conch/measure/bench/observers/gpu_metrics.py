@@ -17,8 +17,8 @@ _FIELDS = {
     "memory": dcgm.MEMORY_USED,
 }
 # Name of a metric → field and the factor from its unit to the base unit.
-_METRICS = {each.legacy.name: (field, 1 / each.legacy_factor) for field, each in _FIELDS.items()} | {
-    each.current.name: (field, 1.0) for field, each in _FIELDS.items() if each.current.name != each.legacy.name
+_METRICS = {metric.legacy.name: (field, 1 / metric.legacy_factor) for field, metric in _FIELDS.items()} | {
+    metric.current.name: (field, 1.0) for field, metric in _FIELDS.items() if metric.current.name != metric.legacy.name
 }
 
 
@@ -34,13 +34,13 @@ class GpuSample:
 def gpu_samples(series: Sequence[MetricSeries], time_ns: int) -> dict[str, GpuSample]:
     """Return a sample for each GPU, by UUID. Parts of a GPU (MIG) do not count."""
     samples: dict[str, GpuSample] = {}
-    for each in series:
-        if each.name in _METRICS and not each.labels.get("GPU_I_ID"):
-            field, factor = _METRICS[each.name]
-            uuid = each.labels.get("UUID", each.labels.get("gpu", ""))
-            name = f"GPU {each.labels.get('gpu', '?')} {each.labels.get('modelName', '')}".strip()
+    for line in series:
+        if line.name in _METRICS and not line.labels.get("GPU_I_ID"):
+            field, factor = _METRICS[line.name]
+            uuid = line.labels.get("UUID", line.labels.get("gpu", ""))
+            name = f"GPU {line.labels.get('gpu', '?')} {line.labels.get('modelName', '')}".strip()
             sample = samples.setdefault(uuid, GpuSample(time_ns, name, {}))
-            sample.values[field] = each.value * factor
+            sample.values[field] = line.value * factor
     return samples
 
 
@@ -89,14 +89,14 @@ class GpuMetrics(ServerObserver):
                 if start_ns <= sample.time_ns <= end_ns:
                     by_gpu.setdefault(uuid, []).append(sample)
         notes = () if by_gpu else (Note("no-gpu-metrics", "warning", f"no metrics of GPUs: {self._failure}"),)
-        return Observed(gpus=tuple(gpu_figures(uuid, each) for uuid, each in sorted(by_gpu.items())), notes=notes)
+        return Observed(gpus=tuple(gpu_figures(uuid, samples) for uuid, samples in sorted(by_gpu.items())), notes=notes)
 
     def gauges(self) -> Gauges:
         """Return utilisation and power over all GPUs."""
         if not self._samples:
             return Gauges()
         latest = self._samples[-1].values()
-        utilization = [each.values["utilization"] for each in latest if "utilization" in each.values]
-        power = [each.values["power"] for each in latest if "power" in each.values]
+        utilization = [sample.values["utilization"] for sample in latest if "utilization" in sample.values]
+        power = [sample.values["power"] for sample in latest if "power" in sample.values]
         values = {"GPU": sum(utilization) / len(utilization)} if utilization else {}
         return Gauges(values | ({"GPU power": sum(power)} if power else {}))

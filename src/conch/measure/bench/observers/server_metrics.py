@@ -117,9 +117,9 @@ def totals_of(series: Sequence[MetricSeries], model: str) -> dict[str, float]:
     """Return the sums of the model's series, over versions and replicas; {} if the page has none of the model's."""
     totals: dict[str, float] = {}
     names = {dialect.label for dialect in _DIALECTS}
-    for each in series:
-        if any(each.labels.get(label) == model for label in names):
-            totals[each.name] = totals.get(each.name, 0.0) + each.value
+    for sample in series:
+        if any(sample.labels.get(label) == model for label in names):
+            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
     return totals
 
 

@@ -57,7 +57,9 @@ def first_line(body: bytes, limit: int = 120) -> str:
     """Return the first line with text, cut at `limit` characters; what cannot be printed is escaped."""
     line = next((line for line in body[:4096].splitlines() if line.strip()), b"")
     text = line.strip().decode("utf-8", "backslashreplace")
-    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    shown = "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 

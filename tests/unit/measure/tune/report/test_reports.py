@@ -37,7 +37,7 @@ OUTCOME = TuneOutcome(
     goal="maximize throughput",
     started_at="2026-01-01T00:00:00+00:00",
     duration_s=12.0,
-    space={each.name: each.values for each in SPACE.dimensions},
+    space={dimension.name: dimension.values for dimension in SPACE.dimensions},
     space_size=SPACE.size,
     strategy="bayesian",
     trials=(*TRIALS, Trial({"load": 8, "instances": 4}, 1.0, failure="out of <memory>")),
@@ -57,7 +57,7 @@ OUTCOME = TuneOutcome(
 
 def test_effects_separate_knobs_that_were_changed_together() -> None:
     unbalanced = [TRIALS[0], TRIALS[2], TRIALS[3]]  # instances were raised under the high load only
-    effects = {(each.knob, each.value): each for each in knob_effects(SPACE, unbalanced, {}, ("throughput",))}
+    effects = {(effect.knob, effect.value): effect for effect in knob_effects(SPACE, unbalanced, {}, ("throughput",))}
     assert 1.35 < effects["instances", 2].ratios["throughput"] < 1.65
     assert 1.8 < effects["load", 8].ratios["throughput"] < 2.2
 

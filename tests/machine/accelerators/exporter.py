@@ -24,9 +24,9 @@ def series_of(text: str) -> Series:
     found: Series = {}
     names = {re.split(r"[{ ]", line, maxsplit=1)[0] for line in text.splitlines()}
     for family in text_string_to_metric_families(text):
-        for each in family.samples:
-            name = each.name if each.name in names else each.name.removesuffix("_total")
-            found.setdefault(name, []).append((each.labels, each.value))
+        for sample in family.samples:
+            name = sample.name if sample.name in names else sample.name.removesuffix("_total")
+            found.setdefault(name, []).append((sample.labels, sample.value))
     return found
 
 

@@ -67,7 +67,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, dict[str, str]]]
     real = onnxruntime.InferenceSession
 
     def open_session(path: str, options: Any, providers: list[Any]) -> Any:
-        named = [each for each in providers if not isinstance(each, str)]
+        named = [provider for provider in providers if not isinstance(provider, str)]
         if named:
             asked.append(dict(named))
         return real(path, options, providers=["CPUExecutionProvider"])
@@ -83,9 +83,9 @@ async def test_onnxruntime_is_given_the_device(models: Path, sessions: list[dict
     write_identity(models / "auto", FP32, [None, 4], config=f'backend: "onnxruntime" {more}')
     async with server_of(models).running() as server:
         assert groups_of(server, "auto") == [("KIND_GPU", 1, [0, 1])]
-    devices = [each["CUDAExecutionProvider"]["device_id"] for each in sessions]
+    devices = [options["CUDAExecutionProvider"]["device_id"] for options in sessions]
     assert sorted(devices) == ["0", "1"]
-    assert {each["CUDAExecutionProvider"]["gpu_mem_limit"] for each in sessions} == {"1000"}
+    assert {options["CUDAExecutionProvider"]["gpu_mem_limit"] for options in sessions} == {"1000"}
 
 
 async def test_onnxruntime_gives_its_accelerators_the_device(
@@ -96,7 +96,7 @@ async def test_onnxruntime_gives_its_accelerators_the_device(
     write_identity(models / "second", FP32, [None, 4], config=config)
     async with server_of(models).running():
         pass
-    assert [list(each) for each in sessions] == [
+    assert [list(options) for options in sessions] == [
         ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     ]
     assert sessions[0]["TensorrtExecutionProvider"]["device_id"] == "1"
@@ -151,7 +151,7 @@ async def test_pytorch_is_given_the_device(models: Path, monkeypatch: pytest.Mon
     write_script(models / "auto", Doubled(), text)
     async with server_of(models).running() as server:
         assert groups_of(server, "auto") == [("KIND_GPU", 1, [0, 1])]
-    assert sorted(each for each in loaded if each != "cpu") == ["cuda:0", "cuda:1"]
+    assert sorted(device for device in loaded if device != "cpu") == ["cuda:0", "cuda:1"]
 
 
 # ---- TensorRT --------------------------------------------------------------------------------------------------------

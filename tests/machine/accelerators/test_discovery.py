@@ -100,8 +100,10 @@ def test_kinds_and_devices_follow_from_the_gpus_of_the_machine(machine: Machine)
         }
         [cpu] = seen_by(server, "cpu", 1)
         assert (cpu["model_instance_kind"], cpu["model_instance_device_id"]) == ("CPU", "0")
-        each = {(one["model_instance_kind"], one["model_instance_device_id"]) for one in seen_by(server, "gpu", 24)}
-        assert each == {("GPU", "0"), ("GPU", "1")}
+        seen = {
+            (loaded["model_instance_kind"], loaded["model_instance_device_id"]) for loaded in seen_by(server, "gpu", 24)
+        }
+        assert seen == {("GPU", "0"), ("GPU", "1")}
 
 
 def test_python_models_see_the_numbers_that_the_server_gives(machine: Machine) -> None:

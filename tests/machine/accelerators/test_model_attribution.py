@@ -106,11 +106,11 @@ child = subprocess.Popen(["sleep", "600"])
 machine = Path("/proc")
 namespace = os.stat("/proc/self/ns/pid").st_ino
 outer = next(
-    int(each.name)
-    for each in machine.iterdir()
-    if each.name.isdecimal()
-    and f"NSpid:\\t{each.name}\\t{child.pid}\\n" in (each / "status").read_text()
-    and os.stat(each / "ns" / "pid").st_ino == namespace
+    int(folder.name)
+    for folder in machine.iterdir()
+    if folder.name.isdecimal()
+    and f"NSpid:\\t{folder.name}\\t{child.pid}\\n" in (folder / "status").read_text()
+    and os.stat(folder / "ns" / "pid").st_ino == namespace
 )
 models = [AttributedProcess(child.pid, "llm", "1", "engine")]
 for ids in (ProcessIds(machine), ProcessIds()):

@@ -218,14 +218,14 @@ def test_processes_have_memory_and_time(library: Path, tmp_path: Path) -> None:
     lines = ("process 4242 1048576 30", "process 4243 2097152 0")
     with sampling(machine_with(library, tmp_path, gpu(A100, *lines, **VALUES))) as samples:
         [device] = samples.next().devices
-    assert [(each.pid, each.memory_bytes, each.utilization_ratio) for each in device.processes] == [
+    assert [(process.pid, process.memory_bytes, process.utilization_ratio) for process in device.processes] == [
         (4242, 1048576, 0.3),
         (4243, 2097152, 0.0),
     ]
     fault = "error nvmlDeviceGetProcessUtilization 3"
     with sampling(machine_with(library, tmp_path, gpu(A100, fault, *lines, **VALUES))) as samples:
         [device] = samples.next().devices
-    assert [each.utilization_ratio for each in device.processes] == [None, None]
+    assert [process.utilization_ratio for process in device.processes] == [None, None]
 
 
 def test_slices_have_separate_memory_and_activity(library: Path, tmp_path: Path) -> None:
@@ -240,15 +240,15 @@ def test_slices_have_separate_memory_and_activity(library: Path, tmp_path: Path)
     assert whole.device.parent_uuid == ""
     assert "memory_used_bytes" not in whole.readings
     assert whole.readings["power_watts"] == pytest.approx(245.678)
-    assert [each.device.uuid[:8] for each in (first, second)] == ["MIG-1111", "MIG-2222"]
-    assert {each.device.parent_uuid for each in (first, second)} == {whole.device.uuid}
-    assert [each.device.index for each in (first, second)] == ["0/7", "0/9"]
-    assert [each.attributes["gpu_profile"] for each in (first, second)] == ["1g.5gb", "1g.5gb"]
+    assert [part.device.uuid[:8] for part in (first, second)] == ["MIG-1111", "MIG-2222"]
+    assert {part.device.parent_uuid for part in (first, second)} == {whole.device.uuid}
+    assert [part.device.index for part in (first, second)] == ["0/7", "0/9"]
+    assert [part.attributes["gpu_profile"] for part in (first, second)] == ["1g.5gb", "1g.5gb"]
     assert first.readings["memory_used_bytes"] == 3 * MIB
     assert first.readings["utilization_ratio"] == 0.815
     assert native(first)["DCGM_FI_PROF_TENSOR_UTIL_RATIO"] == 0.33
     assert second.readings["utilization_ratio"] == 0.12
-    assert [each.pid for each in second.processes] == [77]
+    assert [process.pid for process in second.processes] == [77]
 
 
 def test_attributes_that_are_not_supported_have_defaults(library: Path, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_gpu_that_falls_off_the_bus_has_no_values(library: Path, tmp_path: Pat
 def test_a_gpu_that_was_lost_before_the_start_is_reported(library: Path, tmp_path: Path) -> None:
     with sampling(machine_with(library, tmp_path, gpu(A100, "lost", **VALUES), gpu(H100, **VALUES))) as samples:
         devices = samples.next().devices
-    assert [(each.device.index, "lost" in each.attributes) for each in devices] == [("1", False), ("0", True)]
+    assert [(device.device.index, "lost" in device.attributes) for device in devices] == [("1", False), ("0", True)]
 
 
 @pytest.mark.parametrize(

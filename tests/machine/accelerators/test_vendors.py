@@ -131,7 +131,7 @@ def test_ascend_with_ddr_memory() -> None:
 
 def test_ascend_clock_and_die() -> None:
     assert parse_clocks(recorded("ascend_common.txt")) == {0: 100e6}
-    (board, *_) = [each for each in sections(recorded("ascend_board.txt")) if "VDie ID" in each]
+    (board, *_) = [section for section in sections(recorded("ascend_board.txt")) if "VDie ID" in section]
     assert board["VDie ID"].startswith("14036E64 00E04F1D")
     chips = parse_info(recorded("ascend_910b2.txt"))
     (npu,) = ascend_sample(chips, {(0, 0): 100e6}, {(0, 0): "14036E64-00E04F1D"}).devices
@@ -209,7 +209,7 @@ def test_counts_of_neuron_add_up_over_reports() -> None:
     counts.add(report)
     counts.add(report)
     native = neuron_sample(report, counts).native
-    (completed,) = [each for each in native if each.labels.get("status_type") == "completed"]
+    (completed,) = [value for value in native if value.labels.get("status_type") == "completed"]
     assert (completed.value, completed.kind) == (246, "counter")
     counts.add({**report, "neuron_runtime_data": []})
     assert not counts.by_status

@@ -114,4 +114,4 @@ def descendants(pid: int) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-    return [each for child in map(int, children) for each in (*descendants(child), child)]
+    return [process for child in map(int, children) for process in (*descendants(child), child)]

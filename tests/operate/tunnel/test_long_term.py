@@ -153,8 +153,8 @@ def test_samples_of_an_outage_reach_the_store(tmp_path: Path, exporter: int, sta
 
     def moments() -> list[float]:
         found = get(store, "/api/v1/query", query="clock[10m]")
-        assert all(each["metric"]["site"] == "gpu1" for each in found)
-        return [moment for each in found for moment, _ in each["values"]]
+        assert all(entry["metric"]["site"] == "gpu1" for entry in found)
+        return [moment for entry in found for moment, _ in entry["values"]]
 
     until_inserted(store)
     until(moments)
@@ -180,7 +180,7 @@ def test_the_store_keeps_180_days(tmp_path: Path, start: Callable[..., Any]) -> 
 
     def days() -> set[str]:
         found = get(store, "/api/v1/query", query="count_over_time(old[200d])")
-        return {each["metric"]["days"] for each in found}
+        return {entry["metric"]["days"] for entry in found}
 
     assert until(lambda: days() if len(days()) >= 2 else set()) == {"1", "179"}
 

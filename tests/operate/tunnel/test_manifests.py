@@ -35,8 +35,8 @@ def scraped(**changes: Any) -> ScrapedTunnel:
 def targets(objects: list[dict[str, Any]]) -> list[str]:
     """Return the addresses that Prometheus scrapes, as its operator and its discovery select them."""
     kinds: dict[str, list[dict[str, Any]]] = {}
-    for each in objects:
-        kinds.setdefault(each["kind"], []).append(each)
+    for item in objects:
+        kinds.setdefault(item["kind"], []).append(item)
     found = []
     for monitor in kinds["ServiceMonitor"]:
         spec, namespace = monitor["spec"], monitor["metadata"]["namespace"]
@@ -57,25 +57,25 @@ def targets(objects: list[dict[str, Any]]) -> list[str]:
 def _sliced(kinds: dict[str, list[Any]], service: dict[str, Any], spec: dict[str, Any]) -> list[str]:
     return [
         f"{address}:{port['port']}"
-        for each in kinds.get("EndpointSlice", [])
-        if each["metadata"]["labels"]["kubernetes.io/service-name"] == service["name"]
-        and each["metadata"]["namespace"] == service["namespace"]
-        for endpoint in each["endpoints"]
+        for backing in kinds.get("EndpointSlice", [])
+        if backing["metadata"]["labels"]["kubernetes.io/service-name"] == service["name"]
+        and backing["metadata"]["namespace"] == service["namespace"]
+        for endpoint in backing["endpoints"]
         for address in endpoint["addresses"]
-        for port in each["ports"]
-        if port["name"] in {one["port"] for one in spec["endpoints"]}
+        for port in backing["ports"]
+        if port["name"] in {endpoint["port"] for endpoint in spec["endpoints"]}
     ]
 
 
 def _listed(kinds: dict[str, list[Any]], service: dict[str, Any], spec: dict[str, Any]) -> list[str]:
     return [
         f"{address['ip']}:{port['port']}"
-        for each in kinds.get("Endpoints", [])
-        if (each["metadata"]["name"], each["metadata"]["namespace"]) == (service["name"], service["namespace"])
-        for subset in each["subsets"]
+        for backing in kinds.get("Endpoints", [])
+        if (backing["metadata"]["name"], backing["metadata"]["namespace"]) == (service["name"], service["namespace"])
+        for subset in backing["subsets"]
         for address in subset["addresses"]
         for port in subset["ports"]
-        if port["name"] in {one["port"] for one in spec["endpoints"]}
+        if port["name"] in {endpoint["port"] for endpoint in spec["endpoints"]}
     ]
 
 
@@ -99,9 +99,9 @@ def test_labels_for_the_operator_are_on_the_monitor() -> None:
 @pytest.mark.parametrize("addresses", [("10.0.24.31",), ("fd00::31",), ("10.0.24.31", "10.0.24.32", "fd00::31")])
 def test_kubernetes_accepts_the_objects(discovery: str, addresses: tuple[str, ...]) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    for each in manifests(scraped(discovery=discovery, addresses=addresses)):
-        if each["kind"] != "ServiceMonitor":
-            kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+    for item in manifests(scraped(discovery=discovery, addresses=addresses)):
+        if item["kind"] != "ServiceMonitor":
+            kubernetes_validate.validate(item, kubernetes_validate.latest_version(), strict=True)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "169.254.0.7", "0.0.0.0", "gpu1.example.com"])

@@ -130,8 +130,8 @@ def start(tmp_path: Path, sshd: Sshd) -> Iterator[Callable[..., RunningTunnel]]:
         return started[-1]
 
     yield run
-    for each in started:
-        each.stop()
+    for process in started:
+        process.stop()
 
 
 @pytest.mark.parametrize("way", ["forward", "reverse"])

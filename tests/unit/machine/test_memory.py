@@ -11,14 +11,14 @@ GIB = 2**30
 
 
 @pytest.mark.parametrize(
-    ("free", "workers", "each"),
+    ("free", "workers", "share"),
     [(64 * GIB, 4, 6 * GIB), (16 * GIB, 2, 4 * GIB), (3 * GIB, 4, GIB), (0, 4, GIB)],
 )
 def test_workers_together_take_no_more_than_half_of_free_memory(
-    monkeypatch: pytest.MonkeyPatch, free: int, workers: int, each: int
+    monkeypatch: pytest.MonkeyPatch, free: int, workers: int, share: int
 ) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda: free)
-    assert worker_memory(workers, 6 * GIB) == each
+    assert worker_memory(workers, 6 * GIB) == share
 
 
 def test_without_proc_defaults_are_the_least(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,7 +195,9 @@ def test_triton_names_count_energy_from_the_first_sample() -> None:
             },
         )
         view.observe(latest)
-    shown = {each.name: [(point.labels, point.value) for point in each.points] for each in view.families([latest])}
+    shown = {
+        family.name: [(point.labels, point.value) for point in family.points] for family in view.families([latest])
+    }
     label = {"gpu_uuid": "GPU-a"}
     assert shown == {
         "nv_gpu_utilization": [(label, 0.5)],
@@ -241,12 +243,12 @@ DCGM_FI_DEV_SERIAL, label, Serial number.
 
 def test_fields_keep_type_and_help() -> None:
     read = parse_counters(COUNTERS, "counters.csv")
-    assert [(each.metric.name, each.metric.kind, each.metric.help) for each in read.counters] == [
+    assert [(counter.metric.name, counter.metric.kind, counter.metric.help) for counter in read.counters] == [
         ("DCGM_FI_DEV_SM_CLOCK", "gauge", "Clock, of the SMs."),
         ("DCGM_FI_DEV_DEC_UTIL", "gauge", "Decoder."),
         ("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", "counter", "Energy."),
     ]
-    assert [each.metric.unit for each in read.counters] == ["megahertz", "percent", "joules"]
+    assert [counter.metric.unit for counter in read.counters] == ["megahertz", "percent", "joules"]
 
 
 def test_fields_that_nvml_lacks_are_named() -> None:

@@ -48,7 +48,7 @@ class Recorder:
 
 
 def names(post: OutgoingPost) -> list[str]:
-    return [f"{each['labels']['alertname']}:{each['status']}" for each in json.loads(post.body)["alerts"]]
+    return [f"{alert['labels']['alertname']}:{alert['status']}" for alert in json.loads(post.body)["alerts"]]
 
 
 @pytest.fixture
@@ -76,10 +76,9 @@ def delivery_of(queue: AlertQueue, clock: Clock, send: Recorder, target: Target 
     return TargetDelivery(target, queue, send, 24 * HOUR_S, clock.clock())
 
 
-def put(queue: AlertQueue, *each: str, status: str = "firing", group: str = "g", starts: str = "s") -> Counter[str]:
-    entries = [
-        QueueEntry("hook", one.group_key, one) for one in alerts(*each, status=status, group=group, starts=starts)
-    ]
+def put(queue: AlertQueue, *names: str, status: str = "firing", group: str = "g", starts: str = "s") -> Counter[str]:
+    given = alerts(*names, status=status, group=group, starts=starts)
+    entries = [QueueEntry("hook", alert.group_key, alert) for alert in given]
     accepted = queue.accept(entries)
     assert not accepted.full
     return accepted.new
@@ -175,7 +174,7 @@ def test_changes_of_an_alert_are_not_duplicates(queue: AlertQueue) -> None:
 def test_a_full_queue_refuses_all_alerts_of_the_target_and_a_retry_is_complete(tmp_path: Path, clock: Clock) -> None:
     queue = open_queue(tmp_path, clock, max_alerts=3)
     put(queue, "A", "B")
-    entries = [QueueEntry(target, "g", one) for one in alerts("C", "D") for target in ("hook", "other")]
+    entries = [QueueEntry(target, "g", alert) for alert in alerts("C", "D") for target in ("hook", "other")]
     accepted = queue.accept(entries)
     assert accepted.full == ("hook",)
     assert accepted.new == Counter(other=2)
@@ -250,7 +249,7 @@ def test_no_more_messages_than_the_service_allows(queue: AlertQueue, clock: Cloc
         put(queue, "A", group=str(number))
     run(delivery_of(queue, clock, send, target), clock, clock.now + HOUR_S)
     assert len(times) == 100
-    assert max(sum(1 for other in times if each <= other < each + 60) for each in times) <= 20
+    assert max(sum(1 for other in times if time_s <= other < time_s + 60) for time_s in times) <= 20
 
 
 def test_a_secret_that_disappears_is_an_outage_without_the_secret_in_the_log(

@@ -62,7 +62,8 @@ def test_each_service_accepts_alerts_of_any_content_and_size(
     if text and kind != "generic":
         target = replace(target, templates=MessageTemplates(text=text))
     nasty = [
-        replace(sample_alert(), labels={"alertname": each, "l": each}, annotations={"summary": each}) for each in NASTY
+        replace(sample_alert(), labels={"alertname": nasty, "l": nasty}, annotations={"summary": nasty})
+        for nasty in NASTY
     ]
     for some in ([sample_alert(), sample_alert("resolved")], nasty, [huge(10)], [huge(5000)], [huge(100_000, 3)]):
         first = some[: number_that_fits(target, some)]
@@ -78,7 +79,7 @@ def test_a_message_has_as_many_alerts_as_fit(kind: str, monkeypatch: pytest.Monk
     number = number_that_fits(target, some)
     assert number == {"wecom": 2, "slack": 20, "generic": 20}.get(kind, 10)
     body = check(kind, target, some[:number], monkeypatch).body.decode()
-    assert all(f"text {each} " in body for each in range(number))
+    assert all(f"text {index} " in body for index in range(number))
 
 
 def test_values_cannot_mention_people_or_break_the_markup(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +95,7 @@ def test_a_title_states_numbers_names_and_common_labels() -> None:
 
 def test_a_template_of_a_json_body_escapes_values(monkeypatch: pytest.MonkeyPatch) -> None:
     body = '{"all": {{ alerts | map(attribute="labels.alertname") | list | tojson }}}'
-    some = [replace(sample_alert(), labels={"alertname": each}) for each in NASTY]
+    some = [replace(sample_alert(), labels={"alertname": nasty}) for nasty in NASTY]
     received = check("generic", replace(target_of("generic"), body=body), some, monkeypatch)
     assert json.loads(received.body)["all"] == NASTY
 

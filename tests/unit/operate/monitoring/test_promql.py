@@ -76,7 +76,7 @@ def test_metrics_are_found_with_matchers_places_and_functions() -> None:
 def test_nodes_come_with_those_above_them() -> None:
     *_, (node, above) = walk(parse("sum(rate(x[1m]))"))
     assert node == Selector("x", range_s=60)
-    assert [type(each).__name__ for each in above] == ["Aggregation", "Call"]
+    assert [type(node).__name__ for node in above] == ["Aggregation", "Call"]
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,11 @@ def test_phases_of_a_pipeline(tmp_path: Path) -> None:
     assert [(depth, span.model, span.ns // MS) for depth, span in root.walk()] == [
         (0, "pipeline", 100), (1, "preprocess", 68), (1, "detect", 26), (2, "called", 20),
     ]  # fmt: skip
-    assert [(each.phase, each.ns // MS) for each in root.segments()] == [
+    assert [(segment.phase, segment.ns // MS) for segment in root.segments()] == [
         ("receive", 1), ("other", 1), ("steps", 96), ("send", 2),
     ]  # fmt: skip
     [preprocess, detect] = root.children
-    assert [(each.phase, each.ns // MS) for each in preprocess.segments()] == [("queue", 60), ("infer", 8)]
+    assert [(segment.phase, segment.ns // MS) for segment in preprocess.segments()] == [("queue", 60), ("infer", 8)]
     assert dict(detect.own_ns())["infer"] == 5 * MS  # without the call
     assert reason(root) == (
         '100 ms: 60% the queue of "preprocess" (60 ms), 20% the execution of "called" (20 ms);'
@@ -95,7 +95,7 @@ def test_responses_of_a_decoupled_model_are_sent_while_it_runs(tmp_path: Path) -
     for at in (2, 12, 14):
         value += entries(1, "m", HTTP_SEND_START=at, HTTP_SEND_END=at + 1)
     [root] = read_traces([write(tmp_path, value)]).requests
-    assert [(each.phase, each.ns // MS) for each in root.segments()] == [
+    assert [(segment.phase, segment.ns // MS) for segment in root.segments()] == [
         ("infer", 10), ("other", 2), ("send", 1), ("other", 1), ("send", 1),
     ]  # fmt: skip
 
@@ -271,7 +271,7 @@ def test_the_page_is_whole_without_other_files(tmp_path: Path) -> None:
     assert "prefers-color-scheme: dark" in page
     assert "url(" not in page
     svg = ET.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
-    bars = [each for each in svg if each.tag == "rect"]
+    bars = [element for element in svg if element.tag == "rect"]
     phases = [(bar.findtext("title") or "").partition(": ")[2].partition(" ")[0] for bar in bars]
     assert phases[:4] == ["receive", "other", "steps", "send"]
     ends = [float(bar.get("x", "0%")[:-1]) + float(bar.get("width", "0%")[:-1]) for bar in bars]
@@ -310,8 +310,8 @@ def otlp(trace_id: str = "0af7651916cd43dd8448eb211c80319c") -> dict[str, Any]:
 @pytest.mark.parametrize("form", ["otlp", "tempo", "jaeger", "lines"])
 def test_spans_of_a_collector(tmp_path: Path, form: str) -> None:
     document, other = otlp(), otlp("1" * 32)
-    for number, each in enumerate(other["resourceSpans"][0]["scopeSpans"][0]["spans"]):
-        each["spanId"] = each["parentSpanId"] = str(number) * 16
+    for number, span in enumerate(other["resourceSpans"][0]["scopeSpans"][0]["spans"]):
+        span["spanId"] = span["parentSpanId"] = str(number) * 16
     text = {
         "otlp": json.dumps(document),
         "tempo": json.dumps({"batches": otlp("CvdlGRbNQ92ESOshHIAxnA==")["resourceSpans"]}),
@@ -324,8 +324,12 @@ def test_spans_of_a_collector(tmp_path: Path, form: str) -> None:
     assert [(depth, span.model, span.version, span.error) for depth, span in root.walk()] == [
         (0, "outer", "3", ""), (1, "inner", "3", "not today"),
     ]  # fmt: skip
-    assert [(each.phase, each.ns // MS) for each in root.segments()] == [("receive", 10), ("steps", 80), ("send", 10)]
-    assert [each.phase for each in root.children[0].segments()] == ["input", "infer", "output"]
+    assert [(segment.phase, segment.ns // MS) for segment in root.segments()] == [
+        ("receive", 10),
+        ("steps", 80),
+        ("send", 10),
+    ]
+    assert [segment.phase for segment in root.children[0].segments()] == ["input", "infer", "output"]
 
 
 def test_durations() -> None:

@@ -82,7 +82,7 @@ def test_the_message_of_a_drill_names_it(alert: AlertingRule, proof: Proof) -> N
 @pytest.mark.parametrize(("alert", "proof"), LIVE_ALERTS, ids=names(LIVE_ALERTS))
 def test_series_of_a_drill_fire_the_alert(alert: AlertingRule, proof: Proof, tmp_path: Path) -> None:
     target = 'job="conch-drill",instance="127.0.0.1:9098"'
-    live = [InputSeries(live_name(each).replace("}", f",{target}}}"), each.values) for each in proof.series]
+    live = [InputSeries(live_name(series).replace("}", f",{target}}}"), series.values) for series in proof.series]
     drilled = dataclasses.replace(alert, proofs=(dataclasses.replace(proof, series=tuple(live)),))
     assert run_proofs(drilled, Thresholds(), tmp_path) == ""
 

@@ -61,7 +61,7 @@ def test_series_that_fire_a_sound_alert_are_found(
 ) -> None:
     status, [record, alert] = proved(SOUND, tmp_path, capsys)
     assert (status, record["verdict"], alert["verdict"]) == (0, "ok", "fires")
-    assert {each["series"].partition("{")[0] for each in alert["witness"]} == {
+    assert {series["series"].partition("{")[0] for series in alert["witness"]} == {
         "nv_inference_queue_duration_us",
         "nv_inference_compute_infer_duration_us",
     }
@@ -106,7 +106,7 @@ def test_a_division_by_zero_is_not_taken_for_a_witness(
     )
     status, [ratio, infinite] = proved(text, tmp_path, capsys)
     assert (status, ratio["verdict"], infinite["verdict"]) == (0, "fires", "doubtful")
-    values = {each["series"].partition("{")[0]: each["values"].partition("x")[0] for each in ratio["witness"]}
+    values = {series["series"].partition("{")[0]: series["values"].partition("x")[0] for series in ratio["witness"]}
     assert float(values["requests"]) != 0
     assert "division by zero" in infinite["detail"]
 
@@ -205,8 +205,8 @@ def test_rules_are_written_with_thresholds(tmp_path: Path, capsys: pytest.Captur
 def test_the_list_has_every_alert(capsys: pytest.CaptureFixture[str]) -> None:
     assert rules(["list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert "ConchQueueTimeHigh" in {each["alert"] for each in listed}
-    assert all(each["fires"] and each["near_misses"] for each in listed)
+    assert "ConchQueueTimeHigh" in {index["alert"] for index in listed}
+    assert all(index["fires"] and index["near_misses"] for index in listed)
     assert rules(["list"]) == 0
     assert "ConchQueueTimeHigh" in capsys.readouterr().out
 
@@ -288,7 +288,7 @@ def test_critical_alerts_repeat_after_the_time_of_deduplication(capsys: pytest.C
     assert rules(["alertmanager"]) == 0
     [document] = load_documents(capsys.readouterr().out)
     route = document.value["route"]
-    repeats = [parse_prometheus_duration(each["repeat_interval"]) for each in (route, *route["routes"])]
+    repeats = [parse_prometheus_duration(routing["repeat_interval"]) for routing in (route, *route["routes"])]
     assert min(repeats) > DEFAULT_DEDUPLICATE_S
 
 
@@ -314,7 +314,7 @@ def test_rules_that_prometheus_refuses_are_invalid(
         head + text + "  - {alert: Down, for: 1m, expr: up == 0}\n", tmp_path, capsys, "--no-search"
     )
     assert (status, fault["verdict"], sound["verdict"]) == (1, "invalid", "not searched")
-    messages = [each["message"] for each in fault["problems"]]
+    messages = [problem["message"] for problem in fault["problems"]]
     assert messages[0].startswith(f"line {fault['line']}: ")
     assert [message.startswith(start) for message, start in zip(messages, faults, strict=True)] == [True], messages
 
@@ -327,7 +327,7 @@ def test_durations_are_those_that_prometheus_accepts(promtool: None, text: str, 
     path = tmp_path / "rules.yaml"
     rule = {"alert": "A", "expr": "up == 0", "for": text, "keep_firing_for": text}
     for keys in ("for",), ("keep_firing_for",), ("interval",):
-        group = {"name": "g", "rules": [{key: each for key, each in rule.items() if key in ("alert", "expr", *keys)}]}
+        group = {"name": "g", "rules": [{key: value for key, value in rule.items() if key in ("alert", "expr", *keys)}]}
         if keys == ("interval",):
             group["interval"] = text
         path.write_text(dump_documents([{"groups": [group]}]))
@@ -352,12 +352,12 @@ def test_invalid_promql_has_a_position(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.slow
 def test_the_shipped_rules_are_proved(promtool: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     groups = rules_of(
-        next(each for group in rule_groups(Thresholds()) for each in group.alerts if "Overload" in each.name),
+        next(alert for group in rule_groups(Thresholds()) for alert in group.alerts if "Overload" in alert.name),
         rule_groups(Thresholds()),
     )
     status, found = proved(dump_documents([rule_file(groups)]), tmp_path, capsys)
     assert status == 0
-    assert {each["rule"]: each["verdict"] for each in found}["ConchOverloadPredicted"] == "fires"
+    assert {entry["rule"]: entry["verdict"] for entry in found}["ConchOverloadPredicted"] == "fires"
     assert found[-1]["witness"]
 
 

@@ -35,7 +35,9 @@ RATE_UNITS: dict[Unit, set[Unit]] = {
 }
 _SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
-each_dashboard = pytest.mark.parametrize("dashboard", ALL, ids=lambda each: f"{each.uid} {each.description[-8:]}")
+each_dashboard = pytest.mark.parametrize(
+    "dashboard", ALL, ids=lambda dashboard: f"{dashboard.uid} {dashboard.description[-8:]}"
+)
 
 
 @each_dashboard
@@ -83,7 +85,7 @@ def test_panels_have_one_unit_and_are_described(dashboard: GrafanaDashboard) -> 
 @each_dashboard
 def test_variables_are_defined(dashboard: GrafanaDashboard) -> None:
     text = dashboard_json(dashboard)
-    defined = {each["name"] for each in json.loads(text)["templating"]["list"]}
+    defined = {variable["name"] for variable in json.loads(text)["templating"]["list"]}
     assert set(_VARIABLE.findall(text)) - _BUILT_IN - {"__all"} <= defined
 
 
@@ -112,7 +114,7 @@ def _cell(panel: dict[str, Any], x: int, y: int) -> tuple[int, int]:
 
 
 def test_ids_are_unique() -> None:
-    found = [each.uid for each in all_dashboards()]
+    found = [dashboard.uid for dashboard in all_dashboards()]
     assert len(set(found)) == len(found)
     assert all(re.fullmatch(r"conch-[a-z-]{1,34}", uid) for uid in found)  # Grafana allows 40 characters
 
@@ -136,13 +138,13 @@ def test_a_translated_dashboard_of_legacy_names_is_that_of_new_names() -> None:
 
 def test_config_maps_carry_the_label_of_the_sidecar(capsys: pytest.CaptureFixture[str]) -> None:
     assert dashboards(["--configmaps", "--namespace", "monitoring", "--folder", "Conch"]) == 0
-    documents = [each.value for each in load_documents(capsys.readouterr().out)]
+    documents = [document.value for document in load_documents(capsys.readouterr().out)]
     assert len(documents) == len(all_dashboards())
-    for each, dashboard in zip(documents, all_dashboards(), strict=True):
-        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
-        assert each["metadata"]["annotations"] == {"grafana_folder": "Conch"}
-        assert each["metadata"]["namespace"] == "monitoring"
-        assert each["data"] == {f"{dashboard.uid}.json": dashboard_json(dashboard)}
+    for document, dashboard in zip(documents, all_dashboards(), strict=True):
+        assert document["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert document["metadata"]["annotations"] == {"grafana_folder": "Conch"}
+        assert document["metadata"]["namespace"] == "monitoring"
+        assert document["data"] == {f"{dashboard.uid}.json": dashboard_json(dashboard)}
 
 
 def test_a_config_map_is_not_larger_than_kubectl_allows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,12 +155,16 @@ def test_a_config_map_is_not_larger_than_kubectl_allows(monkeypatch: pytest.Monk
 
 def test_the_command_writes_files_and_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dashboards(["--output", str(tmp_path / "new")]) == 0
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {f"{each.uid}.json" for each in all_dashboards()}
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {
+        f"{dashboard.uid}.json" for dashboard in all_dashboards()
+    }
     capsys.readouterr()
     assert dashboards(["--list"]) == 0
     assert "Conch / Overview and SLO" in capsys.readouterr().out
     assert dashboards(["--list", "--json"]) == 0
-    assert [each["uid"] for each in json.loads(capsys.readouterr().out)] == [each.uid for each in all_dashboards()]
+    assert [listed["uid"] for listed in json.loads(capsys.readouterr().out)] == [
+        dashboard.uid for dashboard in all_dashboards()
+    ]
     (tmp_path / "file").touch()
     assert dashboards(["--output", str(tmp_path / "file")]) == 1
     with pytest.raises(SystemExit):

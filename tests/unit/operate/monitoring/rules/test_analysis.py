@@ -37,20 +37,20 @@ def analyse(text: str) -> list[AnalysedRule]:
 
 def problems(expr: str, rest: str = "") -> list[tuple[str, str]]:
     [analysed] = analyse(dump_documents([[{"alert": "A", "expr": expr}]]).rstrip() + rest)
-    return [(each.verdict, each.code) for each in analysed.problems]
+    return [(problem.verdict, problem.code) for problem in analysed.problems]
 
 
 def test_the_alert_of_the_article_never_fires() -> None:
     _, alert = analyse(QPS_ARTICLE)
-    reasons = {each.code: each.message for each in alert.problems if each.verdict == "never"}
+    reasons = {problem.code: problem.message for problem in alert.problems if problem.verdict == "never"}
     assert "sets 'model' to the value of 'annotation_max_qps', a number" in reasons["label-replace"]
     assert "kube_deployment_annotations" in reasons["unknown-metric"]
-    assert ("wrong", "info-metric") in [(each.verdict, each.code) for each in alert.problems]
+    assert ("wrong", "info-metric") in [(problem.verdict, problem.code) for problem in alert.problems]
 
 
 def test_problems_have_a_place() -> None:
     _, alert = analyse(QPS_ARTICLE)
-    place = next(each.offset for each in alert.problems if each.code == "label-replace")
+    place = next(problem.offset for problem in alert.problems if problem.code == "label-replace")
     assert alert.rule.expr[place:].startswith("label_replace(")
     assert QPS_ARTICLE.splitlines()[alert.rule.line - 1].strip() == "triton:my_qps_threshold:1m"
 
@@ -153,8 +153,8 @@ def test_sound_conditions_are_not_reported(expr: str) -> None:
 def test_the_rules_of_this_project_have_no_problems() -> None:
     document = rule_file(rule_groups(Thresholds()))
     found = {
-        (each.rule.name, problem.code, problem.message)
-        for each in analyse(dump_documents([document]))
-        for problem in each.problems
+        (analysed.rule.name, problem.code, problem.message)
+        for analysed in analyse(dump_documents([document]))
+        for problem in analysed.problems
     }
     assert found == set()

@@ -105,7 +105,7 @@ def test_amtool_accepts_the_routes(tmp_path: Path) -> None:
 def test_texts_of_limit_alerts_name_who_is_above(labels: dict[str, str], whose: str, tmp_path: Path) -> None:
     """Prometheus itself expands the template."""
     groups = rule_groups(Thresholds())
-    alert = next(one for group in groups for one in group.alerts if one.name == "ConchRequestRateAboveLimit")
+    alert = next(alert for group in groups for alert in group.alerts if alert.name == "ConchRequestRateAboveLimit")
     (tmp_path / "rules.yml").write_text(dump_documents([rule_file(rules_of(alert, groups))]))
     selector = ", ".join(f'{name}="{value}"' for name, value in labels.items())
     series = {f"conch_request_rate{{{selector}}}": "120x8", f"conch_request_rate_limit{{{selector}}}": "100x8"}

@@ -46,10 +46,10 @@ def renamed(labels: dict[str, str], source: Dialect, target: Dialect) -> dict[st
 def in_job(node: promql.Node, dialect: Dialect) -> promql.Node:
     """Return a query that selects the series of one dialect only: some share names."""
 
-    def restricted(each: promql.Node) -> promql.Node:
-        if not isinstance(each, promql.Selector):
-            return each
-        return replace(each, matchers=(*each.matchers, promql.LabelMatcher("job", "=~", f"{dialect}|node")))
+    def restricted(node: promql.Node) -> promql.Node:
+        if not isinstance(node, promql.Selector):
+            return node
+        return replace(node, matchers=(*node.matchers, promql.LabelMatcher("job", "=~", f"{dialect}|node")))
 
     return promql.rewrite(node, restricted)
 

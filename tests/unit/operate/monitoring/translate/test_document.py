@@ -53,7 +53,7 @@ def test_queries_of_different_factors_keep_their_values() -> None:
     one = panel("DCGM_FI_DEV_GPU_UTIL", "percent")
     one["targets"].append({"refId": "B", "expr": "DCGM_FI_DEV_GPU_TEMP"})
     translated({"panels": [{"title": "row", "type": "row", "panels": [one]}]})
-    assert [each["expr"] for each in one["targets"]] == [
+    assert [target["expr"] for target in one["targets"]] == [
         "DCGM_FI_DEV_GPU_UTIL_RATIO * 100",
         "DCGM_FI_DEV_GPU_TEMP_CELSIUS",
     ]
@@ -79,7 +79,7 @@ def test_variables_and_annotations_are_translated() -> None:
     new = 'label_values(DCGM_FI_DEV_FB_FREE_BYTES{hostname=~"$Hostname"}, hostname)'
     variables = dashboard["templating"]["list"]  # type: ignore[call-overload]
     assert variables[0]["query"]["query"] == variables[0]["definition"] == new
-    assert [each["query"] for each in variables[1:]] == [
+    assert [variable["query"] for variable in variables[1:]] == [
         "query_result(DCGM_FI_DEV_GPU_UTIL_RATIO * 100)",
         "label_values(job)",
         "1,2",
@@ -144,7 +144,7 @@ def test_the_command_writes_the_document_and_reports(tmp_path: Any, capsys: pyte
     assert "DCGM_FI_DEV_FAN_SPEED: no counterpart in dcgm-4.7" in output.err
     assert translate([str(source), *names, "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert [each["status"] for each in report["queries"]].count("no counterpart") == 1
+    assert [query["status"] for query in report["queries"]].count("no counterpart") == 1
     assert translate(["--query", "DCGM_FI_DEV_GPU_UTIL / 100", *names]) == 0
     assert capsys.readouterr().out == "DCGM_FI_DEV_GPU_UTIL_RATIO\n"
     result = tmp_path / "out.json"

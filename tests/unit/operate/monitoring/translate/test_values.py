@@ -41,14 +41,14 @@ def check(prometheus: Prometheus, query: str, source: Dialect, target: Dialect) 
     for node, scale in ((part.node, float(part.scale)), (original_unit(part), 1.0)):
         text = promql.render(in_job(node, target))
         new = prometheus.query(text, AT)
-        left = {_key(each, source, target): each.value * scale for each in old}
-        right = {_key(each, target, source): each.value for each in new}
+        left = {_key(sample, source, target): sample.value * scale for sample in old}
+        right = {_key(sample, target, source): sample.value for sample in new}
         assert right == pytest.approx(left, rel=1e-9), f"{query} → {text}"
 
 
-def _key(each: Value, own: Dialect, other: Dialect) -> tuple[str, ...]:
+def _key(value: Value, own: Dialect, other: Dialect) -> tuple[str, ...]:
     """Return the values of the labels that both dialects have: each value belongs to one label."""
-    return tuple(sorted(renamed(dict(each.labels), own, other).values()))
+    return tuple(sorted(renamed(dict(value.labels), own, other).values()))
 
 
 def queries_of(row: Correspondence, dialect: Dialect) -> list[str]:
@@ -207,7 +207,7 @@ def test_any_expression_keeps_its_values(prometheus: Prometheus, query: str) -> 
         text = promql.render(in_job(node, "dcgm-4.7"))
         new = prometheus.query(text, AT)
         assert len(new) == len(old), f"{query} → {text}"
-        left = {_key(each, "dcgm-legacy", "dcgm-4.7"): each.value * scale for each in old}
-        right = {_key(each, "dcgm-4.7", "dcgm-legacy"): each.value for each in new}
+        left = {_key(sample, "dcgm-legacy", "dcgm-4.7"): sample.value * scale for sample in old}
+        right = {_key(sample, "dcgm-4.7", "dcgm-legacy"): sample.value for sample in new}
         size = max([abs(value) for value in left.values() if math.isfinite(value)], default=0)
         assert right == pytest.approx(left, rel=1e-6, abs=1e-9 * size, nan_ok=True), f"{query} → {text}"

@@ -40,7 +40,7 @@ class HelmChart:
     def __init__(self, folder: Path) -> None:
         require_helm()
         self.folder = folder
-        self._rendered: dict[str, dict[str, str]] = {}
+        self._objects: dict[str, list[dict[str, Any]]] = {}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _RENDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -55,42 +55,37 @@ class HelmChart:
 
     def templates(self, values: dict[str, Any], name: str = "gpt2", namespace: str = "default") -> dict[str, str]:
         """Return the rendered text of each template. Raises HelmError."""
-        job = json.dumps([values, {"name": name, "namespace": namespace}])
-        if job in self._rendered:
-            return self._rendered[job]
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(job + "\n")
+        self._process.stdin.write(json.dumps([values, {"name": name, "namespace": namespace}]) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
         if "error" in answer:
             raise HelmError(answer["error"])
-        self._rendered[job] = answer["rendered"]
-        return self._rendered[job]
+        rendered: dict[str, str] = answer["rendered"]
+        return rendered
 
     def objects(self, values: dict[str, Any], name: str = "gpt2", namespace: str = "default") -> list[dict[str, Any]]:
         """Return the objects that `helm install` creates; hooks are not among them. Raises HelmError."""
-        return [each for each in self.all_objects(values, name, namespace) if not is_hook(each)]
+        return [document for document in self.all_objects(values, name, namespace) if not is_hook(document)]
 
     def all_objects(self, values: dict[str, Any], name: str, namespace: str = "default") -> list[dict[str, Any]]:
-        """Return all objects, with those that Helm creates at other times. Raises HelmError."""
-        texts = self.templates(values, name, namespace)
-        parsed = (
-            each
-            for path, text in texts.items()
-            if path.endswith(".yaml")
-            for each in yaml.load_all(text, Loader=yaml.CSafeLoader)
-        )
-        return [each for each in parsed if each is not None]
+        """Return all objects, with those that Helm creates at other times; they are shared. Raises HelmError."""
+        job = json.dumps([values, name, namespace])
+        if job not in self._objects:
+            texts = [text for path, text in self.templates(values, name, namespace).items() if path.endswith(".yaml")]
+            parsed = [document for text in texts for document in yaml.load_all(text, Loader=yaml.CSafeLoader)]
+            self._objects[job] = [document for document in parsed if document is not None]
+        return self._objects[job]
 
 
-def is_hook(each: dict[str, Any]) -> bool:
+def is_hook(document: dict[str, Any]) -> bool:
     """Return whether Helm creates an object at another time than installation, such as `helm test`."""
-    return "helm.sh/hook" in each["metadata"].get("annotations", {})
+    return "helm.sh/hook" in document["metadata"].get("annotations", {})
 
 
 def by_name(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
     """Return objects by kind and name, each of which only one has."""
-    found = {(each["kind"], each["metadata"]["name"]): each for each in objects}
-    assert len(found) == len(objects), [(each["kind"], each["metadata"]["name"]) for each in objects]
+    found = {(document["kind"], document["metadata"]["name"]): document for document in objects}
+    assert len(found) == len(objects), sorted(found)
     return found

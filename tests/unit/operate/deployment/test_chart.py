@@ -1,7 +1,32 @@
-"""Files of deploy/ that are written from others, and what the wheel's chart creates."""
+"""The chart: what is written from other files is up to date, and every branch of its templates is tested."""
 
+from pathlib import Path
+
+import pytest
 from tools import deploy_files
+from tools.deploy_files import CHART
+
+from tests.support.helm_process import HelmChart
+from tests.unit.operate.deployment.refused_values import REFUSED
+from tests.unit.operate.deployment.template_branches import marked_copy
+from tests.unit.operate.deployment.value_sets import value_sets
 
 
 def test_generated_files_are_up_to_date() -> None:
     assert [str(path) for path in deploy_files.outdated()] == [], "run: make deploy-files"
+
+
+@pytest.mark.slow
+def test_every_branch_of_the_templates_is_rendered(tmp_path: Path) -> None:
+    copy = marked_copy(CHART, tmp_path / "conch")
+    seen: set[str] = set()
+    with HelmChart(copy.folder) as chart:
+        refused = [values for values, _ in REFUSED]
+        for values in (*value_sets().values(), *refused):
+            seen |= copy.seen(chart.templates({**values, "global": {"branches": {}}}))
+        seen |= copy.seen(chart.templates({"global": {"branches": {}}, "kubernetesVersion": "1.99"}, "7b"))
+    assert len(copy.marks) > 250
+    # Objects of a cluster: tests/unit/operate/deployment/test_upgrades.py has them.
+    of_clusters = {mark for mark in copy.marks if mark.startswith("_autoscaling.tpl") and mark not in seen}
+    assert len(of_clusters) == 6
+    assert sorted(copy.marks - seen - of_clusters) == []

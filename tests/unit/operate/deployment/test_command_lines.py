@@ -14,7 +14,11 @@ VALUE_SETS = value_sets()
 
 
 def pod_of(chart: HelmChart, values: dict[str, Any]) -> dict[str, Any]:
-    [workload] = [document for document in chart.objects(values) if document["kind"] in ("Deployment", "StatefulSet")]
+    [workload] = [
+        document
+        for document in chart.objects(values, "gpt2", "models")
+        if document["kind"] in ("Deployment", "StatefulSet")
+    ]
     pod: dict[str, Any] = workload["spec"]["template"]["spec"]
     return pod
 

@@ -118,4 +118,6 @@ CASES: dict[str, dict[str, Any]] = {
         "triton": {"image": {"name": "registry.example.com/custom:1", "pullSecrets": [{"name": "ngc-container-pull"}]}},
         "modelRepositoryPath": "s3://bucket/model_repository",
     },
+    "no connection test": {"connectionTest": {"enabled": False}},
+    "a connection test where metadata need a key": {"secrets": {"apiKeys": {"secretName": "keys"}}},
 }

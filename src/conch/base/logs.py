@@ -236,7 +236,7 @@ def configure(settings: LogSettings) -> None:
     """
     handler = ServerLogHandler(settings)
     root = logging.getLogger()
-    for old in [one for one in root.handlers if isinstance(one, ServerLogHandler)]:
+    for old in [handler for handler in root.handlers if isinstance(handler, ServerLogHandler)]:
         root.removeHandler(old)
         old.close()
     root.addHandler(handler)

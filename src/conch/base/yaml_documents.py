@@ -120,8 +120,8 @@ def _lines(
         return  # an alias of a part around it
     above = (*above, id(node))
     if isinstance(node, yaml.SequenceNode):
-        for index, each in enumerate(node.value):
-            yield from _lines(each, (*path, index), above, unique_keys)
+        for index, item in enumerate(node.value):
+            yield from _lines(item, (*path, index), above, unique_keys)
     elif isinstance(node, yaml.MappingNode):
         names = set[str]()
         for key, value in node.value:

@@ -43,7 +43,7 @@ def health(arguments: Sequence[str]) -> int:
     if not (port.isdecimal() and 0 < int(port) < 1 << 16):
         return _complain(f"port {port!r}: must be 1 to 65535")
     address = os.environ.get("CONCH_HTTP_ADDRESS", "")
-    asked = (_ask(_WILDCARDS.get(address, address), int(port), *each) for each in paths.items())
+    asked = (_ask(_WILDCARDS.get(address, address), int(port), *question) for question in paths.items())
     return next((status for status in asked if status), _HEALTHY)
 
 

@@ -52,15 +52,15 @@ def ask_prompts(given: Namespace, sampling: dict[str, Any]) -> int:
         asyncio.run(_send_all(given, sampling, requests, output))
         total_s = time.monotonic() - started
         output.line(f"Storing results into `{given.results_file}`...")
-        text = "".join(each.results() + _SEPARATOR for each in requests)
+        text = "".join(request.results() + _SEPARATOR for request in requests)
         results.truncate(0)
         results.write(text)
     output.line(f"Total time for all requests: {total_s:.2f} seconds ({total_s * 1000:.2f} milliseconds)")
-    failed = sum(each.error is not None for each in requests)
+    failed = sum(request.error is not None for request in requests)
     if given.verbose:
         output.line(f"\nContents of `{given.results_file}` ===>\n{text}")
     if given.json:
-        documents = [each.document() for each in requests]
+        documents = [request.document() for request in requests]
         print(json.dumps({"model": given.model_name, "requests": documents, "total_s": total_s, "failed": failed}))
     elif failed:
         print(f"FAIL: {failed} of {len(requests)} prompts failed", file=sys.stderr)
@@ -87,8 +87,8 @@ async def _send_all(
             output.end(request)
 
         async with asyncio.TaskGroup() as group:
-            for each in requests:
-                group.create_task(send(each))
+            for request in requests:
+                group.create_task(send(request))
 
 
 class _NoOutput:

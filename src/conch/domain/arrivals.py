@@ -37,7 +37,7 @@ class RateCurve:
     def __post_init__(self) -> None:
         if not self.segments:
             raise ValueError("a curve of rates needs at least one segment")
-        if all(each.start_rate == each.end_rate == 0 for each in self.segments):
+        if all(segment.start_rate == segment.end_rate == 0 for segment in self.segments):
             raise ValueError("the rate must be greater than 0 at some time")
 
     def segments_until(self, duration_s: float) -> list[RateSegment]:
@@ -48,18 +48,18 @@ class RateCurve:
                 end_rate = self.segments[-1].end_rate
                 found.append(RateSegment(duration_s - at, end_rate, end_rate))
                 break
-            each = self.segments[index % len(self.segments)]
+            segment = self.segments[index % len(self.segments)]
             left = duration_s - at
-            if each.duration_s > left:
-                end_rate = each.start_rate + (each.end_rate - each.start_rate) * left / each.duration_s
-                each = RateSegment(left, each.start_rate, end_rate)
-            found.append(each)
-            at, index = at + each.duration_s, index + 1
+            if segment.duration_s > left:
+                end_rate = segment.start_rate + (segment.end_rate - segment.start_rate) * left / segment.duration_s
+                segment = RateSegment(left, segment.start_rate, end_rate)
+            found.append(segment)
+            at, index = at + segment.duration_s, index + 1
         return found
 
     def mean_rate(self, duration_s: float) -> float:
         """Return the mean requests per second over the first `duration_s` seconds."""
-        return sum(_area(each) for each in self.segments_until(duration_s)) / duration_s
+        return sum(_area(segment) for segment in self.segments_until(duration_s)) / duration_s
 
 
 def steady(rate: float) -> RateCurve:
@@ -91,13 +91,13 @@ def times_of(positions: NDArray[np.float64], segments: Sequence[RateSegment]) ->
     This inverts the integral of the rate, by which a process of rate 1 becomes one of the rate of the segments
     (Çinlar, Introduction to Stochastic Processes, 1975, section 4.7). Positions beyond the end are left out.
     """
-    areas = np.array([_area(each) for each in segments])
-    begins_at = np.concatenate(([0.0], np.cumsum([each.duration_s for each in segments])))
+    areas = np.array([_area(segment) for segment in segments])
+    begins_at = np.concatenate(([0.0], np.cumsum([segment.duration_s for segment in segments])))
     counted = np.concatenate(([0.0], np.cumsum(areas)))
     positions = positions[: int(np.searchsorted(positions, counted[-1], side="left"))]
     index = np.minimum(np.searchsorted(counted, positions, side="right") - 1, len(segments) - 1)
-    starts = np.array([each.start_rate for each in segments])
-    slopes = np.array([(each.end_rate - each.start_rate) / each.duration_s for each in segments])
+    starts = np.array([segment.start_rate for segment in segments])
+    slopes = np.array([(segment.end_rate - segment.start_rate) / segment.duration_s for segment in segments])
     start, slope, rest = starts[index], slopes[index], positions - counted[index]
     # The stable solution of rest = start · t + slope · t² / 2; the root is not negative but for rounding.
     root = np.sqrt(np.maximum(start * start + 2.0 * slope * rest, 0.0))

@@ -157,7 +157,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("prompt_logprobs", 0, MAX_LOGPROBS),
     ("truncate_prompt_tokens", -1, 2**31 - 1),
 )
-_DEFAULTS = {each.name: getattr(SamplingParams(), each.name) for each in fields(SamplingParams)}
+_DEFAULTS = {field.name: getattr(SamplingParams(), field.name) for field in fields(SamplingParams)}
 
 
 def _between(low: float, high: float, value: float) -> str:

@@ -132,7 +132,7 @@ class TraceColumns:
 
     def _session_numbers(self, order: NDArray[np.intp]) -> NDArray[np.int64] | None:
         """Return numbers in the order of first requests; each request without a session has its own."""
-        if all(each is None for each in self._sessions):
+        if all(session is None for session in self._sessions):
             return None
         known = dict[Hashable, int]()
         numbers = [known.setdefault(_key(self._sessions[index], int(index)), len(known)) for index in order]
@@ -218,7 +218,7 @@ def read_mooncake(name: str, lines: Iterable[str]) -> LoadTrace:
             continue
         entry = _object(name, number, line, MOONCAKE)
         hashes = entry.get("hash_ids")
-        if hashes is not None and not (isinstance(hashes, list) and all(isinstance(each, int) for each in hashes)):
+        if hashes is not None and not (isinstance(hashes, list) and all(isinstance(number, int) for number in hashes)):
             raise TraceError(f"{name}: line {number}: hash_ids must be a list of integers")
         columns.add(
             _number(name, number, entry, "timestamp", MOONCAKE) / 1e3,

@@ -76,7 +76,9 @@ def _lines(name: str, point: Point) -> str:
         ]
     elif isinstance(value, Quantiles):
         count = value.number
-        lines = [f'{name}{{{more}quantile="{float(which)!r}"}} {number_text(one)}\n' for which, one in value.values]
+        lines = [
+            f'{name}{{{more}quantile="{float(which)!r}"}} {number_text(quantile)}\n' for which, quantile in value.values
+        ]
     else:
         return f"{name}{braces} {number_text(value)}\n"
     lines += [f"{name}_sum{braces} {number_text(value.total)}\n", f"{name}_count{braces} {number_text(count)}\n"]

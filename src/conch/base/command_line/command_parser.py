@@ -44,7 +44,7 @@ class CommandParser(ArgumentParser):
 
     def _with_suggestion(self, message: str) -> str:
         if found := _CHOICE.match(message):
-            known = [each.strip("' ") for each in found["known"].split(",")]
+            known = [word.strip("' ") for word in found["known"].split(",")]
             subject = "unknown command" if found["argument"] == "command" else f"{found['argument']}: unknown value"
             hint = did_you_mean(found["word"].lower(), known, ".", _MIN_SIMILARITY)
             return f"{subject} '{found['word']}'{hint} Known: {', '.join(known)}"
@@ -76,5 +76,5 @@ def _options(parser: ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
         yield from (option for option in action.option_strings if option.startswith("--"))
         if isinstance(action, _SubParsersAction):
-            for each in set(action.choices.values()):
-                yield from _options(each)
+            for parser in set(action.choices.values()):
+                yield from _options(parser)

@@ -77,7 +77,7 @@ class _Translation:
             return self._flags(position, flags)
         opening = "("
         if rest.startswith("(?"):
-            opening = next((one for one in ("(?:", "(?P<") if rest.startswith(one)), "")
+            opening = next((form for form in ("(?:", "(?P<") if rest.startswith(form)), "")
             if not opening and rest.startswith("(?<") and rest[3:4] not in ("=", "!"):
                 self._open("(?P<")
                 return position + 3

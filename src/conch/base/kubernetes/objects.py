@@ -23,7 +23,7 @@ def mapping(value: Any, *keys: str) -> dict[str, Any]:
 def items(value: Any, *keys: str) -> list[dict[str, Any]]:
     """Return the mappings in the list below keys."""
     found = part(value, *keys)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def listed(documents: Iterable[Any]) -> list[dict[str, Any]]:

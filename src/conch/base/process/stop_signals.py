@@ -25,7 +25,7 @@ def stop_signals() -> asyncio.Event:
     A SIGHUP that was ignored when the process started, as with nohup, stays ignored.
     """
     stopping = asyncio.Event()
-    numbers = [each for each in _STOPPING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+    numbers = [number for number in _STOPPING if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(writer, False)
     for number in numbers:

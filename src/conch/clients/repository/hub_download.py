@@ -62,7 +62,7 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
         commit = info.sha or location.revision
         if info.sha and not _COMMIT.fullmatch(info.sha):  # a folder's name in the Hub's cache
             raise ConfigError(f"{constants.ENDPOINT}: {commit[:80]!a} is not a commit")
-        announced = {each.rfilename: each.size for each in info.siblings or ()}
+        announced = {file.rfilename: file.size for file in info.siblings or ()}
         found = _selected(location, list(announced))
         for name in found.names:
             inside(name, f"{constants.ENDPOINT}/{location.repo}")

@@ -58,19 +58,19 @@ def fill_backend_fields(message: ConfigMessage, name: str, version_files: Mappin
 
 def _format_of(message: ConfigMessage, version_files: Mapping[str, bool]) -> _Format | None:
     if message.backend:
-        candidates = [each for each in _FORMATS if each.backend == message.backend]
-        by_platform = [each for each in candidates if each.platform == message.platform]
+        candidates = [form for form in _FORMATS if form.backend == message.backend]
+        by_platform = [form for form in candidates if form.platform == message.platform]
         return next(iter(by_platform or candidates), None)
     if message.platform:
-        return next((each for each in _FORMATS if each.platform == message.platform), None)
+        return next((form for form in _FORMATS if form.platform == message.platform), None)
     if message.default_model_filename:
-        return next((each for each in _FORMATS if each.filename == message.default_model_filename), None)
-    return next((each for each in _FORMATS if _is_there(each, version_files)), None)
+        return next((form for form in _FORMATS if form.filename == message.default_model_filename), None)
+    return next((form for form in _FORMATS if _is_there(form, version_files)), None)
 
 
-def _is_there(each: _Format, version_files: Mapping[str, bool]) -> bool:
-    is_directory = version_files.get(each.filename)
-    return is_directory is not None and each.is_directory in (None, is_directory)
+def _is_there(form: _Format, version_files: Mapping[str, bool]) -> bool:
+    is_directory = version_files.get(form.filename)
+    return is_directory is not None and form.is_directory in (None, is_directory)
 
 
 def _check_pair(message: ConfigMessage, found: _Format) -> None:
@@ -84,13 +84,13 @@ def _check_pair(message: ConfigMessage, found: _Format) -> None:
 
 def _fill_from_model_name(message: ConfigMessage, name: str, version_files: Mapping[str, bool]) -> None:
     if message.platform:
-        known = ", ".join(each.platform for each in _FORMATS if each.platform and each.is_served)
+        known = ", ".join(form.platform for form in _FORMATS if form.platform and form.is_served)
         raise ConfigError(
             f"unexpected platform type '{message.platform}' for {name}; known: {known}, {ENSEMBLE_PLATFORM}"
         )
     backend = name.partition(".")[2]
     if not backend or message.default_model_filename:
-        expected = ", ".join(each.filename for each in _FORMATS if each.is_served)
+        expected = ", ".join(form.filename for form in _FORMATS if form.is_served)
         hint = unknown_format(version_files) if not message.default_model_filename else ""
         present = ", ".join(sorted(version_files)[:_MAX_NAMES]) or "nothing"
         raise ConfigError(

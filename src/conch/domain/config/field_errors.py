@@ -41,7 +41,7 @@ def unknown_field(message_type: str, field: str) -> str:
     """
     error = f"unknown field '{field}' in {_short(message_type)}"
     descriptor: Descriptor = model_config_pb2.DESCRIPTOR.pool.FindMessageTypeByName(message_type)
-    known = [each.name for each in descriptor.fields]
+    known = [field.name for field in descriptor.fields]
     if hint := did_you_mean(field, known):
         return error + hint
     if owner := _owner(field):
@@ -52,7 +52,7 @@ def unknown_field(message_type: str, field: str) -> str:
 def unknown_value(enum_type: str, value: str) -> str:
     """Return an error for an unknown value of an enum, with the allowed ones. `value` includes quotes, if any."""
     descriptor: EnumDescriptor = model_config_pb2.DESCRIPTOR.pool.FindEnumTypeByName(enum_type)
-    known = [each.name for each in descriptor.values]
+    known = [value.name for value in descriptor.values]
     bare = value.strip("\"'")
     error = f"unknown value {value} of {_short(enum_type)}"
     if bare in known:

@@ -50,13 +50,13 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
         backend=message.backend,
         platform=message.platform,
         max_batch_size=message.max_batch_size,
-        inputs=tuple(_tensor(each) for each in message.input),
-        outputs=tuple(_tensor(each) for each in message.output),
-        instance_groups=tuple(_instance_group(each) for each in message.instance_group),
+        inputs=tuple(_tensor(tensor) for tensor in message.input),
+        outputs=tuple(_tensor(tensor) for tensor in message.output),
+        instance_groups=tuple(_instance_group(group) for group in message.instance_group),
         version_policy=_version_policy(message.version_policy),
         dynamic_batching=_dynamic_batching(message.dynamic_batching) if choice == "dynamic_batching" else None,
         sequence_batching=sequence_batching(message.sequence_batching) if choice == "sequence_batching" else None,
-        ensemble_steps=tuple(_step(each) for each in message.ensemble_scheduling.step),
+        ensemble_steps=tuple(_step(step) for step in message.ensemble_scheduling.step),
         max_inflight_requests=message.ensemble_scheduling.max_inflight_requests,
         decoupled=message.model_transaction_policy.decoupled,
         response_cache=message.response_cache.enable,
@@ -68,9 +68,9 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
             control.metric_identifier.family: tuple(control.histogram_options.buckets)
             for control in message.model_metrics.metric_control
         },
-        warmups=tuple(_warmup(each) for each in message.model_warmup),
-        batch_inputs=tuple(_batch_input(each) for each in message.batch_input),
-        batch_outputs=tuple(_batch_output(each) for each in message.batch_output),
+        warmups=tuple(_warmup(warmup) for warmup in message.model_warmup),
+        batch_inputs=tuple(_batch_input(tensor) for tensor in message.batch_input),
+        batch_outputs=tuple(_batch_output(tensor) for tensor in message.batch_output),
         document=to_document(message),
     )
 
@@ -112,7 +112,10 @@ def _instance_group(message: Any) -> InstanceGroup:
         gpus=tuple(message.gpus),
         passive=message.passive,
         rate=RateLimit(
-            tuple(ResourceNeed(each.name, each.count, getattr(each, "global")) for each in limiter.resources),
+            tuple(
+                ResourceNeed(resource.name, resource.count, getattr(resource, "global"))
+                for resource in limiter.resources
+            ),
             limiter.priority,
         ),
     )

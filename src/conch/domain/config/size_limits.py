@@ -101,12 +101,12 @@ def _fields(message: Any, path: str) -> Iterator[tuple[str, FieldDescriptor, Any
         yield at, field, value
         entry = field.message_type
         if entry is not None and entry.GetOptions().map_entry:
-            for key, each in value.items():
+            for key, item in value.items():
                 yield f"key of {at}", entry.fields_by_name["key"], key
-                yield from _nested(f"{at}[{shortened(str(key))}]", entry.fields_by_name["value"], each)
+                yield from _nested(f"{at}[{shortened(str(key))}]", entry.fields_by_name["value"], item)
         elif entry is not None or field.type == FieldDescriptor.TYPE_STRING:
-            for index, each in enumerate(value):
-                yield from _nested(f"{at}[{index}]", field, each)
+            for index, item in enumerate(value):
+                yield from _nested(f"{at}[{index}]", field, item)
 
 
 def _nested(at: str, field: FieldDescriptor, value: Any) -> Iterator[tuple[str, FieldDescriptor, Any]]:

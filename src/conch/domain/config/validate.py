@@ -246,23 +246,23 @@ def _validate_instance_group(group: Any, message: ConfigMessage) -> None:
 
 def validate_batch_tensors(message: ConfigMessage) -> None:
     """Check both fields in a completed configuration. Raises ConfigError for the first broken rule."""
-    inputs = {tensor.name for tensor in message.input}
-    outputs = {tensor.name for tensor in message.output}
+    inputs = {spec.name for spec in message.input}
+    outputs = {spec.name for spec in message.output}
     targets: set[str] = set()
-    for index, each in enumerate(message.batch_input):
+    for index, tensor in enumerate(message.batch_input):
         where = f"for {message.name}: batch_input[{index}]"
-        _validate_source(each, "input", schema.BatchInput.Kind, inputs, where)
-        if each.data_type not in _DATATYPES:
+        _validate_source(tensor, "input", schema.BatchInput.Kind, inputs, where)
+        if tensor.data_type not in _DATATYPES:
             raise ConfigError(f"batch input data type must be TYPE_INT32 or TYPE_FP32 {where}")
-        for name in _targets(each, "input", where):
+        for name in _targets(tensor, "input", where):
             if name in inputs | targets:
                 raise ConfigError(f"batch input '{name}' is created by the server; the name is used elsewhere {where}")
             targets.add(name)
     targets.clear()
-    for index, each in enumerate(message.batch_output):
+    for index, tensor in enumerate(message.batch_output):
         where = f"for {message.name}: batch_output[{index}]"
-        _validate_source(each, "output", schema.BatchOutput.Kind, inputs, where)
-        for name in _targets(each, "output", where):
+        _validate_source(tensor, "output", schema.BatchOutput.Kind, inputs, where)
+        for name in _targets(tensor, "output", where):
             if name not in outputs:
                 raise ConfigError(f"unknown target output name '{name}' {where}; known: {_list(outputs)}")
             if name in targets:
@@ -270,18 +270,18 @@ def validate_batch_tensors(message: ConfigMessage) -> None:
             targets.add(name)
 
 
-def _validate_source(each: Any, side: str, kinds: Any, inputs: set[str], where: str) -> None:
-    if len(each.source_input) != 1:
-        kind = kinds.Name(each.kind) if each.kind in kinds.values() else each.kind
-        raise ConfigError(f"batch {side} kind '{kind}' expects 1 source input, got {len(each.source_input)} {where}")
-    if each.source_input[0] not in inputs:
-        raise ConfigError(f"unknown source input name '{each.source_input[0]}' {where}; known: {_list(inputs)}")
+def _validate_source(tensor: Any, side: str, kinds: Any, inputs: set[str], where: str) -> None:
+    if len(tensor.source_input) != 1:
+        kind = kinds.Name(tensor.kind) if tensor.kind in kinds.values() else tensor.kind
+        raise ConfigError(f"batch {side} kind '{kind}' expects 1 source input, got {len(tensor.source_input)} {where}")
+    if tensor.source_input[0] not in inputs:
+        raise ConfigError(f"unknown source input name '{tensor.source_input[0]}' {where}; known: {_list(inputs)}")
 
 
-def _targets(each: Any, side: str, where: str) -> list[str]:
-    if not each.target_name:
+def _targets(tensor: Any, side: str, where: str) -> list[str]:
+    if not tensor.target_name:
         raise ConfigError(f"batch {side} must specify 'target_name' {where}")
-    return list(each.target_name)
+    return list(tensor.target_name)
 
 
 def _list(names: set[str]) -> str:
@@ -513,8 +513,8 @@ def _specified_twice(tensor: str, name: str) -> ConfigError:
 
 def _repeated(names: Iterable[str]) -> str:
     seen: set[str] = set()
-    for each in names:
-        if each in seen:
-            return each
-        seen.add(each)
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
     return ""

@@ -163,8 +163,8 @@ class _Checker:
 
     def _membership(self, member: Type, container: ast.expr) -> None:
         if isinstance(container, (ast.Tuple, ast.List, ast.Set)):
-            for each in container.elts:
-                self._expect(each, member)
+            for element in container.elts:
+                self._expect(element, member)
         elif member == "text":
             self._expect(container, "text")
         else:
@@ -185,7 +185,7 @@ class _Checker:
         return result
 
     def _parameter(self, node: ast.Call) -> Type:
-        values = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        values = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
         if len(node.args) != 2 or len(values) != 2 or node.keywords or not isinstance(values[0], str):
             raise self._error(node, 'a parameter needs its name and a default, such as parameter("tier", "none")')
         return self.type(node.args[1])
@@ -207,7 +207,7 @@ class _Binder(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         assert isinstance(node.func, ast.Name)
-        arguments = [self.visit(each) for each in node.args]
+        arguments = [self.visit(argument) for argument in node.args]
         if node.func.id == "parameter":
             arguments.insert(0, ast.Name(_REQUEST, ast.Load()))
         return ast.Call(ast.Name(f"_{node.func.id}", ast.Load()), arguments, [])

@@ -107,31 +107,31 @@ class DeclaredMetrics:
     def __init__(self, families: Sequence[DeclaredFamily]) -> None:
         self.names = frozenset(family.name for family in families)
         self._collected = [_Collected(family) for family in families]
-        self.at_begin = [each for each in self._collected if each.family.in_flight]
-        self.at_end = [each for each in self._collected if not each.family.in_flight]
+        self.at_begin = [collected for collected in self._collected if collected.family.in_flight]
+        self.at_end = [collected for collected in self._collected if not collected.family.in_flight]
         self._held: dict[int, _Held] = {}  # by request: what its end takes back
 
     def families(self) -> Iterator[Family]:
         """Yield the families of a scrape."""
-        for each in self._collected:
-            yield each.exposition()
+        for collected in self._collected:
+            yield collected.exposition()
         for metric, counts in (
-            (CUSTOM_OVERFLOWS, [each.overflows for each in self._collected]),
-            (CUSTOM_ERRORS, [each.errors for each in self._collected]),
+            (CUSTOM_OVERFLOWS, [collected.overflows for collected in self._collected]),
+            (CUSTOM_ERRORS, [collected.errors for collected in self._collected]),
         ):
             labelled = zip(self._collected, counts, strict=True)
-            yield Family.of(metric, [Point(count, {"family": each.family.name}) for each, count in labelled])
+            yield Family.of(metric, [Point(count, {"family": collected.family.name}) for collected, count in labelled])
 
     def begin(self, key: int, request: RequestFacts) -> None:
         """Add a request that begins to the gauges of requests in flight. `key` is its own until its end."""
-        held = [found for each in self.at_begin if (found := each.add(request)) is not None]
+        held = [found for collected in self.at_begin if (found := collected.add(request)) is not None]
         if held:
             self._held[key] = held
 
     def end(self, request: RequestFacts) -> None:
         """Add a request that ended to the other families."""
-        for each in self.at_end:
-            each.add(request)
+        for collected in self.at_end:
+            collected.add(request)
 
     def withdraw(self, key: int) -> None:
         """Take a request back from the gauges of requests in flight."""

@@ -166,7 +166,7 @@ def _attribute(element: Element | None, name: str) -> str:
 
 
 def _dims(port: Element | None) -> tuple[int, ...]:
-    texts = [] if port is None else [(each.text or "").strip() for each in port.iterfind("dim")]
+    texts = [] if port is None else [(dim.text or "").strip() for dim in port.iterfind("dim")]
     # A dimension with bounds is written `1..8`.
     return tuple(int(text) if text.lstrip("-").isdecimal() else -1 for text in texts)
 

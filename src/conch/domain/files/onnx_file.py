@@ -118,7 +118,7 @@ def _info(view: memoryview) -> tuple[TensorInfo, bool]:
                         element = part
                     elif inner == _SHAPE:
                         shaped = True
-                        dims = [_size(_message(one)) for at, one in _fields(_message(part)) if at == _DIMENSION]
+                        dims = [_size(_message(dim)) for at, dim in _fields(_message(part)) if at == _DIMENSION]
     return TensorInfo(name, _DATATYPES.get(element, ""), tuple(dims), f"ONNX type {element}"), shaped
 
 
@@ -133,7 +133,7 @@ def _spelt(kind: int, value: int | memoryview, depth: int = 0) -> str:
     inner = "…"
     for number, part in _fields(_message(value)):
         if number == _ELEMENT_TYPE:
-            inner = next((_spelt(each, one, depth + 1) for each, one in _fields(_message(part))), "…")
+            inner = next((_spelt(field, value, depth + 1) for field, value in _fields(_message(part))), "…")
     return f"{'seq' if kind == _SEQUENCE_TYPE else 'optional'}({inner})"
 
 

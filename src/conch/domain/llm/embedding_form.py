@@ -85,7 +85,7 @@ class EmbeddingForm:
         if self._tokenizes:
             if tokens:
                 parameters["token_ids"] = True
-                inputs = [orjson.dumps([*each]).decode() for each in inputs]
+                inputs = [orjson.dumps([*tokens]).decode() for tokens in inputs]
             if truncate is not None:
                 parameters["truncate_prompt_tokens"] = truncate
                 parameters["truncation_side"] = "left" if keep_last else "right"
@@ -98,7 +98,7 @@ class EmbeddingForm:
                     f"'truncate_prompt_tokens' is not supported: the model `{self._model}` takes text and does not "
                     "report tokens; use -1 for the model's maximum."
                 )
-            inputs = [each[-truncate:] if keep_last else each[:truncate] for each in inputs]
+            inputs = [tokens[-truncate:] if keep_last else tokens[:truncate] for tokens in inputs]
         return (
             (indexes, self._request(inputs, indexes, version, timeline, parameters)) for indexes in self._groups(inputs)
         )
@@ -214,4 +214,4 @@ class EmbeddingForm:
 def _matryoshka_lengths(config: ModelConfig) -> list[int]:
     """Return the lengths to which vectors may be truncated. Invalid numbers in the parameter are ignored."""
     listed = config.parameters.get(MATRYOSHKA_DIMENSIONS, "")
-    return [int(each) for each in listed.replace(",", " ").split() if each.isdecimal() and int(each)]
+    return [int(word) for word in listed.replace(",", " ").split() if word.isdecimal() and int(word)]

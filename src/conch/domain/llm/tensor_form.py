@@ -89,8 +89,8 @@ class TensorForm:
                 # Tokens of an incomplete character are sent with the rest of it.
                 self._unsent.append(delta)
                 continue
-            earlier = [each for each in self._unsent if each.index == delta.index]
-            self._unsent = [each for each in self._unsent if each.index != delta.index]
+            earlier = [unsent for unsent in self._unsent if unsent.index == delta.index]
+            self._unsent = [unsent for unsent in self._unsent if unsent.index != delta.index]
             responses.append(self._response([*earlier, delta], None))
         return responses
 
@@ -149,12 +149,12 @@ class _Joined:
         return json.dumps(
             [
                 {
-                    str(each.token_id): {
-                        "logprob": each.logprob,
-                        "rank": each.rank or position,
-                        "decoded_token": each.text,
+                    str(candidate.token_id): {
+                        "logprob": candidate.logprob,
+                        "rank": candidate.rank or position,
+                        "decoded_token": candidate.text,
                     }
-                    for position, each in enumerate(token, 1)
+                    for position, candidate in enumerate(token, 1)
                 }
                 for delta in self.deltas
                 for token in delta.logprobs
@@ -178,7 +178,7 @@ def sampling_params(parameters: Mapping[str, Any]) -> SamplingParams:
         elif name in ("stop", "bad_words"):
             values[name] = tuple(map(str, _list(name, value)))
         elif name in ("stop_token_ids", "allowed_token_ids"):
-            values[name] = tuple(_number(name, each, int) for each in _list(name, value))
+            values[name] = tuple(_number(name, number, int) for number in _list(name, value))
         elif name == "logit_bias" and isinstance(value, Mapping):
             values[name] = {_number(name, key, int): _number(name, bias, float) for key, bias in value.items()}
         elif name == "guided_decoding" and isinstance(value, Mapping):

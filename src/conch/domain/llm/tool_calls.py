@@ -209,7 +209,7 @@ def _listed_calls(text: str) -> list[ToolCall]:
         documents = orjson.loads(text)
     except orjson.JSONDecodeError:
         return _named_calls(text)
-    calls = [_from_document(each) for each in (documents if isinstance(documents, list) else [documents])]
+    calls = [_from_document(call) for call in (documents if isinstance(documents, list) else [documents])]
     return [call for call in calls if call is not None] if all(calls) else []
 
 

@@ -35,7 +35,7 @@ def metrics_of(area: ModuleType) -> list[MetricDefinition]:
     """Return the metrics that a module defines: its constants, alone or in tuples."""
     found: list[MetricDefinition] = []
     for value in vars(area).values():
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, MetricDefinition) and one not in found:
-                found.append(one)
+        for metric in value if isinstance(value, tuple) else (value,):
+            if isinstance(metric, MetricDefinition) and metric not in found:
+                found.append(metric)
     return found

@@ -385,8 +385,8 @@ DCGM_FIELDS: tuple[DcgmField, ...] = (
     *NVLINK_ERRORS,
 )
 
-DCGM_LEGACY_METRICS: tuple[MetricDefinition, ...] = tuple(each.legacy for each in DCGM_FIELDS)
-DCGM_CURRENT_METRICS: tuple[MetricDefinition, ...] = tuple(each.current for each in DCGM_FIELDS)
+DCGM_LEGACY_METRICS: tuple[MetricDefinition, ...] = tuple(field.legacy for field in DCGM_FIELDS)
+DCGM_CURRENT_METRICS: tuple[MetricDefinition, ...] = tuple(field.current for field in DCGM_FIELDS)
 # Names that neither this exporter nor dcgm-exporter exposes unless a counter file names them.
 DCGM_OPTIONAL: frozenset[str] = frozenset(
     metric.name for metric in (*DCGM_LEGACY_METRICS, *DCGM_CURRENT_METRICS)

@@ -1,1 +1,1 @@
-"""Deployments: typed values, and what they become: Kubernetes objects, compose files, configurations. Pure."""
+"""Deployments: the Helm chart and `conch k8s`, and configurations of load balancers."""

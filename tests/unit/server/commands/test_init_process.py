@@ -40,8 +40,8 @@ def running(code: str, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]
             (init,) = psutil.Process(process.pid).children()
             yield process, init
         finally:
-            for each in psutil.Process(process.pid).children() if process.poll() is None else []:
-                each.kill()
+            for child in psutil.Process(process.pid).children() if process.poll() is None else []:
+                child.kill()
 
 
 def test_the_childs_status_is_that_of_the_container() -> None:
@@ -75,7 +75,7 @@ async def test_orphans_are_reaped_and_process_1_shows_no_secrets() -> None:
     """
     # A shell without job control gives its background commands an empty stdin, so the orphan ends at once.
     with running(code, "--openai-api-key=sesame") as (_, init):
-        await until(lambda: [each.status() for each in init.children()] == [psutil.STATUS_SLEEPING])
+        await until(lambda: [child.status() for child in init.children()] == [psutil.STATUS_SLEEPING])
         await until(lambda: Path(f"/proc/{init.pid}/cmdline").read_bytes().rstrip(b"\0") == b"conch: init")
 
 

@@ -134,8 +134,8 @@ async def omitting(*, optional: bool, outputs: tuple[str, ...] = ("OUT",)) -> tu
     workers = {name: ScriptedInstance() for name in configs}
     loop = asyncio.get_running_loop()
     models = {name: BatchingModel(configs[name], 1, {}, [workers[name]], loop) for name in configs}
-    for each in models.values():
-        await each.start()
+    for model in models.values():
+        await model.start()
     model = EnsembleModel(ensemble(*steps, outputs=outputs), 1, {}, lambda s: models[s.model_name])
     model.submit(request(), caller := Caller())
     workers["a"].answer()

@@ -42,11 +42,11 @@ class World:
     async def start(self, instances: int = 16) -> EnsembleModel:
         configs = {
             name: replace(config(name, **self.fields), decoupled=name.startswith("d"))
-            for name in {each.model_name for each in self.config.ensemble_steps}
+            for name in {step.model_name for step in self.config.ensemble_steps}
         }
-        for name, each in configs.items():
+        for name, model_config in configs.items():
             workers = self.workers[name] = [ScriptedInstance() for _ in range(instances)]
-            self.models[name] = BatchingModel(each, 1, {}, workers, asyncio.get_running_loop())
+            self.models[name] = BatchingModel(model_config, 1, {}, workers, asyncio.get_running_loop())
             await self.models[name].start()
         flow = flow_of(self.config, [configs[step.model_name] for step in self.config.ensemble_steps])
         return EnsembleModel(self.config, 1, {}, lambda s: self.models[s.model_name], flow)
@@ -167,10 +167,10 @@ async def test_cancellation_reaches_every_step() -> None:
     assert isinstance(caller.answer, Cancelled)
     assert producer.cancelled
     assert running.cancelled
-    await asyncio.wait_for(asyncio.gather(model.drain(), *(one.drain() for one in world.models.values())), 10)
+    await asyncio.wait_for(asyncio.gather(model.drain(), *(model.drain() for model in world.models.values())), 10)
     again = Caller()
     model.submit(request(), again)  # the slots have been returned
-    assert len([one for one in world.executions("d") if not one.cancelled]) == 1
+    assert len([execution for execution in world.executions("d") if not execution.cancelled]) == 1
 
 
 async def test_a_limit_holds_at_each_step_over_all_requests() -> None:
@@ -182,7 +182,7 @@ async def test_a_limit_holds_at_each_step_over_all_requests() -> None:
     most = 0
     while under_way := [(name, execution) for name in "ab" for execution in world.executions(name)]:
         for name in "ab":
-            most = max(most, sum(one == name for one, _ in under_way))
+            most = max(most, sum(execution == name for execution, _ in under_way))
         answer_plain(world, *under_way[0])
     assert most == 2
     assert [sent(caller) for caller in callers] == [[2]] * 5

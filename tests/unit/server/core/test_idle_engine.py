@@ -72,14 +72,14 @@ class FakeEngine(Engine):
 
     async def stop(self) -> None:
         self.up = False
-        for each in list(self.held):
-            each.abort()
+        for held in list(self.held):
+            held.abort()
         await self.gate.wait()
 
     def answer(self) -> None:
-        for each in list(self.held):
-            self.held.remove(each)
-            each.listen((), Usage(1, 1))
+        for held in list(self.held):
+            self.held.remove(held)
+            held.listen((), Usage(1, 1))
 
 
 def ask(engine: Engine) -> Recorded:
@@ -117,7 +117,7 @@ async def test_requests_to_a_stopped_engine_wait_for_one_start() -> None:
     await until(lambda: len(inner.held) == 3)
     assert (inner.starts, engine.load.waiting, engine.load.stopped) == (2, 0, False)
     inner.answer()
-    assert [each.end for each in received] == [Usage(1, 1)] * 3
+    assert [caller.end for caller in received] == [Usage(1, 1)] * 3
     await until(lambda: engine.load.stopped)
     await engine.stop()
     assert not engine.ready

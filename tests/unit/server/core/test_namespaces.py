@@ -66,7 +66,7 @@ async def test_name_in_two_repositories_is_ambiguous(roots: tuple[Path, Path]) -
         assert await inference.model_ready("m", None, str(roots[1]))
         with pytest.raises(InvalidRequest, match="requested model 'm' is not available"):
             inference.statistics("m")
-        assert {(each.namespace, each.model_name) for each in inference.statistics()} == {
+        assert {(statistics.namespace, statistics.model_name) for statistics in inference.statistics()} == {
             (str(roots[0]), "m"),
             (str(roots[0]), "single"),
             (str(roots[1]), "m"),

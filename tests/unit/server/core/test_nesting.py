@@ -58,7 +58,9 @@ async def test_requests_of_stages_multiply_through_nested_ensembles(tmp_path: Pa
     write_ensemble(tmp_path, "outer", "inner", "inner", "a")
     async with serving(tmp_path) as (control, inference):
         await control.load_at_start(["outer"])
-        found = {stage.config.name: each for stage, each in inference.stages(inference.model("outer", None)).items()}
-        assert {name: each.number for name, each in found.items()} == {"inner": 2, "a": 5, "b": 2}
-        assert all(each.exact for each in found.values())
+        found = {
+            stage.config.name: requests for stage, requests in inference.stages(inference.model("outer", None)).items()
+        }
+        assert {name: requests.number for name, requests in found.items()} == {"inner": 2, "a": 5, "b": 2}
+        assert all(requests.exact for requests in found.values())
         assert inference.stages(inference.model("a", None)) == {}

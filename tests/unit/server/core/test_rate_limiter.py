@@ -57,16 +57,16 @@ def test_without_a_limit_each_execution_fits_alone() -> None:
 def test_names_of_limits_ignore_case(name: str) -> None:
     first, second, third = (claim(R=2) for _ in range(3))
     shared = limiter(first, second, third, limits=[ResourceLimit(name, 4)])
-    assert [shared.acquire([each]) for each in (first, second, third)] == [first, second, None]
+    assert [shared.acquire([claim]) for claim in (first, second, third)] == [first, second, None]
 
 
 def test_resources_are_per_device_unless_global() -> None:
     own = [Claim({("R", device): 1}, 1, lambda: None) for device in (0, 1)]
     shared = limiter(*own)
-    assert [shared.acquire([each]) for each in own] == own
+    assert [shared.acquire([claim]) for claim in own] == own
     common = [Claim({("G", None): 1}, 1, lambda: None) for _ in (0, 1)]
     shared.register(common)
-    assert [shared.acquire([each]) for each in common] == [common[0], None]
+    assert [shared.acquire([claim]) for claim in common] == [common[0], None]
 
 
 def test_limit_for_one_device() -> None:
@@ -131,9 +131,9 @@ def served_in_turn(shared: RateLimiter, claims: Sequence[Claim], executions: int
             counts[each] += 1
             held.append(each)
 
-    for each in claims:
-        each.wake = lambda each=each: ask(each)
-        ask(each)
+    for contender in claims:
+        contender.wake = lambda contender=contender: ask(contender)
+        ask(contender)
     while sum(counts.values()) < executions:
         oldest = held.pop(0)
         shared.release(oldest)
@@ -152,9 +152,9 @@ def order_of_service(shared: RateLimiter, claims: Sequence[Claim], executions: i
         if not each.held and shared.acquire([each]) is not None:
             served.append(each)
 
-    for each in claims:
-        each.wake = lambda each=each: ask(each)
-        ask(each)
+    for contender in claims:
+        contender.wake = lambda contender=contender: ask(contender)
+        ask(contender)
     shared.release(hold)
     while len(served) < executions:
         shared.release(served[-1])
@@ -178,7 +178,7 @@ def test_ties_are_served_by_priority_and_then_in_the_order_of_requests(
 ) -> None:
     claims = [claim(priority, R=1) for priority in priorities]
     served = order_of_service(limiter(*claims), claims, len(expected))
-    assert "".join(str(claims.index(each)) for each in served[: len(expected)]) == expected
+    assert "".join(str(claims.index(claim)) for claim in served[: len(expected)]) == expected
 
 
 def test_idle_claim_accumulates_no_turns_in_order() -> None:
@@ -188,17 +188,20 @@ def test_idle_claim_accumulates_no_turns_in_order() -> None:
         shared.acquire([old])
         shared.release(old)
     served = order_of_service(shared, [old, late], 6)
-    assert [served.count(each) for each in (old, late)] == [3, 3]
+    assert [served.count(claim) for claim in (old, late)] == [3, 3]
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=4))
 def test_shares_follow_priorities(priorities: list[int]) -> None:
     claims = [claim(priority, R=1) for priority in priorities]
     rounds = 20
-    counts = served_in_turn(limiter(*claims), claims, rounds * sum(60 // each for each in priorities) // 60 + 1)
-    for one in claims:
+    counts = served_in_turn(limiter(*claims), claims, rounds * sum(60 // priority for priority in priorities) // 60 + 1)
+    for contender in claims:
         for other in claims:
-            assert abs(counts[one] * one.priority - counts[other] * other.priority) <= one.priority + other.priority
+            assert (
+                abs(counts[contender] * contender.priority - counts[other] * other.priority)
+                <= contender.priority + other.priority
+            )
 
 
 def test_many_small_claims_do_not_starve_a_large_one() -> None:
@@ -235,8 +238,8 @@ async def test_models_that_share_a_resource_take_turns() -> None:
     workers = [limited(need), limited(need)]
     first, second = [await model(shared, worker) for worker in workers]
     callers = [Caller() for _ in range(4)]
-    for each, caller in zip((first, first, second, second), callers, strict=True):
-        each.submit(request(), caller)
+    for target, caller in zip((first, first, second, second), callers, strict=True):
+        target.submit(request(), caller)
     order = []
     while any(worker.batches for worker in workers):
         (active,) = [worker for worker in workers if worker.batches]  # never two at once
@@ -304,8 +307,8 @@ def test_random_schedules(
         limits = [] if limit is None else [ResourceLimit("A", limit), ResourceLimit("B", limit)]
         shared = RateLimiter(limits)
         workers = [[limited(needs, priority) for needs, priority in plan] for plan in plans]
-        models = [await model(shared, *each, max_batch_size=max_batch_size) for each in workers]
-        flat = [worker for each in workers for worker in each]
+        models = [await model(shared, *group, max_batch_size=max_batch_size) for group in workers]
+        flat = [worker for group in workers for worker in group]
         callers: list[Caller] = []
         admitted = []
 

@@ -126,8 +126,8 @@ def test_the_cache_is_a_bounded_lru(size: int, steps: list[tuple[str, int, int]]
                 assert found.outputs[0].nbytes == model[key] - overhead
         else:
             cache.forget(group)
-            for each in [each for each in model if int(each) % 2 == number % 2]:
-                del model[each]
+            for key in [key for key in model if int(key) % 2 == number % 2]:
+                del model[key]
         statistics = cache.statistics
         assert statistics.used == sum(model.values()) <= size
         assert len(cache) == statistics.entries == len(model)

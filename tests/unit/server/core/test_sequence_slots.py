@@ -122,25 +122,25 @@ class Plain:
 
     def tidy(self, now: int) -> None:
         """Drop ended sequences, and fill free slots."""
-        self.sequences = [each for each in self.sequences if not each.over]
-        for each in self.sequences:
+        self.sequences = [sequence for sequence in self.sequences if not sequence.over]
+        for sequence in self.sequences:
             taken = [other.slot for other in self.sequences]
             free = [slot for slot in self.slots if slot not in taken and slot.instance not in self.down]
-            if each.slot is None and free:
-                each.slot = free[0]
+            if sequence.slot is None and free:
+                sequence.slot = free[0]
 
     def ready(self, instance: int) -> set[LiveSequence]:
         return {
-            each.actual
-            for each in self.sequences
-            if each.slot and each.slot.instance == instance and each.waiting and not each.executing
+            sequence.actual
+            for sequence in self.sequences
+            if sequence.slot and sequence.slot.instance == instance and sequence.waiting and not sequence.executing
         }
 
     def idle(self, now: int) -> set[LiveSequence]:
         return {
-            each.actual
-            for each in self.sequences
-            if each.slot and not each.waiting and not each.executing and each.rested + IDLE <= now
+            sequence.actual
+            for sequence in self.sequences
+            if sequence.slot and not sequence.waiting and not sequence.executing and sequence.rested + IDLE <= now
         }
 
 
@@ -181,26 +181,28 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
             one.waiting, one.open = [], False
         elif action == "sweep":
             assert set(slots.idle(now)) == plain.idle(now)
-            for each in plain.sequences:
-                if each.actual in plain.idle(now):
-                    assert slots.end(each.actual, now) == []
-                    each.open = False
+            for sequence in plain.sequences:
+                if sequence.actual in plain.idle(now):
+                    assert slots.end(sequence.actual, now) == []
+                    sequence.open = False
         elif action == "withhold" and len(plain.down) < instances:
             up = [number for number in range(instances) if number not in plain.down]
             instance = data.draw(st.sampled_from(up))
-            hit = [each for each in plain.sequences if each.slot and each.slot.instance == instance]
+            hit = [sequence for sequence in plain.sequences if sequence.slot and sequence.slot.instance == instance]
             plain.down.add(instance)
-            lost = [each for each in hit if each.begun or each.executing]
-            assert slots.withhold(instance) == [each.actual for each in sorted(lost, key=lambda each: each.slot)]
-            moved = sorted((each for each in hit if each not in lost), key=lambda each: each.slot)
-            for each in moved:
-                each.slot = None
-            placed = [each for each in plain.sequences if each.slot]
-            rest = [each for each in plain.sequences if not each.slot and each not in moved]
+            lost = [sequence for sequence in hit if sequence.begun or sequence.executing]
+            assert slots.withhold(instance) == [
+                sequence.actual for sequence in sorted(lost, key=lambda each: sequence.slot)
+            ]
+            moved = sorted((sequence for sequence in hit if sequence not in lost), key=lambda each: each.slot)
+            for sequence in moved:
+                sequence.slot = None
+            placed = [sequence for sequence in plain.sequences if sequence.slot]
+            rest = [sequence for sequence in plain.sequences if not sequence.slot and sequence not in moved]
             plain.sequences = [*placed, *moved, *rest]
-            for each in lost:
-                assert slots.end(each.actual, now) == each.waiting
-                each.waiting, each.open = [], False
+            for sequence in lost:
+                assert slots.end(sequence.actual, now) == sequence.waiting
+                sequence.waiting, sequence.open = [], False
         elif action == "restore" and plain.down:
             instance = data.draw(st.sampled_from(sorted(plain.down)))
             plain.down.remove(instance)
@@ -210,12 +212,12 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
         slots.fill(now)
         plain.tidy(now)
         assert len(slots) == len(plain.sequences)
-        assert {each.actual: each.slot for each in plain.sequences} == {each: each.slot for each in slots}
+        assert {sequence.actual: sequence.slot for sequence in plain.sequences} == {slot: slot.slot for slot in slots}
         for instance in range(instances):
             assert set(slots.ready[instance]) == plain.ready(instance)
-        for each in plain.sequences:
-            assert list(each.actual.waiting) == each.waiting
-            assert slots.open(each.key) is each.actual or not each.open
+        for sequence in plain.sequences:
+            assert list(sequence.actual.waiting) == sequence.waiting
+            assert slots.open(sequence.key) is sequence.actual or not sequence.open
 
 
 def test_unused_slots_take_no_memory() -> None:

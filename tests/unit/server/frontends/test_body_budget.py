@@ -76,7 +76,7 @@ def test_a_small_body_is_not_charged_once_it_is_complete():
 def test_bodies_that_other_threads_free():
     budget = BodyBudget(10**9)
     bodies = [[budget.charge_until_freed(bytes(1000)) for _ in range(500)] for _ in range(4)]
-    threads = [threading.Thread(target=one.clear) for one in bodies]
+    threads = [threading.Thread(target=body.clear) for body in bodies]
     for thread in threads:
         thread.start()
     for thread in threads:

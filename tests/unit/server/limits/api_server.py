@@ -181,11 +181,11 @@ class _Handler(BaseHTTPRequestHandler):
                 if seen < cluster.oldest:
                     self._chunk({"type": "ERROR", "object": gone})
                     break
-                for version, kind, found in events:
+                for version, kind, event in events:
                     seen = version
                     if self._cut():
                         return
-                    self._chunk({"type": kind, "object": found})
+                    self._chunk({"type": kind, "object": event})
                 self._chunk({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(seen)}}})
             else:
                 if self.server.stopping:  # type: ignore[attr-defined]

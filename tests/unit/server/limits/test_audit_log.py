@@ -16,8 +16,8 @@ from conch.server.limits.audit_log import AuditLog, log_files, verify
 def write(path: Path, number: int = 8) -> None:
     log = AuditLog(path)
     log.open()
-    for each in range(number):
-        log.append({"what": "limits set", "who": "key:ops", "source": "admin", "before": [], "after": [each]})
+    for index in range(number):
+        log.append({"what": "limits set", "who": "key:ops", "source": "admin", "before": [], "after": [index]})
     log.close()
 
 
@@ -92,7 +92,7 @@ def test_lost_first_records_are_found(path: Path, caplog: pytest.LogCaptureFixtu
     log.open()
     log.close()
     assert text in caplog.text
-    assert any(text in found for _, found in findings(path))
+    assert any(text in finding for _, finding in findings(path))
 
 
 def test_a_lost_head_is_found(path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

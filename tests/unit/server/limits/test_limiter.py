@@ -31,7 +31,7 @@ def admitted(limiter: Limiter, model: str, tenant: str = "", *, number: int = 10
 
 
 def bucket(limiter: Limiter, *names: str) -> Bucket:
-    (found,) = [each for each in limiter.buckets if (each.model, each.version, each.tenant) == names]
+    (found,) = [bucket for bucket in limiter.buckets if (bucket.model, bucket.version, bucket.tenant) == names]
     return found
 
 
@@ -88,7 +88,7 @@ def test_a_change_holds_for_what_the_window_has_counted() -> None:
     assert admitted(limiter, "m") == 10
     limiter.set_table(LimitTable())
     assert admitted(limiter, "m", number=500) == 500
-    assert {each.model for each in limiter.buckets} == {"m"}
+    assert {bucket.model for bucket in limiter.buckets} == {"m"}
 
 
 def test_a_limit_of_zero_refuses_everything() -> None:
@@ -165,7 +165,7 @@ def test_models_that_are_not_served_are_forgotten() -> None:
     for model in ("m", "n"):
         admitted(limiter, model, number=1)
     limiter.keep_models(frozenset({("n", "1")}))
-    assert {each.model for each in limiter.buckets} == {"n", ALL}
+    assert {bucket.model for bucket in limiter.buckets} == {"n", ALL}
 
 
 def test_a_call_of_a_model_counts_towards_the_limits_of_models_only() -> None:

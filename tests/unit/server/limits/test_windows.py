@@ -21,8 +21,8 @@ def test_the_total_is_that_of_the_last_second(seed: int) -> None:
         count = chance.randrange(1, 5)
         window.add(count)
         times.append((now, count))
-        exact = sum(each for time, each in times if time > now - SECOND)
-        longer = sum(each for time, each in times if time >= now - SECOND - 2 * SLOT_NS)
+        exact = sum(moment for time, moment in times if time > now - SECOND)
+        longer = sum(moment for time, moment in times if time >= now - SECOND - 2 * SLOT_NS)
         assert exact <= window.total <= longer
 
 

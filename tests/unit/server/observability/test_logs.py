@@ -35,7 +35,7 @@ def as_before() -> Iterator[None]:
     root, conch = logging.getLogger(), logging.getLogger("conch")
     before = (list(root.handlers), root.level, conch.level)
     yield
-    for handler in [one for one in root.handlers if one not in before[0]]:
+    for handler in [handler for handler in root.handlers if handler not in before[0]]:
         root.removeHandler(handler)
         handler.close()
     root.setLevel(before[1])
@@ -179,7 +179,7 @@ class Disk(io.StringIO):
 
 def test_a_full_disk_is_reported_once_and_loses_only_lines(capsys: pytest.CaptureFixture[str]) -> None:
     configure(LogSettings())
-    (handler,) = (one for one in logging.getLogger().handlers if isinstance(one, ServerLogHandler))
+    (handler,) = (handler for handler in logging.getLogger().handlers if isinstance(handler, ServerLogHandler))
     disk = Disk()
     handler.setStream(disk)
     for number, full in enumerate([True, True, False, True]):

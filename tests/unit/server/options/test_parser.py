@@ -462,7 +462,7 @@ def test_names_of_flags_are_unique() -> None:
 
 
 def test_every_option_but_the_notices_is_a_flag() -> None:
-    assert {flag.attribute for flag in OWN_FLAGS} == {one.name for one in fields(ServerOptions)} - {"notices"}
+    assert {flag.attribute for flag in OWN_FLAGS} == {option.name for option in fields(ServerOptions)} - {"notices"}
 
 
 def test_every_flag_without_support_has_a_reason() -> None:

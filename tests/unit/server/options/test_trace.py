@@ -20,12 +20,12 @@ def traced(tmp_path: Path, *arguments: str) -> TraceOptions:
 def test_settings_add_up(tmp_path: Path) -> None:
     path = tmp_path / "a,b.json"
     given = ("level=TENSORS", "level=timestamps", "rate=5", "count=9", f"triton,file={path}", "triton,log-frequency=3")
-    assert traced(tmp_path, *(f"--trace-config={one}" for one in given)) == TraceOptions(
+    assert traced(tmp_path, *(f"--trace-config={pair}" for pair in given)) == TraceOptions(
         levels=("TIMESTAMPS", "TENSORS"), rate=5, count=9, file=str(path), log_frequency=3
     )
     spans = ("mode=opentelemetry", "opentelemetry,url=http://c:4318/v1/traces", "opentelemetry,resource=a=b=c")
     spans += ("opentelemetry,resource=d=e", "opentelemetry,bsp_schedule_delay=7")
-    assert traced(tmp_path, *(f"--trace-config={one}" for one in spans)) == TraceOptions(
+    assert traced(tmp_path, *(f"--trace-config={span}" for span in spans)) == TraceOptions(
         mode="opentelemetry", url="http://c:4318/v1/traces", resource=("a=b=c", "d=e"), bsp_schedule_delay=7
     )
 

@@ -230,8 +230,8 @@ async def test_a_connection_that_is_lost_cancels_its_calls(frontend, inference):
         pending = await inference.wait_for(2)
         wire.writer.transport.abort()
         async with asyncio.timeout(20):
-            for one in pending:
-                await one.cancelled.wait()
+            for admitted in pending:
+                await admitted.cancelled.wait()
 
 
 async def test_a_deadline_ends_the_call_and_what_works_for_it(wire, inference):

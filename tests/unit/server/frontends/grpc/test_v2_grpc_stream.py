@@ -268,8 +268,8 @@ async def test_a_cancelled_stream_cancels_all_its_requests(open_stream, inferenc
     pending = await inference.wait_for(3)
     stream.call.cancel()
     async with asyncio.timeout(10):
-        for one in pending:
-            await one.cancelled.wait()
+        for admitted in pending:
+            await admitted.cancelled.wait()
 
 
 async def test_a_deadline_cancels_all_requests(open_stream, inference):
@@ -331,7 +331,7 @@ async def test_a_client_that_has_ended_its_stream_waits_for_answers_only(open_st
     await asyncio.sleep(0.1)
     held.answer(OUTPUT)
     async with asyncio.timeout(10):
-        assert [each.infer_response.id for each in await stream.rest()] == ["last"]
+        assert [message.infer_response.id for message in await stream.rest()] == ["last"]
         await stopped
 
 

@@ -37,7 +37,9 @@ FOREVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
 def no_other_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look past the workers that other tests have left."""
     before = {child.pid for child in workers()}
-    monkeypatch.setattr(f"{__name__}.workers", lambda find=workers: [one for one in find() if one.pid not in before])
+    monkeypatch.setattr(
+        f"{__name__}.workers", lambda find=workers: [worker for worker in find() if worker.pid not in before]
+    )
 
 
 @pytest.fixture

@@ -66,8 +66,8 @@ def test_a_histogram_and_a_summary_without_labels() -> None:
             Family("s", "summary", "b", [Point(Quantiles([(0.5, 1.5)], 3, 2))]),
         ]
     )
-    samples = [each for family in text_string_to_metric_families(text.decode()) for each in family.samples]
-    assert [(each.name, each.labels, each.value) for each in samples] == [
+    samples = [sample for family in text_string_to_metric_families(text.decode()) for sample in family.samples]
+    assert [(sample.name, sample.labels, sample.value) for sample in samples] == [
         ("h_bucket", {"le": "+Inf"}, 4),
         ("h_sum", {}, 2),
         ("h_count", {}, 4),

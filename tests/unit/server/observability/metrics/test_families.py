@@ -264,7 +264,7 @@ def test_a_custom_histogram_has_its_buckets() -> None:
 def test_a_sample_that_would_spoil_the_scrape_is_left_out(bad: MetricSample) -> None:
     families = scrape([busy()], [sample("good"), bad])
     assert set(families) == {*TRITONS, *OF_SERVER, "good"}
-    assert [found.value for found in families["good"].samples] == [1]
+    assert [sample.value for sample in families["good"].samples] == [1]
     assert value(families, "nv_inference_count", model="m", version="3") == 9
 
 
@@ -285,14 +285,14 @@ def test_ten_thousand_label_values_are_bounded_and_reported_once(caplog: pytest.
         text = metrics.render().decode()
     assert text.count("\nusers{") == MAX_SERIES
     assert dropped(metrics) == {"name": 0, "kind": 0, "labels": 0, "limit": 10_000 - MAX_SERIES}
-    assert len([one for one in caplog.messages if "more than 1000 combinations" in one]) == 1
+    assert len([message for message in caplog.messages if "more than 1000 combinations" in message]) == 1
 
 
 def test_clashes_are_reported_by_reason(caplog: pytest.LogCaptureFixture) -> None:
     samples = [sample("nv_inference_count"), sample("a"), sample("a", "gauge", x="y"), sample("a", x="1"), sample("a")]
     metrics = Metrics(statistics=list, samples=lambda: samples, options=ServerOptions(allow_cpu_metrics=False))
     assert dropped(metrics) == {"name": 1, "kind": 1, "labels": 1, "limit": 0}
-    assert sorted(one.split('"')[1] for one in caplog.messages) == ["a", "a", "nv_inference_count"]
+    assert sorted(message.split('"')[1] for message in caplog.messages) == ["a", "a", "nv_inference_count"]
 
 
 # ---- the state of models ---------------------------------------------------------------------------------------------
@@ -310,8 +310,8 @@ def test_the_state_of_a_model() -> None:
     assert value(families, "conch_queue_oldest_request_seconds", **labels) >= 3
     assert value(families, "conch_instance_busy_seconds", **labels) == 1.5
     assert value(families, "conch_process_restarts", **labels) == 4
-    assert [found.value for found in families["conch_model_ready"].samples] == [1, 0]
-    assert {found.labels["model"] for found in families["conch_queue_depth"].samples} == {"m"}
+    assert [sample.value for sample in families["conch_model_ready"].samples] == [1, 0]
+    assert {sample.labels["model"] for sample in families["conch_queue_depth"].samples} == {"m"}
 
 
 def test_histograms_of_durations_and_batch_sizes() -> None:

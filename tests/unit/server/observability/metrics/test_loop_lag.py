@@ -39,7 +39,9 @@ async def test_a_blocked_loop_is_counted_and_logged(caplog: pytest.LogCaptureFix
     assert lag.stalls == 2
     assert lag.longest_s > MAX_BLOCKED_S
     assert sum(lag.counts[BUCKETS_S.index(MAX_BLOCKED_S) + 1 :]) == 2
-    assert len([one for one in caplog.messages if one.startswith("event loop blocked for")]) == 1  # one in 10 s
+    assert (
+        len([message for message in caplog.messages if message.startswith("event loop blocked for")]) == 1
+    )  # one in 10 s
 
 
 async def test_time_without_a_processor_does_not_count() -> None:
@@ -64,7 +66,7 @@ async def test_the_alarm_finds_the_running_code_and_is_removed(caplog: pytest.Lo
             pack("A", "FP32", [[1.0] * 1000] * 1000, 1_000_000)
         await beats(lag)
     lag.stop()
-    assert any("event loop blocked for" in one for one in caplog.messages)
+    assert any("event loop blocked for" in message for message in caplog.messages)
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 

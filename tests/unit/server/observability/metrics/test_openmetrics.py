@@ -42,7 +42,7 @@ def test_a_histogram_has_exemplars() -> None:
 
 def test_a_summary() -> None:
     family = read(Family("s", "summary", "b", [Point(Quantiles([(0.5, 1.5), (0.99, math.nan)], 3, 2))]))["s"]
-    assert [(one.name, one.labels) for one in family.samples] == [
+    assert [(sample.name, sample.labels) for sample in family.samples] == [
         ("s", {"quantile": "0.5"}),
         ("s", {"quantile": "0.99"}),
         ("s_sum", {}),

@@ -34,7 +34,7 @@ def trace_of(model: str, *, request_id: str = "", error: NotFound | None = None)
     assert step.span is not None
     times = step.timeline
     times.queued, times.started, times.input_done, times.infer_done, times.done = (
-        times.received + each for each in (1_000, 3_000, 4_000, 6_000, 9_000)
+        times.received + moment for moment in (1_000, 3_000, 4_000, 6_000, 9_000)
     )
     step.span.settled(step, answer)
     request.span.settled(request, answer)

@@ -110,7 +110,7 @@ def test_a_new_file_begins_after_log_frequency_traces(tmp_path: Path) -> None:
     file.write([answered(counted), answered(counted)])
     file.write([answered(rules())])
     file.close()
-    traces = {each.name: {entry["id"] for entry in json.loads(each.read_text())} for each in tmp_path.iterdir()}
+    traces = {path.name: {entry["id"] for entry in json.loads(path.read_text())} for path in tmp_path.iterdir()}
     assert {name: len(ids) for name, ids in traces.items()} == {
         "t.json": 1,
         "t.json.0": 2,

@@ -128,7 +128,10 @@ class Plain:
         else:
             self.given[model][name] = value
         if model == "":
-            self.seen, self.left = dict.fromkeys(MODELS, 0), {each: self.value(each, "trace_count") for each in MODELS}
+            self.seen, self.left = (
+                dict.fromkeys(MODELS, 0),
+                {model: self.value(model, "trace_count") for model in MODELS},
+            )
         else:  # it inherits what is left of the count of all
             self.seen[model], self.left[model] = 0, self.given[model].get("trace_count", self.left[""])
 

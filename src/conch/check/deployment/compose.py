@@ -5,13 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from conch.base.kubernetes.objects import mapping
-from conch.check.deployment.command_lines import Word, check_conch_command
 from conch.check.deployment.dockerfiles import is_outside_of_models
-from conch.check.deployment.objects import CheckedObject
-from conch.check.deployment.plain_text import is_secret, secret_message
+from conch.check.deployment.objects import CheckedObject, Container
+from conch.check.deployment.workloads import Variable, check_program
 from conch.check.finding import Finding
-
-_UNVERSIONED = re.compile(r"^[\w./-]+(?::\d+/[\w./-]+)?(?::latest)?$")
 
 
 def is_compose(file: CheckedObject) -> bool:
@@ -27,9 +24,11 @@ def check_compose(file: CheckedObject) -> Iterator[Finding]:
     volumes = mapping(file.value, "volumes")
     for name, service in mapping(file.value, "services").items():
         yield from _resources(file, name, service)
-        yield from _image(file, name, service)
-        yield from _command(file, name, service)
-        yield from _environment(file, name, service)
+        # With a build, the image is what is built here, and so is what it runs.
+        is_built = "build" in service or not isinstance(service.get("image"), str)
+        container = Container(file, ("services", name), {**service, "image": ""} if is_built else service)
+        parts = () if is_built else ("entrypoint", "command")
+        yield from check_program(container, f"service '{name}'", parts, _variables(container))
         yield from _volumes(file, name, service, set(volumes))
 
 
@@ -49,41 +48,14 @@ def _resources(file: CheckedObject, name: str, service: dict[str, Any]) -> Itera
             yield Finding("compose-invalid", place, message, "Keep one of the two.")
 
 
-def _image(file: CheckedObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
-    image = service.get("image")
-    # With a build, the name is that of what is built here.
-    if isinstance(image, str) and _UNVERSIONED.match(image) and "build" not in service:
-        yield Finding("image-latest", file.place("services", name, "image"), f"service '{name}' runs {image}")
-
-
-def _command(file: CheckedObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
-    image = service.get("image")
-    if isinstance(image, str) and "build" not in service:
-        words = [_words(file, name, service, part) for part in ("entrypoint", "command")]
-        yield from check_conch_command(image, *words)
-
-
-def _words(file: CheckedObject, name: str, service: dict[str, Any], part: str) -> list[Word]:
-    found = service.get(part)
-    if isinstance(found, str):
-        return [Word(word, file.place("services", name, part)) for word in found.split()]
-    parts = found if isinstance(found, list) else ()
-    return [Word(str(word), file.place("services", name, part, index)) for index, word in enumerate(parts)]
-
-
-def _environment(file: CheckedObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
-    environment = service.get("environment")
+def _variables(service: Container) -> Iterator[Variable]:
+    environment = service.value.get("environment")
     if isinstance(environment, list):
-        settings = [(*str(setting).partition("=")[::2], index) for index, setting in enumerate(environment)]
-    elif isinstance(environment, dict):
-        settings = [(str(key), "" if value is None else str(value), key) for key, value in environment.items()]
-    else:
-        return
-    for variable, value, key in settings:
-        if is_secret(variable, value):
-            place = file.place("services", name, "environment", key)
-            message = secret_message(f"variable {variable} of service '{name}'")
-            yield Finding("secret-text", place, message)
+        for index, setting in enumerate(environment):
+            name, _, value = str(setting).partition("=")
+            yield name, value, service.place("environment", index)
+    for name, value in mapping(environment).items():
+        yield str(name), "" if value is None else str(value), service.place("environment", name)
 
 
 def _volumes(file: CheckedObject, name: str, service: dict[str, Any], named: set[str]) -> Iterator[Finding]:

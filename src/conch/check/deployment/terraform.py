@@ -6,6 +6,7 @@ that the rules for YAML apply to them.
 
 import re
 from collections.abc import Iterator
+from textwrap import dedent
 
 from conch.check.deployment.plain_text import is_secret, secret_message
 from conch.check.finding import Finding
@@ -76,15 +77,8 @@ def embedded_yaml(source: SourceFile) -> Iterator[SourceFile]:
         if end is None:
             return
         text = "\n".join(lines[number:end])
-        yield SourceFile(source.path, "\n" * number + dedented(_EXPRESSION.sub("expression", text)))
+        yield SourceFile(source.path, "\n" * number + dedent(_EXPRESSION.sub("expression", text)))
         number = end + 1
-
-
-def dedented(text: str) -> str:
-    """Remove the indentation that all lines of a text share."""
-    lines = text.split("\n")
-    indent = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
-    return "\n".join(line[indent:] for line in lines)
 
 
 def _without_comments(text: str) -> str:

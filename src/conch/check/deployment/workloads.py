@@ -1,18 +1,20 @@
 """Check workloads: selectors, probes, GPUs, shared memory, volumes, ports, images, the environment, init containers."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from conch.base.kubernetes.objects import items, mapping
 from conch.check.deployment.command_lines import Word, check_conch_command
 from conch.check.deployment.dockerfiles import stages_of
 from conch.check.deployment.objects import Container, PodOwner
 from conch.check.deployment.plain_text import is_secret, secret_message
-from conch.check.finding import Finding, Related
+from conch.check.finding import Finding, Place, Related
 from conch.check.source import SourceFile
 
+# Name, value and place of a variable of the environment.
+Variable: TypeAlias = tuple[str, str, Place]
 _GPU = re.compile(r"nvidia\.com/(?:gpu|mig-.*)$")
 _MIN_LOAD_S = 120  # a liveness probe that waits as long is taken as meant for a slow start
 _SHM_VARIABLE = re.compile(r"^(?:NCCL_.*|shm[-_]size)$", re.IGNORECASE)
@@ -33,21 +35,41 @@ def check_workload(workload: PodOwner) -> Iterator[Finding]:
         for container in workload.containers(key):
             yield from _volumes(container, volumes)
             yield from _ports(container)
-            yield from _image(container)
-            yield from _environment(container)
             yield from _gpus(container)
-            words = [_words(container, part) for part in ("command", "args")]
-            yield from check_conch_command(container.image, *words)
+            variables = (
+                (str(variable.get("name", "")), variable["value"], container.place("env", index))
+                for index, variable in enumerate(container.environment)
+                if isinstance(variable.get("value"), str)
+            )
+            yield from check_program(container, f"container '{container.name}'", ("command", "args"), variables)
     for server in workload.servers:
         yield from _probes(server)
         yield from _shared_memory(server)
         yield from _grace_period(server, workload)
 
 
+def check_program(
+    container: Container, what: str, parts: Sequence[str], variables: Iterable[Variable]
+) -> Iterator[Finding]:
+    """Check the image, the environment and the command of a container of a pod, or of a service of a compose file.
+
+    `parts` are the keys of what replaces the image's entry point and of its arguments; () leaves the command out.
+    """
+    if container.image and _UNVERSIONED.match(container.image):
+        yield Finding("image-latest", container.place("image"), f"{what} runs {container.image}")
+    for name, value, place in variables:
+        if is_secret(name, value):
+            yield Finding("secret-text", place, secret_message(f"variable {name} of {what}"))
+    if parts:
+        yield from check_conch_command(container.image, *(_words(container, part) for part in parts))
+
+
 def _words(container: Container, part: str) -> list[Word]:
-    found = container.value.get(part)
-    parts = found if isinstance(found, list) else ()
-    return [Word(str(word), container.place(part, index)) for index, word in enumerate(parts)]
+    given = container.value.get(part)
+    if isinstance(given, str):
+        return [Word(word, container.place(part)) for word in given.split()]
+    words = given if isinstance(given, list) else ()
+    return [Word(str(word), container.place(part, index)) for index, word in enumerate(words)]
 
 
 def _selector(workload: PodOwner) -> Iterator[Finding]:
@@ -78,21 +100,6 @@ def _ports(container: Container) -> Iterator[Finding]:
             if isinstance(port, str) and not port.isdecimal() and port not in named:
                 message = f"{probe} of container '{container.name}' uses port '{port}'; it names {_listed(named)}"
                 yield Finding("port-unknown", container.place(probe), message)
-
-
-def _image(container: Container) -> Iterator[Finding]:
-    if container.image and _UNVERSIONED.match(container.image):
-        message = f"container '{container.name}' runs {container.image}"
-        yield Finding("image-latest", container.place("image"), message)
-
-
-def _environment(container: Container) -> Iterator[Finding]:
-    for index, variable in enumerate(container.environment):
-        name, value = str(variable.get("name", "")), variable.get("value")
-        if isinstance(value, str) and is_secret(name, value):
-            place = container.place("env", index)
-            message = secret_message(f"variable {name} of container '{container.name}'")
-            yield Finding("secret-text", place, message)
 
 
 def _gpus(container: Container) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 import sys
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from conch.operate.fleet.fleet import Fleet
 from conch.operate.fleet.journal import FleetEvent, FleetSample
@@ -11,22 +11,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-_PLAIN_S = 5.0
-_LIVE_S = 0.5
 _MAX_EVENTS = 8
-
-
-class FleetView(Protocol):
-    """Shows events and the state."""
-
-    def event(self, event: FleetEvent) -> None:
-        """Show an event."""
-
-    def refresh(self, fleet: Fleet) -> None:
-        """Show the state, if it is time to."""
-
-    def close(self) -> None:
-        """Restore the terminal."""
 
 
 def status_line(sample: FleetSample, targets: str) -> str:
@@ -44,43 +29,46 @@ def event_line(event: FleetEvent) -> str:
     return f"{event.at_s:6.1f} s  {event.kind}: {event.subject}: {event.message}"
 
 
-class PlainFleetView:
-    """Events as they happen, and a line every five seconds."""
+class FleetView:
+    """Plain lines: events as they happen, and the state every five seconds."""
+
+    period_s = 5.0
 
     def __init__(self) -> None:
         self._next = 0.0
 
     def event(self, event: FleetEvent) -> None:
-        """Print a line."""
+        """Show an event."""
         print(event_line(event), flush=True)
 
     def refresh(self, fleet: Fleet) -> None:
-        """Print a line if it is time for one."""
+        """Show the state, if it is time to."""
         if monotonic() >= self._next and fleet.journal.samples:
-            self._next = monotonic() + _PLAIN_S
-            print(status_line(fleet.journal.samples[-1], fleet.autoscaler.targets_text), flush=True)
+            self._next = monotonic() + self.period_s
+            self.draw(fleet)
+
+    def draw(self, fleet: Fleet) -> None:
+        """Show the state now."""
+        print(status_line(fleet.journal.samples[-1], fleet.autoscaler.targets_text), flush=True)
 
     def close(self) -> None:
-        """Nothing is to be restored."""
+        """Restore the terminal."""
 
 
-class LiveFleetView:
+class LiveFleetView(FleetView):
     """A screen with the pods, the autoscaler and the last events. rich is imported when it is first drawn."""
 
+    period_s = 0.5
+
     def __init__(self) -> None:
+        super().__init__()
         self._events: list[FleetEvent] = []
         self._live: Live | None = None
-        self._next = 0.0
 
     def event(self, event: FleetEvent) -> None:
-        """Keep it for the screen."""
         self._events = [*self._events, event][-_MAX_EVENTS:]
 
-    def refresh(self, fleet: Fleet) -> None:
-        """Redraw if it is time to."""
-        if monotonic() < self._next or not fleet.journal.samples:
-            return
-        self._next = monotonic() + _LIVE_S
+    def draw(self, fleet: Fleet) -> None:
         if self._live is None:
             from rich.live import Live
 
@@ -89,7 +77,6 @@ class LiveFleetView:
         self._live.update(_screen(fleet, self._events), refresh=True)
 
     def close(self) -> None:
-        """Erase the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -110,4 +97,4 @@ def _screen(fleet: Fleet, events: list[FleetEvent]) -> "RenderableType":
 
 def fleet_view() -> FleetView:
     """Return the view that suits stdout."""
-    return LiveFleetView() if sys.stdout.isatty() else PlainFleetView()
+    return LiveFleetView() if sys.stdout.isatty() else FleetView()

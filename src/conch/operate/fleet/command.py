@@ -156,7 +156,6 @@ def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tu
     """Return the settings and the text of the HorizontalPodAutoscaler. Raises ConchError."""
     from conch.operate.deployment.chart import adapter_rules
     from conch.operate.fleet.child import find_programs
-    from conch.operate.fleet.command import write_demo_repository
     from conch.operate.fleet.custom_metrics import read_rules
     from conch.operate.fleet.fleet import FleetPorts, FleetSettings
     from conch.operate.fleet.replicas import ReplicaSettings

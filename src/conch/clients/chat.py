@@ -12,7 +12,7 @@ from typing import Any
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.wait_for_model import add_wait_flag, wait_for_model
 from conch.base.errors import ConchError, InvalidRequest
-from conch.base.http.api_key import KEY_HELP, VARIABLES, client_key
+from conch.base.http.credentials import KEY_HELP, VARIABLES, client_key
 from conch.clients.openai_client import Completion, OpenAIClient
 
 _FAILURE, _INTERRUPTED = 1, 130

@@ -11,7 +11,7 @@ from typing import Any
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.option_types import count
 from conch.base.errors import ConchError, Unavailable
-from conch.base.http.api_key import KEY_HELP
+from conch.base.http.credentials import KEY_HELP
 from conch.clients.prompt_template import DEFAULT_SYSTEM, TEMPLATES
 
 _FAILURE, _INTERRUPTED = 1, 130

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from conch.base.errors import ConchError, InvalidRequest, ModelLoading, Unavailable
-from conch.base.http.url_credentials import check_no_credentials
+from conch.base.http.credentials import check_no_credentials
 
 _TIMEOUT_S = 600
 _NOT_FOUND = 404

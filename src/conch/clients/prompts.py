@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from conch.base.errors import ConchError, InvalidRequest
-from conch.base.http.api_key import client_key
+from conch.base.http.credentials import client_key
 from conch.clients.prompt_template import read_template, read_text
 from conch.clients.triton_stream import Generated, TritonStream
 

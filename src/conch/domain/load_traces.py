@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 MAX_REQUESTS = 20_000_000
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-EXPECTED = "one time a line, in s, ms, µs or ns since 1970 or since the start"
+_TIMES = "one time a line, in s, ms, µs or ns since 1970 or since the start"
 # What the present time is in each unit since 1970, to a factor of ten.
 _EPOCHS = (("s", 3e8, 1e11), ("ms", 1e11, 1e14), ("us", 1e14, 1e17), ("ns", 1e17, 1e20))
 MOONCAKE = 'lines such as {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}'
@@ -184,11 +184,11 @@ def _numbers(name: str, text: str, *, integers: bool) -> NDArray[np.float64]:
     except (ValueError, OverflowError):
         found = np.array(_numbers_of_lines(name, text, integers=integers), dtype=kind)
     if not len(found):
-        raise TraceError(f"{name}: no request found; expected {EXPECTED}")
+        raise TraceError(f"{name}: no request found; expected {_TIMES}")
     if len(found) > MAX_REQUESTS:
         raise TraceError(f"{name}: more than {MAX_REQUESTS:,} requests; cut the file")
     if not np.isfinite(found).all():
-        raise TraceError(f"{name}: a time is not finite; expected {EXPECTED}")
+        raise TraceError(f"{name}: a time is not finite; expected {_TIMES}")
     return found
 
 
@@ -203,7 +203,7 @@ def _numbers_of_lines(name: str, text: str, *, integers: bool) -> list[float]:
         try:
             found.append(read(value))
         except ValueError:
-            raise TraceError(f"{name}: line {number} is not a number: '{value[:40]}'; expected {EXPECTED}") from None
+            raise TraceError(f"{name}: line {number} is not a number: '{value[:40]}'; expected {_TIMES}") from None
     return found
 
 

@@ -16,8 +16,7 @@ import pytest
 import tritonclient.http as triton
 
 from conch.base.errors import ModelLoadError
-from conch.base.files.confined import confined_path
-from conch.base.files.real_path import real_path
+from conch.base.files.confined import confined_path, real_path
 from conch.clients.repository.command import repo
 from conch.server.repository.remote.location import parse_image
 from conch.server.repository.remote.oci.manifest import this_platform

@@ -2,14 +2,22 @@
 
 A configuration must not give access to other files of the machine: links that lead out of the folder are refused, and
 so are pipes and devices, which could block or never end.
+
+Symbolic links are resolved across `/proc/PID/root`, too, where another container of the pod shows its files. KServe
+mounts a model image (modelcar) as a link to `/proc/PID/root/models`. `Path.resolve` follows the last part of
+`/proc/PID/root` as the text that it prints, `/`, and so returns a path of this container.
 """
 
+import errno
 import os
+import re
 import stat
 from pathlib import Path
 
 from conch.base.errors import Code, ModelLoadError
-from conch.base.files.real_path import real_path
+
+_PROCESS_ROOT = re.compile(r"/proc/(?:\d+|self|thread-self)/root")
+_MAX_LINKS = 40  # Linux's own bound
 
 
 def confined_path(folder: Path, filename: str, field: str, owner: str) -> Path:
@@ -44,3 +52,37 @@ def read_confined(folder: Path, filename: str, field: str, owner: str, *, at_mos
         if status.st_size > max_bytes:
             raise ModelLoadError(f"{subject} has {status.st_size} bytes; the limit is {max_bytes}", Code.INVALID_ARG)
         return file.read(min(at_most, max_bytes))
+
+
+def real_path(path: Path) -> Path:
+    """Return the path without symbolic links, as the kernel opens it. Missing parts stay as they are.
+
+    Raises RuntimeError for more links than Linux follows, OSError for a name too long, ValueError for a NUL.
+    """
+    rest = list(reversed(path.absolute().parts[1:]))
+    done, links = "", 0
+    while rest:
+        part = rest.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            done = done.rpartition("/")[0]
+            continue
+        name = f"{done}/{part}"
+        if _PROCESS_ROOT.fullmatch(name):
+            done = name
+            continue
+        try:
+            target = str(Path(name).readlink())
+        except OSError as error:  # not a link, or missing
+            if error.errno == errno.ENAMETOOLONG:
+                raise
+            done = name
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise RuntimeError(f"too many symbolic links: {path}")
+        if target.startswith("/"):
+            done = ""  # of this container, also below /proc/PID/root
+        rest += reversed(target.split("/"))
+    return Path(done or "/")

@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionErro
 from urllib3.exceptions import TimeoutError as ReadTimeout
 
 from conch.base.errors import Unavailable, Unreachable
-from conch.base.http.url_credentials import without_secrets
+from conch.base.http.credentials import without_secrets
 
 _CHUNK_BYTES = 1024 * 1024
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024  # of a body that is read whole

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from conch.base.durations import duration_text
 from conch.base.errors import InvalidRequest
-from conch.base.http.scrape import ScrapeSettings
+from conch.base.http.prometheus import ScrapeSettings
 from conch.measure.bench.generator import Load, LoadPlan
 from conch.measure.bench.input_settings import DEFAULT_INPUT_DATA, DEFAULT_OUTPUT_TOKENS, PreparedInputs
 from conch.measure.bench.inputs.answer_check import answer_check

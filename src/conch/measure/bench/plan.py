@@ -23,7 +23,7 @@ from conch.base.command_line.option_types import (
 from conch.base.command_line.wait_for_model import DEFAULT_WAIT_S, WAIT_HELP
 from conch.base.durations import duration_text
 from conch.base.errors import InvalidRequest
-from conch.base.http.api_key import client_key
+from conch.base.http.credentials import client_key
 from conch.measure.bench.generator import Tls
 from conch.measure.bench.input_settings import InputSettings
 from conch.measure.bench.measurement import BATCH_SIZE, PERCENTILES

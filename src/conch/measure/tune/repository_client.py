@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from conch.base.http.api_key import client_key
+from conch.base.http.credentials import client_key
 from conch.measure.bench.generator import Tls, Transport
 from conch.measure.bench.observers.local_processes import is_local
 from conch.measure.bench.targets.http_probe import HttpProbe, first_line

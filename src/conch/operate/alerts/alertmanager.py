@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from conch.base.errors import ConfigError
-from conch.base.http.url_credentials import check_no_credentials
+from conch.base.http.credentials import check_no_credentials
 from conch.base.yaml_documents import dump_documents
 from conch.operate.alerts.configuration import ReceiverConfig, Secret
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from conch.base.errors import InvalidRequest, Unavailable
 from conch.base.http.client import HttpClient, HttpSettings
-from conch.base.http.url_credentials import check_no_credentials
+from conch.base.http.credentials import check_no_credentials
 from conch.operate.traces.spans import RecordedSpan, link
 
 _TIMEOUT_S = 30

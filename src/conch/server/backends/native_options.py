@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from conch.base.errors import ConfigError
-from conch.base.files.real_path import real_path
+from conch.base.files.confined import real_path
 from conch.server.backends.base import ModelSource
 
 FLAG = "--allow-native-extensions"

@@ -10,7 +10,7 @@ import requests
 from opentelemetry.sdk.resources import Resource
 
 from conch.base.http.client import cause_of
-from conch.base.http.url_credentials import without_secrets
+from conch.base.http.credentials import without_secrets
 
 _log = logging.getLogger(__name__)
 

@@ -122,6 +122,6 @@ def public_name(text: str) -> str:
     """Return a `--model-repository` without passwords and signatures, for clients and logs."""
     if "://" not in text:
         return text
-    from conch.base.http.url_credentials import without_secrets
+    from conch.base.http.credentials import without_secrets
 
     return without_secrets(text)

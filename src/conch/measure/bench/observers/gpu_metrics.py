@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
 
-from conch.base.http.scrape import ScrapeSettings, scrape
+from conch.base.http.prometheus import ScrapeSettings, scrape
 from conch.domain.metrics import dcgm
 from conch.measure.bench.measurement import GpuFigures, Note
 from conch.measure.bench.observers.observer import Gauges, Observed, ServerObserver

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from time import monotonic_ns
 
-from conch.base.http.scrape import ScrapeSettings, scrape
+from conch.base.http.prometheus import ScrapeSettings, scrape
 from conch.domain.metrics import triton
 from conch.measure.bench.measurement import Note, ServerFigures
 from conch.measure.bench.observers.observer import Gauges, Observed, ServerObserver, nearest

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from conch.base.errors import ConchError
-from conch.base.http.url_credentials import check_no_credentials
+from conch.base.http.credentials import check_no_credentials
 from conch.measure.bench.generator import Endpoint, Tls, Transport
 
 LOCAL_HTTP = "localhost:8000"

@@ -9,7 +9,7 @@ from pathlib import Path
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
-from conch.base.http.api_key import KEY_HELP
+from conch.base.http.credentials import KEY_HELP
 from conch.measure.tune.knobs import FIELD_PREFIX, KNOBS, KnobError, parse_values
 from conch.measure.tune.objective import METRICS, Constraint, Goal, Objective
 from conch.measure.tune.repository_client import ServerAccess

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from conch.base.http.scrape import ScrapeSettings
+from conch.base.http.prometheus import ScrapeSettings
 from conch.domain.arrivals import Arrivals, arrival_times, steady
 from conch.measure.bench.generator import ClosedLoop, LoadPlan, OpenLoop, Tls
 from conch.measure.bench.input_settings import Amount, InputSettings

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.errors import Unavailable
+from conch.base.http.credentials import check_no_credentials
 from conch.base.http.prometheus import ask_prometheus
-from conch.base.http.url_credentials import check_no_credentials
 from conch.base.suggestion import did_you_mean
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conch.base.errors import ConfigError, ModelLoadError
-from conch.base.files.real_path import real_path
+from conch.base.files.confined import real_path
 from conch.server.backends.base import ModelSource
 from conch.server.backends.child.conch_child.ipc.sandbox import landlock_abi, user
 from conch.server.backends.child.conch_child.ipc.wire import Message

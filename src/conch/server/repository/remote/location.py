@@ -7,7 +7,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from conch.base.errors import ConfigError
-from conch.base.http.url_credentials import without_secrets
+from conch.base.http.credentials import without_secrets
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, ConfigError, NotFound, Unavailable, Unreachable
-from conch.base.http.url_credentials import without_secrets
+from conch.base.http.credentials import without_secrets
 from conch.server.repository.remote.credentials import AwsSettings, aws_settings, triton_credential
 from conch.server.repository.remote.download import Buffer, Download, Downloader
 from conch.server.repository.remote.listing import ChangedMeanwhile, Contents, RemoteFile, by_model, inside, key_of

@@ -1,6 +1,6 @@
 from time import monotonic_ns
 
-from conch.base.http.scrape import ScrapeSettings
+from conch.base.http.prometheus import ScrapeSettings
 from conch.measure.bench.observers.gpu_metrics import gpu_figures, gpu_samples
 from conch.measure.bench.observers.server_metrics import (
     ServerMetrics,

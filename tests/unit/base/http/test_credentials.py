@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ConfigError, InvalidRequest
-from conch.base.http.url_credentials import check_no_credentials
+from conch.base.http.credentials import check_no_credentials
 from conch.clients.openai_client import OpenAIClient
 from conch.operate.alerts.alertmanager import alertmanager_snippet
 from conch.operate.alerts.read_configuration import read_configuration

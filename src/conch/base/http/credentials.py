@@ -1,13 +1,16 @@
-"""The API key that a client sends: of a file, or of the environment."""
+"""Credentials that clients send: API keys, and URLs, which must have none."""
 
 import os
+import re
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 from conch.base.errors import InvalidRequest
 
 VARIABLES = ("CONCH_API_KEY", "OPENAI_API_KEY")
 KEY_HELP = f"file with the API key to send (default: the variables {' and '.join(VARIABLES)})"
 _MAX_BYTES = 64 * 1024
+_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")
 
 
 def client_key(file: str | None) -> str:
@@ -32,3 +35,18 @@ def client_key(file: str | None) -> str:
                 raise InvalidRequest(f"--api-key-file: a line of '{file}' is neither a key nor name, scopes and key")
             return fields[-1]
     raise InvalidRequest(f"--api-key-file: '{file}' contains no key")
+
+
+def check_no_credentials(url: str) -> None:
+    """Raise ValueError, without the credentials in its message, if the URL has some."""
+    if _CREDENTIALS.search(url):
+        raise ValueError(f"'{_CREDENTIALS.sub('***@', url)}': credentials in URLs are not supported")
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without user, password and query, which may contain a signature."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "invalid URL"
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -56,13 +56,16 @@ class TuneView(ABC):
         """Show that a trial begins; `expected` is how many there will be at most."""
 
     @abstractmethod
-    def end(self, trial: Trial, score: float | None, *, best: bool) -> None:
+    def end(self, trial: Trial, *, best: bool) -> None:
         """Show the result of a trial."""
 
 
 @dataclass(slots=True)
 class TuneContext:
-    """What a run works with. `repository` is the local folder of the model repository, if there is one."""
+    """What a run works with. `repository` is the local folder of the model repository, if there is one.
+
+    Setting `interrupted` ends the run before the next trial.
+    """
 
     client: RepositoryClient
     folder: StateFolder
@@ -72,6 +75,7 @@ class TuneContext:
     repository: Path | None = None
     fresh: bool = False
     wait_s: float = 60.0
+    interrupted: bool = False
 
 
 @dataclass(slots=True)
@@ -279,11 +283,10 @@ class Tuner:
             if key not in measured or proposal.effort < 1:
                 measured[key] = self._score(self._trial(settings, proposal.effort, int(limit)))
             search.tell(proposal, measured[key])
-        self._choose(search.best(self._settings.search.finalists * 4), measured, best_load)
+        self._choose(search.best(self._settings.search.finalists * 4), best_load)
 
-    def _choose(self, points: Sequence[tuple[int, ...]], measured: Mapping[str, float | None], load: Value) -> None:
+    def _choose(self, points: Sequence[tuple[int, ...]], load: Value) -> None:
         """Choose the finalists: different configurations, none of them the current one at its best load."""
-        del measured
         self._progress.settings[CURRENT] = {LOAD: load}
         seen = {self._runner.deployment.key({}) + repr(load)}
         for point in points:
@@ -315,12 +318,14 @@ class Tuner:
         return self._settings.goal.score(trial.figures) if trial.figures else None
 
     def _trial(self, settings: Mapping[str, Value], effort: float, expected: int = 0, purpose: str = "search") -> Trial:
+        if self._context.interrupted:
+            raise KeyboardInterrupt
         self._view.begin(settings, len(self._progress.trials) + 1, expected, purpose)
         trial = self._runner.run(settings, effort, purpose)
         score = self._score(trial)
-        earlier = [known for trial in self._progress.trials if (known := self._score(trial)) is not None]
+        earlier = [known for before in self._progress.trials if (known := self._score(before)) is not None]
         self._progress.trials.append(trial)
-        self._view.end(trial, score, best=score is not None and (not earlier or score > max(earlier)))
+        self._view.end(trial, best=score is not None and (not earlier or score > max(earlier)))
         return trial
 
     # Finalists

@@ -20,12 +20,11 @@ from conch.measure.tune.space import Value
 from conch.measure.tune.state.folder import StateFolder, Trial
 from conch.measure.tune.state.session import ModelSession
 from conch.measure.tune.tune_settings import TuneSettings
-from conch.measure.tune.tuner import TuneView
+from conch.measure.tune.tuner import TuneContext, Tuner, TuneView
 
 if TYPE_CHECKING:
     from conch.measure.tune.outcome import TuneOutcome
     from conch.measure.tune.state.applied import FileChange
-    from conch.measure.tune.tuner import Tuner
 
 
 _MAX_FIGURES = 4
@@ -50,8 +49,7 @@ class PlainTuneView(TuneView):
         load = value_text(settings[LOAD])
         self._head = f"{purpose} {number}{total}: {settings_text(settings)}, load {load}"
 
-    def end(self, trial: Trial, score: float | None, *, best: bool) -> None:
-        del score
+    def end(self, trial: Trial, *, best: bool) -> None:
         if trial.failure:
             result = f"failed: {trial.failure}"
         else:
@@ -92,13 +90,17 @@ _REMOTE_CORES = 4
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C: the run ends, and the models are restored."""
+def interruptible(context: TuneContext) -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C: the run ends, and the models are restored.
+
+    `context` records it, since Python drops an exception that is raised within a callback, such as those of fork.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        context.interrupted = True
         raise KeyboardInterrupt
 
-    with _handlers(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), interrupt)):
+    with _handlers(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), interrupt)):
         yield
 
 
@@ -130,7 +132,6 @@ def run(flags: TuneFlags, settings: TuneSettings) -> int:
     ServerUnreachable, OSError.
     """
     from conch.measure.tune.trials.meter import BenchMeter, trial_observers
-    from conch.measure.tune.tuner import TuneContext, Tuner
 
     plan = fit_to_budget(settings)
     settings = plan.settings
@@ -156,7 +157,7 @@ def run(flags: TuneFlags, settings: TuneSettings) -> int:
     session.open()
     failures: list[str] = []
     try:
-        with interruptible():
+        with interruptible(context):
             tuner = Tuner(settings, context, session)
             outcome = tuner.run()
         view.close()
@@ -177,7 +178,7 @@ def run(flags: TuneFlags, settings: TuneSettings) -> int:
 
 
 def _file_changes(
-    flags: TuneFlags, tuner: "Tuner", settings: Mapping[str, Value], model: str
+    flags: TuneFlags, tuner: Tuner, settings: Mapping[str, Value], model: str
 ) -> list[tuple[str, "FileChange"]]:
     """Return the files of the local repository that settings change, each with its model."""
     from conch.measure.tune.state.applied import FileChange, file_change
@@ -192,7 +193,7 @@ def _file_changes(
     return [*found, *((name, FileChange(str(path), old, new)) for name, (path, old, new) in texts.items())]
 
 
-def _with_differences(flags: TuneFlags, tuner: "Tuner", outcome: "TuneOutcome") -> "TuneOutcome":
+def _with_differences(flags: TuneFlags, tuner: Tuner, outcome: "TuneOutcome") -> "TuneOutcome":
     """Return the outcome with the differences of the files that the winner changes."""
     from conch.measure.tune.state.applied import fields_difference, file_difference
     from conch.measure.tune.trials.deployment import split_settings
@@ -216,7 +217,7 @@ def _apply(
     client: RepositoryClient,
     folder: StateFolder,
     session: ModelSession,
-    tuner: "Tuner",
+    tuner: Tuner,
     outcome: "TuneOutcome",
 ) -> None:
     """Keep the winner, if it changes the model and not only the load.

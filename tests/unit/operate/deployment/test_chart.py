@@ -1,9 +1,11 @@
 """The chart: what is written from other files is up to date, and every branch of its templates is tested."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from tools import deploy_files
+from tools.chart_values import ChartValues
 from tools.deploy_files import CHART
 
 from tests.support.helm_process import HelmChart
@@ -14,6 +16,15 @@ from tests.unit.operate.deployment.value_sets import value_sets
 
 def test_generated_files_are_up_to_date() -> None:
     assert [str(path) for path in deploy_files.outdated()] == [], "run: make deploy-files"
+
+
+def test_a_value_without_a_schema_is_named(tmp_path: Path) -> None:
+    for name in ("values.yaml", "values.schema.json"):
+        shutil.copy(CHART / name, tmp_path)
+    values = tmp_path / "values.yaml"
+    values.write_text(values.read_text().replace("  preStopSeconds:", "  preStop: 1\n  preStopSeconds:"))
+    with pytest.raises(ValueError, match=r"termination: only values\.yaml or only values\.schema\.json has preStop"):
+        ChartValues(tmp_path)
 
 
 @pytest.mark.slow

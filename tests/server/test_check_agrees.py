@@ -210,7 +210,7 @@ def test_a_missing_import_is_reported_once(tmp_path: Path) -> None:
     code = "import nowhere.a\nimport nowhere.b\nfrom nowhere import c\n"
     write_cases(tmp_path / "models", {"model": python(code * 3)})
     [finding] = found(tmp_path / "models", "python-import")
-    assert finding.message == "there is no module 'nowhere' in this environment (and 8 more places)"
+    assert finding.message == "module 'nowhere' is not installed in this environment (and 8 more places)"
 
 
 def test_an_absolute_path_may_exist_where_the_model_is_served(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def _folders(path: Path) -> list[Path]:
 def find_contents(path: Path) -> Contents:
     """Return what to check in a folder. Raises FileNotFoundError if it does not exist."""
     if not path.is_dir():
-        what = f"'{path}' is not a regular file" if path.exists() else f"there is no file or folder '{path}'"
-        raise FileNotFoundError(what)
+        problem = "is not a regular file" if path.exists() else "does not exist"
+        raise FileNotFoundError(f"'{path}' {problem}")
     if is_model(path) and not any(is_model(child) for child in path.iterdir()):
         return Contents(
             {path.resolve().parent: [path.resolve()]} if path.name in ("", "..") else {path.parent: [path]}, [], []

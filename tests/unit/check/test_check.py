@@ -69,7 +69,7 @@ def test_warnings_fail_with_strict(options: list[str], status: int, tmp_path: Pa
 
 def test_a_wrong_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check([str(tmp_path / "nothing")]) == 2
-    assert "there is no file or folder" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
     for arguments in ([], ["--rule", "no-such-rule", str(tmp_path)]):
         with pytest.raises(SystemExit) as ended:
             check(arguments)

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from conch.check.deployment.charts import CHART_FILE, RenderedChart, render_charts
+from conch.check.deployment.charts import CHART_FILE, render_charts
 from conch.check.deployment.command_lines import check_command_lines, fenced_lines
 from conch.check.deployment.dockerfiles import check_dockerfile, is_dockerfile
 from conch.check.deployment.plain_text import check_known_secrets, check_shm_variable, check_tunnels
@@ -30,18 +29,19 @@ def check_deployment(sources: Sequence[SourceFile], served: Served) -> Iterator[
     """Check all files of a path: those that are read as lines, then objects, which refer to each other."""
     for source in sources:
         yield from _lines_of(source)
-    directories = sorted({listed.path.parent for listed in sources if listed.path.name == CHART_FILE})
-    charts, findings = render_charts(directories)
+    charts, findings = render_charts(sorted({file.path.parent for file in sources if file.path.name == CHART_FILE}))
     yield from findings
-    # A template that was rendered is not read as it is.
-    templates = {template.path for chart in charts for template in chart.sources}
-    written = [listed for listed in sources if listed.path not in templates]
-    written += [embedded for source in sources if source.path.suffix == ".tf" for embedded in embedded_yaml(source)]
     rendered = [template for chart in charts for template in chart.sources]
+    # A template that was rendered is not read as it is.
+    templates = {template.path for template in rendered}
+    written = [file for file in sources if file.path not in templates]
+    written += [text for file in sources if file.path.suffix == ".tf" for text in embedded_yaml(file)]
     found = list(_check_data([*written, *rendered], served))
     for source in rendered:
         found += [*check_command_lines(source), *check_shm_variable(source)]
-    yield from (_relocated(finding, charts) for finding in found)
+    for finding in found:
+        chart = next((chart for chart in charts if finding.place.path.is_relative_to(chart.directory)), None)
+        yield chart.relocated(finding) if chart else finding
 
 
 def _lines_of(source: SourceFile) -> Iterator[Finding]:
@@ -63,8 +63,11 @@ def _lines_of(source: SourceFile) -> Iterator[Finding]:
 
 def _check_data(sources: Sequence[SourceFile], served: Served) -> Iterator[Finding]:
     """Check what files of YAML and JSON contain, if the packages that read them are installed."""
-    marked = [listed for listed in sources if listed.path.suffix in _DATA and _is_marked(f"\n{listed.text}")]
-    dockerfiles = [listed for listed in sources if is_dockerfile(listed)]
+    marked = [
+        source
+        for source in sources
+        if source.path.suffix in _DATA and any(word in f"\n{source.text}" for word in _MARKERS)
+    ]
     if not marked:
         return
     try:
@@ -91,21 +94,7 @@ def _check_data(sources: Sequence[SourceFile], served: Served) -> Iterator[Findi
     for workload in workloads:
         yield from check_workload(workload)
     yield from check_services(objects, workloads)
-    yield from check_init_containers(dockerfiles, workloads)
+    yield from check_init_containers(filter(is_dockerfile, sources), workloads)
     for source in objects:
         if is_compose(source):
             yield from check_compose(source)
-
-
-def _is_marked(text: str) -> bool:
-    return any(word in text for word in _MARKERS)
-
-
-def _relocated(finding: Finding, charts: Sequence[RenderedChart]) -> Finding:
-    path = finding.place.path
-    chart = next((rendered_chart for rendered_chart in charts if _is_below(path, rendered_chart.directory)), None)
-    return chart.relocated(finding) if chart else finding
-
-
-def _is_below(path: Path, directory: Path) -> bool:
-    return path.is_relative_to(directory)

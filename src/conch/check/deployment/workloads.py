@@ -180,7 +180,7 @@ def _listed(names: set[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def check_init_containers(dockerfiles: Sequence[SourceFile], workloads: Sequence[PodOwner]) -> Iterator[Finding]:
+def check_init_containers(dockerfiles: Iterable[SourceFile], workloads: Sequence[PodOwner]) -> Iterator[Finding]:
     """Find init containers that copy files out of an image FROM scratch.
 
     The image is recognised by the path that is copied: the Dockerfile writes to it.

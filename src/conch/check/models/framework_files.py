@@ -111,7 +111,7 @@ def _check_ir(model: CheckedModel, path: Path) -> Checked:
     weights = path.with_suffix(".bin")
     size = weights.stat().st_size if weights.is_file() else 0
     if size < ir.weights_bytes:
-        actual = f"{weights.name} has {size}" if weights.is_file() else f"there is no {weights.name}"
+        actual = f"{weights.name} has {size}" if weights.is_file() else f"{weights.name} is missing"
         message = f"{path.name} of model '{model.name}' needs {ir.weights_bytes} bytes of weights, but {actual}"
         return model, [Finding("file-damaged" if size else "file-missing", Place(path), message)]
     parameters = model.config.parameters

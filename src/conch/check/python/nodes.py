@@ -298,7 +298,7 @@ def missing_modules(files: Sequence[PythonFile], beside: set[str]) -> Iterator[F
             places.setdefault(name, []).append(place)
     for name, uses in places.items():
         more = f" (and {len(uses) - 1} more places)" if len(uses) > 1 else ""
-        yield Finding("python-import", uses[0], f"there is no module '{name}' in this environment{more}")
+        yield Finding("python-import", uses[0], f"module '{name}' is not installed in this environment{more}")
 
 
 def _missing_imports(file: PythonFile, beside: set[str]) -> Iterator[tuple[str, Place]]:

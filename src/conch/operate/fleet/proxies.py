@@ -125,7 +125,7 @@ class HaproxyProxy:
         (self._draining.add if state == "drain" else self._draining.discard)(slot)
 
     async def _place(self, replica: Replica) -> str:
-        """Give a free slot the addresses of a replica. Raises Unavailable if there is none."""
+        """Set the addresses of a free slot to those of a replica. Raises Unavailable if there is none."""
         slot = next((slot for slot, taken in self._slots.items() if taken is None), None)
         if slot is None:
             raise Unavailable(f"all {len(self._slots)} slots of haproxy are in use")

@@ -269,7 +269,7 @@ class ReplicaSet:
         self._journal.record("started", name, f"process {replica.pid}")
 
     async def _drop(self, replicas: Sequence[Replica]) -> None:
-        """Take replicas out of the proxy, then end them beside the loop."""
+        """Remove replicas from the proxy, then end them in tasks."""
         for dropped in replicas:
             dropped.state = ReplicaState.TERMINATING
             self._journal.record("draining", dropped.name, "removed from the proxy; SIGTERM follows")

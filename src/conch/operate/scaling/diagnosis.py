@@ -73,7 +73,7 @@ class ApiFacts:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerFacts:
-    """An autoscaler, the objects beside it, and what Prometheus and the API of metrics answer, where they were asked.
+    """An autoscaler, the other objects, and what Prometheus and the API of metrics answer, where they were asked.
 
     `series` and `api` are by the metric's name. `adapter_rules` are those of prometheus-adapter, None if unknown.
     `ready_pods` are names of pods of the target, None if unknown.
@@ -138,7 +138,7 @@ def _target(facts: AutoscalerFacts, spec: HpaSpec, owner: KubernetesObject | Non
     elif workloads:
         names = ", ".join(sorted(f"'{name_of(workload)}'" for workload in workloads))
         remedy = f"correct scaleTargetRef; there is {names}"
-        yield Link("", "target", _BROKEN, f"there is no {kind} '{name}'", remedy)
+        yield Link("", "target", _BROKEN, f"{kind} '{name}' does not exist", remedy)
     else:
         yield Link("", "target", _UNKNOWN, f"{kind} '{name}' is not among the files")
     for rival in rivals(facts.autoscaler, facts.objects):

@@ -91,7 +91,7 @@ def _status(chart: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "stage", "text"),
     [
-        (_target, "target", "there is no Deployment 'gtp2'"),
+        (_target, "target", "Deployment 'gtp2' does not exist"),
         (_twice, "target", "and ScaledObject 'gpt2' scale Deployment 'gpt2'"),
         (_unlabelled, "scrape", "PodMonitor 'gpt2' selects app=other, but Deployment 'gpt2' has"),
         (_port, "scrape", "PodMonitor 'gpt2' scrapes port 'prometheus'; Deployment 'gpt2' names"),

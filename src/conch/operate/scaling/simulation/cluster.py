@@ -88,7 +88,7 @@ class Cluster:
         return ended
 
     def stick(self, count: int) -> None:
-        """Let the next replicas that start never become ready."""
+        """Make the next replicas that start never ready."""
         self._will_stick += count
 
     def pods(self, now_s: int) -> list[Pod]:

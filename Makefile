@@ -13,7 +13,7 @@ WORKERS ?= $(shell nproc)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/.dev ## Make .venv with everything that development needs
+setup: .venv/.dev-all ## Make .venv with everything that development needs
 
 demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--once ends by itself)
 	$(BIN)/python examples/demo.py $(ARGS)
@@ -35,28 +35,28 @@ test: check ## Run the checks and all tests (ARGS go to pytest)
 ROOMS := base domain machine protocols server measure operate check clients
 
 .PHONY: $(ROOMS:%=test-%)
-$(ROOMS:%=test-%): test-%: .venv/.dev
+$(ROOMS:%=test-%): test-%: .venv/.dev-all
 	$(BIN)/python -m pytest -n $(WORKERS) tests/unit/$* $(wildcard tests/$*) $(ARGS)
 
-vllm: .venv/.dev ## Make .bench/vllm-venv, where the vllm engine and its tests find vLLM (3.4 GB)
+vllm: .venv/.dev-all ## Make .bench/vllm-venv, where the vllm engine and its tests find vLLM (3.4 GB)
 	$(BIN)/python -m benchmarks.vllm_install
 
 test-vllm: vllm ## Run the tests that need vLLM, which other runs skip where it is missing (ARGS go to pytest)
 	$(BIN)/python -m pytest -m vllm $(ARGS)
 
-kserve: .venv/.dev ## Make .bench/kserve-venv with KServe's Python packages, which tests use (550 MB)
+kserve: .venv/.dev-all ## Make .bench/kserve-venv with KServe's Python packages, which tests use (550 MB)
 	$(BIN)/python -m tests.operate.kserve.environment
 
 test-kserve: kserve ## Run the tests that need it, which other runs skip where it is missing (ARGS go to pytest)
 	$(BIN)/python -m pytest -m kserve $(ARGS)
 
-test-terraform: .venv/.dev ## Run all tests of the blueprint for EKS; make test omits those that take minutes
+test-terraform: .venv/.dev-all ## Run all tests of the blueprint for EKS; make test omits those that take minutes
 	CONCH_TEST_TERRAFORM=1 $(BIN)/python -m pytest tests/operate/terraform $(ARGS)
 
-test-fleet: .venv/.dev ## Run the tests of conch fleet that take minutes: nginx, HTTP, KEDA (ARGS go to pytest)
+test-fleet: .venv/.dev-all ## Run the tests of conch fleet that take minutes: nginx, HTTP, KEDA (ARGS go to pytest)
 	CONCH_TEST_FLEET=1 $(BIN)/python -m pytest tests/operate/fleet $(ARGS)
 
-check: .venv/.dev ## Run linter, formatter, type checker, import contract, spelling and style
+check: .venv/.dev-all ## Run linter, formatter, type checker, import contract, spelling and style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -68,7 +68,7 @@ format: .venv/.dev ## Format the code and fix what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/.dev ## Compare with Triton on the same models (ARGS go to the benchmark)
+bench: .venv/.dev-all ## Compare with Triton on the same models (ARGS go to the benchmark)
 	$(BIN)/python -m benchmarks.run $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.remote)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.gpu_sampling)
@@ -78,7 +78,7 @@ bench: .venv/.dev ## Compare with Triton on the same models (ARGS go to the benc
 bench-llm: vllm ## Compare served language models with their engines and with vLLM's server (ARGS go to it)
 	$(BIN)/python -m benchmarks.llm $(ARGS)
 
-bench-tools: .venv/.dev ## Compare conch bench with wrk, h2load, perf_analyzer, aiperf and GuideLLM (ARGS go to it)
+bench-tools: .venv/.dev-all ## Compare conch bench with wrk, h2load, perf_analyzer, aiperf and GuideLLM (ARGS go to it)
 	$(BIN)/python -m benchmarks.load_tools $(ARGS)
 
 docs: .venv/.dev ## Write the reference pages and the code map from the code
@@ -89,14 +89,14 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m tools.code_map
 	$(BIN)/python -m tools.autoscaling_page
 
-deploy-files: .venv/.dev ## Write the generated files of deploy/, with Helm what the chart renders
+deploy-files: .venv/.dev-all ## Write the generated files of deploy/, with Helm what the chart renders
 	$(BIN)/python -m tools.deploy_files
 
 .PHONY: image test-image
 image: ## Build the container image with docker (ENGINE=podman; ARGS="--build-arg FLAVOUR=openvino" for another flavour)
 	$(ENGINE) build -f deploy/Dockerfile -t conch $(ARGS) .
 
-test-image: .venv/.dev ## Build the image with podman and run it; needs root, runc and mmdebstrap (ARGS go to pytest)
+test-image: .venv/.dev-all ## Build the image with podman and run it; needs root, runc and mmdebstrap (ARGS go to pytest)
 	CONCH_TEST_IMAGE=1 $(BIN)/python -m pytest -n 0 tests/operate/image $(ARGS)
 
 clean: ## Remove the environment and what tools leave behind
@@ -112,9 +112,14 @@ need-%:
 # The stamps are older than pyproject.toml when the dependencies may have changed. A demo needs less than development,
 # and an environment for development is good for a demo.
 .venv/.dev: pyproject.toml | .venv/bin/python
-	@echo "Installing what development needs into .venv; this can take a few minutes."
+	@echo "Installing what the quick tests need into .venv; this takes about a minute."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch .venv/.dev .venv/.demo .venv/.observe .venv/.fleet
+	@touch .venv/.dev .venv/.fleet
+
+.venv/.dev-all: pyproject.toml | .venv/bin/python
+	@echo "Installing what development needs into .venv; this can take a few minutes."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev-all]'
+	@touch .venv/.dev .venv/.dev-all .venv/.demo .venv/.observe .venv/.fleet
 
 .venv/.demo: pyproject.toml | .venv/bin/python
 	@echo "Installing what the demo needs into .venv; this can take a few minutes."

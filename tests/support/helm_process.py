@@ -3,13 +3,13 @@
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import pytest
 import yaml
+
+from tests.support.packages import require
 
 _RENDER = """
 import json, sys
@@ -26,8 +26,7 @@ with helm_python.Chart.load(sys.argv[1]) as chart:
 
 def require_helm() -> None:
     """Skip the test where Helm is missing. Does not import it: Go's runtime replaces signal handlers."""
-    if find_spec("helm_python") is None:
-        pytest.skip("helm-python-sdk has no wheel for this platform")
+    require("helm_python")
 
 
 class HelmError(Exception):

@@ -40,7 +40,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 def parse_bootstrap(document: dict[str, Any]) -> Any:
     """Parse by Envoy's own message types, which refuse unknown fields."""
-    pytest.importorskip("betterproto2", reason="needs envoy-data-plane, of the dev extra")
+    pytest.importorskip("betterproto2", reason="needs envoy-data-plane, of the dev-all extra")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fields that Envoy deprecates
         return _parse_bootstrap(document)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.packages import require
 from tests.unit.check.repository import ECHO, TENSORS, found, write, write_python
 
 ROOT = Path(__file__).parents[3]
@@ -64,6 +65,7 @@ def nms(rows):
 
 
 def test_the_examples_are_clean() -> None:
+    require("cv2")
     findings = found(ROOT / "examples")
     # This one needs the package beside it, which brings its backend, to be installed first.
     assert [finding for finding in findings if "third_party_backend" not in str(finding.place)] == []
@@ -71,6 +73,7 @@ def test_the_examples_are_clean() -> None:
 
 
 def test_the_files_of_this_project_are_clean() -> None:
+    require("helm_python")
     assert [finding for folder in ("deploy", "docs") for finding in found(ROOT / folder)] == []
 
 

@@ -11,6 +11,7 @@ from tools.deploy_files import CHART
 
 from conch import __version__
 from tests.support.helm_process import HelmChart, by_name
+from tests.support.packages import require
 
 _HELM = """
 import json, sys, helm_python
@@ -107,6 +108,7 @@ def test_notes_name_the_objects_and_the_next_commands(chart: HelmChart) -> None:
 
 
 def test_lint_and_package(tmp_path: Path) -> None:
+    require("helm_python")
     values = json.dumps([yaml.safe_load(path.read_text()) for path in sorted(CHART.glob("examples/*.yaml"))])
     done = subprocess.run(
         [sys.executable, "-c", _HELM, str(CHART), str(tmp_path), values], capture_output=True, text=True, check=True

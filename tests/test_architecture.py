@@ -53,7 +53,7 @@ OPTIONAL = {
     "urllib3": {"base/http/client.py"},
     "zstandard": {"base/archives.py"},
     "PIL": {"measure/bench/inputs/image_files.py"},
-    "tokenizers": {"measure/bench/inputs/token_counter.py"},
+    "tokenizers": {"measure/bench/inputs/vocabulary.py"},
 }
 
 # Options that are read through a method or a property of ServerOptions.

@@ -11,8 +11,7 @@ import pytest
 
 from conch.measure.bench.generator import ClosedLoop
 from conch.measure.bench.inputs.prompts import PromptWriter, UniqueWords
-from conch.measure.bench.inputs.token_counter import TokenCounter
-from conch.measure.bench.inputs.vocabulary import Vocabulary, assumed_vocabulary
+from conch.measure.bench.inputs.vocabulary import TokenCounter, Vocabulary, assumed_vocabulary
 from conch.measure.bench.prepared_request import PreparedRequest
 from tests.measure.bench.load.running import plan, run
 from tests.measure.bench.load.servers import ANSWER, HEAD, read_request, serving

@@ -23,8 +23,13 @@ from conch.measure.bench.inputs.prompts import DEFAULT_WORDS, PromptWriter, Uniq
 from conch.measure.bench.inputs.sequences import CancellationPattern
 from conch.measure.bench.inputs.tensor_request import TensorRequestEncoder, fixed_parameters, tensor_encoder
 from conch.measure.bench.inputs.tensors import to_wire
-from conch.measure.bench.inputs.token_counter import TokenCounter, openai_counter
-from conch.measure.bench.inputs.vocabulary import Vocabulary, assumed_vocabulary, measured_vocabulary
+from conch.measure.bench.inputs.vocabulary import (
+    TokenCounter,
+    Vocabulary,
+    assumed_vocabulary,
+    measured_vocabulary,
+    openai_counter,
+)
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ResponseKind
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetError, TargetModel, TensorMetadata
 

@@ -18,8 +18,7 @@ from typing import Final
 import numpy as np
 
 from conch.measure.bench.input_settings import Amount, InputError
-from conch.measure.bench.inputs.token_counter import TokenCounter
-from conch.measure.bench.inputs.vocabulary import Vocabulary, text_of_tokens
+from conch.measure.bench.inputs.vocabulary import TokenCounter, Vocabulary, text_of_tokens
 from conch.measure.bench.prepared_request import ChangingBody
 
 # Stands for the words in a prompt until it is encoded. No encoder changes it, and no text has it.

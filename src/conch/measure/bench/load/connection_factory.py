@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from conch.measure.bench.generator import Endpoint, Transport
 from conch.measure.bench.load.connection import EncodedRequest, KnownAnswers, LoadConnection, LoadOwner, Wire, describe
-from conch.measure.bench.load.http1.connection import Http1Connection, encode_http1
-from conch.measure.bench.load.http1.head import KnownHeads
+from conch.measure.bench.load.http1_connection import Http1Connection, KnownHeads, encode_http1
 from conch.measure.bench.prepared_request import AnswerCheck, PreparedRequest
 
 if TYPE_CHECKING:

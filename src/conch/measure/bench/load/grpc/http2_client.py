@@ -9,8 +9,13 @@ from abc import abstractmethod
 from collections import deque
 
 from conch.measure.bench.load.connection import CLOSED, OPEN, LoadConnection, LoadOwner, LoadRequest, Wire
-from conch.measure.bench.load.grpc.http2_request_headers import RequestHeaders
-from conch.measure.bench.load.grpc.http2_stream import MAX_HEADER_BYTES, ClientStream, GrpcHead, ResponseBlocks
+from conch.measure.bench.load.grpc.http2_stream import (
+    MAX_HEADER_BYTES,
+    ClientStream,
+    GrpcHead,
+    RequestHeaders,
+    ResponseBlocks,
+)
 from conch.measure.bench.records import RequestOutcome
 from conch.protocols.http2 import frames
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode, StreamFault

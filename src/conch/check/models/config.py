@@ -10,7 +10,7 @@ from typing import Any
 
 from conch.base.errors import ConchError, ConfigError, ModelLoadError
 from conch.check.finding import Edit, Finding, Place
-from conch.check.models.model import CheckedModel, ModelFolder
+from conch.check.models.checked_model import CheckedModel, ModelFolder
 from conch.check.source import SourceFile, before
 from conch.domain.config.document import to_document
 from conch.domain.config.pbtxt import parse_pbtxt

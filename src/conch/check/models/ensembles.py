@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from conch.base.errors import ConchError, ConfigError
 from conch.base.suggestion import did_you_mean
 from conch.check.finding import Finding, Place, Related
-from conch.check.models.model import CheckedModel
+from conch.check.models.checked_model import CheckedModel
 from conch.domain.files.model_folder import chosen_versions
 from conch.domain.model_config import EnsembleStep, ModelConfig
 from conch.server.core.ensembles.contract import check_ensemble, misfit_notices

@@ -8,8 +8,8 @@ from typing import Any
 
 from conch.base.errors import ConfigError, ModelLoadError
 from conch.check.finding import Finding, Place
+from conch.check.models.checked_model import CheckedModel
 from conch.check.models.config import named_gpus
-from conch.check.models.model import CheckedModel
 from conch.check.models.torch_script_file import DamagedScript, read_script
 from conch.domain.config.resolve import resolve
 from conch.domain.files.ir_file import NotIr, read_ir

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from conch.base.errors import ModelLoadError
 from conch.check.finding import Edit, Finding, Place
+from conch.check.models.checked_model import CheckedModel
 from conch.check.models.config import is_known
 from conch.check.models.framework_files import check_contents, check_readable, unread
 from conch.check.models.language_models import ENGINES, check_language_model
-from conch.check.models.model import CheckedModel
 from conch.check.source import SourceFile
 from conch.domain.files.model_folder import chosen_versions, read_labels
 from conch.domain.model_config import VersionPolicyKind

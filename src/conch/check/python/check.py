@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conch.base.errors import ModelLoadError
 from conch.check.finding import Finding, Place
-from conch.check.models.model import CheckedModel
+from conch.check.models.checked_model import CheckedModel
 from conch.check.python.contract import check_class, check_execute, check_tensors
 from conch.check.python.file import API_MODULE, PythonFile, siblings, text_of
 from conch.check.python.nodes import (

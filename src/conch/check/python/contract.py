@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from conch.check.finding import Finding, Related
-from conch.check.models.model import CheckedModel
+from conch.check.models.checked_model import CheckedModel
 from conch.check.python.arrays import datatype, rank
 from conch.check.python.file import API_MODULE, MODEL_CLASS, Function, PythonFile, argument, text_of
 from conch.domain.model_config import ModelConfig, TensorSpec

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from conch.base.suggestion import closest
 from conch.check.finding import Finding, Place
-from conch.check.models.model import CheckedModel
+from conch.check.models.checked_model import CheckedModel
 from conch.check.python.file import API_MODULE, Function, PythonFile, argument, text_of
 from conch.server.backends import child as child_folder
 

@@ -16,7 +16,7 @@ from conch.base.errors import ConchError, ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from conch.operate.fleet.fleet import Fleet, FleetSettings
-    from conch.operate.fleet.load import LoadProfile
+    from conch.operate.fleet.load_generator import LoadProfile
     from conch.operate.fleet.scaling_loop import FleetPolicy
     from conch.operate.fleet.view import FleetView
 
@@ -92,7 +92,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 async def _run(given: Namespace, serve_flags: Sequence[str], folder: Path) -> int:
     from conch.base.process.stop_signals import stop_signals
     from conch.operate.fleet.fleet import Fleet
-    from conch.operate.fleet.load import parse_profile
+    from conch.operate.fleet.load_generator import parse_profile
     from conch.operate.fleet.view import fleet_view
 
     stopping = stop_signals()

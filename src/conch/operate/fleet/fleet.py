@@ -12,7 +12,7 @@ from typing import Any, Literal
 from conch.base.errors import ConfigError, Unavailable
 from conch.operate.fleet.custom_metrics import AdapterRule, ApiServer
 from conch.operate.fleet.journal import FleetEvent, FleetSample, Journal
-from conch.operate.fleet.load import ClientProtocol, LoadGenerator, LoadProfile
+from conch.operate.fleet.load_generator import ClientProtocol, LoadGenerator, LoadProfile
 from conch.operate.fleet.prometheus import PrometheusProcess
 from conch.operate.fleet.proxies import HaproxyProxy, NginxProxy, Proxy
 from conch.operate.fleet.replicas import ReplicaSet, ReplicaSettings

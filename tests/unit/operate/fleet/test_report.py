@@ -7,7 +7,7 @@ import pytest
 from conch.base.errors import ConfigError
 from conch.base.report.chart import svg_file
 from conch.operate.fleet.journal import FleetSample, Journal, judge
-from conch.operate.fleet.load import LoadProfile, LoadStage, parse_profile, recent
+from conch.operate.fleet.load_generator import LoadProfile, LoadStage, parse_profile, recent
 from conch.operate.fleet.report import document, fleet_charts, to_page
 
 

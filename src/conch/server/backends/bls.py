@@ -35,7 +35,7 @@ class BlsCall(Protocol):
         """End the call with the error CANCELLED."""
 
     def release_instance(self) -> None:
-        """Note that the caller's instance is not blocked by the call any more."""
+        """Release the caller's instance, which the call no longer blocks."""
 
 
 class ModelCalls(Protocol):
@@ -55,7 +55,7 @@ class ModelCalls(Protocol):
         """
 
     async def unload(self, name: str, unload_dependents: bool, waiting: ModelSource | None) -> None:
-        """Take a model out of service; `waiting` as for `load`. Raises a ConchError with the cause."""
+        """Unload a model; `waiting` as for `load`. Raises a ConchError with the cause."""
 
     async def ready(self, name: str, version: str, namespace: str) -> bool:
         """Return whether a model is ready; `version` "" for the newest. `namespace` is that of the calling model."""

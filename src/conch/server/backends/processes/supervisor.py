@@ -82,7 +82,7 @@ class ProcessSupervisor(Generic[P]):
         self.current = await self._bring_up()
 
     async def withdraw(self) -> P | None:
-        """Take the process out of service without a replacement, and return it. Later calls return the same process."""
+        """Retire the process without a replacement, and return it. Later calls return the same process."""
         if self._recovery is not None:
             self._recovery.cancel()
             with suppress(asyncio.CancelledError):

@@ -41,13 +41,13 @@ class ArenaTrimmer:
                 timer.cancel()
 
     def output_released(self) -> None:
-        """Note, in any thread, that the process may reuse an output."""
+        """Release outputs soon, as the process may reuse one. Called in any thread."""
         if self._release_timer is None and self._tensors is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._arm_release)
 
     def worked(self) -> None:
-        """Note that the process has finished a batch."""
+        """Release memory later, as the process has finished a batch."""
         self._worked_at = monotonic()
         self._arm_trim()
 

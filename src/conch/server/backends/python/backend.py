@@ -10,22 +10,110 @@ unless `--backend-config=python,stub-timeout-seconds=<s>` sets a timeout for it.
 """
 
 import asyncio
+import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+import orjson
+
+from conch.base.errors import ModelLoadError
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.server.backends.bls import ModelCalls
 from conch.server.backends.processes.fork_server import ForkServer
-from conch.server.backends.python.auto_complete import complete
-from conch.server.backends.python.custom_metrics import total
-from conch.server.backends.python.environment import Environments
+from conch.server.backends.progress import reported
+from conch.server.backends.python.custom_metrics import InstanceMetrics, total
+from conch.server.backends.python.environment import PARAMETER, Environments
 from conch.server.backends.python.instance import PythonInstance
-from conch.server.backends.python.model_code import DEFAULT_FILENAME, Adapter
-from conch.server.backends.python.requirements_file import missing_requirements
-from conch.server.backends.python.settings import parse_settings
+from conch.server.backends.python.model_code import DEFAULT_FILENAME, Adapter, code_path
+from conch.server.backends.python.model_process import ModelProcess
+from conch.server.backends.python.settings import PythonSettings, parse_settings
 from conch.server.observability.metrics.custom import MetricSample
+
+_REQUIREMENTS_FILE = "requirements.txt"
+_MAX_REQUIREMENTS_BYTES = 65_536
+_MAX_SHOWN_PACKAGES = 8
+# The name of a distribution at the start of a line; options (`-r`, `--hash`) and URLs have none.
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?=[\[<>=!~;@#,]|$)")
+
+
+def missing_requirements(source: ModelSource) -> str:
+    """Return a notice about packages that the server's environment lacks, "" if none is missing. Blocks.
+
+    A model with an environment of another interpreter is not checked.
+    """
+    if source.config.parameters.get(PARAMETER):
+        return ""
+    for folder in (source.version_directory, source.directory):
+        names = _required_packages(folder / _REQUIREMENTS_FILE)
+        if missing := [name for name in names if not _is_installed(name)]:
+            shown = ", ".join(missing[:_MAX_SHOWN_PACKAGES]) + (" …" if len(missing) > _MAX_SHOWN_PACKAGES else "")
+            return (
+                f"model '{source.config.name}': the server does not install {folder / _REQUIREMENTS_FILE}, and its "
+                f"environment lacks {shown}; run pip install -r there, or name an environment by the parameter {PARAMETER}"
+            )
+    return ""
+
+
+def _required_packages(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_REQUIREMENTS_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [match[1] for line in text.splitlines() if (match := _REQUIREMENT.match(line))]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except (PackageNotFoundError, ValueError):
+        return False
+    return True
+
+
+_COMPLETE_METHOD = b"auto_complete_config"
+# A class that is imported or has a base class may have methods that this file does not mention.
+_INHERITING_CODE = (b"TritonPythonModel", b"import *")
+_PLAIN_CLASS = re.compile(rb"^class TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
+
+
+async def complete(source: ModelSource, settings: PythonSettings, environments: Environments) -> Mapping[str, Any]:
+    """Return the configuration's document as the model completes it.
+
+    Starts no process for a model whose code defines its class without the method. Raises ModelLoadError.
+    """
+    document = source.config.document
+    code = await asyncio.to_thread(code_path(source).read_bytes)
+    inherits = any(word in code for word in _INHERITING_CODE) and not _PLAIN_CLASS.search(code)
+    if _COMPLETE_METHOD not in code and not inherits:
+        return document
+    launcher = await environments.launcher(source)
+    name = f"{source.config.name}_autocomplete"
+    process = ModelProcess(name, source, settings, InstanceMetrics(), on_death=lambda _: None)
+    try:
+        await process.start(launcher)
+        what = f"auto_complete_config of model '{source.config.name}' is still running"
+        completed = await reported(name, what, process.complete(json.dumps(document)))
+    finally:
+        await process.kill()
+    return _completed_document(name, completed)
+
+
+def _completed_document(name: str, text: str) -> dict[str, Any]:
+    """Return the completed configuration, which comes from the model's process. Raises ModelLoadError."""
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ModelLoadError(f"{name}: the process sent a configuration that is not valid JSON: {error}") from None
+    if type(document) is not dict:
+        raise ModelLoadError(f"{name}: the process sent a configuration that is not a JSON object")
+    return document
+
 
 _log = logging.getLogger(__name__)
 

@@ -21,11 +21,78 @@ from conch.server.backends.processes import untrusted
 from conch.server.backends.processes.child_process import ChildProcess
 from conch.server.backends.python.arena_trimmer import ArenaTrimmer
 from conch.server.backends.python.custom_metrics import InstanceMetrics
-from conch.server.backends.python.loop_busy_poll import LoopBusyPoll
 from conch.server.backends.python.outgoing_bls import Executions, OutgoingCalls
-from conch.server.backends.python.pipeline_depth import PipelineDepth
 from conch.server.backends.python.settings import PythonSettings
 from conch.server.backends.python.tensor_exchange import TensorExchange
+
+
+class LoopBusyPoll:
+    """Keeps the loop polling instead of sleeping for up to `limit` nanoseconds; 0 turns it off.
+
+    Only after a lone request, so that the loop has nothing else to do, and if the last answer came within the limit.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+        self._loop = loop
+        self._limit = limit
+        self._sent = 0
+        self._fast = False
+        self._until = 0
+        self._polling = False
+
+    def sent(self, requests: int) -> None:
+        """Poll for the answer if one lone request was sent to the process."""
+        self._sent = monotonic_ns()
+        if requests == 1 and self._fast:
+            self._until = self._sent + self._limit
+            if not self._polling:
+                self._polling = True
+                self._loop.call_soon(self._poll)
+
+    def answered(self) -> None:
+        """Stop polling: the answer has arrived."""
+        self._fast = monotonic_ns() - self._sent < self._limit
+        self._until = 0
+
+    def _poll(self) -> None:
+        # A loop with a callback due polls its descriptors without blocking.
+        self._polling = monotonic_ns() < self._until
+        if self._polling:
+            self._loop.call_soon(self._poll)
+
+
+_MAX_AHEAD = 4
+_FAST_EXECUTION_NS = 200_000  # about the IPC round trip
+_SHORT_EXECUTION_NS = 10_000_000
+
+
+class PipelineDepth:
+    """The depth of one process's pipeline. Times are nanoseconds."""
+
+    __slots__ = ("_typical_ns",)
+
+    def __init__(self) -> None:
+        self._typical_ns = 2 * _SHORT_EXECUTION_NS  # a moving average
+
+    def __repr__(self) -> str:
+        return f"<PipelineDepth typical execution {self._typical_ns / 1e6:.3f} ms>"
+
+    def measured(self, execution_ns: int) -> None:
+        """Update the average by the time of one execution."""
+        self._typical_ns += (execution_ns - self._typical_ns) >> 3
+
+    def depth(self, executing_for_ns: int, *, crowded: bool) -> int:
+        """Return how many batches may wait behind one that has executed for `executing_for_ns`; 0 if that is long.
+
+        `crowded`: a full batch waits for every instance. Then one may wait behind each short execution, since with
+        many clients the event loop takes longer than such an execution to notice its end.
+        """
+        if executing_for_ns >= _SHORT_EXECUTION_NS:
+            return 0
+        if self._typical_ns < _FAST_EXECUTION_NS:
+            return _MAX_AHEAD
+        return 1 if crowded and self._typical_ns <= _SHORT_EXECUTION_NS else 0
+
 
 _MAX_KEY = 2**63 - 1
 _MAX_TIME_NS = 2**63 - 1

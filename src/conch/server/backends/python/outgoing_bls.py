@@ -78,7 +78,7 @@ class OutgoingCalls:
                 outgoing.call.cancel()
 
     def executed(self) -> None:
-        """Note the end of the execution that made the open calls: they do not hold the instance any more."""
+        """Release the instance from the open calls of an execution that has ended."""
         for outgoing in self._open.values():
             outgoing.holds = False
             if outgoing.call is not None:

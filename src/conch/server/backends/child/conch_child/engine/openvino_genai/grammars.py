@@ -136,7 +136,7 @@ class _Turns:
             return work
 
     def may_continue(self, work: _Work) -> bool:
-        """Note that a structure takes long. Returns False if as many of them are compiled as may be."""
+        """Count a structure that takes long. Returns False if as many of them are compiled as may be."""
         with self._changed:
             if work.slow:
                 return True

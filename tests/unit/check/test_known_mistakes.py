@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from conch.check.command import check
+from tests.support.packages import require
 from tests.unit.check.repository import found, ids, one, write, write_python
 
 PIPELINE = """
@@ -94,6 +95,7 @@ def test_the_list_is_fixed_over_several_lines(tmp_path: Path) -> None:
 
 
 def test_a_model_that_drops_the_batch_axis(tmp_path: Path) -> None:
+    require("cv2")
     preprocess(tmp_path, "dynamic_batching { }")
     by_rule = {finding.rule.id: finding for finding in found(tmp_path)}
     assert by_rule.keys() == {"python-batch-axis", "python-first-item", "python-image-limit"}

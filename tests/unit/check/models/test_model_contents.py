@@ -16,7 +16,6 @@ from conch.domain.files.gguf_file import NotGguf, read_gguf
 from conch.domain.files.ir_file import NotIr, read_ir
 from conch.server.backends.pytorch.archive import open_archive
 from tests.server.backends.engines.gguf_model import CONTEXT, LAYERS, write_gguf
-from tests.server.backends.pytorch.torch_models import write_script
 from tests.support.packages import require
 from tests.unit.check.repository import found, ids, one, write
 
@@ -25,6 +24,8 @@ require("openvino", "torch")
 import openvino as ov  # noqa: E402
 import torch  # noqa: E402
 from openvino import opset13  # noqa: E402
+
+from tests.server.backends.pytorch.torch_models import write_script  # noqa: E402
 
 TENSORS = 'input { name: "x" data_type: TYPE_FP32 dims: 2 } output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: 2 }'
 

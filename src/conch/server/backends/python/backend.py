@@ -54,7 +54,8 @@ def missing_requirements(source: ModelSource) -> str:
             shown = ", ".join(missing[:_MAX_SHOWN_PACKAGES]) + (" …" if len(missing) > _MAX_SHOWN_PACKAGES else "")
             return (
                 f"model '{source.config.name}': the server does not install {folder / _REQUIREMENTS_FILE}, and its "
-                f"environment lacks {shown}; run pip install -r there, or name an environment by the parameter {PARAMETER}"
+                f"environment lacks {shown}; run pip install -r there, or name an environment by the parameter "
+                f"{PARAMETER}"
             )
     return ""
 

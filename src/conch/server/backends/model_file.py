@@ -16,7 +16,7 @@ def model_path(source: ModelSource, default: str, instance: str) -> Path:
     if path.is_dir():
         path /= default
     if not path.is_file():
-        present = ", ".join(sorted(each.name for each in path.parent.iterdir())) if path.parent.is_dir() else ""
+        present = ", ".join(sorted(file.name for file in path.parent.iterdir())) if path.parent.is_dir() else ""
         hint = f"; the folder holds: {present}; 'default_model_filename' selects another file" if present else ""
         raise ModelLoadError(f"unable to find '{path}' for model instance '{instance}'{hint}", Code.UNAVAILABLE)
     return path

@@ -73,8 +73,8 @@ def checked_accelerator(source: ModelSource, parameters: Mapping[str, str]) -> d
         if value.strip().lower() in _SWITCHES:
             continue
         if words & _LIBRARIES:
-            each = (library_path(source, one, f"parameter '{key}'") for one in value.split(";"))
-            checked[key] = ";".join(map(str, each))
+            paths = (library_path(source, library, f"parameter '{key}'") for library in value.split(";"))
+            checked[key] = ";".join(map(str, paths))
         elif words & _PATHS or key.lower() == "load_config":
             checked[key] = folder_path(source, value, f"parameter '{key}'")
         elif key.lower().endswith(_BARE_NAMES) and value != os.path.basename(value):  # noqa: PTH119 - no path is meant

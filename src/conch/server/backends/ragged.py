@@ -29,7 +29,7 @@ class RaggedLayout:
         self._batches = config.max_batch_size > 0
         self._ragged = config.ragged_inputs
         self._batch_inputs = config.batch_inputs
-        self._sources = {name: each.source for each in config.batch_outputs for name in each.targets}
+        self._sources = {name: output.source for output in config.batch_outputs for name in output.targets}
         # The shape of an output before `reshape`.
         leading = (-1,) if self._batches else ()
         self._shapes = {
@@ -48,12 +48,14 @@ class RaggedLayout:
         for first in requests[0].inputs:
             tensors = gather(requests, first.name)
             if first.name in self._ragged:
-                tensors = [Tensor(each.name, each.datatype, (prod(each.shape),), each.data) for each in tensors]
+                tensors = [
+                    Tensor(tensor.name, tensor.datatype, (prod(tensor.shape),), tensor.data) for tensor in tensors
+                ]
             arrays[first.name] = join_tensors(tensors)
-        for each in self._batch_inputs:
-            shapes = [tensor.shape for tensor in gather(requests, each.source)]
-            array = batch_input(each, shapes, batches=self._batches)
-            arrays |= dict.fromkeys(each.targets, array)
+        for configured in self._batch_inputs:
+            shapes = [tensor.shape for tensor in gather(requests, configured.source)]
+            array = batch_input(configured, shapes, batches=self._batches)
+            arrays |= dict.fromkeys(configured.targets, array)
         return arrays
 
     def split(

@@ -97,7 +97,7 @@ class BackendRegistry:
 
 def load_backend(name: str, arguments: Mapping[str, Any]) -> Backend:
     """Import and make a backend. Raises ModelLoadError with the remedy if it is unknown, not installed or ambiguous."""
-    found = [each for each in entry_points(group=ENTRY_POINTS) if each.name == name]
+    found = [entry_point for entry_point in entry_points(group=ENTRY_POINTS) if entry_point.name == name]
     if name in _REQUIREMENTS:
         if found:
             raise ModelLoadError(
@@ -119,7 +119,7 @@ def requirement(name: str) -> tuple[str, str] | None:
     """
     if name in _REQUIREMENTS:
         return _REQUIREMENTS[name]
-    if any(each.name == name for each in entry_points(group=ENTRY_POINTS)):
+    if any(entry_point.name == name for entry_point in entry_points(group=ENTRY_POINTS)):
         return None
     raise _unknown(name)
 
@@ -136,7 +136,7 @@ def ineffective_settings(names: Iterable[str]) -> list[str]:
 
 
 def _known() -> list[str]:
-    return sorted({*_REQUIREMENTS, *(each.name for each in entry_points(group=ENTRY_POINTS))})
+    return sorted({*_REQUIREMENTS, *(entry_point.name for entry_point in entry_points(group=ENTRY_POINTS))})
 
 
 def _did_you_mean(name: str, known: Sequence[str], begin: str) -> str:
@@ -186,4 +186,6 @@ def _make_installed(entry_point: EntryPoint) -> Backend:
 
 
 def _origins(found: Sequence[EntryPoint]) -> str:
-    return " and ".join(f"the package '{each.dist.name}'" if each.dist else "a package" for each in found)
+    return " and ".join(
+        f"the package '{entry_point.dist.name}'" if entry_point.dist else "a package" for entry_point in found
+    )

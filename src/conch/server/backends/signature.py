@@ -79,7 +79,7 @@ def check_signature(config: ModelConfig, signature: Signature) -> None:
     required = {info.name: info for info in signature.inputs}
     inputs = required | {info.name: info for info in signature.optional_inputs}
     outputs = {info.name: info for info in signature.outputs}
-    scattered = {name for each in config.batch_outputs for name in each.targets}
+    scattered = {name for output in config.batch_outputs for name in output.targets}
     for kind, specs, infos in (("input", config.inputs, inputs), ("output", config.outputs, outputs)):
         for spec in specs:
             info = infos.get(spec.name)
@@ -93,10 +93,12 @@ def check_signature(config: ModelConfig, signature: Signature) -> None:
                 _check_ragged(config.name, info)
             elif kind == "input" or spec.name not in scattered:
                 _check_dims(config, kind, spec, info)
-    for each in config.batch_inputs:
-        for name in each.targets:
-            _check_batch_input(config.name, each, name, inputs)
-    declared = {spec.name for spec in config.inputs} | {name for each in config.batch_inputs for name in each.targets}
+    for batch_input in config.batch_inputs:
+        for name in batch_input.targets:
+            _check_batch_input(config.name, batch_input, name, inputs)
+    declared = {spec.name for spec in config.inputs} | {
+        name for batch_input in config.batch_inputs for name in batch_input.targets
+    }
     if missing := [name for name in required if name not in declared]:
         raise ConfigError(
             f"unable to load model '{config.name}', configuration expects {len(declared)} inputs, model provides "

@@ -63,15 +63,15 @@ class EngineMemory:
         self._claims = [claim for claim in self._claims if not claim.ended]
         taken = {claim: self._resident(claim.holder.pid) if claim.holder.pid else 0 for claim in self._claims}
         promised: Counter[str] = Counter()
-        for each, size in taken.items():
-            promised[each.name] += max(each.expected - size, 0)
+        for claim, size in taken.items():
+            promised[claim.name] += max(claim.expected - size, 0)
         free = self._free()
         capacity = free + sum(taken.values())
         offer: dict[str, Any] = {
             "free": max(free - sum(promised.values()), 0),
             "capacity": capacity,
             "promised": dict(+promised),
-            "gpu_shares": {each.name: each.gpu_share for each in taken if each.gpu_share},
+            "gpu_shares": {claim.name: claim.gpu_share for claim in taken if claim.gpu_share},
         }
         size = min(capacity // 4, _MAX_DEFAULT_CACHE_BYTES) if cache is None else cache
         claim = MemoryClaim(name, holder, weights + size)

@@ -81,14 +81,14 @@ def _outputs() -> list[dict[str, Any]]:
 
 
 def _merged(model: str, kind: str, declared: Any, tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    known = {each["name"]: each for each in tensors}
-    for each in declared:
-        name = each.get("name", "")
+    known = {tensor["name"]: tensor for tensor in tensors}
+    for declaration in declared:
+        name = declaration.get("name", "")
         if name not in known:
             raise ConfigError(f"unknown {kind} '{name}' of model '{model}'; an engine has: {', '.join(known)}")
-        if each.get("data_type") != known[name]["data_type"]:
+        if declaration.get("data_type") != known[name]["data_type"]:
             raise ConfigError(
-                f"{kind} '{name}' of model '{model}' is declared {each.get('data_type')}, "
+                f"{kind} '{name}' of model '{model}' is declared {declaration.get('data_type')}, "
                 f"but must be {known[name]['data_type']}"
             )
     return tensors

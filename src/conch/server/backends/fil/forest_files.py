@@ -56,7 +56,7 @@ def _refuse_pickles(source: ModelSource, filename: str) -> None:
     """Raise ModelLoadError for a pickle, since loading one can run any code."""
     folder = source.version_directory
     names = (
-        [] if (folder / filename).exists() or not folder.is_dir() else sorted(each.name for each in folder.iterdir())
+        [] if (folder / filename).exists() or not folder.is_dir() else sorted(file.name for file in folder.iterdir())
     )
     for name in (filename, *names):
         if name.endswith(_PICKLES):

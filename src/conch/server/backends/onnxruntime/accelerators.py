@@ -61,13 +61,13 @@ def choose(plan: InstancePlan, available: Sequence[str]) -> Accelerators:
     """
     configured, on_gpu = _configured(plan, available)
     if not on_gpu and _OPENVINO not in available:
-        for each in configured:
-            if each["name"] == "openvino":
-                return Accelerators(openvino=checked_accelerator(plan.source, each.get("parameters", {})))
+        for accelerator in configured:
+            if accelerator["name"] == "openvino":
+                return Accelerators(openvino=checked_accelerator(plan.source, accelerator.get("parameters", {})))
     chosen: dict[str, dict[str, str]] = {}
-    for each in configured:
-        provider = _provider(each["name"], plan, available)
-        chosen[provider] = _options(provider, checked_accelerator(plan.source, each.get("parameters", {})))
+    for accelerator in configured:
+        provider = _provider(accelerator["name"], plan, available)
+        chosen[provider] = _options(provider, checked_accelerator(plan.source, accelerator.get("parameters", {})))
     if on_gpu:
         chosen[CUDA] = _cuda_parameters(plan.source.config.parameters) | chosen.get(CUDA, {})
         for options in chosen.values():

@@ -216,7 +216,7 @@ def _reshape(model: ov.Model, config: ModelConfig, options: OpenVinoOptions) -> 
     batch = [-1] if config.max_batch_size > 0 else []
     shapes: dict[Any, list[int]] = {}
     for port in model.inputs:
-        spec = next((each for each in config.inputs if each.name in port.names), None)
+        spec = next((candidate for candidate in config.inputs if candidate.name in port.names), None)
         dims = _dims(port)
         if options.reshape and spec is not None:
             shapes[port] = [*batch, *(spec.dims if spec.reshape is None else spec.reshape)]

@@ -36,7 +36,7 @@ def code_path(source: ModelSource) -> Path:
 def _present(path: Path) -> str:
     """Return a hint that names the Python files that exist instead."""
     try:
-        names = sorted(each.name for each in path.parent.iterdir() if each.suffix == ".py")[:_MAX_NAMES]
+        names = sorted(file.name for file in path.parent.iterdir() if file.suffix == ".py")[:_MAX_NAMES]
     except OSError:
         return ""
     return f"; the folder holds {', '.join(names)}" if names else ""

@@ -92,7 +92,7 @@ class TensorExchange:
     def drop_failed(self, requests: list[tuple[Any, ...]], parcel: Parcel) -> dict[int, ConchError]:
         """Remove the requests (as returned by `encode`) with a tensor that could not be copied; return the errors."""
         errors = {copy.key: copy.error for copy in parcel.copies or () if copy.error is not None}
-        for encoded in [each for each in requests if each[0] in errors]:
+        for encoded in [request for request in requests if request[0] in errors]:
             requests.remove(encoded)
             self.inputs.discard(place for *_, place, _ in encoded[8] if place >= 0)
         return errors

@@ -71,7 +71,7 @@ def file_path(source: ModelSource) -> Path:
     for candidate in (path, directory / _PACKAGE_FILE) if path.name == MODEL_FILE else (path,):
         if candidate.is_file():
             return candidate
-    present = sorted(each.name for each in directory.glob("*"))
+    present = sorted(file.name for file in directory.glob("*"))
     remedy = f'; to serve {_CODE_FILE}, write runtime: "{_CODE_FILE}" in config.pbtxt' if _CODE_FILE in present else ""
     held = f"the folder holds {', '.join(present)}" if present else "the folder is empty"
     raise ModelLoadError(
@@ -93,7 +93,7 @@ def cannot_complete(model: str, kind: str, arguments: Sequence[str] = ()) -> Con
 
 def input_names(config: ModelConfig) -> list[str]:
     """Return the names of all inputs of the program, including those of `batch_input`."""
-    generated = [name for each in config.batch_inputs for name in each.targets]
+    generated = [name for batch_input in config.batch_inputs for name in batch_input.targets]
     return [*(spec.name for spec in config.inputs), *generated]
 
 

@@ -108,7 +108,9 @@ class TorchScriptInstance(ThreadedInstance):
         config = plan.source.config
         self._outputs = {spec.name: spec for spec in config.outputs}
         self._datatypes = {spec.name: spec.datatype for spec in config.inputs}
-        self._datatypes |= {name: each.datatype for each in config.batch_inputs for name in each.targets}
+        self._datatypes |= {
+            name: batch_input.datatype for batch_input in config.batch_inputs for name in batch_input.targets
+        }
         self._arguments: dict[str, str] = {}  # by input
         self._dictionary = False
         self._places: dict[str, int] = {}

@@ -52,7 +52,7 @@ class Profile:
     @property
     def max_batch_size(self) -> int:
         """The maximum of the first dimension that all inputs support."""
-        return min((each.maximum[0] for each in self.ranges.values() if each.maximum), default=0)
+        return min((bounds.maximum[0] for bounds in self.ranges.values() if bounds.maximum), default=0)
 
 
 def profile_indices(document: Mapping[str, Any], instance: str, count: int) -> list[int]:
@@ -61,7 +61,14 @@ def profile_indices(document: Mapping[str, Any], instance: str, count: int) -> l
     `instance` is its name, `count` the number of profiles in the plan. Raises ConfigError for a missing profile.
     """
     group = instance.rpartition("_")[0]
-    names = next((each.get("profile", ()) for each in document.get("instance_group", ()) if each["name"] == group), ())
+    names = next(
+        (
+            group_entry.get("profile", ())
+            for group_entry in document.get("instance_group", ())
+            if group_entry["name"] == group
+        ),
+        (),
+    )
     for name in names:
         if not (name.isascii() and name.isdigit() and int(name) < count):
             raise ConfigError(
@@ -80,9 +87,11 @@ def choose_profile(profiles: Sequence[Profile], shapes: Mapping[str, Shape]) -> 
     if fitting:
         return min(fitting, key=lambda profile: profile.distance(shapes))
     # An input that no profile admits; if each is admitted by some profile, but not all by one, the first.
-    inadmissible = [name for name in shapes if not any(each.ranges[name].admits(shapes[name]) for each in profiles)]
+    inadmissible = [
+        name for name in shapes if not any(profile.ranges[name].admits(shapes[name]) for profile in profiles)
+    ]
     name = (inadmissible or list(shapes))[0]
-    allowed = "; ".join(f"profile {each.index}: {each.ranges[name]}" for each in profiles)
+    allowed = "; ".join(f"profile {profile.index}: {profile.ranges[name]}" for profile in profiles)
     raise InvalidRequest(f"request specifies invalid shape {list(shapes[name])} for input '{name}'; allowed: {allowed}")
 
 

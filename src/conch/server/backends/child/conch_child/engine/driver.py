@@ -65,10 +65,10 @@ def describe_prompt(
     decode: Callable[[list[list[int]]], Sequence[str]],
 ) -> tuple[Any, ...]:
     """Return a *prompt* as `messages` defines it. `decode` must keep special tokens."""
-    ids = [int(each) for each in token_ids]
+    ids = [int(token_id) for token_id in token_ids]
     if params.get("return_prompt") != "text" or not ids:
         return tuple(ids), "", (), ()
-    text, *pieces = decode([ids, *([each] for each in ids)])
+    text, *pieces = decode([ids, *([token_id] for token_id in ids)])
     return tuple(ids), text, tuple(pieces), ()
 
 

@@ -398,7 +398,7 @@ def _without_prompt(
         ids, text, pieces, _ = prompt
         names = pieces or decode([[token] for token in ids])
         token_logprobs = zip(ids[1:], names[1:], sequence.echoed[1:])  # the first follows nothing
-        sequence.request.prompt = ids, text, pieces, ((), *((each,) for each in token_logprobs))
+        sequence.request.prompt = ids, text, pieces, ((), *((logprob,) for logprob in token_logprobs))
     return token_ids[count:], logprobs[count:] if sequence.request.logprobs else []
 
 

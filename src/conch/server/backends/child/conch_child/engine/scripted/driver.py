@@ -182,7 +182,7 @@ class ScriptedDriver(Driver):
         if request.prompt is not None:
             deltas = ((*deltas[0], request.prompt), *deltas[1:])
             request.prompt = None
-        request.sequences = [each for each, delta in zip(request.sequences, deltas) if delta[3] is None]
+        request.sequences = [sequence for sequence, delta in zip(request.sequences, deltas) if delta[3] is None]
         if request.sequences:
             return [(request.key, deltas, None)]
         del self._running[request.key]

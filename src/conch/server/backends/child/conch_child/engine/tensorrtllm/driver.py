@@ -96,7 +96,7 @@ class TensorRtLlmEngine(AsyncEngine):
                 sampling_params = self._api.SamplingParams(**self._sampling(params, left, index))
                 lora = self._adapters.get(adapter)
                 results.append(self._llm.generate_async(token_ids, sampling_params, lora_request=lora, streaming=True))
-            streams = [stream_deltas(*each) for each in zip(sequences, results)]
+            streams = [stream_deltas(*pair) for pair in zip(sequences, results)]
             unfinished = len(streams)
             async for delta in streams[0] if unfinished == 1 else merge_streams(streams):
                 unfinished -= delta[FINISH] is not None
@@ -104,7 +104,7 @@ class TensorRtLlmEngine(AsyncEngine):
                 if unfinished:
                     yield (delta,), None
                 else:
-                    cached = max(getattr(each, "cached_tokens", 0) for each in results)
+                    cached = max(getattr(result, "cached_tokens", 0) for result in results)
                     yield (delta,), (len(token_ids), sum(sequence.tokens for sequence in sequences), cached)
         except self._request_error as error:
             raise Refused(str(error)) from error

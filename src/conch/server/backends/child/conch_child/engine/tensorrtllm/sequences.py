@@ -49,17 +49,21 @@ class OutputSequence:
         """Return for each token itself and the `count` most likely others."""
         listed = []
         for token, alternatives in zip(tokens, found):
-            others = sorted((each for each in alternatives if each != token), key=lambda e: -alternatives[e].logprob)
+            others = sorted(
+                (candidate for candidate in alternatives if candidate != token), key=lambda e: -alternatives[e].logprob
+            )
             chosen = [token, *others][: 1 + count]
-            texts = self._decode([[each] for each in chosen])
-            listed.append(tuple((each, text, alternatives[each].logprob) for each, text in zip(chosen, texts)))
+            texts = self._decode([[candidate] for candidate in chosen])
+            listed.append(
+                tuple((candidate, text, alternatives[candidate].logprob) for candidate, text in zip(chosen, texts))
+            )
         return tuple(listed)
 
 
 async def stream_deltas(sequence: OutputSequence, result: Any) -> AsyncIterator[Delta]:
     """Yield the deltas of a sequence until it ends, also at a stop string, which the API does not know."""
-    async for each in result:
-        yield sequence.take(each.outputs[0])
+    async for step in result:
+        yield sequence.take(step.outputs[0])
         if sequence.ended:
             return
 

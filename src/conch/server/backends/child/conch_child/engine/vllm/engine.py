@@ -251,16 +251,16 @@ class _Request:
         if isinstance(output, Exception):
             end = _refusal(output)
         else:
-            for each in output.outputs:
-                self.completion_tokens += len(each.token_ids)
-                deltas.append(self._delta(each))
+            for completion in output.outputs:
+                self.completion_tokens += len(completion.token_ids)
+                deltas.append(self._delta(completion))
             if self.prompt is not None and deltas:
                 deltas[0] = (*deltas[0], self._with_logprobs(self.prompt, output.prompt_logprobs))
                 self.prompt = None
             if output.finished:
                 scheduled = int(output.metrics.scheduled_ts * 1e9) if output.metrics is not None else 0
                 end = (self.prompt_tokens, self.completion_tokens, output.num_cached_tokens or 0, scheduled)
-            if any(each.finish_reason == _FAILED for each in output.outputs):
+            if any(completion.finish_reason == _FAILED for completion in output.outputs):
                 deltas, end = [], (messages.INTERNAL, "vLLM failed this request with an internal error")
         if self._prompt_only and deltas:
             if len(deltas[0]) == _DELTA_ITEMS:
@@ -276,14 +276,21 @@ class _Request:
         if not found:
             return prompt
         ids, text, pieces, _ = prompt
-        listed = [_alternatives(token, each) if each else () for token, each in zip(ids, found)]
+        listed = [_alternatives(token, alternatives) if alternatives else () for token, alternatives in zip(ids, found)]
         return ids, text, pieces, tuple(listed)
 
-    def _delta(self, each: Any) -> tuple[Any, ...]:
+    def _delta(self, completion: Any) -> tuple[Any, ...]:
         logprobs: tuple[Any, ...] = ()
-        if self._logprobs and each.logprobs:
-            logprobs = tuple(map(_alternatives, each.token_ids, each.logprobs))
-        return each.index, each.text, tuple(each.token_ids), each.finish_reason, each.stop_reason, logprobs
+        if self._logprobs and completion.logprobs:
+            logprobs = tuple(map(_alternatives, completion.token_ids, completion.logprobs))
+        return (
+            completion.index,
+            completion.text,
+            tuple(completion.token_ids),
+            completion.finish_reason,
+            completion.stop_reason,
+            logprobs,
+        )
 
 
 class _StepStats(PrometheusStatLogger):  # type: ignore[misc]
@@ -352,9 +359,15 @@ def _sampling(params: Mapping[str, Any], room: int) -> Any:
 def _alternatives(token: int, alternatives: Mapping[int, Any]) -> tuple[Any, ...]:
     """Return the chosen token, then the others by descending probability."""
     chosen = alternatives[token]
-    others = sorted((each for each in alternatives.items() if each[0] != token), key=lambda each: -each[1].logprob)
+    others = sorted(
+        (alternative for alternative in alternatives.items() if alternative[0] != token),
+        key=lambda alternative: -alternative[1].logprob,
+    )
     listed = [(token, chosen), *others]
-    return tuple((number, each.decoded_token or "", each.logprob, each.rank or 0) for number, each in listed)
+    return tuple(
+        (number, alternative.decoded_token or "", alternative.logprob, alternative.rank or 0)
+        for number, alternative in listed
+    )
 
 
 def _structured(kind: str, value: str) -> Any:

@@ -112,7 +112,7 @@ class OpenVino:
 
         It accepts only texts, so token ids and truncated texts are decoded. Raises ValueError for too long a text.
         """
-        texts = [self._text(*each) for each in inputs]
+        texts = [self._text(*entry) for entry in inputs]
         mask = self._tokenizer.encode([self._instruction + text for text in texts]).attention_mask.data
         counts = mask.sum(axis=1)
         longest = int(counts.max())
@@ -128,7 +128,9 @@ class OpenVino:
             return text
         if isinstance(text, str):
             added = self._count_tokens(self._instruction, True)
-            token_ids = [int(each) for each in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]]
+            token_ids = [
+                int(token_id) for token_id in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]
+            ]
         else:
             added, token_ids = 0, text
         max_tokens = max_tokens if max_tokens >= 0 else self._limit
@@ -168,7 +170,7 @@ class Vllm:
 
     def embed(self, inputs: List[Text]) -> Embedded:
         """Return the vectors. Raises ValueError for too long a text."""
-        prompts = [self._prompt(*each) for each in inputs]
+        prompts = [self._prompt(*entry) for entry in inputs]
         try:
             outputs = self._engine.embed(prompts, use_tqdm=False)
         except Exception as error:
@@ -198,7 +200,7 @@ def _texts(request: Any) -> List[Text]:
     if not parameters.get("token_ids"):
         return [(text, max_tokens, last) for text in texts]
     token_ids = [json.loads(text) for text in texts]
-    if not all(isinstance(ids, list) and all(type(each) is int for each in ids) for ids in token_ids):
+    if not all(isinstance(ids, list) and all(type(token_id) is int for token_id in ids) for ids in token_ids):
         raise ValueError("with 'token_ids' each text must be a JSON array of integers")
     return [(ids, max_tokens, last) for ids in token_ids]
 
@@ -219,7 +221,7 @@ def _trained_length(folder: Path) -> int:
     positions = _read(folder / "config.json").get("max_position_embeddings") or 0
     # 1e30 in a tokenizer means unlimited. Two of RoBERTa's positions hold no text; its tokenizer has the right number.
     length = _read(folder / "tokenizer_config.json").get("model_max_length") or 0
-    limits = [int(each) for each in (positions, length) if 0 < each < 1e9]
+    limits = [int(limit) for limit in (positions, length) if 0 < limit < 1e9]
     return min(limits) if limits else 0
 
 

@@ -70,7 +70,7 @@ class PickledModel:
         """Predict the rows of all requests at once."""
         rows = [pb_utils.get_input_tensor_by_name(request, INPUT).as_numpy() for request in requests]
         results = _predict(self._model, np.concatenate(rows))
-        ends = np.cumsum([len(each) for each in rows])[:-1]
+        ends = np.cumsum([len(row) for row in rows])[:-1]
         parts = {name: np.split(values, ends) for name, values in results.items()}
         return [
             pb_utils.InferenceResponse([_tensor(name, values[index]) for name, values in parts.items()])
@@ -87,5 +87,5 @@ def _predict(model: Any, rows: Any) -> Dict[str, Any]:
 
 def _tensor(name: str, values: Any) -> Any:
     if values.dtype.kind in "OUS":
-        values = np.array([str(each).encode() for each in values.ravel()], dtype=np.object_).reshape(values.shape)
+        values = np.array([str(value).encode() for value in values.ravel()], dtype=np.object_).reshape(values.shape)
     return pb_utils.Tensor(name, values.reshape(len(values), -1))

@@ -206,15 +206,19 @@ def _module_class(path: str) -> Any:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     classes = [value for value in vars(module).values() if inspect.isclass(value)]
-    found = [one for one in classes if issubclass(one, torch.nn.Module) and not one.__module__.startswith("torch.")]
-    found = [one for one in found if one.__module__ == name] or found
-    found.sort(key=lambda one: one.__name__)
+    found = [
+        module_class
+        for module_class in classes
+        if issubclass(module_class, torch.nn.Module) and not module_class.__module__.startswith("torch.")
+    ]
+    found = [module_class for module_class in found if module_class.__module__ == name] or found
+    found.sort(key=lambda module_class: module_class.__name__)
     if not found:
         raise pb_utils.TritonModelException("Cannot find a subclass of torch.nn.Module in '{}'".format(path))
     if len(found) > 1:
         pb_utils.Logger.log_warn(
             "'{}' has several subclasses of torch.nn.Module; the first by name is the model: {}".format(
-                path, ", ".join(one.__name__ for one in found)
+                path, ", ".join(module_class.__name__ for module_class in found)
             )
         )
     return found[0]

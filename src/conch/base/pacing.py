@@ -1,7 +1,9 @@
 # Compiled by mypyc in wheels.
 """When to try again and how often: exponential back-off, and a token bucket. Pure: times are arguments."""
 
-_MAX_DOUBLINGS = 60
+from typing import Final
+
+_MAX_DOUBLINGS: Final = 60
 
 
 def backoff_s(failures: int, first_s: float, max_s: float, jitter: float = 0.0) -> float:

@@ -7,21 +7,21 @@ Names of parameters are vLLM's (`SamplingParams`), which the OpenAI API and Trit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from conch.base.errors import ConchError, InvalidRequest
 from conch.domain.request import Span, Timeline, TokenMeter
 
 # Bounds of parameters that cost memory per request.
-MAX_N = 128
-MAX_STOPS = 64
-MAX_LOGPROBS = 20
-MAX_STOP_CHARACTERS = 1000
-MAX_BIASES = 65_536  # of logit_bias, of stop_token_ids and of allowed_token_ids
-MAX_BAD_WORDS = 1024
-MAX_CACHE_SALT_CHARACTERS = 1024
-MAX_STRUCTURE_CHARACTERS = 2**20
-MAX_COPIED_PARAMS = 2**22  # `SamplingParams.size` of all requests of one call
+MAX_N: Final = 128
+MAX_STOPS: Final = 64
+MAX_LOGPROBS: Final = 20
+MAX_STOP_CHARACTERS: Final = 1000
+MAX_BIASES: Final = 65_536  # of logit_bias, of stop_token_ids and of allowed_token_ids
+MAX_BAD_WORDS: Final = 1024
+MAX_CACHE_SALT_CHARACTERS: Final = 1024
+MAX_STRUCTURE_CHARACTERS: Final = 2**20
+MAX_COPIED_PARAMS: Final = 2**22  # `SamplingParams.size` of all requests of one call
 
 
 class FinishReason(Enum):
@@ -143,7 +143,7 @@ class SamplingParams:
         return [name for name, default in _DEFAULTS.items() if getattr(self, name) != default]
 
 
-_RANGES: tuple[tuple[str, float, float], ...] = (
+_RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("n", 1, MAX_N),
     ("max_tokens", 1, 2**31 - 1),
     ("min_tokens", 0, 2**31 - 1),
@@ -157,7 +157,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("prompt_logprobs", 0, MAX_LOGPROBS),
     ("truncate_prompt_tokens", -1, 2**31 - 1),
 )
-_DEFAULTS = {field.name: getattr(SamplingParams(), field.name) for field in fields(SamplingParams)}
+_DEFAULTS: Final = {field.name: getattr(SamplingParams(), field.name) for field in fields(SamplingParams)}
 
 
 def _between(low: float, high: float, value: float) -> str:

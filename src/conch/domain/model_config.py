@@ -9,9 +9,9 @@ batch dimension, and -1 is any size.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
-ENSEMBLE_PLATFORM = "ensemble"
+ENSEMBLE_PLATFORM: Final = "ensemble"
 
 
 @dataclass(frozen=True, slots=True)

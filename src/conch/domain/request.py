@@ -6,13 +6,13 @@ Names follow Triton's C API (`TRITONSERVER_InferenceRequest`, `…Response`). Al
 
 from collections.abc import Callable, Mapping
 from time import monotonic_ns
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 from conch.base.errors import ConchError
 from conch.domain.tensor import Destination, Tensor
 
-SEQUENCE_START = 1
-SEQUENCE_END = 2
+SEQUENCE_START: Final = 1
+SEQUENCE_END: Final = 2
 
 ParameterValue: TypeAlias = bool | int | float | str
 

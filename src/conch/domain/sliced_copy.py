@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,10 +19,10 @@ from conch.base.errors import ConchError
 from conch.domain.tensor import Buffer, Destination, Source
 
 # Smaller tensors are copied in one piece.
-MIN_SLICED_BYTES = 4 * 2**20
-_SLICE_BYTES = 2**20
+MIN_SLICED_BYTES: Final = 4 * 2**20
+_SLICE_BYTES: Final = 2**20
 # Budget of all copies per iteration of the event loop, which copies at least one slice.
-_MAX_TURN_NS = 5_000_000
+_MAX_TURN_NS: Final = 5_000_000
 
 
 class SlicedCopy:
@@ -137,7 +138,7 @@ class CopyQueue:
             self._loop.call_soon(self._turn)
 
 
-_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, CopyQueue] = WeakKeyDictionary()
+_queues: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, CopyQueue]] = WeakKeyDictionary()
 
 
 def copy_in_slices(copies: Sequence[SlicedCopy | SlicedWrite], done: Callable[[], None]) -> CopyJob:

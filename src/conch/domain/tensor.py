@@ -9,17 +9,17 @@ batched by joining bytes, so numpy arrays are made only for computations.
 import struct
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-BYTES = "BYTES"
+BYTES: Final = "BYTES"
 
 # Wire datatype → bytes per element. BYTES elements have no fixed size.
-ITEM_SIZES: dict[str, int] = {
+ITEM_SIZES: Final[dict[str, int]] = {
     "BOOL": 1,
     "UINT8": 1,
     "UINT16": 2,
@@ -35,11 +35,11 @@ ITEM_SIZES: dict[str, int] = {
     "FP64": 8,
 }
 # Of a client's shape: more than any framework supports. The time for the product of a shape is quadratic in its length.
-MAX_RANK = 64
-DATATYPES: frozenset[str] = frozenset(ITEM_SIZES) | {BYTES}
+MAX_RANK: Final = 64
+DATATYPES: Final[frozenset[str]] = frozenset(ITEM_SIZES) | {BYTES}
 
 # Wire datatype → numpy dtype, where numpy has one (it has no bfloat16). BYTES are arrays of `bytes` objects.
-NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+NUMPY_DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
     "UINT16": np.dtype("<u2"),
@@ -54,9 +54,9 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
     BYTES: np.dtype(np.object_),
 }
-_DATATYPE_OF_DTYPE: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+_DATATYPE_OF_DTYPE: Final[dict[np.dtype[Any], str]] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
-_LENGTH = struct.Struct("<I")
+_LENGTH: Final = struct.Struct("<I")
 
 
 class Source(Protocol):

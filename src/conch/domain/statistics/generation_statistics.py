@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import inf
+from typing import Final
 
 from conch.domain.generation import EngineInfo, EngineLoad, FinishReason, SamplingParams, Usage
 from conch.domain.request import Timeline
@@ -24,7 +25,7 @@ REQUEST_BOUNDS = (
 TOKEN_BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 N_BOUNDS = (1, 2, 5, 10, 20)
 
-_NS = 1e9
+_NS: Final = 1e9
 
 
 class Distribution:

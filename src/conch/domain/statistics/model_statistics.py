@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time_ns
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from conch.base.errors import FailureReason
 from conch.domain.declared_metrics.request_metrics import RequestMetrics
@@ -39,11 +39,11 @@ class Duration:
             self.ns += ns
 
 
-_MS = 1_000_000
-_SECOND = 1_000_000_000
+_MS: Final = 1_000_000
+_SECOND: Final = 1_000_000_000
 _DURATIONS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 # Upper bounds of the histograms, in the units of their families; `model_metrics` of a configuration may replace them.
-DEFAULT_BUCKETS: Mapping[str, tuple[float, ...]] = {
+DEFAULT_BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
     triton.FIRST_RESPONSE.name: (100.0, 500.0, 2000.0, 5000.0),  # as in Triton
     server.REQUEST_DURATION.name: _DURATIONS_S,
     server.QUEUE_DURATION.name: _DURATIONS_S,

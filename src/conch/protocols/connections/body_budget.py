@@ -11,23 +11,23 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from conch.domain.tensor import Buffer
 
 # The limit where no option sets one.
-DEFAULT_LIMIT_BYTES = 2**30
+DEFAULT_LIMIT_BYTES: Final = 2**30
 # Complete bodies up to this size are not charged: most requests are small, and each connection has one at most.
-UNCHARGED_BYTES = 4096
+UNCHARGED_BYTES: Final = 4096
 # From this size a body is charged until its memory is freed, else until it is answered.
-_TRACKED_BYTES = 65_536
+_TRACKED_BYTES: Final = 65_536
 # An upload that is slower than this may be evicted when another request needs the memory.
-_MIN_BYTES_PER_S = 65_536
-_WINDOW_S = 2.0
+_MIN_BYTES_PER_S: Final = 65_536
+_WINDOW_S: Final = 2.0
 # One eviction frees at least this fraction of the budget (1 / 16): searching for slow uploads takes time.
-_EVICTED_SHARE = 16
+_EVICTED_SHARE: Final = 16
 
 
 class BodyBudget:

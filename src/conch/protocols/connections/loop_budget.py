@@ -9,18 +9,19 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 # About a millisecond's worth of refusals.
-_MAX_REQUESTS_PER_TURN = 32
+_MAX_REQUESTS_PER_TURN: Final = 32
 
 # How long the data of one connection are parsed in one turn, and how long while others have used up the turn.
-SLICE_S = 0.002
-_SHORT_SLICE_S = 0.0002
-_FULL_SLICES_PER_TURN_S = 0.02
+SLICE_S: Final = 0.002
+_SHORT_SLICE_S: Final = 0.0002
+_FULL_SLICES_PER_TURN_S: Final = 0.02
 # How long all connections with more to serve than fits their slice are served in one turn.
-_POSTPONED_PER_TURN_S = 0.01
+_POSTPONED_PER_TURN_S: Final = 0.01
 # Calls before the end of a turn is awaited.
-_CALLS_TO_ARM = 8
+_CALLS_TO_ARM: Final = 8
 
 
 class _Turn:

@@ -1,9 +1,11 @@
 # Compiled by mypyc in wheels.
 """What the connections of a listener share: its clock, and counters of bytes and of refused requests by reason."""
 
+from typing import Final
+
 # The label `reason` of refused requests, by HTTP status. Other errors are not refusals of the server: the request is
 # invalid, or a model has failed.
-REASONS = {
+REASONS: Final = {
     401: "unauthenticated",
     403: "forbidden",
     408: "timeout",

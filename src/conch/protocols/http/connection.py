@@ -2,7 +2,7 @@
 """One HTTP/1.1 connection: its receiver, its sender, and when it is closed."""
 
 import asyncio
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from conch.protocols.connections.listener import peer_address
 from conch.protocols.http.message import HttpRefusal
@@ -12,7 +12,7 @@ from conch.protocols.http.server_context import ServerContext
 
 # How long a refused client may continue to send before the connection is closed. Closing at once would reset the
 # connection, and the client's system would discard the refusal.
-_LINGER_S = 3.0
+_LINGER_S: Final = 3.0
 
 
 class HttpConnectionOwner(Protocol):

@@ -3,16 +3,19 @@
 
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Final
 
 import httptools
 import orjson
 
 from conch.domain.tensor import Buffer
 
-NO_HEADERS = b""
+NO_HEADERS: Final = b""
 
-_STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
-_CLOSE = b"Connection: close\r\n"
+_STATUS_LINES: Final = {
+    status.value: b"HTTP/1.1 %d %s\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
+}
+_CLOSE: Final = b"Connection: close\r\n"
 
 
 @dataclass(frozen=True, slots=True)

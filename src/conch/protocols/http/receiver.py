@@ -7,7 +7,7 @@ other, and a client cannot make the server hold more than one read's worth of re
 
 import asyncio
 import time
-from typing import cast
+from typing import Final, cast
 
 from conch.protocols.http.body_receiver import BodyReceiver
 from conch.protocols.http.message import HttpRefusal, HttpRequest, no_memory
@@ -16,7 +16,7 @@ from conch.protocols.http.sender import HttpSender
 from conch.protocols.http.server_context import ServerContext
 
 # What is given to the parser at a time.
-_SLICE_BYTES = 16_384
+_SLICE_BYTES: Final = 16_384
 
 
 class HttpReceiver:

@@ -3,12 +3,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Final
 
 from conch.domain.tensor import Buffer
 from conch.protocols.http.message import HttpRequest, error_in_json, sized_head, streamed_head
 
 # Up to this size, copying parts together is cheaper than handing several to the kernel.
-_JOIN_BYTES = 32_768
+_JOIN_BYTES: Final = 32_768
 
 
 class ReplyChannel(ABC):

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import httptools
 
@@ -13,9 +13,9 @@ from conch.protocols.http.body_receiver import BodyReceiver
 from conch.protocols.http.message import HttpRefusal, HttpRequest, no_memory, request_path
 from conch.protocols.http.server_context import ServerContext
 
-_END_OF_HEAD = b"\r\n\r\n"
+_END_OF_HEAD: Final = b"\r\n\r\n"
 # A longer head is parsed every time.
-_MAX_HEAD_BYTES = 4096
+_MAX_HEAD_BYTES: Final = 4096
 # Headers with which a request is more than a head and a body of known size.
 _UNCACHEABLE_HEADERS = (b"transfer-encoding", b"expect", b"upgrade", b"connection")
 
@@ -55,15 +55,15 @@ class HeadCache:
 
 
 # Above this size the rest of a body is received in place instead of passing through the parser.
-_IN_PLACE_BYTES = 65_536
+_IN_PLACE_BYTES: Final = 65_536
 # Chunks of one body that hold anything, as in Triton.
-MAX_CHUNKS = 65_536
+MAX_CHUNKS: Final = 65_536
 # Fields that must not be repeated: proxies and servers may use different ones of the values.
 _SINGLE_FIELDS = (b"host", b"authorization")
 # Methods whose requests have no content (RFC 9110, section 9.3): it would occupy memory for nothing.
 _WITHOUT_BODY = (b"GET", b"HEAD", b"DELETE")
 # Method, version and line ends do not count for the limit of a head; at most this many bytes of an incomplete one.
-_UNCOUNTED_BYTES = 32
+_UNCOUNTED_BYTES: Final = 32
 
 
 class RequestSink(Protocol):

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from conch.domain.tensor import Buffer
 from conch.protocols.connections.body_budget import UNCHARGED_BYTES
@@ -17,9 +17,9 @@ from conch.protocols.http.message import HttpRefusal, HttpRequest, no_memory
 from conch.protocols.http.reply import HttpReply, ReplyChannel
 from conch.protocols.http.server_context import Handler, ServerContext
 
-_log = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class RequestSource(Protocol):

@@ -3,7 +3,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from conch.domain.tensor import Buffer
 from conch.protocols.http2.frames import (
@@ -21,14 +21,14 @@ from conch.protocols.http2.frames import (
 from conch.protocols.http2.limits import ReceiveWindow
 
 # Up to this size, copying parts together is cheaper than handing several to the kernel.
-_JOIN_BYTES = 32_768
+_JOIN_BYTES: Final = 32_768
 # How much one stream may send before the next one's turn.
-_TURN_BYTES = 512 * 1024
+_TURN_BYTES: Final = 512 * 1024
 # WINDOW_UPDATE frames that a client may send for one write, and bytes per further frame of a write that waits for
 # windows.
-_CREDIT_PER_WRITE = 4
-_BYTES_PER_CREDIT = 1024
-_LAST_HEADERS = END_HEADERS | END_STREAM
+_CREDIT_PER_WRITE: Final = 4
+_BYTES_PER_CREDIT: Final = 1024
+_LAST_HEADERS: Final = END_HEADERS | END_STREAM
 
 
 class Http2Channel(Protocol):

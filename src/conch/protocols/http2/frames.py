@@ -3,46 +3,47 @@
 
 from enum import IntEnum
 from struct import Struct
+from typing import Final
 
-DATA = 0
-HEADERS = 1
-PRIORITY = 2
-RST_STREAM = 3
-SETTINGS = 4
-PUSH_PROMISE = 5
-PING = 6
-GOAWAY = 7
-WINDOW_UPDATE = 8
-CONTINUATION = 9
+DATA: Final = 0
+HEADERS: Final = 1
+PRIORITY: Final = 2
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PUSH_PROMISE: Final = 5
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
 
-END_STREAM = 0x01
-ACK = 0x01
-END_HEADERS = 0x04
-PADDED = 0x08
-PRIORITISED = 0x20
+END_STREAM: Final = 0x01
+ACK: Final = 0x01
+END_HEADERS: Final = 0x04
+PADDED: Final = 0x08
+PRIORITISED: Final = 0x20
 
 # Parameters of SETTINGS.
-HEADER_TABLE_SIZE = 1
-ENABLE_PUSH = 2
-MAX_CONCURRENT_STREAMS = 3
-INITIAL_WINDOW_SIZE = 4
-MAX_FRAME_SIZE = 5
-MAX_HEADER_LIST_SIZE = 6
+HEADER_TABLE_SIZE: Final = 1
+ENABLE_PUSH: Final = 2
+MAX_CONCURRENT_STREAMS: Final = 3
+INITIAL_WINDOW_SIZE: Final = 4
+MAX_FRAME_SIZE: Final = 5
+MAX_HEADER_LIST_SIZE: Final = 6
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEAD_BYTES = 9
-DEFAULT_HEADER_TABLE_BYTES = 4096
-DEFAULT_WINDOW_BYTES = 65_535
-DEFAULT_FRAME_BYTES = 16_384
-MAX_FRAME_BYTES = 2**24 - 1
-MAX_WINDOW_BYTES = 2**31 - 1
-MAX_STREAM_ID = 2**31 - 1
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_BYTES: Final = 9
+DEFAULT_HEADER_TABLE_BYTES: Final = 4096
+DEFAULT_WINDOW_BYTES: Final = 65_535
+DEFAULT_FRAME_BYTES: Final = 16_384
+MAX_FRAME_BYTES: Final = 2**24 - 1
+MAX_WINDOW_BYTES: Final = 2**31 - 1
+MAX_STREAM_ID: Final = 2**31 - 1
 
 # Length in 24 bits, as 8 and 16; type; flags; stream.
-HEAD = Struct(">BHBBL")
-_SETTING = Struct(">HL")
-_NUMBER = Struct(">L")
-_GOAWAY = Struct(">LL")
+HEAD: Final = Struct(">BHBBL")
+_SETTING: Final = Struct(">HL")
+_NUMBER: Final = Struct(">L")
+_GOAWAY: Final = Struct(">LL")
 
 
 class ErrorCode(IntEnum):
@@ -92,7 +93,7 @@ def settings_frame(values: dict[int, int]) -> bytes:
     return frame_head(len(payload), SETTINGS, 0, 0) + payload
 
 
-SETTINGS_ACK = frame_head(0, SETTINGS, ACK, 0)
+SETTINGS_ACK: Final = frame_head(0, SETTINGS, ACK, 0)
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ block serves all connections.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
@@ -18,13 +18,13 @@ from conch.protocols.http2.header_table import ChangeTable
 Field = tuple[bytes, bytes]
 Head = TypeVar("Head")
 
-_MAX_CACHED_BLOCKS = 64
+_MAX_CACHED_BLOCKS: Final = 64
 # Blocks of repeated calls are short: nearly every field is a reference.
-_MAX_CACHED_BLOCK_BYTES = 1024
-_NEW_TABLE_SIZE = 0x20
+_MAX_CACHED_BLOCK_BYTES: Final = 1024
+_NEW_TABLE_SIZE: Final = 0x20
 # Changes of the table's size at the beginning of one block (RFC 7541, section 4.2).
-_MAX_SIZE_CHANGES = 2
-_STATUS_FIELD = 8  # index of `:status: 200` in the static table; the name alone is its index as well
+_MAX_SIZE_CHANGES: Final = 2
+_STATUS_FIELD: Final = 8  # index of `:status: 200` in the static table; the name alone is its index as well
 
 
 class HeaderBlocks(ABC, Generic[Head]):
@@ -112,8 +112,10 @@ def _string(text: bytes) -> bytes:
     return bytes(octets) + text
 
 
-_CONNECTION_FIELDS = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
-_PSEUDO_FIELDS = frozenset({b":method", b":scheme", b":path", b":authority"})
+_CONNECTION_FIELDS: Final = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
+_PSEUDO_FIELDS: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
 
 
 class RequestHead(NamedTuple):

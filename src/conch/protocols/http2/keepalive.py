@@ -2,11 +2,12 @@
 """Keepalive pings of the server, and the limit for pings of the client."""
 
 from enum import Enum
+from typing import Final
 
 from conch.protocols.http2.limits import Http2Limits
 
 # The minimum time between two pings of a client without streams (RFC 1122, 4.2.3.6, as in gRPC).
-_MIN_IDLE_INTERVAL_S = 7200.0
+_MIN_IDLE_INTERVAL_S: Final = 7200.0
 
 
 class Check(Enum):

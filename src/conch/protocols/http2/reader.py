@@ -7,7 +7,7 @@ and are passed on whole.
 
 import time
 from math import inf
-from typing import Protocol
+from typing import Final, Protocol
 
 from conch.domain.tensor import Buffer
 from conch.protocols.http2.frames import (
@@ -29,10 +29,10 @@ from conch.protocols.http2.frames import (
 from conch.protocols.http2.limits import Http2Limits
 
 # Frames that are read between two looks at the clock; header blocks and large frames, which take longer, count as all.
-_FRAMES_PER_CLOCK_READ = 16
-_SMALL_BYTES = 128
+_FRAMES_PER_CLOCK_READ: Final = 16
+_SMALL_BYTES: Final = 128
 # Below this size a copy is cheaper than a view.
-_VIEW_FROM = 4096
+_VIEW_FROM: Final = 4096
 
 
 class StreamTarget(Protocol):

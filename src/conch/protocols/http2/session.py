@@ -7,7 +7,7 @@ server much is limited by token buckets: stream resets, and frames without effec
 
 import logging
 import random
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from conch.domain.tensor import Buffer
 from conch.protocols.http2 import frames
@@ -20,14 +20,14 @@ from conch.protocols.http2.streams import Streams, StreamsOwner
 
 Head = TypeVar("Head")
 
-_log = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 
-_DRAIN_PING = b"goodbye?"
-_KEEPALIVE_PING = b"anybody?"
+_DRAIN_PING: Final = b"goodbye?"
+_KEEPALIVE_PING: Final = b"anybody?"
 # Parameters of this size cost as much as a small frame.
-_SETTINGS_PER_NOISE_FRAME_BYTES = 60
+_SETTINGS_PER_NOISE_FRAME_BYTES: Final = 60
 # How long a client that does not acknowledge the ping may still open streams after GOAWAY.
-_DRAIN_TIMEOUT_S = 2.0
+_DRAIN_TIMEOUT_S: Final = 2.0
 
 
 class Http2Session(Generic[Head]):

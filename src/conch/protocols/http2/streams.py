@@ -3,7 +3,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from conch.domain.tensor import Buffer
 from conch.protocols.connections.loop_budget import ParseBudget
@@ -17,16 +17,16 @@ from conch.protocols.http2.limits import FrameBudget, Http2Limits, ReceiveWindow
 Head = TypeVar("Head")
 
 # Streams that the server has reset: frames that were on their way to them are not a fault.
-_MAX_RESET_IDS = 256
+_MAX_RESET_IDS: Final = 256
 # Frames of data below this size, but for the last of a stream, are counted.
-_SMALL_BYTES = 128
+_SMALL_BYTES: Final = 128
 # The cost of a request that is rejected, in noise frames.
-_REJECTED_COST_FRAMES = 5
+_REJECTED_COST_FRAMES: Final = 5
 # The maximum of WINDOW_UPDATE frames that a client may send for earlier data.
-_MAX_WINDOW_CREDIT = 20_000
-_NEW_TABLE_SIZE = 0x20
+_MAX_WINDOW_CREDIT: Final = 20_000
+_NEW_TABLE_SIZE: Final = 0x20
 # Updating this many streams costs as much as reading a small frame.
-_STREAMS_PER_NOISE_FRAME = 10
+_STREAMS_PER_NOISE_FRAME: Final = 10
 
 
 class StreamsOwner(Protocol[Head]):

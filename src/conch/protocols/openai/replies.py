@@ -6,7 +6,7 @@ The constant parts of a stream's chunks are encoded once per stream.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -16,7 +16,7 @@ from conch.domain.llm.output import Part, ToolCall
 from conch.protocols.openai.fields import InvalidField
 
 # Constant, as in vLLM's server.
-_PERMISSION = {
+_PERMISSION: Final = {
     "object": "model_permission",
     "allow_create_engine": False,
     "allow_sampling": True,
@@ -28,9 +28,9 @@ _PERMISSION = {
     "group": None,
     "is_blocking": False,
 }
-END_OF_STREAM = b"data: [DONE]\n\n"
+END_OF_STREAM: Final = b"data: [DONE]\n\n"
 
-_KINDS = {
+_KINDS: Final = {
     Code.INVALID_ARG: "invalid_request_error",
     Code.UNSUPPORTED: "invalid_request_error",
     Code.NOT_FOUND: "invalid_request_error",

@@ -7,7 +7,7 @@ Python; only an error searches for the invalid element.
 
 import struct
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -16,11 +16,11 @@ from conch.base.errors import InvalidRequest
 from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes, unpack_bytes
 from conch.protocols.json_document import array, shown
 
-MAX_DEPTH = 100
-_MAX_INT64 = 2**63 - 1
+MAX_DEPTH: Final = 100
+_MAX_INT64: Final = 2**63 - 1
 
 # Datatype → code of `struct`, for the datatypes of JSON numbers and booleans.
-_CODES = {
+_CODES: Final = {
     "BOOL": "?",
     "UINT8": "B",
     "UINT16": "H",
@@ -33,10 +33,10 @@ _CODES = {
     "FP32": "f",
     "FP64": "d",
 }
-_INTEGER: frozenset[type] = frozenset({int})
-_NUMBER: frozenset[type] = frozenset({int, float})
-_BOOLEAN: frozenset[type] = frozenset({bool})
-_STRING: frozenset[type] = frozenset({str})
+_INTEGER: Final[frozenset[type]] = frozenset({int})
+_NUMBER: Final[frozenset[type]] = frozenset({int, float})
+_BOOLEAN: Final[frozenset[type]] = frozenset({bool})
+_STRING: Final[frozenset[type]] = frozenset({str})
 
 
 def pack(name: str, datatype: str, data: Any, count: int) -> bytes:
@@ -121,7 +121,7 @@ def write_exactly(tensor: Tensor) -> bytes:
     return b"[" + b",".join(elements) + b"]"
 
 
-_LITERALS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
+_LITERALS: Final = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
 def _quoted(element: bytes) -> bytes:
@@ -141,7 +141,7 @@ def _escapes() -> list[tuple[bytes, bytes]]:
     return [(character.encode(), orjson.dumps(character)[1:-1]) for character in characters]
 
 
-_ESCAPES = _escapes()
+_ESCAPES: Final = _escapes()
 
 
 def _types(datatype: str) -> frozenset[type]:

@@ -8,7 +8,7 @@ Triton's, because clients match on them.
 
 from collections.abc import Callable, Iterable, Set
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -32,11 +32,11 @@ from conch.protocols.regions import NO_REGIONS, REGION, RegionBytes, Regions, wr
 from conch.protocols.v2_json.data import encode, encode_exactly, not_in_json, pack
 from conch.protocols.v2_json.regions import read_window
 
-MAX_INT32 = 2**31 - 1
-MAX_INT64 = 2**63 - 1
+MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
 
-RESERVED_PREFIX = "triton_"
-RESERVED_PARAMETERS = frozenset(
+RESERVED_PREFIX: Final = "triton_"
+RESERVED_PARAMETERS: Final = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "headers"}
 )
 
@@ -61,10 +61,10 @@ class OutputOptions:
         self.placed: Set[str] = _NONE
 
 
-_NONE: Set[str] = frozenset()
+_NONE: Final[Set[str]] = frozenset()
 
-_ALL_JSON = OutputOptions()
-ALL_BINARY = OutputOptions(binary_default=True)
+_ALL_JSON: Final = OutputOptions()
+ALL_BINARY: Final = OutputOptions(binary_default=True)
 
 
 def read_header_length(value: bytes | None, body_size: int) -> int | None:
@@ -146,8 +146,8 @@ def parse_object(header: Buffer) -> dict[str, Any]:
     return document if type(document) is dict else _NO_PARAMETERS
 
 
-_NO_BYTES = memoryview(b"")
-_NO_PARAMETERS: dict[str, Any] = {}
+_NO_BYTES: Final = memoryview(b"")
+_NO_PARAMETERS: Final[dict[str, Any]] = {}
 
 
 def encode_response(

@@ -8,7 +8,7 @@ receives the encoded body.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,14 +22,14 @@ from conch.protocols.regions import BYTE_SIZE, OFFSET, REGION
 from conch.protocols.v2_json.inference import OutputOptions, encode_response, parse_object, read_data, read_parameters
 
 # Bodies and tensors up to this size are decoded and encoded on the event loop, in 50 ms at the slowest rate.
-MAX_INLINE_BYTES = 128 * 1024
+MAX_INLINE_BYTES: Final = 128 * 1024
 # Of any request: each takes about 10 µs on the event loop.
-MAX_TENSORS = 2048
-MAX_PARAMETERS = 2048
-MAX_PARAMETER_CHARACTERS = 16 * 2**20
-MAX_NAMES_BYTES = 2**20
+MAX_TENSORS: Final = 2048
+MAX_PARAMETERS: Final = 2048
+MAX_PARAMETER_CHARACTERS: Final = 16 * 2**20
+MAX_NAMES_BYTES: Final = 2**20
 # Cost of a classified byte, relative to one in JSON.
-_CLASSIFICATION_COST = 8
+_CLASSIFICATION_COST: Final = 8
 _INPUT_PARAMETERS = ("binary_data_size", REGION, BYTE_SIZE, OFFSET)
 _OUTPUT_PARAMETERS = ("binary_data", "classification", REGION, BYTE_SIZE, OFFSET)
 

@@ -7,6 +7,7 @@ into the array and the text around it.
 
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 import orjson
 
@@ -16,9 +17,9 @@ from conch.protocols.regions import NO_REGIONS, Regions
 from conch.protocols.v2_json.data import pack
 from conch.protocols.v2_json.inference import OutputOptions, decode_request
 
-_MAX_ENTRIES = 256
-_MAX_TEXT_BYTES = 2048
-_DATA = b'"data":'
+_MAX_ENTRIES: Final = 256
+_MAX_TEXT_BYTES: Final = 2048
+_DATA: Final = b'"data":'
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 # Compiled by mypyc in wheels.
 """Convert typed `InferTensorContents` to wire bytes."""
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class _Field(NamedTuple):
     narrower: frozenset[str] = frozenset()  # other datatypes with values in this field
 
 
-_FIELDS = {
+_FIELDS: Final = {
     "bool_contents": _Field("BOOL"),
     "int_contents": _Field("INT32", frozenset({"INT8", "INT16"})),
     "int64_contents": _Field("INT64"),

@@ -11,7 +11,7 @@ fields in a message is arbitrary.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -27,19 +27,19 @@ from conch.protocols.v2_proto.regions import read_window
 # A message of service_pb2, whose classes protobuf creates at run time.
 Message: TypeAlias = Any
 
-_INT64_MAX = 2**63 - 1
-_INT64_DIGITS = len(str(_INT64_MAX))
+_INT64_MAX: Final = 2**63 - 1
+_INT64_DIGITS: Final = len(str(_INT64_MAX))
 # Below this size a parse that copies the tensors is faster than splitting the message first (measured).
-_MIN_SPLIT_BYTES = 16 * 1024
+_MIN_SPLIT_BYTES: Final = 16 * 1024
 # Of inputs, outputs and parameters each; one takes about 10 µs on the event loop.
-MAX_ENTRIES = 2048
+MAX_ENTRIES: Final = 2048
 # Fields of a message: inputs, outputs, parameters and raw contents.
-MAX_FIELDS = 4 * MAX_ENTRIES
+MAX_FIELDS: Final = 4 * MAX_ENTRIES
 
 # The first bytes of length-delimited fields: number << 3 | 2.
-_RAW_INPUT_CONTENTS = 7 << 3 | 2
-_RAW_OUTPUT_CONTENTS = bytes((6 << 3 | 2,))
-_STREAM_INFER_RESPONSE = bytes((2 << 3 | 2,))
+_RAW_INPUT_CONTENTS: Final = 7 << 3 | 2
+_RAW_OUTPUT_CONTENTS: Final = bytes((6 << 3 | 2,))
+_STREAM_INFER_RESPONSE: Final = bytes((2 << 3 | 2,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ResponseOptions:
     parts: Mapping[str, RegionBytes] = field(default_factory=dict)
 
 
-_DEFAULT_OPTIONS = ResponseOptions()
+_DEFAULT_OPTIONS: Final = ResponseOptions()
 
 
 class InferMessage(NamedTuple):

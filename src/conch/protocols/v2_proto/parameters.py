@@ -2,7 +2,7 @@
 """Decode and encode maps of `InferParameter`: Triton's parameters, and custom ones for the model."""
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from conch.base.errors import ConchError, InvalidRequest
 from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, ParameterValue
@@ -11,11 +11,11 @@ from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, Par
 ParameterMap: TypeAlias = Any
 Parameter: TypeAlias = Any
 
-_EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
-_RESERVED_KEYS = frozenset({"headers", "binary_data_output"})
-_RESERVED_PREFIX = "triton_"
+_EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
+_RESERVED_KEYS: Final = frozenset({"headers", "binary_data_output"})
+_RESERVED_PREFIX: Final = "triton_"
 # From Triton's messages; more kinds are accepted.
-_EXPECTED_KINDS = {
+_EXPECTED_KINDS: Final = {
     "sequence_id": "int64_param or string_param",
     "sequence_start": "bool_param",
     "sequence_end": "bool_param",
@@ -23,7 +23,7 @@ _EXPECTED_KINDS = {
     "timeout": "int64_param",
     _EMPTY_FINAL_RESPONSE: "bool_param",
 }
-_EXPECTED_OF_CUSTOM = "int64_param, bool_param, or string_param"
+_EXPECTED_OF_CUSTOM: Final = "int64_param, bool_param, or string_param"
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 

@@ -7,7 +7,7 @@ of a response is everything but its id and values; the cache has the bytes aroun
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from conch.domain.request import InferRequest, InferResponse, ParameterValue, Timeline
 from conch.domain.tensor import Buffer, Tensor
@@ -22,13 +22,13 @@ from conch.protocols.v2_proto.inference import (
     text_field,
 )
 
-_MAX_SIZES = 256
-_MAX_ENTRIES_PER_SIZE = 4
-_MAX_RESPONSES = 256
-_MAX_TEXT_BYTES = 2048
+_MAX_SIZES: Final = 256
+_MAX_ENTRIES_PER_SIZE: Final = 4
+_MAX_RESPONSES: Final = 256
+_MAX_TEXT_BYTES: Final = 2048
 # Below this size a copy is faster than a view.
-_MIN_VIEW_BYTES = 4096
-_MODEL_RESPONSE_ID = 3
+_MIN_VIEW_BYTES: Final = 4096
+_MODEL_RESPONSE_ID: Final = 3
 
 
 class RequestMessage(Protocol):

@@ -7,6 +7,7 @@ when it starts to wait, all others of the cycle are known.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from conch.base.errors import ConchError, InvalidRequest, NotFound, Unavailable, Unsupported
 from conch.domain.request import InferRequest, InferResponse, Respond
@@ -21,7 +22,7 @@ from conch.server.core.scheduling.scheduled_model import ScheduledModel
 from conch.server.repository.namespaces import ModelId
 
 # Of a version: those of 64 bits.
-_MAX_VERSION_DIGITS = 18
+_MAX_VERSION_DIGITS: Final = 18
 
 
 class RunningBlsCall:

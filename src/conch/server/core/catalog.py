@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from conch.base.errors import ConchError, InvalidRequest, ModelLoading, NotFound, Unavailable
 from conch.domain.model_config import EnsembleStep
@@ -17,13 +18,13 @@ from conch.server.core.loading.load_progress import LoadProgress, LoadState
 from conch.server.core.served_model import ServedModel
 from conch.server.repository.namespaces import ModelId
 
-UNLOADED = "unloaded"
+UNLOADED: Final = "unloaded"
 # Of the reason of a failed load, in errors of requests; the index and the log have all of it.
-_MAX_REASON_CHARACTERS = 200
+_MAX_REASON_CHARACTERS: Final = 200
 # The folders of paths, which clients that may not read the index need not know.
-_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^/\s'\"]+/)+")
+_FOLDERS: Final = re.compile(r"(?<![\w.:/])/(?:[^/\s'\"]+/)+")
 
-_DUPLICATE = "model appears in two or more repositories"
+_DUPLICATE: Final = "model appears in two or more repositories"
 
 
 class VersionState(Enum):

@@ -8,6 +8,7 @@ that it holds beyond those that it computes concurrently.
 from collections.abc import Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
+from typing import Final
 
 from conch.base.errors import Cancelled, ConchError, InvalidRequest, QueueFull, Unavailable, Unsupported
 from conch.domain.generation import Delta, DeltaCallback, FinishReason, Generation, GenerationRequest, Usage
@@ -22,9 +23,9 @@ from conch.server.core.scheduling.queue import ServiceRate
 from conch.server.core.served_model import ServedModel
 
 # Characters of the longest token of common vocabularies: 128 spaces.
-_MAX_TOKEN_CHARS = 128
+_MAX_TOKEN_CHARS: Final = 128
 # Characters or tokens of a prompt, whatever the context: messages to engines are bounded.
-_MAX_PROMPT_LENGTH = 12 * 2**20
+_MAX_PROMPT_LENGTH: Final = 12 * 2**20
 
 
 class GenerativeModel(ServedModel):

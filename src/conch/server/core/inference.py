@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic_ns
+from typing import Final
 
 from conch.base.errors import ConchError, InvalidRequest, NotFound, Unavailable
 from conch.domain.request import SEQUENCE_START, Admitted, InferRequest, Respond, Timeline
@@ -16,7 +17,7 @@ from conch.server.core.served_model import ServedModel
 from conch.server.core.shared_memory import copies as region_copies
 from conch.server.limits.limiter import Limiter, Meter, ModelMeters
 
-_STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+_STOPPING: Final = "Server is stopping, scheduler for model has stopped accepting new inference requests"
 
 
 class Inference:

@@ -21,6 +21,7 @@ from functools import partial
 from itertools import count
 from marshal import dumps
 from time import monotonic_ns
+from typing import Final
 
 import numpy as np
 from blake3 import blake3
@@ -34,13 +35,13 @@ from conch.server.core.pending import Pending, State
 from conch.server.core.response_order import ResponseOrder
 
 # The last format without back references, which would encode equal values differently if they are one object.
-_MARSHAL_VERSION = 2
+_MARSHAL_VERSION: Final = 2
 
 # Overhead of an entry and of each of its tensors: objects, names and the place in the index.
-_ENTRY_BYTES = 600
-_TENSOR_BYTES = 300
+_ENTRY_BYTES: Final = 600
+_TENSOR_BYTES: Final = 300
 
-_log = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 
 
 def cache_key(model: bytes, request: InferRequest) -> bytes:

@@ -11,23 +11,24 @@ n-th -1 of one side is the n-th -1 of the other (model configuration, "Reshape")
 import struct
 from collections.abc import Iterable, Sequence
 from math import prod
+from typing import Final
 
 from conch.base.errors import InvalidRequest
 from conch.domain.model_config import ModelConfig, TensorSpec
 from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import BYTES, ITEM_SIZES, Tensor
 
-_BATCH_NOTE = (
+_BATCH_NOTE: Final = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each"
     " input shape. If you want to specify the full shape including the batch dim in your input dims config, try"
     " setting max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
-_LENGTH = struct.Struct("<I")
+_LENGTH: Final = struct.Struct("<I")
 # BYTES elements in one request of a client: each costs the event loop up to 0.4 µs, and backends more.
-MAX_STRING_ELEMENTS = 2**17
+MAX_STRING_ELEMENTS: Final = 2**17
 # Accepted forms that are cached: enough for the batch sizes of a model. Further ones are checked each time.
-_MAX_ACCEPTED_FORMS = 256
-_MAX_NAMES = 20  # in an error
+_MAX_ACCEPTED_FORMS: Final = 256
+_MAX_NAMES: Final = 20  # in an error
 
 
 class RequestValidator:

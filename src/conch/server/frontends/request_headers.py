@@ -8,6 +8,7 @@ in the server, a request without tenant belongs to the network address.
 import hashlib
 from collections.abc import Callable, Iterable
 from ipaddress import IPv6Address, ip_address
+from typing import Final
 
 from conch.base.errors import ConfigError, InvalidRequest
 from conch.base.http.header_patterns import compile_pattern
@@ -15,14 +16,14 @@ from conch.domain.request import ParameterValue
 from conch.protocols.access.api_keys import ApiKeys
 from conch.protocols.http.message import HttpRequest
 
-_AUTHORIZATION = "authorization"
+_AUTHORIZATION: Final = "authorization"
 # Headers that hold secrets, which must not become labels: the tenant is a hash of the value.
-_SECRET = frozenset({_AUTHORIZATION, "proxy-authorization", "cookie", "x-api-key", "api-key"})
-_MAX_LENGTH = 64
-_HASH_DIGITS = 12
-_MAX_CACHED = 4096
+_SECRET: Final = frozenset({_AUTHORIZATION, "proxy-authorization", "cookie", "x-api-key", "api-key"})
+_MAX_LENGTH: Final = 64
+_HASH_DIGITS: Final = 12
+_MAX_CACHED: Final = 4096
 # Credentials of clients and of the proxies before the server, whatever the pattern says.
-_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie"})
+_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
 
 
 class Tenants:

@@ -10,6 +10,8 @@ The OpenAI port: the OpenAI API, health, metrics and version. Paths are those of
 either work.
 """
 
+from typing import Final
+
 import orjson
 
 import conch
@@ -21,11 +23,11 @@ from conch.server.frontends.openai.errors import JSON, send_refusal
 from conch.server.frontends.openai.routes import DETOKENIZE, PREFIX, TOKENIZE, OpenAiHttp, wrong_method
 from conch.server.frontends.v2_http.routes import V2Http
 
-_KSERVE = "/openai"
-_VLLM = frozenset({"/health", "/ping", "/version", TOKENIZE, DETOKENIZE})
+_KSERVE: Final = "/openai"
+_VLLM: Final = frozenset({"/health", "/ping", "/version", TOKENIZE, DETOKENIZE})
 # The status of a server that is not ready: Triton's, and vLLM's.
-_NOT_READY = {"/health/ready": 400, "/health": 503, "/ping": 503}
-_OWN_PATHS = frozenset({*_NOT_READY, "/health/live", "/version"})
+_NOT_READY: Final = {"/health/ready": 400, "/health": 503, "/ping": 503}
+_OWN_PATHS: Final = frozenset({*_NOT_READY, "/health/live", "/version"})
 
 
 class OpenAiServerRoutes:

@@ -6,6 +6,7 @@ request; then a request costs integer additions. Belongs to the event loop's thr
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from conch.base.errors import LimitExceeded
 from conch.domain.limits import UNLIMITED, Quantity
@@ -13,11 +14,11 @@ from conch.server.limits.table import ALL, LimitTable, SubjectShape
 from conch.server.limits.windows import SLOT_NS, WINDOW_NS, RateWindow
 
 # Tenants with separate windows, besides those that limits name; the others share one.
-MAX_TENANTS = 1000
-OTHER_TENANTS = "_other"
+MAX_TENANTS: Final = 1000
+OTHER_TENANTS: Final = "_other"
 # Rates of a tenant without requests for so long are dropped if another tenant needs the room.
-_IDLE_NS = 60_000_000_000
-_REFUSED_ALL_RETRY_S = 60.0
+_IDLE_NS: Final = 60_000_000_000
+_REFUSED_ALL_RETRY_S: Final = 60.0
 
 
 class Bucket:

@@ -4,11 +4,12 @@
 import select
 import socket
 import ssl
+from typing import Final
 
 from conch.measure.bench.load.connection import Wire
 
-_RECEIVE_BYTES = 65_536
-_SEND_BYTES = 16_384
+_RECEIVE_BYTES: Final = 65_536
+_SEND_BYTES: Final = 16_384
 
 
 class TlsWire(Wire):

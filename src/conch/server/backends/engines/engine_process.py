@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from conch.base.errors import Cancelled, ConchError, ModelLoadError, ProcessDied, Unavailable
 from conch.domain.generation import DeltaCallback, EngineInfo, EngineLoad, GenerationRequest
@@ -23,7 +23,7 @@ from conch.server.backends.processes.child_process import ChildProcess
 from conch.server.backends.processes.launch import Exit, Launcher
 
 # In a message while a request is in flight that returns its prompt: 20 log probabilities of 100,000 tokens.
-_MAX_PROMPT_VALUES = 100 * MAX_VALUES
+_MAX_PROMPT_VALUES: Final = 100 * MAX_VALUES
 
 
 class RunningGeneration:

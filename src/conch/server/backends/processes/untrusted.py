@@ -7,7 +7,7 @@ every function here raises WireError for what the protocol does not allow (`conc
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -15,11 +15,11 @@ from conch.base.errors import Code
 from conch.domain.tensor import BYTES, ITEM_SIZES, MAX_RANK
 from conch.server.backends.child.conch_child.ipc.wire import Message, WireError, exceeds, shortened
 
-MAX_COUNT = 2**53  # of counters and sizes: exact as a float
-_MAX_NAME = 4096  # characters of names of tensors, models and requests
+MAX_COUNT: Final = 2**53  # of counters and sizes: exact as a float
+_MAX_NAME: Final = 4096  # characters of names of tensors, models and requests
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
-_LENGTH_BYTES = 4  # before each element of BYTES
-_CODES = {code.value: code for code in Code}
+_LENGTH_BYTES: Final = 4  # before each element of BYTES
+_CODES: Final = {code.value: code for code in Code}
 
 
 def parse_message(header: bytes, max_values: int) -> Message:

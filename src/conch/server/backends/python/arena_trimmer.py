@@ -5,15 +5,16 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
+from typing import Final
 
 from conch.server.backends.child.conch_child.ipc.wire import Message
 from conch.server.backends.child.conch_child.python import messages
 from conch.server.backends.python.tensor_exchange import TensorExchange
 
 # Released outputs are reported with the next batch, or after this time in a message by themselves.
-_RELEASE_AFTER_S = 0.005
+_RELEASE_AFTER_S: Final = 0.005
 # An instance that was idle for this time frees the shared memory above its kept size.
-_TRIM_AFTER_S = 10.0
+_TRIM_AFTER_S: Final = 10.0
 
 
 class ArenaTrimmer:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from time import monotonic_ns
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from conch.base.errors import BackendError, ConchError
 from conch.domain.request import InferResponse
@@ -61,9 +61,9 @@ class LoopBusyPoll:
             self._loop.call_soon(self._poll)
 
 
-_MAX_AHEAD = 4
-_FAST_EXECUTION_NS = 200_000  # about the IPC round trip
-_SHORT_EXECUTION_NS = 10_000_000
+_MAX_AHEAD: Final = 4
+_FAST_EXECUTION_NS: Final = 200_000  # about the IPC round trip
+_SHORT_EXECUTION_NS: Final = 10_000_000
 
 
 class PipelineDepth:
@@ -94,10 +94,10 @@ class PipelineDepth:
         return 1 if crowded and self._typical_ns <= _SHORT_EXECUTION_NS else 0
 
 
-_MAX_KEY = 2**63 - 1
-_MAX_TIME_NS = 2**63 - 1
+_MAX_KEY: Final = 2**63 - 1
+_MAX_TIME_NS: Final = 2**63 - 1
 # Of an answer that is a response without error and parameters.
-_PLAIN_ITEMS = 3
+_PLAIN_ITEMS: Final = 3
 
 # Key, execution if the request is in flight, whether final (None: rescheduled), and the answer.
 _Answer: TypeAlias = tuple[int, Execution | None, bool | None, InferResponse | ConchError | None]

@@ -6,7 +6,7 @@ import errno
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from conch.base.errors import Code, ConchError, ModelLoadError, ProcessDied, Unavailable
 from conch.base.logs import MODEL_LOGGER
@@ -23,10 +23,10 @@ from conch.server.backends.python.model_code import Adapter, code_path, initiali
 from conch.server.backends.python.outgoing_bls import Executions, OutgoingCalls
 from conch.server.backends.python.settings import PythonSettings
 
-_log = logging.getLogger(MODEL_LOGGER)
+_log: Final = logging.getLogger(MODEL_LOGGER)
 
 # For `is_ready` of the model; a model that takes longer is not ready.
-_READINESS_TIMEOUT_S = 5.0
+_READINESS_TIMEOUT_S: Final = 5.0
 
 
 class ModelProcess:

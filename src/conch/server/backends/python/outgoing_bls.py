@@ -8,7 +8,7 @@ process's shared memory into that of the caller.
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from conch.base.errors import Cancelled, ConchError, Unavailable, Unsupported
 from conch.domain.request import InferRequest, InferResponse, Span
@@ -27,13 +27,13 @@ from conch.server.backends.python.tensor_exchange import TensorExchange
 
 # Concurrent calls of an instance, as in Triton; further ones wait. Decoupled calls do not count: they may stay open for
 # any time.
-MAX_RUNNING = 32
+MAX_RUNNING: Final = 32
 # Open calls of an instance, with those that wait and decoupled ones.
-MAX_OPEN = 10_000
+MAX_OPEN: Final = 10_000
 # Bytes of responses in the calling process that the model has not read.
-_MAX_UNREAD_BYTES = 256 * 2**20
-_MAX_KEY = 2**63 - 1
-_MAX_UINT64 = 2**64 - 1
+_MAX_UNREAD_BYTES: Final = 256 * 2**20
+_MAX_KEY: Final = 2**63 - 1
+_MAX_UINT64: Final = 2**64 - 1
 
 # Returns the requests in flight that have these keys, all of them if there are no keys.
 Executions: TypeAlias = Callable[[Sequence[int]], Sequence[Execution]]

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, MutableMapping
 from time import monotonic_ns
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from conch.base.errors import ConchError, InvalidRequest
 from conch.domain.model_config import EnsembleStep, ModelConfig
@@ -19,12 +19,12 @@ from conch.domain.request import (
 from conch.domain.tensor import Tensor
 
 # Parameters of a step's response that set the position of the following steps in their sequence, and their types.
-_POSITION = {
+_POSITION: Final = {
     "sequence_id": "an integer or a string",
     "sequence_start": "a boolean",
     "sequence_end": "a boolean",
 }
-_POSITION_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
+_POSITION_FLAGS: Final = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
 
 
 class StepTimes:
@@ -71,7 +71,7 @@ class StageTensor:
 
 Stage: TypeAlias = MutableMapping[str, StageTensor]
 
-_OMITTED = StageTensor(None)
+_OMITTED: Final = StageTensor(None)
 
 
 def given_tensors(request: InferRequest, ensemble: ModelConfig) -> dict[str, StageTensor]:

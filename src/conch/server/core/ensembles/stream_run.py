@@ -12,6 +12,7 @@ model that sends responses cannot be paused, so what it sends faster than the ne
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Final
 
 from conch.base.errors import ConchError, Unavailable
 from conch.domain.model_config import ModelConfig
@@ -29,7 +30,7 @@ from conch.server.core.served_model import ServedModel
 
 # Responses of decoupled steps that one request may hold for later steps. A model that sends cannot be paused, and one
 # request must not take all memory.
-_MAX_HELD_BYTES = 2**30
+_MAX_HELD_BYTES: Final = 2**30
 
 
 class StepSlots:

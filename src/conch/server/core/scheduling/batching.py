@@ -9,7 +9,7 @@ Anything else runs when the oldest request has waited for `max_queue_delay_us`, 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from conch.domain.model_config import ModelConfig
 
@@ -34,7 +34,7 @@ class Wait(NamedTuple):
     until: int
 
 
-RUN_ONE = Run(1)
+RUN_ONE: Final = Run(1)
 
 
 @dataclass(frozen=True, slots=True)

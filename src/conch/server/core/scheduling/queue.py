@@ -11,22 +11,23 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import chain, count
 from math import inf
+from typing import Final
 
 from conch.base.errors import QueueFull
 from conch.domain.model_config import DynamicBatching, QueuePolicy, TimeoutAction
 from conch.server.core.pending import Pending, State
 
 # The least that one measurement covers.
-_MIN_WINDOW_NS = 1_000_000_000
-_MIN_WINDOW_REQUESTS = 10
+_MIN_WINDOW_NS: Final = 1_000_000_000
+_MIN_WINDOW_REQUESTS: Final = 10
 # Without rejections for this long, the measurement starts again: what happened between two overloads says nothing
 # about either.
-_MAX_GAP_NS = 10_000_000_000
+_MAX_GAP_NS: Final = 10_000_000_000
 
 
-_UNBOUNDED = QueuePolicy()
+_UNBOUNDED: Final = QueuePolicy()
 # Empty levels that are kept for the next request.
-_MAX_EMPTY_LEVELS = 64
+_MAX_EMPTY_LEVELS: Final = 64
 
 
 class ServiceRate:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from logging import getLogger
 from time import monotonic_ns
+from typing import Final
 
 from conch.base.errors import ConchError, Unavailable
 from conch.domain.model_config import ModelConfig
@@ -26,14 +27,14 @@ from conch.server.core.scheduling.warmup import warm_up
 from conch.server.core.served_model import ServedModel
 from conch.server.core.validation import RequestValidator, Reshaper
 
-_log = getLogger(__name__)
+_log: Final = getLogger(__name__)
 
 # How long requests wait when no instance is ready: long enough for a fast restart.
-_NOT_READY_TIMEOUT_S = 5.0
+_NOT_READY_TIMEOUT_S: Final = 5.0
 # Retry-After: how long an instance usually takes to restart.
-_RETRY_AFTER_S = 1.0
+_RETRY_AFTER_S: Final = 1.0
 # Instances of a version that start at the same time.
-_MAX_STARTS = 32
+_MAX_STARTS: Final = 32
 
 
 class ScheduledModel(ServedModel):

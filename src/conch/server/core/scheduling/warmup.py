@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from conch.server.backends.base import Instance
 from conch.server.backends.batch import Batch, Execution
 from conch.server.core.validation import RequestValidator, Reshaper
 
-_MAX_REQUESTS_PER_TURN = 100  # of the event loop
+_MAX_REQUESTS_PER_TURN: Final = 100  # of the event loop
 
 
 async def warm_up(instance: Instance) -> None:

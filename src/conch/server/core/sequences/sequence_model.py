@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 from time import monotonic_ns
+from typing import Final
 
 from conch.base.errors import Cancelled, ConchError, InvalidRequest, QueueFull, QueueTimeout, Unavailable
 from conch.domain.model_config import ModelConfig
@@ -26,9 +27,9 @@ from conch.server.core.sequences.slots import DirectRules, SequenceSlots, decide
 from conch.server.core.sequences.tensors import SequenceTensors
 from conch.server.core.served_model import ServedModel
 
-_CANCELLED = "was ended by the cancellation of a request"
+_CANCELLED: Final = "was ended by the cancellation of a request"
 # Sequences that ended without END, whose reason is kept for the error of later requests.
-_MAX_KEPT_REASONS = 1000
+_MAX_KEPT_REASONS: Final = 1000
 
 
 class SequenceModel(ScheduledModel):

@@ -8,6 +8,7 @@ Source: Triton's model configuration, "Stateful Models" and "Implicit State Mana
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Final
 
 from conch.base.errors import BackendError, ConchError, InvalidRequest, ModelLoadError
 from conch.base.files.confined import read_confined
@@ -17,7 +18,7 @@ from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, Inf
 from conch.domain.tensor import BYTES, ITEM_SIZES, Tensor, pack_bytes
 from conch.server.core.sequences.sequence import SequenceRequest
 
-_FILLER_FLAGS = -1  # in place of the flags of a request
+_FILLER_FLAGS: Final = -1  # in place of the flags of a request
 
 
 def instance_config(config: ModelConfig) -> ModelConfig:

@@ -8,6 +8,7 @@ Requests without such tensors are passed through. Small tensors are copied on us
 import logging
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from conch.domain.sliced_copy import MIN_SLICED_BYTES, CopyJob, SlicedCopy, Slic
 from conch.domain.tensor import Destination, Tensor
 from conch.server.core.served_model import ServedModel
 
-_log = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 
 
 def admit(model: ServedModel, request: InferRequest, respond: Respond) -> Admitted:

@@ -8,6 +8,7 @@ client accepts it.
 import zlib
 from collections.abc import Sequence
 from struct import Struct
+from typing import Final
 
 import numpy as np
 
@@ -25,19 +26,19 @@ from conch.server.frontends.grpc.status import (
 )
 
 # The largest message that gRPC can frame, as in Triton: gRPC's default of 4 MiB is too small for tensors.
-MAX_MESSAGE_SIZE = 2**31 - 1
+MAX_MESSAGE_SIZE: Final = 2**31 - 1
 
-PREFIX = Struct(">BL")
-PREFIX_SIZE = PREFIX.size
-IDENTITY = b"identity"
-_WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
-CODINGS = frozenset({IDENTITY, *_WINDOW_BITS})
+PREFIX: Final = Struct(">BL")
+PREFIX_SIZE: Final = PREFIX.size
+IDENTITY: Final = b"identity"
+_WINDOW_BITS: Final = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
+CODINGS: Final = frozenset({IDENTITY, *_WINDOW_BITS})
 # A client sends as little as a thousandth of this, and the server does the work.
-MAX_DECOMPRESSED_BYTES = 256 * 2**20
-_MAX_INLINE_BYTES = 2**20
+MAX_DECOMPRESSED_BYTES: Final = 256 * 2**20
+_MAX_INLINE_BYTES: Final = 2**20
 # `--grpc-infer-response-compression-level` as levels of zlib.
-_LEVELS = {"none": 0, "low": 1, "medium": 6, "high": 9}
-_HEAD = response_block(200, [CONTENT_TYPE, ACCEPTED_CODINGS])
+_LEVELS: Final = {"none": 0, "low": 1, "medium": 6, "high": 9}
+_HEAD: Final = response_block(200, [CONTENT_TYPE, ACCEPTED_CODINGS])
 
 
 class Compressed:

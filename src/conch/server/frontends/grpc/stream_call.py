@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from conch.base.errors import ConchError, InvalidRequest
 from conch.domain.tensor import Buffer
@@ -19,7 +20,7 @@ from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.server.frontends.v2_grpc.infer_stream import InferStream
 
 # Messages that are served before the first look at the clock.
-_UNTIMED_MESSAGES = 8
+_UNTIMED_MESSAGES: Final = 8
 
 
 class StreamCall:

@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from conch.base.errors import ConchError, InvalidRequest, drop_frames
 from conch.domain.tensor import Buffer
@@ -26,7 +27,7 @@ from conch.server.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, n
 from conch.server.frontends.v2_grpc.infer import Cancellable, GrpcInferEndpoint
 from conch.server.frontends.v2_grpc.service import Method
 
-_log = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 
 
 class UnaryCall(ABC):

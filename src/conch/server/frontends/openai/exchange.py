@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from conch.base.errors import Cancelled, ConchError, Unavailable
 from conch.domain.generation import Delta, Generation, Usage
@@ -21,13 +22,13 @@ from conch.server.frontends.openai.errors import JSON, send_error
 from conch.server.frontends.openai.forms import ChoiceState, Form
 from conch.server.observability.tracing.request_trace import Trace
 
-_log = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 
-_EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
+_EVENTS: Final = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
 # For a slow client: deltas, or characters, that are merged into one chunk, and the maximum of unsent chunks.
-_MAX_COALESCED_DELTAS = 4096
-_MAX_COALESCED_CHARACTERS = 2**20
-MAX_UNSENT_BYTES = 64 * 2**20
+_MAX_COALESCED_DELTAS: Final = 4096
+_MAX_COALESCED_CHARACTERS: Final = 2**20
+MAX_UNSENT_BYTES: Final = 64 * 2**20
 
 
 class Exchange:

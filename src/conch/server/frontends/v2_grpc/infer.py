@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from conch.base.errors import ConchError, Exhausted, Unsupported
 from conch.domain.request import Admitted, InferRequest, InferResponse, Timeline, TokenMeter
@@ -34,10 +34,10 @@ Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 Reply: TypeAlias = Callable[[Sequence[Buffer] | ConchError], None]
 
 # Values up to this size are classified on the event loop.
-_MAX_CLASSIFIED_BYTES = 16 * 1024
+_MAX_CLASSIFIED_BYTES: Final = 16 * 1024
 # The metadata of the W3C trace context.
 _TRACE_CONTEXT_KEYS = ("traceparent", "tracestate")
-_NO_OPTIONS = ResponseOptions()
+_NO_OPTIONS: Final = ResponseOptions()
 
 
 class Cancellable(Protocol):

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from math import inf
-from typing import Protocol
+from typing import Final, Protocol
 
 from conch.base.errors import ConchError, Unavailable
 from conch.domain.request import Admitted, InferRequest, InferResponse, Respond, Timeline
@@ -31,13 +31,13 @@ from conch.server.frontends.grpc.framing import Compressed
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata, place_outputs
 from conch.server.observability.tracing.request_trace import Trace
 
-_MAX_UNREAD_MESSAGES = 256
-_MAX_UNREAD_BYTES = 64 * 2**20
-MAX_UNSENT_BYTES = 256 * 2**20
+_MAX_UNREAD_MESSAGES: Final = 256
+_MAX_UNREAD_BYTES: Final = 64 * 2**20
+MAX_UNSENT_BYTES: Final = 256 * 2**20
 # The cost of a queued message beside its bytes.
-_MESSAGE_OVERHEAD = 128
+_MESSAGE_OVERHEAD: Final = 128
 # How long the client of an answered stream has to read the answer and to end the call, when the server stops.
-_LINGER_S = 3.0
+_LINGER_S: Final = 3.0
 
 
 class ResponseSink(Protocol):

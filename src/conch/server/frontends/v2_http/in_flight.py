@@ -4,7 +4,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from conch.base.errors import Cancelled, ConchError
 from conch.domain.request import Admitted, InferRequest, Respond, Timeline, TokenMeter
@@ -18,7 +18,7 @@ from conch.server.frontends.offload.pool import OffloadPool, Outcome
 from conch.server.frontends.request_headers import Tenants
 from conch.server.observability.tracing.request_trace import Trace
 
-_log = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 
 
 class InFlight:

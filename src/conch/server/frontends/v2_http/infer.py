@@ -2,6 +2,7 @@
 """`POST /v2/models/<model>/infer`: one request in, one response out, without a task or a future on the way."""
 
 from functools import partial
+from typing import Final
 
 from conch.base.errors import ConchError, Unavailable, Unsupported
 from conch.domain.request import InferRequest, InferResponse, Timeline
@@ -33,11 +34,11 @@ from conch.server.frontends.request_headers import ForwardedHeaders, Tenants
 from conch.server.frontends.v2_http.in_flight import InFlight
 from conch.server.observability.tracing.observer import Observer
 
-_LENGTH_HEADER = b"inference-header-content-length"
-_BINARY = content_type(b"application/octet-stream")
+_LENGTH_HEADER: Final = b"inference-header-content-length"
+_BINARY: Final = content_type(b"application/octet-stream")
 # In Triton binary tensors are bounded only by sizes being 32-bit integers.
-MAX_BINARY_BODY = 2**31 - 1
-_NO_BYTES = memoryview(b"")
+MAX_BINARY_BODY: Final = 2**31 - 1
+_NO_BYTES: Final = memoryview(b"")
 
 
 class HttpInferEndpoint:

@@ -8,7 +8,7 @@ Triton offers at a path and this server does not is refused by name rather than 
 from collections.abc import Callable
 from functools import lru_cache, partial
 from logging import getLogger
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import conch
 from conch.base.errors import ConchError, InvalidRequest, Unsupported
@@ -36,12 +36,12 @@ from conch.server.frontends.v2_http.limits_endpoints import ROLL_BACK, LimitsEnd
 from conch.server.frontends.v2_http.management import RepositoryEndpoints, SettingsEndpoints, SharedMemoryEndpoints
 from conch.server.observability.tracing.observer import Observer
 
-_log = getLogger(__name__)
+_log: Final = getLogger(__name__)
 
-_MAX_VERSION = 2**63 - 1
-_VERSION_DIGITS = 19
-_MAX_SHOWN_DIGITS = 40
-_TEXT = content_type(b"text/plain")
+_MAX_VERSION: Final = 2**63 - 1
+_VERSION_DIGITS: Final = 19
+_MAX_SHOWN_DIGITS: Final = 40
+_TEXT: Final = content_type(b"text/plain")
 # KServe's Python client parses these documents of its protocol. Triton sends no body.
 _LIVE, _READY = b'{"live":true}', b'{"ready":true}'
 

@@ -7,6 +7,7 @@ the server allows fewer streams, requests share them: each has its own identifie
 
 from collections import deque
 from time import monotonic_ns
+from typing import Final
 
 from conch.measure.bench.load.connection import OPEN, KnownAnswers, LoadOwner, LoadRequest, Wire
 from conch.measure.bench.load.grpc.http2_client import Http2ClientConnection
@@ -24,19 +25,19 @@ from conch.measure.bench.prepared_request import ResponseKind
 from conch.measure.bench.records import RequestOutcome
 from conch.protocols.http2.frames import ErrorCode, error_name
 
-_OK = int(RequestOutcome.OK)
-_SERVER_ERROR = int(RequestOutcome.SERVER_ERROR)
-_CONNECTION_ERROR = int(RequestOutcome.CONNECTION_ERROR)
-_WRONG_ANSWER = int(RequestOutcome.WRONG_ANSWER)
-_GRPC_STREAM = int(ResponseKind.GRPC_STREAM)
-_CANCEL = int(ErrorCode.CANCEL)
-_REFUSED_STREAM = int(ErrorCode.REFUSED_STREAM)
-_REFUSED = "the server refused the stream"
-_MAX_ERROR_CHARACTERS = 300
+_OK: Final = int(RequestOutcome.OK)
+_SERVER_ERROR: Final = int(RequestOutcome.SERVER_ERROR)
+_CONNECTION_ERROR: Final = int(RequestOutcome.CONNECTION_ERROR)
+_WRONG_ANSWER: Final = int(RequestOutcome.WRONG_ANSWER)
+_GRPC_STREAM: Final = int(ResponseKind.GRPC_STREAM)
+_CANCEL: Final = int(ErrorCode.CANCEL)
+_REFUSED_STREAM: Final = int(ErrorCode.REFUSED_STREAM)
+_REFUSED: Final = "the server refused the stream"
+_MAX_ERROR_CHARACTERS: Final = 300
 # The frame's header and the message's prefix.
-_OVERHEAD_BYTES = 14
+_OVERHEAD_BYTES: Final = 14
 # The length of a string in a raw tensor.
-_STRING_LENGTH_BYTES = 4
+_STRING_LENGTH_BYTES: Final = 4
 
 
 class GrpcConnection(Http2ClientConnection):

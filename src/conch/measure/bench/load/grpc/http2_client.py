@@ -7,6 +7,7 @@ large that answers never wait for them; the server's are respected.
 
 from abc import abstractmethod
 from collections import deque
+from typing import Final
 
 from conch.measure.bench.load.connection import CLOSED, OPEN, LoadConnection, LoadOwner, LoadRequest, Wire
 from conch.measure.bench.load.grpc.http2_stream import (
@@ -20,28 +21,28 @@ from conch.measure.bench.records import RequestOutcome
 from conch.protocols.http2 import frames
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode, StreamFault
 
-_DATA = frames.DATA
-_HEADERS = frames.HEADERS
-_CONTINUATION = frames.CONTINUATION
-_SETTINGS = frames.SETTINGS
-_END_STREAM = frames.END_STREAM
-_END_HEADERS = frames.END_HEADERS
-_PADDED = frames.PADDED
-_PRIORITISED = frames.PRIORITISED
-_HEAD_BYTES = frames.HEAD_BYTES
+_DATA: Final = frames.DATA
+_HEADERS: Final = frames.HEADERS
+_CONTINUATION: Final = frames.CONTINUATION
+_SETTINGS: Final = frames.SETTINGS
+_END_STREAM: Final = frames.END_STREAM
+_END_HEADERS: Final = frames.END_HEADERS
+_PADDED: Final = frames.PADDED
+_PRIORITISED: Final = frames.PRIORITISED
+_HEAD_BYTES: Final = frames.HEAD_BYTES
 
 # Answers are consumed as they arrive, so the windows need not bound anything.
-_WINDOW_BYTES = 2**30
-_RETURN_BYTES = 2**29
-_FRAME_BYTES = 2**20
+_WINDOW_BYTES: Final = 2**30
+_RETURN_BYTES: Final = 2**29
+_FRAME_BYTES: Final = 2**20
 # Beyond this many unsent bytes, pings and settings of a server that does not read are not answered.
-_MAX_UNSENT_BYTES = 4 * 2**20
-_MAX_CONTINUATIONS = 256
-_MAX_CONTROL_BYTES = 65_536
-_MAX_REASON_BYTES = 200
-_TURN_BYTES = 512 * 1024
+_MAX_UNSENT_BYTES: Final = 4 * 2**20
+_MAX_CONTINUATIONS: Final = 256
+_MAX_CONTROL_BYTES: Final = 65_536
+_MAX_REASON_BYTES: Final = 200
+_TURN_BYTES: Final = 512 * 1024
 
-_UPDATE = frames.window_update_frame(0, _WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
+_UPDATE: Final = frames.window_update_frame(0, _WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
 
 
 class Http2ClientConnection(LoadConnection):

@@ -8,6 +8,7 @@ references to them, one byte each. Other paths are sent as text. Heads of respon
 
 import re
 from collections.abc import Iterable
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from conch.measure.bench.load.connection import LoadRequest
@@ -15,23 +16,23 @@ from conch.protocols.http2.frames import DEFAULT_HEADER_TABLE_BYTES
 from conch.protocols.http2.header_blocks import Field, HeaderBlocks
 
 # Indexes of the static table.
-_AUTHORITY = 1
-_METHOD_POST = 3
-_PATH = 4
-_SCHEME_HTTP = 6
-_SCHEME_HTTPS = 7
-_STATIC_NAMES = {b":authority": _AUTHORITY, b"authorization": 23, b"content-type": 31, b"user-agent": 58}
-_STATIC_ENTRIES = 61
+_AUTHORITY: Final = 1
+_METHOD_POST: Final = 3
+_PATH: Final = 4
+_SCHEME_HTTP: Final = 6
+_SCHEME_HTTPS: Final = 7
+_STATIC_NAMES: Final = {b":authority": _AUTHORITY, b"authorization": 23, b"content-type": 31, b"user-agent": 58}
+_STATIC_ENTRIES: Final = 61
 
-_INDEXED = 0x80
-_ADDED = 0x40  # literal with incremental indexing
-_PLAIN = 0x00  # literal without indexing
-_NEW_SIZE = 0x20
-_ENTRY_OVERHEAD_BYTES = 32
-MAX_HEADER_BYTES = 2**20
-_MAX_MESSAGE_BYTES = 4096
-_DIGITS = re.compile(rb"[0-9]{1,3}\Z")
-_NO_NUMBER = 2  # of grpc-status: UNKNOWN, as other clients take what is not a number
+_INDEXED: Final = 0x80
+_ADDED: Final = 0x40  # literal with incremental indexing
+_PLAIN: Final = 0x00  # literal without indexing
+_NEW_SIZE: Final = 0x20
+_ENTRY_OVERHEAD_BYTES: Final = 32
+MAX_HEADER_BYTES: Final = 2**20
+_MAX_MESSAGE_BYTES: Final = 4096
+_DIGITS: Final = re.compile(rb"[0-9]{1,3}\Z")
+_NO_NUMBER: Final = 2  # of grpc-status: UNKNOWN, as other clients take what is not a number
 
 
 class RequestHeaders:

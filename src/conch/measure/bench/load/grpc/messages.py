@@ -1,6 +1,8 @@
 # Compiled by mypyc in wheels.
 """Messages of gRPC as the load generator writes and reads them, without protobuf's classes."""
 
+from typing import Final
+
 from conch.measure.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.measure.bench.records import RequestOutcome
 from conch.protocols.http2.frames import ErrorCode
@@ -13,27 +15,27 @@ _NAMES = (
 _CLIENT_ERRORS = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "FAILED_PRECONDITION",
                   "OUT_OF_RANGE", "UNIMPLEMENTED", "UNAUTHENTICATED")  # fmt: skip
 _REJECTIONS = ("RESOURCE_EXHAUSTED", "UNAVAILABLE")
-PREFIX_BYTES = 5
+PREFIX_BYTES: Final = 5
 
-_VARINT = 0
-_FIXED_64 = 1
-_SIZED = 2
-_FIXED_32 = 5
-_ERROR_MESSAGE = 1 << 3 | _SIZED
-_INFER_RESPONSE = 2 << 3 | _SIZED
-_ID = 3 << 3 | _SIZED
-_PARAMETERS = 4 << 3 | _SIZED
-_OUTPUTS = 5 << 3 | _SIZED
-_RAW_OUTPUTS = 6 << 3 | _SIZED
-_REQUEST_ID = _ID
-_MAX_VARINT_BYTES = 10
+_VARINT: Final = 0
+_FIXED_64: Final = 1
+_SIZED: Final = 2
+_FIXED_32: Final = 5
+_ERROR_MESSAGE: Final = 1 << 3 | _SIZED
+_INFER_RESPONSE: Final = 2 << 3 | _SIZED
+_ID: Final = 3 << 3 | _SIZED
+_PARAMETERS: Final = 4 << 3 | _SIZED
+_OUTPUTS: Final = 5 << 3 | _SIZED
+_RAW_OUTPUTS: Final = 6 << 3 | _SIZED
+_REQUEST_ID: Final = _ID
+_MAX_VARINT_BYTES: Final = 10
 
 # An entry of `parameters` begins with its key, as all implementations write it.
-_FINAL_KEY = b"\x0a\x15triton_final_response"
-_FINAL_ON = b"\x12\x02\x08\x01"
+_FINAL_KEY: Final = b"\x0a\x15triton_final_response"
+_FINAL_ON: Final = b"\x12\x02\x08\x01"
 # Asks a decoupled model to end with a message even if it has no outputs.
-_EMPTY_FINAL = b"triton_enable_empty_final_response"
-_ASK_EMPTY_FINAL = b"\x22\x28\x0a\x22" + _EMPTY_FINAL + b"\x12\x02\x08\x01"
+_EMPTY_FINAL: Final = b"triton_enable_empty_final_response"
+_ASK_EMPTY_FINAL: Final = b"\x22\x28\x0a\x22" + _EMPTY_FINAL + b"\x12\x02\x08\x01"
 
 
 def grpc_status_name(status: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conch.server.backends.processes.environment import ChildEnvironment
+from conch.server.backends.processes.launch import ChildEnvironment
 from tests.support.models import tensor, write_python, write_scripted
 from tests.support.server_process import ConchProcess
 

@@ -55,8 +55,8 @@ def serve(arguments: Sequence[str]) -> int:
 def _fork_server(options: "ServerOptions") -> Iterator["ForkServer"]:
     """Create the fork server. If Python models will be loaded, it starts while other modules are imported."""
     from conch.base.errors import ModelLoadError
-    from conch.server.backends.processes.environment import ChildEnvironment
     from conch.server.backends.processes.fork_server import ForkServer
+    from conch.server.backends.processes.launch import ChildEnvironment
 
     server = ForkServer(environment=ChildEnvironment(options.model_env_allow, options.model_env_deny))
     loads_nothing = options.model_control_mode == "explicit" and not options.load_model

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conch.domain.tensor import ITEM_SIZES, NUMPY_DTYPES, Tensor, pack_bytes
-from conch.server.backends.python import arena_trimmer
+from conch.server.backends.python import tensor_exchange
 from tests.server.backends.python.running import IDENTITY, TIMEOUT_S, Runner, running
 
 LARGE = 100_000
@@ -186,9 +186,9 @@ def resident_shared_memory() -> int:
 
 
 async def test_an_idle_instance_gives_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena_trimmer, "_TRIM_AFTER_S", 0.05)
+    monkeypatch.setattr(tensor_exchange, "_TRIM_AFTER_S", 0.05)
     now = [0.0]  # stands still until the memory has been seen, however late this process gets a processor
-    monkeypatch.setattr(arena_trimmer, "monotonic", lambda: now[0])
+    monkeypatch.setattr(tensor_exchange, "monotonic", lambda: now[0])
     array = np.ones(1_000_000)
     async with running(tmp_path, IDENTITY, settings={"shm-default-byte-size": "65536"}) as runner:
         response = await runner.infer(Tensor.from_numpy("IN0", array))

@@ -17,8 +17,8 @@ from conch.domain.generation import DeltaCallback, EngineInfo, EngineLoad, Gener
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.server.backends.engines.embedding import EmbeddingModels
 from conch.server.backends.engines.tensors import engine_document
-from conch.server.backends.processes.environment import ChildEnvironment
 from conch.server.backends.processes.fork_server import ForkServer
+from conch.server.backends.processes.launch import ChildEnvironment
 
 
 class Engine(ABC):

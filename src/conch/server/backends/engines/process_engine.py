@@ -16,9 +16,8 @@ from conch.server.backends.engines.base import Engine, EngineBackend
 from conch.server.backends.engines.engine_process import EngineProcess
 from conch.server.backends.engines.interpreter import interpreter
 from conch.server.backends.engines.memory import EngineMemory, folder_size
-from conch.server.backends.processes.environment import ChildEnvironment
 from conch.server.backends.processes.fork_server import ForkServer
-from conch.server.backends.processes.launch import Launcher, Program
+from conch.server.backends.processes.launch import ChildEnvironment, Launcher, Program
 from conch.server.backends.processes.sandbox import confined
 from conch.server.backends.processes.supervisor import ProcessSupervisor
 from conch.server.backends.progress import reported

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import treelite
 
 from conch.server.backends.fil.forest_files import check_form
-from conch.server.backends.processes.environment import ChildEnvironment
+from conch.server.backends.processes.launch import ChildEnvironment
 
 VERSION = f"treelite {treelite.__version__}"
 

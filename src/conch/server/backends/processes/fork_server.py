@@ -21,8 +21,7 @@ from conch.server.backends import child
 from conch.server.backends.child.conch_child.ipc import prctl
 from conch.server.backends.child.conch_child.ipc.wire import Message, WireError
 from conch.server.backends.processes import untrusted
-from conch.server.backends.processes.environment import ChildEnvironment
-from conch.server.backends.processes.launch import Connection, Exit, Launcher, Process
+from conch.server.backends.processes.launch import ChildEnvironment, Connection, Exit, Launcher, Process
 
 MAIN = Path(child.__file__).with_name("python_main.py")
 

@@ -1,4 +1,4 @@
-"""Launching processes: the connection between server and child, the interface of launchers, exit statuses."""
+"""Launching processes: their environment, the connection to the server, the interface of launchers, exit statuses."""
 
 import os
 import signal
@@ -7,12 +7,44 @@ import subprocess
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from io import FileIO
 from typing import Protocol
 
 from conch.base.errors import ModelLoadError
 from conch.server.backends.child.conch_child.ipc.sandbox import VARIABLE
 from conch.server.backends.child.conch_child.ipc.wire import Message
+
+# Flags of the server, among them API keys.
+_SERVER = "CONCH_*"
+# Variables that programs need to run at all; an allowlist need not name them.
+_BASIC = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
+    "PYTHON*", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_*", "NVIDIA_*",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnvironment:
+    """Shell patterns of names. `deny` wins over `allow`; an empty `allow` passes everything except `CONCH_*`."""
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+    def variables(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the environment of a child; `environ` is this process's by default."""
+        passed = {name: value for name, value in (environ or os.environ).items() if self._passes(name)}
+        # So that printed lines appear in the log immediately.
+        return {**passed, "PYTHONUNBUFFERED": "1"}
+
+    def _passes(self, name: str) -> bool:
+        if _matches(name, (_SERVER, *self.deny)):
+            return False
+        return not self.allow or _matches(name, self.allow) or _matches(name, _BASIC)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,10 @@ from conch.server.backends.child.conch_child.ipc.wire import Message, WireError
 from conch.server.backends.child.conch_child.python import messages
 from conch.server.backends.processes import untrusted
 from conch.server.backends.processes.child_process import ChildProcess
-from conch.server.backends.python.arena_trimmer import ArenaTrimmer
 from conch.server.backends.python.custom_metrics import InstanceMetrics
 from conch.server.backends.python.outgoing_bls import Executions, OutgoingCalls
 from conch.server.backends.python.settings import PythonSettings
-from conch.server.backends.python.tensor_exchange import TensorExchange
+from conch.server.backends.python.tensor_exchange import ArenaTrimmer, TensorExchange
 
 
 class LoopBusyPoll:

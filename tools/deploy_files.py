@@ -9,7 +9,7 @@ from typing import Any
 from conch import __version__
 from conch.base.yaml_documents import dump_documents
 from conch.domain.metrics.catalog import all_metrics
-from conch.operate.alerts.alertmanager import alertmanager_file
+from conch.operate.alerts.alertmanager_config import alertmanager_file
 from conch.operate.deployment import chart, load_balancers
 from conch.operate.monitoring.dashboards.catalog import all_dashboards
 from conch.operate.monitoring.dashboards.grafana import dashboard_json

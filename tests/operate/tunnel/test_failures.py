@@ -3,7 +3,7 @@
 import pytest
 
 from conch.domain.metrics.tunnel import TUNNEL
-from conch.operate.tunnel.ssh import ALL_FAILURES, failure_of
+from conch.operate.tunnel.ssh_command import ALL_FAILURES, failure_of
 from conch.operate.tunnel.supervisor import TunnelState
 
 

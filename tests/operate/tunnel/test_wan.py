@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from conch.operate.tunnel.ssh import Forward, TunnelSettings
+from conch.operate.tunnel.ssh_command import Forward, TunnelSettings
 from tests.debian import debian_environment, debian_tool
 from tests.operate.tunnel.namespaces import FAR, cable
 from tests.operate.tunnel.sshd import Sshd

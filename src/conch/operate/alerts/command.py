@@ -47,9 +47,9 @@ def _receive(config: "ReceiverConfig", given: Namespace) -> int:
 
 
 def _test(config: "ReceiverConfig", given: Namespace) -> int:
-    from conch.operate.alerts.notification import sample_alert
     from conch.operate.alerts.posting import HttpPoster, attempt
     from conch.operate.alerts.services import Verdict
+    from conch.operate.alerts.webhook import sample_alert
 
     names = given.target or list(config.targets)
     failed = False
@@ -68,7 +68,7 @@ def _test(config: "ReceiverConfig", given: Namespace) -> int:
 
 
 def _config(config: "ReceiverConfig", given: Namespace) -> int:
-    from conch.operate.alerts.alertmanager import alertmanager_snippet
+    from conch.operate.alerts.alertmanager_config import alertmanager_snippet
 
     print(alertmanager_snippet(config, given.url), end="")
     return 0

@@ -8,8 +8,8 @@ from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 from conch.operate.alerts.message import DEFAULT_TEMPLATES, MessageTemplates
-from conch.operate.alerts.notification import Alert
 from conch.operate.alerts.services import TargetService
+from conch.operate.alerts.webhook import Alert
 
 _MAX_BYTES = 65_536
 _MIN_PART_CHARACTERS = 9  # of a URL; shorter ones are words such as "services"

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from jinja2 import ChainableUndefined, TemplateSyntaxError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from conch.operate.alerts.notification import Alert, common
+from conch.operate.alerts.webhook import Alert, common
 
 _MAX_TITLE = 150  # characters; Slack's limit of a header
 _ELLIPSIS = "…"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conch.base.errors import ConfigError
-from conch.operate.alerts.notification import Alert
+from conch.operate.alerts.webhook import Alert
 
 _SCHEMA_VERSION = 1
 _SCHEMA = (

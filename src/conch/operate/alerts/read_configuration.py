@@ -22,8 +22,8 @@ from conch.operate.alerts.configuration import (
     Target,
 )
 from conch.operate.alerts.message import MessageTemplates, TemplateFailed, check_template, compose
-from conch.operate.alerts.notification import sample_alert
 from conch.operate.alerts.services import SERVICES, body_of_template
+from conch.operate.alerts.webhook import sample_alert
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_QUEUED = 1_000_000

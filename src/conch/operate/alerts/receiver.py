@@ -21,9 +21,9 @@ from conch.domain.metrics import alerts as catalog
 from conch.domain.metrics.metric import MetricDefinition
 from conch.operate.alerts.configuration import ReceiverConfig
 from conch.operate.alerts.delivery import DeliveryThread, TargetDelivery
-from conch.operate.alerts.notification import read_webhook
 from conch.operate.alerts.posting import HttpPoster
 from conch.operate.alerts.queue import Accepted, AlertQueue, QueueEntry
+from conch.operate.alerts.webhook import read_webhook
 from conch.protocols.connections.body_budget import BodyBudget
 from conch.protocols.connections.listener import raise_file_limit
 from conch.protocols.http.message import HttpLimits, HttpRefusal, HttpRequest, content_type, header

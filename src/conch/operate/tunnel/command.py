@@ -16,7 +16,7 @@ from conch.base.command_line.flags import settings_of
 from conch.base.command_line.option_types import port, port_or_any
 from conch.base.suggestion import closest
 from conch.operate.tunnel.manifests import ScrapedTunnel, manifests
-from conch.operate.tunnel.ssh import Forward, TunnelSettings, parse_target
+from conch.operate.tunnel.ssh_command import Forward, TunnelSettings, parse_target
 
 _FAILURE = 1
 _STOP_TIMEOUT_S = 2.0

@@ -16,7 +16,7 @@ from conch.base.pacing import backoff_s
 from conch.base.process.prctl import die_with_parent
 from conch.domain.exposition import Family, Point, pieces
 from conch.domain.metrics.tunnel import CONNECTS, FAILURES, LAST_CONNECT, UP
-from conch.operate.tunnel.ssh import (
+from conch.operate.tunnel.ssh_command import (
     ALL_FAILURES,
     EXPORTER,
     PROBE_TIMEOUT,

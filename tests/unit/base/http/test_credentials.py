@@ -5,10 +5,10 @@ import pytest
 from conch.base.errors import ConfigError, InvalidRequest
 from conch.base.http.credentials import check_no_credentials
 from conch.clients.openai_client import OpenAIClient
-from conch.operate.alerts.alertmanager import alertmanager_snippet
+from conch.operate.alerts.alertmanager_config import alertmanager_snippet
 from conch.operate.alerts.read_configuration import read_configuration
 from conch.operate.traces.read import read_traces
-from conch.operate.tunnel.ssh import parse_target
+from conch.operate.tunnel.ssh_command import parse_target
 
 URL = "http://user:sekret@127.0.0.1:9/"
 REFUSED = r"^(--url )?'http://\*\*\*@127.0.0.1:9/': credentials in URLs are not supported"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ConfigError, InvalidRequest
-from conch.operate.alerts.alertmanager import alertmanager_snippet
-from conch.operate.alerts.notification import read_webhook
+from conch.operate.alerts.alertmanager_config import alertmanager_snippet
 from conch.operate.alerts.read_configuration import read_configuration
+from conch.operate.alerts.webhook import read_webhook
 from tests.unit.operate.alerts.webhooks import alerts, webhook
 
 FULL = """\

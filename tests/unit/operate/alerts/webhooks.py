@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from conch.operate.alerts.notification import Alert, read_webhook
+from conch.operate.alerts.webhook import Alert, read_webhook
 
 
 def webhook(*names: str, status: str = "firing", group: str = "g", starts: str = "2026-01-01T00:00:00Z") -> bytes:

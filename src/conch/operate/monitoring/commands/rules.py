@@ -54,7 +54,7 @@ def rules(arguments: Sequence[str]) -> int:
 
 def _document(given: Namespace) -> str:
     from conch.base.yaml_documents import dump_documents
-    from conch.operate.alerts.alertmanager import alertmanager_file, check_webhook_url
+    from conch.operate.alerts.alertmanager_config import alertmanager_file, check_webhook_url
     from conch.operate.monitoring.promql import is_regular_expression
     from conch.operate.monitoring.rules.rule import prometheus_rule, rule_file
     from conch.operate.monitoring.rules.shipped_alerts import rule_groups

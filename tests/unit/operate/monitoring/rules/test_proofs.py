@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.yaml_documents import dump_documents
-from conch.operate.alerts.alertmanager import alertmanager_file
+from conch.operate.alerts.alertmanager_config import alertmanager_file
 from conch.operate.monitoring.rules.rule import AlertingRule, prometheus_rule, rule_file
 from conch.operate.monitoring.rules.shipped_alerts import rule_groups
 from conch.operate.monitoring.rules.thresholds import Thresholds

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.operate.tunnel.ssh import Forward, TunnelSettings, parse_target, remote_address, ssh_command
+from conch.operate.tunnel.ssh_command import Forward, TunnelSettings, parse_target, remote_address, ssh_command
 
 
 def settings(*forwards: str, **changes: object) -> TunnelSettings:

@@ -40,7 +40,7 @@ class ApiKeys:
     """The keys of one server. Life: `load` → `watch`. Belongs to the event loop's thread."""
 
     def __init__(self, path: str = "", openai_keys: Iterable[str] = (), openai_path: str = "") -> None:
-        """Assign. `path` and `openai_path` are files, "" for none; `openai_keys` are further keys."""
+        """`path` and `openai_path` are files, "" for none; `openai_keys` are further keys."""
         self._path = path
         self._openai_path = openai_path
         self._openai_keys = tuple(openai_keys)

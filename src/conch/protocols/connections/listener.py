@@ -82,7 +82,7 @@ class Listener(ABC, Generic[Connection]):
         traffic: Traffic | None = None,
         max_unsent_bytes: int | None = None,
     ) -> None:
-        """Assign. `connections` is the maximum; `sweep_s` is the interval of the timeout checks.
+        """`connections` is the maximum; `sweep_s` is the interval of the timeout checks.
 
         `max_unsent_bytes` is the memory for unsent answers to all clients, by default as much as for request bodies.
         """

@@ -76,7 +76,7 @@ class HttpRefusal(Exception):
     """An error that the listener itself answers. It closes the connection, whose further bytes cannot be trusted."""
 
     def __init__(self, status: int, message: str, headers: bytes = b"", body: bytes | None = None) -> None:
-        """Assign. `headers` are further header lines; `body` is a whole body, of which they give the type."""
+        """`headers` are further header lines; `body` is a whole body, of which they give the type."""
         super().__init__(message)
         self.status = status
         self.message = message

@@ -30,7 +30,7 @@ class MetricsHttp:
         access: Access | None = None,
         openmetrics: Callable[[], Iterator[bytes]] | None = None,
     ) -> None:
-        """Assign. `exposition` yields the text of a scrape (format 0.0.4) in pieces, `openmetrics` in OpenMetrics."""
+        """`exposition` yields the text of a scrape (format 0.0.4) in pieces, `openmetrics` in OpenMetrics."""
         self._openmetrics = openmetrics
         self._access = access or Access()
         self._exposition = exposition

@@ -31,7 +31,7 @@ class HttpServer(Listener[HttpConnection]):
         reuse_port: bool = False,
         max_unsent_bytes: int | None = None,
     ) -> None:
-        """Assign. `body_limit` returns the limit of a body that exceeds the default one.
+        """`body_limit` returns the limit of a body that exceeds the default one.
 
         `refusal` returns why a request is refused before its body is received, None if it is not. `budget` is the
         memory for bodies, which servers may share.

@@ -97,7 +97,7 @@ class SendScheduler:
     """Sends for the streams of a connection in turn, within its window."""
 
     def __init__(self, channel: Http2Channel, max_held_bytes: int, on_room: Callable[[], None]) -> None:
-        """Assign. `on_room` is called when no more than `max_held_bytes` bytes are held any longer."""
+        """`on_room` is called when no more than `max_held_bytes` bytes are held any longer."""
         self.channel = channel
         self._max_held_bytes = max_held_bytes
         self._on_room = on_room

@@ -31,7 +31,7 @@ class HeaderBlocks(ABC, Generic[Head]):
     """Decodes the header blocks of one connection and caches what `interpret` makes of them."""
 
     def __init__(self, limit: int) -> None:
-        """Assign. A list of fields above `limit` bytes ends the connection."""
+        """A list of fields above `limit` bytes ends the connection."""
         self._decoder = Decoder(max_header_list_size=limit)
         self._table = self._decoder.header_table = ChangeTable()
         self._cache: dict[bytes, Head] = {}
@@ -131,7 +131,7 @@ class RequestBlocks(HeaderBlocks[Head]):
     """Decodes the header blocks of one client and caches what `interpret` makes of its requests."""
 
     def __init__(self, interpret: Callable[[RequestHead], Head], limit: int) -> None:
-        """Assign. A list of fields above `limit` bytes ends the connection."""
+        """A list of fields above `limit` bytes ends the connection."""
         super().__init__(limit)
         self._interpret = interpret
 

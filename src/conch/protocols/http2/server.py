@@ -39,7 +39,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
         traffic: Traffic | None = None,
         max_unsent_bytes: int | None = None,
     ) -> None:
-        """Assign. `interpret` turns a request's head into what `accept` needs to open its stream.
+        """`interpret` turns a request's head into what `accept` needs to open its stream.
 
         Equal heads are interpreted once. `interpret` may raise StreamFault, `accept` must not raise.
         """

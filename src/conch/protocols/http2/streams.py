@@ -46,7 +46,7 @@ class Streams(Generic[Head]):
     def __init__(
         self, owner: StreamsOwner[Head], channel: Http2Channel, noise_frames: FrameBudget, on_empty: Callable[[], None]
     ) -> None:
-        """Assign. `noise_frames` limits frames without effect; `on_empty` is called when the last stream has ended."""
+        """`noise_frames` limits frames without effect; `on_empty` is called when the last stream has ended."""
         limits = owner.limits
         self._owner = owner
         self._clock = owner.clock

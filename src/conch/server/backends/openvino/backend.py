@@ -71,7 +71,7 @@ class OpenVinoInstance(ThreadedInstance):
     """One compiled model, and one inference request for each of its streams."""
 
     def __init__(self, plan: InstancePlan, options: OpenVinoOptions | None = None) -> None:
-        """Assign. `options` are by default read from the model's parameters at load."""
+        """`options` are by default read from the model's parameters at load."""
         super().__init__(plan)
         self.compiled: ov.CompiledModel | None = None
         self._options = options

@@ -118,7 +118,7 @@ class InFlightRequests:
         metrics: InstanceMetrics,
         calls: Callable[[ChildProcess, Executions], OutgoingCalls] | None = None,
     ) -> None:
-        """Assign. `calls` makes the model's BLS calls; without it, the model cannot call others."""
+        """`calls` makes the model's BLS calls; without it, the model cannot call others."""
         self._child = child
         self._source = source
         self._settings = settings

@@ -31,7 +31,7 @@ class PythonInstance(Instance):
         calls: ModelCalls | None = None,
         adapter: Callable[[], Adapter] | None = None,
     ) -> None:
-        """Assign. `calls` answers the model's BLS calls; without it, the model cannot call others.
+        """`calls` answers the model's BLS calls; without it, the model cannot call others.
 
         `adapter` is called in a thread before each start, and returns what runs the model in place of a `model.py`.
         """

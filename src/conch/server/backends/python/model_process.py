@@ -45,7 +45,7 @@ class ModelProcess:
         calls: Callable[[ChildProcess, Executions], OutgoingCalls] | None = None,
         adapter: Adapter | None = None,
     ) -> None:
-        """Assign. `calls` makes the model's BLS calls; without it, the model cannot call others."""
+        """`calls` makes the model's BLS calls; without it, the model cannot call others."""
         self.name = name
         self._source = source
         self._adapter = adapter

@@ -1,5 +1,6 @@
 """docs/compatibility.md against the code: every name has a row, and every row tells the truth."""
 
+import ast
 import json
 import re
 import subprocess
@@ -97,8 +98,9 @@ def test_every_route_has_a_row() -> None:
     paths = set(re.findall(r'"(/v2[a-z/_]*)"', source))
     for parts in re.findall(r"\(((?:\"\w+\",? ?)*)\): _ModelEndpoint", source):
         paths.add("/".join(["/v2/models/{model}", *re.findall(r"\w+", parts)]))
-    for kind, action in re.findall(r'\("(\w+sharedmemory)", "(\w+)"\)', source):
-        paths.add(f"/v2/{kind}/region/{{region}}/{action}")
+    (actions,) = re.findall(r'action not in (\("\w+".*?\)):', source)
+    for kind in re.findall(r'"(\w+sharedmemory)": _RegionKind', source):
+        paths |= {f"/v2/{kind}/region/{{region}}/{action}" for action in ast.literal_eval(actions)}
     known = {row.name.partition(" ")[2] for row in ROWS["HTTP"]}
     assert len(paths) > 18
     assert paths - known == set()
@@ -129,18 +131,18 @@ def test_every_call_has_a_row() -> None:
 # Fields that show in no value of ours, and where they are looked at.
 CHECKED_ELSEWHERE = {
     "input.format": "validate.py",
-    "sequence_batching.control_input.name": "sequence_from_proto.py",
-    "sequence_batching.control_input.control.int32_false_true": "sequence_from_proto.py",
-    "sequence_batching.control_input.control.fp32_false_true": "sequence_from_proto.py",
-    "sequence_batching.control_input.control.bool_false_true": "sequence_from_proto.py",
-    "sequence_batching.control_input.control.data_type": "sequence_from_proto.py",
-    "sequence_batching.state.initial_state.data_type": "validate_sequence.py",
-    "sequence_batching.state.initial_state.name": "validate_sequence.py",
+    "sequence_batching.control_input.name": "from_proto.py",
+    "sequence_batching.control_input.control.int32_false_true": "from_proto.py",
+    "sequence_batching.control_input.control.fp32_false_true": "from_proto.py",
+    "sequence_batching.control_input.control.bool_false_true": "from_proto.py",
+    "sequence_batching.control_input.control.data_type": "from_proto.py",
+    "sequence_batching.state.initial_state.data_type": "validate.py",
+    "sequence_batching.state.initial_state.name": "validate.py",
     # Zeros are what is there if nothing else is asked for.
-    "sequence_batching.state.initial_state.zero_data": "validate_sequence.py",
+    "sequence_batching.state.initial_state.zero_data": "validate.py",
     "model_warmup.inputs.zero_data": "validate.py",
     # Scalars of one kind.
-    "batch_output.kind": "validate_batch.py",
+    "batch_output.kind": "validate.py",
 }
 # Fields whose default is true are reported only if they are false.
 TRUE_BY_DEFAULT = {"optimization.input_pinned_memory.enable", "optimization.output_pinned_memory.enable"}

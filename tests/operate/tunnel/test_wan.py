@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from conch.operate.tunnel.ssh_command import Forward, TunnelSettings
-from tests.debian import debian_environment, debian_tool
 from tests.operate.tunnel.namespaces import FAR, cable
 from tests.operate.tunnel.sshd import Sshd
+from tests.support.debian import debian_environment, debian_tool
 
 CUT_S = float(os.environ.get("CONCH_WAN_CUT_S", "8"))
 TIMEOUT_S = 60

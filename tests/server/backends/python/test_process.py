@@ -5,10 +5,13 @@ import logging
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+import uvloop
 
 from conch.base.errors import ModelLoadError
 from conch.server.backends.child.conch_child.ipc import wire
@@ -93,6 +96,29 @@ async def test_everything_sent_before_the_end_is_delivered() -> None:
     host.child.send(("exit", 1))
     await host.ended()
     assert [host.messages.get_nowait()[0] for _ in range(100)] == [(number,) for number in range(100)]
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_write_that_fails_loses_nothing_received(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def check() -> None:
+        host = Host()
+        await host.start()
+        for number in range(10):
+            host.child.send((number,))
+        host.child.send(("exit", 1))
+        # This loop sees the end of the process only after it has written to it.
+        child = psutil.Process(host.child.pid)
+        deadline = time.monotonic() + TIMEOUT_S
+        while child.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)  # noqa: ASYNC251 - the loop is not to run
+        for _ in range(2):
+            host.child.send(("late",))
+        await host.ended()
+        assert [host.messages.get_nowait()[0] for _ in range(10)] == [(number,) for number in range(10)]
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(check())
 
 
 async def test_a_message_that_cannot_be_dealt_with_ends_the_child(caplog: pytest.LogCaptureFixture) -> None:

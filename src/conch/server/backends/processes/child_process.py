@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from conch.server.backends.child.conch_child.ipc.wire import (
     MAX_CHILD_HEADER_SIZE,
     MAX_CHILD_PAYLOAD_SIZE,
     MAX_VALUES,
+    READ_SIZE,
     Frame,
     FrameDecoder,
     Message,
@@ -44,6 +46,8 @@ _MAX_LINE_BYTES = 1 << 14
 _TAIL_LINES, _TAIL_BYTES = 8, 1 << 12
 # Time for the messages of one child per iteration of the event loop.
 MAX_TURN_NS = 5_000_000
+# Of a connection to which a write has failed: more than a socket holds, and no stream without end.
+_MAX_REST_READS = 64
 
 
 class _HeldMessage:
@@ -241,7 +245,9 @@ class ChildProcess:
         loop = asyncio.get_running_loop()
         connection = Connection()
         try:
-            self._control, _ = await loop.create_unix_connection(lambda: _Control(self), sock=connection.control)
+            self._control, _ = await loop.create_unix_connection(
+                lambda: _Control(self, connection.control), sock=connection.control
+            )
             await loop.connect_read_pipe(lambda: _Output(self, "stdout"), connection.output)
             await loop.connect_read_pipe(lambda: _Output(self, "stderr"), connection.error)
         except BaseException:
@@ -299,8 +305,9 @@ def _open_pidfd(process: Process) -> int:
 class _Control(asyncio.Protocol):
     """Reads messages from the socket, and passes them to the owner for a limited time per iteration of the loop."""
 
-    def __init__(self, owner: ChildProcess) -> None:
+    def __init__(self, owner: ChildProcess, connection: socket.socket) -> None:
         self._owner = owner
+        self._connection = connection
         self._decoder = FrameDecoder(self._parse, MAX_CHILD_HEADER_SIZE, owner.max_payload)
         self._transport: Any = None
         self._frames: deque[Frame] = deque()  # received, and not yet handled
@@ -327,11 +334,22 @@ class _Control(asyncio.Protocol):
             if not self._waiting:
                 self._handle()
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         self._lost = True
+        if error is not None and not self._refused:
+            self._read_rest()
         self._decoder.clear()  # not when the garbage collector comes to this cycle
         if not self._waiting:
             self._owner.stream_closed(self._transport)
+
+    def _read_rest(self) -> None:
+        """Read what the child sent before it exited: a failed write ends the connection, whatever is left to read."""
+        with suppress(OSError):
+            for _ in range(_MAX_REST_READS):
+                data = self._connection.recv(READ_SIZE)
+                if not data:
+                    return
+                self.data_received(data)
 
     def _parse(self, header: bytes) -> Message:
         return parse_message(header, self._owner.max_values)

@@ -47,8 +47,8 @@ def _receive(config: "ReceiverConfig", given: Namespace) -> int:
 
 
 def _test(config: "ReceiverConfig", given: Namespace) -> int:
+    from conch.operate.alerts.chat_services import Verdict
     from conch.operate.alerts.posting import HttpPoster, attempt
-    from conch.operate.alerts.services import Verdict
     from conch.operate.alerts.webhook import sample_alert
 
     names = given.target or list(config.targets)

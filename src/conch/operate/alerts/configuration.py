@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
+from conch.operate.alerts.chat_services import TargetService
 from conch.operate.alerts.message import DEFAULT_TEMPLATES, MessageTemplates
-from conch.operate.alerts.services import TargetService
 from conch.operate.alerts.webhook import Alert
 
 _MAX_BYTES = 65_536

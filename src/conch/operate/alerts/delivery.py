@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from conch.base.pacing import TokenBucket, backoff_s
+from conch.operate.alerts.chat_services import DeliveryOutcome, OutgoingPost, PostReply, Verdict
 from conch.operate.alerts.configuration import Target, redact
 from conch.operate.alerts.message import TemplateFailed
 from conch.operate.alerts.posting import attempt, number_that_fits
 from conch.operate.alerts.queue import AlertBatch, AlertQueue
-from conch.operate.alerts.services import DeliveryOutcome, OutgoingPost, PostReply, Verdict
 
 _log = logging.getLogger(__name__)
 

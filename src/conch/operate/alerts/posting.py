@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from conch.base.http.client import HttpClient, HttpSettings, RequestFailed
+from conch.operate.alerts.chat_services import DeliveryOutcome, OutgoingPost, PostReply, Verdict, body_of_template
 from conch.operate.alerts.configuration import Target, redact
 from conch.operate.alerts.message import DETAILS, Detail, TemplateFailed, compose
-from conch.operate.alerts.services import DeliveryOutcome, OutgoingPost, PostReply, Verdict, body_of_template
 from conch.operate.alerts.webhook import Alert
 
 _MAX_REPLY_S = 30.0

@@ -11,6 +11,7 @@ from conch.base.durations import parse_prometheus_duration
 from conch.base.errors import ConfigError
 from conch.base.suggestion import closest, did_you_mean
 from conch.base.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
+from conch.operate.alerts.chat_services import SERVICES, body_of_template
 from conch.operate.alerts.configuration import (
     DEFAULT_DEDUPLICATE_S,
     DEFAULT_GIVE_UP_S,
@@ -22,7 +23,6 @@ from conch.operate.alerts.configuration import (
     Target,
 )
 from conch.operate.alerts.message import MessageTemplates, TemplateFailed, check_template, compose
-from conch.operate.alerts.services import SERVICES, body_of_template
 from conch.operate.alerts.webhook import sample_alert
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ConfigError
+from conch.operate.alerts.chat_services import SERVICES, OutgoingPost, PostReply
 from conch.operate.alerts.configuration import Secret, Target
 from conch.operate.alerts.delivery import DeliveryClock, TargetDelivery
 from conch.operate.alerts.posting import Unanswered
 from conch.operate.alerts.queue import AlertQueue, QueueEntry
-from conch.operate.alerts.services import SERVICES, OutgoingPost, PostReply
 from tests.unit.operate.alerts.webhooks import alerts
 
 HOUR_S = 3600.0

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from conch.operate.alerts.chat_services import OutgoingPost
 from conch.operate.alerts.posting import HttpPoster, Unanswered
-from conch.operate.alerts.services import OutgoingPost
 
 PATH = "/secret-path-of-a-robot"
 

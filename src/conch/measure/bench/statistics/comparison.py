@@ -16,7 +16,10 @@ from conch.measure.bench.statistics.time_slices import MAX_SLICES
 MIN_ROUNDS = 4
 _HEADLINES = (*(name for name, each in QUANTITIES.items() if each.shown), ERROR_RATIO)
 VERDICT_LEVEL = 0.99
-"""A verdict "better" or "worse" needs an interval of this confidence without 0, so 1 % of A/A comparisons have one."""
+"""Measurements in turn are "better" or "worse" if an interval of this confidence is without 0: 1 % of A/A comparisons.
+
+Reports of two runs, which conditions may divide, are compared at `DEFAULT_LEVEL`.
+"""
 
 
 def compare_rounds(a: Sequence[Measurement], b: Sequence[Measurement]) -> tuple[Effect, ...]:

@@ -54,7 +54,9 @@ def needed_steps(ensemble: ModelConfig) -> dict[str, frozenset[int]]:
 
 
 def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
-    """Return the flow of an ensemble, whose graph is acyclic; `models` are the configurations of its steps.
+    """Return the flow of an ensemble; `models` are the configurations of its steps.
+
+    Its graph has no cycle: `domain/config/validate.py` refuses others.
 
     Raises ConfigError if two decoupled steps do not follow each other.
     """

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from conch.operate.alerts.chat_services import SERVICES, PostReply, Verdict, retry_after
 from conch.operate.alerts.configuration import Secret, Target
 from conch.operate.alerts.message import MessageTemplates, compose
 from conch.operate.alerts.posting import build_post, number_that_fits
-from conch.operate.alerts.services import SERVICES, PostReply, Verdict, retry_after
 from conch.operate.alerts.webhook import Alert, sample_alert
 from tests.support.chat_services import CHECKS, PATHS, SECRET, Received
 from tests.unit.operate.alerts.webhooks import alerts

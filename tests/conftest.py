@@ -3,6 +3,7 @@
 import ctypes
 import faulthandler
 import gc
+import os
 import signal
 import subprocess
 import tempfile
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# gRPC's handlers of forks abort a child now and then, before it executes the program that a test starts.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # Modules that take longest, longest first: run in parallel, tests end when the last module does.
 LONGEST_FIRST = (

@@ -31,7 +31,11 @@ def put(url: str, document: object, method: str = "PUT") -> int:
 
 
 def traced(path: Path) -> set[int]:
-    return {entry["id"] for entry in json.loads(path.read_text())} if path.exists() else set()
+    """Return the numbers of the traces in a file, none while it is being written."""
+    try:
+        return {entry["id"] for entry in json.loads(path.read_text())}
+    except (FileNotFoundError, json.JSONDecodeError):
+        return set()
 
 
 def until_traced(path: Path, client: Client, number: int) -> None:

@@ -6,8 +6,8 @@ The models are of the identity backend, which answers on the event loop, so that
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -179,24 +179,9 @@ async def fuzz_server(directory: Path) -> AsyncIterator[FuzzServer]:
     """Run a server on models written to `directory`."""
     write_models(directory)
     options = ServerOptions(model_repository=(str(directory),), allow_http=False, allow_grpc=False, allow_metrics=False)
-    with _frozen_heap():
-        async with _fuzzed(options) as place:
-            yield place
-
-
-@contextmanager
-def _frozen_heap() -> Iterator[None]:
-    """Exclude what other tests left from garbage collection, which would stall the loop; the program does the same."""
+    # As the program does, before the loop is watched: a collection of what other tests left would stall it.
     gc.collect()
     gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-@asynccontextmanager
-async def _fuzzed(options: ServerOptions) -> AsyncIterator[FuzzServer]:
     async with Server(options).running() as server:
         if not server.inference.ready():
             raise Finding(f"the models did not come up: {server.control.index(ready_only=False)}")

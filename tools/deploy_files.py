@@ -45,7 +45,7 @@ def _rendered(kind: str, autoscaling: dict[str, Any]) -> str:
     """Return the autoscaler that Helm renders, with a name and a namespace that are replaced where it is used."""
     release = (chart.RENDERED_NAME, chart.RENDERED_NAMESPACE)
     objects = chart.release_objects({"autoscaling": autoscaling}, *release)
-    (document,) = (found for found in objects if found["kind"] == kind)
+    (document,) = (item for item in objects if item["kind"] == kind)
     return _HEAD.format("the Helm chart") + dump_documents([document])
 
 

@@ -17,7 +17,7 @@ NUMBERS = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT3
 
 def server_container() -> dict[str, Any]:
     require_helm()
-    [deployment] = [each for each in release_objects({}, "demo") if each["kind"] == "Deployment"]
+    [deployment] = [document for document in release_objects({}, "demo") if document["kind"] == "Deployment"]
     [server] = deployment["spec"]["template"]["spec"]["containers"]
     found: dict[str, Any] = server
     return found

@@ -38,7 +38,7 @@ def test_the_last_stage_needs_no_shell_and_runs_as_the_charts_user(stages: list[
     assert json.loads(texts(last, "HEALTHCHECK")[-1].partition(" CMD ")[2]) == ["conch", "health"]
     user, _, group = texts(last, "USER")[-1].partition(":")
     require_helm()
-    (workload,) = (each for each in release_objects({}, "demo") if each["kind"] == "Deployment")
+    (workload,) = (document for document in release_objects({}, "demo") if document["kind"] == "Deployment")
     pod = workload["spec"]["template"]["spec"]
     assert (int(user), group) == (pod["securityContext"]["runAsUser"], "0")
     ports = {port["containerPort"] for port in pod["containers"][0]["ports"]}

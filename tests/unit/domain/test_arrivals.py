@@ -131,7 +131,7 @@ def test_durations() -> None:
     assert [
         parse_duration(text) for text in ("500us", "30s", "3m", "1h30m", "2.5s", "10 ms", "1µs", "0")
     ] == pytest.approx([5e-4, 30, 180, 5400, 2.5, 1e-2, 1e-6, 0])
-    assert [duration_text(each) for each in (0, 1.5e-6, 0.0123, 0.99999, 1.5, 123.4)] == [
+    assert [duration_text(seconds) for seconds in (0, 1.5e-6, 0.0123, 0.99999, 1.5, 123.4)] == [
         "0.00 µs",
         "1.50 µs",
         "12.3 ms",

@@ -118,7 +118,7 @@ class ModelFolder:
         return self.directory.name
 
     def locate(self, sentence: str) -> Place:
-        """Return the place in the configuration that a message is about; the folder if there is no configuration."""
+        """Return the place in the configuration that a message is about; the folder of a model without one."""
         if self.source is None:
             return Place(self.directory)
         # Messages name unnamed groups by their default name, which the text does not contain.

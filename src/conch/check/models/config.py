@@ -206,14 +206,14 @@ def named_gpus(files: ModelFiles) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Edits that make a text parseable. `certain`: there is no other interpretation, so `--fix` may write them."""
+    """Edits that make a text parseable. `certain`: no other interpretation is possible, so `--fix` may write them."""
 
     edits: tuple[Edit, ...]
     certain: bool
 
 
 def find_repair(source: SourceFile, offset: int, error: str) -> Repair | None:
-    """Return a repair of the mistake at a place, by the parser's error message; None if there is no obvious one."""
+    """Return a repair of the mistake at a place, by the parser's error message; None if none is obvious."""
     if "is one message, not a list" in error:
         return _unwrapped(source.text, offset)
     if source.text[offset : offset + 1] == "]" and source.text[:offset].rstrip().endswith(","):

@@ -31,7 +31,7 @@ _OWN_PATHS: Final = frozenset({*_NOT_READY, "/health/live", "/version"})
 
 
 class OpenAiServerRoutes:
-    """Handler of the OpenAI port. `metrics` answers `/metrics`; None where there is no such page."""
+    """Handler of the OpenAI port. `metrics` answers `/metrics`; None where that page is not served."""
 
     def __init__(self, inference: Inference, openai: OpenAiHttp, metrics: MetricsHttp | None = None) -> None:
         self._inference = inference

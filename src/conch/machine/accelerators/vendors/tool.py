@@ -233,7 +233,7 @@ def quantity(value: object) -> float | None:
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """Return the value times the factor, or None if there is no value."""
+    """Return the value times the factor, None for None."""
     return None if value is None else value * factor
 
 

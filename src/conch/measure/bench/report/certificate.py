@@ -112,7 +112,7 @@ def target_line(target: CertifiedTarget) -> str:
     """Return model, address, protocol and server of a target."""
     model = f"{target.model} version {target.model_version}" if target.model_version else target.model
     server = f"{target.server_name} {target.server_version}".strip()
-    return " · ".join(each for each in (model, target.url, target.protocol, server) if each)
+    return " · ".join(part for part in (model, target.url, target.protocol, server) if part)
 
 
 def public_command(arguments: Sequence[str]) -> tuple[str, ...]:

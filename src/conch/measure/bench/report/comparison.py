@@ -247,7 +247,7 @@ def _widened(estimate: Estimate, decisions: int, *, logarithmic: bool) -> tuple[
     normal = NormalDist()
     factor = normal.inv_cdf(1 - FALSE_ALARM_RATE / decisions) / normal.inv_cdf(0.975)  # of intervals of 95 %
     if logarithmic:
-        low, value, high = (math.log1p(each) for each in (estimate.low, estimate.value, estimate.high))
+        low, value, high = (math.log1p(change) for change in (estimate.low, estimate.value, estimate.high))
         return math.expm1(value - factor * (value - low)), math.expm1(value + factor * (high - value))
     return estimate.value - factor * (estimate.value - estimate.low), estimate.value + factor * (
         estimate.high - estimate.value

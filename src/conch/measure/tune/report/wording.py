@@ -51,7 +51,7 @@ def _is_vague(gain: Gain) -> bool:
 def verdict(outcome: TuneOutcome) -> str:
     """Return the result in one sentence."""
     if outcome.winner is not None:
-        gain = next(found for found in outcome.gains if found.name == outcome.winner)
+        gain = next(measured for measured in outcome.gains if measured.name == outcome.winner)
         finalist = outcome.finalist(outcome.winner)
         assert finalist is not None
         changes = settings_text(finalist.settings, outcome.current)

@@ -107,7 +107,7 @@ class StreamRun(EnsembleRun):
         flow: Flow,
         slots: Sequence[StepSlots],
     ) -> None:
-        """Begin the request. `slots` are the slots of the steps, empty if there is no limit."""
+        """Begin the request. `slots` are the slots of the steps, empty without a limit."""
         super().__init__(config, version, request, respond, models, count)
         self._flow = flow
         self._slots = slots

@@ -29,8 +29,8 @@ quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow,
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/unit tests/test_architecture.py $(ARGS)
 
-test: check ## Run the checks and all tests (ARGS go to pytest)
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+test: check ## Run the checks and all tests, up to three that failed again alone (ARGS go to pytest)
+	$(BIN)/python -m tools.run_tests -n $(WORKERS) $(ARGS)
 
 ROOMS := base domain machine protocols server measure operate check clients
 

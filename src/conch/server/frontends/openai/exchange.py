@@ -18,8 +18,8 @@ from conch.protocols.http.long_replies import send_in_slices
 from conch.protocols.http.message import content_type, header
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai import replies as openai_replies
+from conch.protocols.openai.choices import ChoiceState, Form
 from conch.server.frontends.openai.errors import JSON, send_error
-from conch.server.frontends.openai.forms import ChoiceState, Form
 from conch.server.observability.tracing.request_trace import Trace
 
 _log: Final = logging.getLogger(__name__)
@@ -114,8 +114,7 @@ class Exchange:
             for delta in deltas:
                 self._form.take(self._sequences[delta.index], delta)
             if not self._unfinished:
-                choices = map(self._form.choice, self._sequences)
-                send_in_slices(self._reply, JSON, self._form.whole(choices, self._usage))
+                send_in_slices(self._reply, JSON, self._form.whole(self._sequences, self._usage))
 
     def _send(self, deltas: Sequence[Delta]) -> None:
         if self._catching_up is not None:

@@ -16,8 +16,8 @@ from conch.protocols.access.authorization import MISSING_KEY, Denial
 from conch.protocols.http.errors import CHALLENGE
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
+from conch.protocols.openai.choices import ChatForm, CompletionForm, ReplyOptions
 from conch.protocols.openai.large import MAX_REST_BYTES, join_prompts
-from conch.protocols.openai.replies import ChatReplies, CompletionReplies, ReplyOptions
 from conch.protocols.openai.requests import (
     MAX_REQUEST_ID_CHARACTERS,
     ChatCall,
@@ -34,7 +34,6 @@ from conch.server.frontends.openai.chat import ChatPrompt, OutputForm
 from conch.server.frontends.openai.embeddings import embeddings_endpoint
 from conch.server.frontends.openai.errors import refusal_of, send_error
 from conch.server.frontends.openai.exchange import Exchange
-from conch.server.frontends.openai.forms import ChatForm, CompletionForm
 from conch.server.frontends.openai.models import PATH as MODELS
 from conch.server.frontends.openai.models import OpenAiModels
 from conch.server.frontends.openai.tokens import TokensEndpoint
@@ -139,10 +138,11 @@ class OpenAiHttp:
         model = admitted.model
         with _refusals(admitted.trace):
             check_repetition(call.params.n, len(prompt.echoed) + (len(prompt.text) if call.repeats_tokens else 0))
-            replies = ChatReplies(f"chatcmpl-{admitted.id}", call.model, int(time.time()), _reply_options(call))
-            form = HERMES if prompt.describes_tools else model.config.parameters.get("tool_call_parser", "")
-            parser = OutputForm(model.engine.info.chat_template, form, call, prompt.text)
-            admitted.generate(parser.adjusted(call), [prompt.text], ChatForm(replies, prompt.echoed), parser)
+            calls = HERMES if prompt.describes_tools else model.config.parameters.get("tool_call_parser", "")
+            parser = OutputForm(model.engine.info.chat_template, calls, call, prompt.text)
+            answer_id = f"chatcmpl-{admitted.id}"
+            form = ChatForm(answer_id, call.model, int(time.time()), _reply_options(call), prompt.echoed)
+            admitted.generate(parser.adjusted(call), [prompt.text], form, parser)
 
     def _begin_completion(
         self, request: HttpRequest, reply: HttpReply, call: CompletionCall, timeline: Timeline
@@ -150,8 +150,9 @@ class OpenAiHttp:
         trace = self._begin_trace(request, call, timeline)
         with _refusals(trace):
             admitted = self._admit(request, reply, call, timeline, trace)
-            replies = CompletionReplies(f"cmpl-{admitted.id}", call.model, int(time.time()), _reply_options(call))
-            admitted.generate(call, call.prompts, CompletionForm(replies, echo=call.echo), PlainOutput)
+            answer_id = f"cmpl-{admitted.id}"
+            form = CompletionForm(answer_id, call.model, int(time.time()), _reply_options(call), call.echo)
+            admitted.generate(call, call.prompts, form, PlainOutput)
 
     def _admit(
         self, request: HttpRequest, reply: HttpReply, call: GenerationCall, timeline: Timeline, trace: Trace | None

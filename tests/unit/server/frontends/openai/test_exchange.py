@@ -14,10 +14,9 @@ from conch.domain.generation import Delta, DeltaCallback, FinishReason, Usage
 from conch.domain.llm.output import PlainOutput
 from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.openai.replies import CompletionReplies, ReplyOptions
+from conch.protocols.openai.choices import CompletionForm, Form, ReplyOptions
 from conch.server.frontends.openai import exchange as openai_exchange
 from conch.server.frontends.openai.exchange import Exchange
-from conch.server.frontends.openai.forms import CompletionForm, Form
 
 N = 2
 
@@ -75,7 +74,7 @@ class Generation:
 
 def begun(channel: Channel, form: Form | None = None) -> Generation:
     reply = HttpReply(channel, HttpRequest(b"POST", "/v1/completions", []))
-    form = form or CompletionForm(CompletionReplies("id", "m", 0, ReplyOptions(include_usage=True)))
+    form = form or CompletionForm("id", "m", 0, ReplyOptions(include_usage=True))
     generation = Generation()
     exchange = Exchange(reply, form, PlainOutput, prompts=1, n=N, stream=True, include_usage=True)
     exchange.begin([generation.start])
@@ -184,7 +183,7 @@ async def test_a_fault_in_one_answer_does_not_affect_the_engine(caplog: pytest.L
 
     for slow in (False, True):
         channel = Channel()
-        generation = begun(channel, Faulty(CompletionReplies("id", "m", 0, ReplyOptions())))
+        generation = begun(channel, Faulty("id", "m", 0, ReplyOptions()))
         generation.tell([Delta(0, "a", (1,))])
         if slow:
             channel.ready.clear()

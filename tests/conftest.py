@@ -11,10 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 # gRPC's handlers of forks abort a child now and then, before it executes the program that a test starts.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+# An example takes long where the machine is busy, not only where the code is slow.
+hypothesis.settings.register_profile("conch", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("conch")
 
 # Modules that take longest, longest first: run in parallel, tests end when the last module does.
 LONGEST_FIRST = (

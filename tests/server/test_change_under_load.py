@@ -220,7 +220,7 @@ async def test_a_request_that_takes_too_long_is_not_waited_for(tmp_path: Path) -
         assert not any(isinstance(outcome, Answer) for outcome in await asyncio.gather(*asked))
         await grpc.close()
         await http.close()
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
 
 
@@ -236,7 +236,7 @@ async def test_a_second_signal_ends_the_server_at_once(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(server.process.wait, 20) == -signal.SIGTERM
         assert isinstance(await asked, Lost)
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
 
 
@@ -253,5 +253,5 @@ async def test_a_server_that_stops_while_it_loads_leaves_no_process(tmp_path: Pa
         family = children(server)
         server.process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(server.process.wait, 20) == 0
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []

@@ -85,7 +85,7 @@ def test_an_endpoint(row: Row, server: ConchProcess) -> None:
     body = b"{}" if method == "POST" else None
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             status, text = response.status, response.read()
     except urllib.error.HTTPError as error:
         status, text = error.code, error.read()
@@ -112,9 +112,9 @@ def test_a_call(row: Row, server: ConchProcess) -> None:
     with grpc.insecure_channel(server.grpc) as channel:
         try:
             if row.name == "ModelStreamInfer":
-                assert list(channel.stream_stream(path)(iter(()), timeout=20)) == []
+                assert list(channel.stream_stream(path)(iter(()), timeout=60)) == []
             else:
-                channel.unary_unary(path)(b"", timeout=20)
+                channel.unary_unary(path)(b"", timeout=60)
             code = grpc.StatusCode.OK
         except grpc.RpcError as error:
             code = error.code()

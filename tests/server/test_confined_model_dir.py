@@ -52,7 +52,7 @@ def test_a_hostile_pickle_is_confined_and_serves(tmp_path: Path, linked: bool) -
         given.set_data_from_numpy(np.array([[1, 2]], np.float32))
         predicted = client.infer("m", [given]).as_numpy("predict")
         assert predicted.ravel().tolist() == pytest.approx([2.0])
-        assert urllib.request.urlopen(f"http://{server.http}/v2/health/ready", timeout=10).status == 200
+        assert urllib.request.urlopen(f"http://{server.http}/v2/health/ready", timeout=60).status == 200
     assert not stolen.exists()
     assert (secret.stat().st_mode & 0o777, secret.stat().st_mtime > 1) == (0o600, True)
 

@@ -129,7 +129,7 @@ class Stream:
         self.client.async_stream_infer(model, [wanted], request_id=request_id, enable_empty_final_response=True)
 
     def next(self) -> tuple[Any, ...]:
-        result, error = self.answers.get(timeout=20)
+        result, error = self.answers.get(timeout=60)
         if error is not None:
             return (error.message(),)
         response = result.get_response()
@@ -239,7 +239,7 @@ def test_an_ensemble_ends_with_the_first_error_of_a_step(conch: ConchProcess) ->
 
 def test_generate_takes_errors_for_responses(conch: ConchProcess) -> None:
     def ask(path: str, number: int) -> tuple[int, bytes]:
-        connection = HTTPConnection(conch.http, timeout=20)
+        connection = HTTPConnection(conch.http, timeout=60)
         connection.request("POST", f"/v2/models/script/{path}", json.dumps({"INPUT0": number}))
         reply = connection.getresponse()
         with closing(connection):

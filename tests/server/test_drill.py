@@ -148,7 +148,7 @@ def test_a_command_fires_an_alert(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def wait_for(prometheus: str, query: str) -> None:
     for _ in range(300):
-        with urllib.request.urlopen(f"{prometheus}/api/v1/query?query={query}", timeout=10) as response:
+        with urllib.request.urlopen(f"{prometheus}/api/v1/query?query={query}", timeout=60) as response:
             if json.load(response)["data"]["result"]:
                 return
         time.sleep(0.2)

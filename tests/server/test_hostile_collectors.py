@@ -145,7 +145,7 @@ def test_secrets_of_urls_and_headers_are_not_shown(
         conch.until_logged("cannot send metrics to 'http://127.0.0.1:9/v1/metrics': connection refused")
         conch.until_logged("cannot send traces to 'http://127.0.0.1:9/v1/traces': connection refused")
         conch.until_logged("a header of OTEL_EXPORTER_OTLP_HEADERS is not valid")
-        with urllib.request.urlopen(f"http://{conch.http}/v2/trace/setting", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{conch.http}/v2/trace/setting", timeout=60) as response:
             settings = response.read().decode()
     assert '"url":"http://127.0.0.1:9/v1/traces"' in settings
     assert SECRET not in conch.text + settings

@@ -248,7 +248,7 @@ def test_without_the_key_nothing_is_disclosed(server: ConchProcess) -> None:
     for sent in ({}, {"Authorization": "Bearer "}, {"Authorization": f"Basic {KEY}"}):
         request = urllib.request.Request(f"http://{server.http}/v1/models", headers=sent)
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(request, timeout=10)
+            urllib.request.urlopen(request, timeout=60)
         with caught.value as refusal:
             error = json.loads(refusal.read())["error"]
             assert (refusal.code, error["type"], error["code"]) == (401, "invalid_request_error", None)
@@ -258,7 +258,7 @@ def test_without_the_key_nothing_is_disclosed(server: ConchProcess) -> None:
 def test_paths_and_methods_that_are_not_there(server: ConchProcess) -> None:
     host, port = server.http.split(":")
     headers = {"Authorization": f"Bearer {KEY}"}
-    with closing(http.client.HTTPConnection(host, int(port), timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(host, int(port), timeout=60)) as connection:
         _ask_wrongly(connection, headers)
 
 

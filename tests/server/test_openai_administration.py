@@ -61,7 +61,7 @@ def names(client: openai.OpenAI) -> list[str]:
 
 def status(url: str, method: str = "GET") -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as response:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=60) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

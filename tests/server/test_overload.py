@@ -55,7 +55,7 @@ class Bench:
 
     async def until_waiting(self, model: str, number: int) -> None:
         """Return when `count` requests wait in the queue of a model."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await self.waiting(model) != number:
                 await asyncio.sleep(0.005)
 
@@ -68,7 +68,7 @@ class Bench:
         await until(lambda: len(self.executed(model)) == number)
 
     def statistics(self, model: str) -> dict[str, int]:
-        with urllib.request.urlopen(f"http://{self.server.http}/v2/models/{model}/stats", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{self.server.http}/v2/models/{model}/stats", timeout=60) as response:
             (entry,) = json.load(response)["model_stats"]
         counts = entry["inference_stats"]
         return {"success": counts["success"]["count"], "fail": counts["fail"]["count"]}
@@ -135,7 +135,7 @@ async def test_rejections_carry_the_expected_queue_time(bench: Bench) -> None:
             answers += [asyncio.create_task(client.ask("slow", 2)) for client in others]
             await bench.until_waiting("slow", MAX_QUEUE)
             seconds = 1
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while seconds == 1:
                     refusal = await refused.ask("slow", 3)
                     assert isinstance(refusal, Refusal)
@@ -153,15 +153,21 @@ async def test_whose_time_is_over_or_who_has_gone_is_not_executed(bench: Bench) 
             refusal = await late.ask("impatient", 2, timeout_us=20_000)
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.text) == (503, "Request timeout expired")
-            refusal = await late_too.ask("impatient", 3, timeout_us=50_000)
-            assert isinstance(refusal, Refusal)
-            assert refusal.status in ("DEADLINE_EXCEEDED", "UNAVAILABLE")
+            failed = bench.statistics("impatient")["fail"]
+            for timeout_us in (50_000, 1_000_000, 10_000_000):  # a busy client may not send it within the shorter ones
+                refusal = await late_too.ask("impatient", 3, timeout_us=timeout_us)
+                assert isinstance(refusal, Refusal)
+                assert refusal.status in ("DEADLINE_EXCEEDED", "UNAVAILABLE")
+                await bench.until_waiting("impatient", 0)
+                if bench.statistics("impatient")["fail"] > failed:
+                    break
+            failed = bench.statistics("impatient")["fail"]
             gone = asyncio.create_task(leaving.ask("impatient", 4))
             kept = asyncio.create_task(staying.ask("impatient", 5))
             await bench.until_waiting("impatient", 2)
             await leaving.close()
             assert isinstance(await gone, Lost)
-            await until(lambda: bench.statistics("impatient")["fail"] == 3)
+            await until(lambda: bench.statistics("impatient")["fail"] == failed + 1)
         outcomes = await asyncio.gather(blocker, kept)
         assert [outcome.number for outcome in outcomes if isinstance(outcome, Answer)] == [1, 5]
     assert bench.executed("impatient") == [1, 5]

@@ -36,7 +36,7 @@ async def test_a_loading_server_is_live_and_gets_no_requests(tmp_path: Path) -> 
 
         def passes(probe: str) -> bool:
             """As the kubelet asks: each time on a new connection, any status from 200 to 399 passes."""
-            with closing(http.client.HTTPConnection(server.http, timeout=20)) as connection:
+            with closing(http.client.HTTPConnection(server.http, timeout=60)) as connection:
                 connection.request("GET", container[probe]["httpGet"]["path"])
                 return 200 <= connection.getresponse().status < 400
 

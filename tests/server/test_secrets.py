@@ -77,7 +77,7 @@ def read(server: ConchProcess, model: str, path: str) -> bytes:
     url = f"http://{server.http}/v2/models/{model}/infer"
     key = {"Authorization": f"Bearer {SECRETS['openai']}"}  # which inference needs as /v1 does
     request = urllib.request.Request(url, json.dumps(body).encode(), key)
-    with urllib.request.urlopen(request, timeout=20) as reply:
+    with urllib.request.urlopen(request, timeout=60) as reply:
         return bytes.fromhex(json.load(reply)["outputs"][0]["data"][0])
 
 

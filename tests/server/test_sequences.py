@@ -83,12 +83,12 @@ class Later:
         self.answers.put((result, error))
 
     def value(self) -> int:
-        result, error = self.answers.get(timeout=20)
+        result, error = self.answers.get(timeout=60)
         assert error is None, error
         return int(result.as_numpy("OUTPUT").item())
 
     def error(self) -> InferenceServerException:
-        _, error = self.answers.get(timeout=20)
+        _, error = self.answers.get(timeout=60)
         assert error is not None
         return error
 
@@ -99,7 +99,7 @@ def metric(conch: ConchProcess, start: str) -> int:
 
 
 def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.005)

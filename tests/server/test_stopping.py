@@ -23,7 +23,7 @@ from tests.support.models import ECHO, tensor, write_ensemble, write_python
 from tests.support.server_process import ConchProcess
 
 NUMBERS = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 STUCK_LOOP = """
     class Stuck(Backend):

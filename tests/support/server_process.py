@@ -92,7 +92,7 @@ class ConchProcess(LoggedProcess):
 
     def metrics(self) -> str:
         """The exposition of this moment."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['metrics']}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['metrics']}/metrics", timeout=60) as response:
             return str(response.read().decode())
 
     def __enter__(self) -> Self:
@@ -115,7 +115,7 @@ class ConchProcess(LoggedProcess):
         while time.monotonic() < deadline:
             assert self.process.poll() is None, f"the server ended: {self.text}"
             try:
-                with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as response:
+                with urllib.request.urlopen(f"http://{self.http}{path}", timeout=60) as response:
                     got = response.status
             except urllib.error.HTTPError as error:
                 got = error.code

@@ -15,7 +15,7 @@ import aiohttp
 
 from tests.support.server_process import ConchProcess
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)

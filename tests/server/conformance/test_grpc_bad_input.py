@@ -34,8 +34,8 @@ def right() -> Any:
 
 def refused(stub: Any, request: Any) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.RpcError) as caught:
-        stub.ModelInfer(request, timeout=20)
-    answer = stub.ModelInfer(right(), timeout=20)
+        stub.ModelInfer(request, timeout=60)
+    answer = stub.ModelInfer(right(), timeout=60)
     assert np.frombuffer(answer.raw_output_contents[0], np.int32).tolist() == [2, 4, 6, 8]
     return caught.value.code(), caught.value.details()
 
@@ -135,6 +135,6 @@ def test_a_model_that_fails(stub: Any, word: str, code: grpc.StatusCode) -> None
 )
 def test_shared_memory_is_refused_where_it_is_not_allowed(stub: Any, method: str, message: Any) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        getattr(stub, method)(message, timeout=20)
+        getattr(stub, method)(message, timeout=60)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert "--allow-client-shm=true" in caught.value.details()

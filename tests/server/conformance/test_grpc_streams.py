@@ -29,7 +29,7 @@ class Stream:
         self.client.async_stream_infer(model, [tensor], **options)
 
     def next(self) -> tuple[Any, Any]:
-        return self.answers.get(timeout=20)
+        return self.answers.get(timeout=60)
 
     def value(self) -> int:
         result, error = self.next()

@@ -23,7 +23,7 @@ RIGHT: dict[str, Any] = {
 def post(
     conch: ConchProcess, body: bytes | dict[str, Any], model: str = "addsub/infer", **headers: str
 ) -> tuple[int, Any, http.client.HTTPMessage]:
-    connection = http.client.HTTPConnection("127.0.0.1", conch.ports["http"], timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", conch.ports["http"], timeout=60)
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     fields = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request("POST", f"/v2/models/{model}", content, fields)
@@ -258,7 +258,7 @@ def test_classification_of_bytes_is_refused(conch: ConchProcess) -> None:
 
 @pytest.mark.parametrize("path", ["systemsharedmemory/status", "cudasharedmemory/status"])
 def test_shared_memory_is_refused_where_it_is_not_allowed(conch: ConchProcess, path: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", conch.ports["http"], timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", conch.ports["http"], timeout=60)
     connection.request("GET", f"/v2/{path}")
     response = connection.getresponse()
     assert response.status == 501
@@ -267,7 +267,7 @@ def test_shared_memory_is_refused_where_it_is_not_allowed(conch: ConchProcess, p
 
 
 def test_wrong_methods_and_paths(conch: ConchProcess) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", conch.ports["http"], timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", conch.ports["http"], timeout=60)
     for method, path, status in (
         ("GET", "/v2/models/addsub/infer", 405),
         ("OPTIONS", "/v2", 405),

@@ -205,7 +205,7 @@ def _timeouts_fire_when_they_expire(server: ConchProcess) -> None:
 
 def _length_and_chunks_are_refused(server: ConchProcess) -> None:
     head = "POST /v2/models/addsub/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.ports["http"]), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", server.ports["http"]), timeout=60) as client:
         client.sendall(head.encode() + b"2\r\n{}\r\n0\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 400 ")
 

@@ -165,7 +165,7 @@ def ask(conch: ConchProcess, request: pytest.FixtureRequest) -> Iterator[Ask]:
         given.set_data_from_numpy(np.array([[value]], np.int32))
         if request.param == "stream":
             client.async_stream_infer(model, [given], **options)
-            result, error = answers.get(timeout=20)
+            result, error = answers.get(timeout=60)
             if error is not None:
                 raise error
         else:
@@ -266,7 +266,7 @@ def test_a_full_house_makes_the_next_sequence_wait_for_an_end(conch: ConchProces
             asked(9, sequence_id=2, sequence_start=True, timeout=1000)
         waiting = pool.submit(asked, 9, sequence_id=2, sequence_start=True, sequence_end=True)
         assert asked(1, sequence_id=1, sequence_end=True) == 2
-        assert waiting.result(20) == 9
+        assert waiting.result(60) == 9
 
 
 def test_the_sequences_of_a_dead_process_are_lost_and_that_is_said(conch: ConchProcess, ask: Ask) -> None:
@@ -331,7 +331,7 @@ def test_an_iterative_model_may_respond_in_each_turn(conch: ConchProcess) -> Non
     with grpc_client.InferenceServerClient(conch.grpc) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
         client.async_stream_infer("told_turns", [given])
-        got = [answers.get(timeout=20) for _ in range(3)]
+        got = [answers.get(timeout=60) for _ in range(3)]
     assert [error for _, error in got] == [None] * 3
     assert [result.as_numpy("OUTPUT").item() for result, _ in got] == [1, 2, 3]
 

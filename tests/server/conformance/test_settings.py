@@ -122,7 +122,7 @@ def test_a_body_that_is_not_settings_is_an_internal_error_as_in_triton(
 ) -> None:
     request = urllib.request.Request(f"http://{conch.http}{path}", data=body, method="POST")
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=60)
     with caught.value as answer:
         assert answer.code == 500
         text = json.loads(answer.read())["error"]
@@ -131,6 +131,6 @@ def test_a_body_that_is_not_settings_is_an_internal_error_as_in_triton(
 
 def test_trace_settings_have_no_versions(conch: ConchProcess) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://{conch.http}/v2/models/addsub/versions/1/trace/setting", timeout=10)
+        urllib.request.urlopen(f"http://{conch.http}/v2/models/addsub/versions/1/trace/setting", timeout=60)
     with caught.value as answer:
         assert answer.code == 404

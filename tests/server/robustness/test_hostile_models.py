@@ -183,7 +183,7 @@ for number in range(3):
     metric = family.Metric(labels={"a": "b"}, buckets=[1.0])
     for _ in range(3):
         metric.observe(0.5)
-    page = urllib.request.urlopen(url, timeout=10).read().decode()
+    page = urllib.request.urlopen(url, timeout=60).read().decode()
     values += [line.split()[-1] for line in page.splitlines() if line.startswith(f"seen_{number}_count")]
 found[0] = ",".join(values)
 """

@@ -97,7 +97,7 @@ def call(conch: ConchProcess, method: str, message: Any, metadata: dict[str, str
     with grpc.insecure_channel(conch.grpc) as channel:
         invoke = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), method)
         try:
-            invoke(message, timeout=20, metadata=tuple((metadata or {}).items()))
+            invoke(message, timeout=60, metadata=tuple((metadata or {}).items()))
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK

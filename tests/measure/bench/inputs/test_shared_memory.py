@@ -137,7 +137,7 @@ def test_regions_of_a_killed_process_are_removed_at_the_next_start(server, made,
         assert len(list(REGIONS.glob(left))) == 1  # it still runs
         process.send_signal(signal.SIGKILL)
         process.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while list(REGIONS.glob(left)) and time.monotonic() < deadline:
         regions.remove_stale()
     assert not list(REGIONS.glob(left))

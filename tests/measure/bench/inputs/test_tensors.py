@@ -22,7 +22,7 @@ def values(tensor: Tensor) -> np.ndarray:
     return np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(DATATYPES)), DIMS, st.integers(0, 3), st.sampled_from(["random", "zero"]))
 def test_binary_tensors_fill_their_shapes(datatype: str, dims: tuple[int, ...], batch: int, kind: str) -> None:
     shape = (-1, *dims) if batch else dims
@@ -40,7 +40,7 @@ def test_binary_tensors_fill_their_shapes(datatype: str, dims: tuple[int, ...], 
     assert (numbers == 0).all() if kind == "zero" else (numbers >= 0).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(IN_JSON), DIMS)
 def test_json_has_the_same_values_as_binary_tensors(datatype: str, dims: tuple[int, ...]) -> None:
     made = target(model(TensorMetadata("IN", datatype, dims)))
@@ -49,7 +49,7 @@ def test_json_has_the_same_values_as_binary_tensors(datatype: str, dims: tuple[i
     assert bytes(binary.data) == bytes(in_json.data)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(sorted(DATATYPES)), DIMS)
 def test_grpc_has_the_same_bytes_as_http(datatype: str, dims: tuple[int, ...]) -> None:
     form = model(TensorMetadata("IN", datatype, dims))

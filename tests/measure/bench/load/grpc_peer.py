@@ -169,7 +169,7 @@ def grpc_peer(certificate: str | None = None, **options: int) -> Iterator[int]:
         yield int(process.stdout.readline())
     finally:
         process.stdin.close()
-        process.wait(20)
+        process.wait(60)
         process.stdout.close()
 
 

@@ -243,7 +243,7 @@ def test_the_server_sees_cancellations(request_):
     with grpc_peer() as port:
         ran = run(grpc_plan(port, [request_], ClosedLoop(2), requests=6))
         assert ran.outcomes == {RequestOutcome.CANCELLED: 6}
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while b"6" not in cancellations(port) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert b"6" in cancellations(port)

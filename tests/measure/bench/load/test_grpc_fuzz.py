@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.measure.bench.load.connection import (
@@ -101,7 +101,7 @@ FRAMES = st.builds(
 NO_SETTINGS = frame_of(frames.SETTINGS, 0, 0, b"")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(
     received=st.one_of(st.lists(FRAMES, max_size=12).map(b"".join), st.binary(max_size=200)),
     settled=st.booleans(),

@@ -32,13 +32,15 @@ def test_a_stall_of_the_server_is_in_the_latencies() -> None:
     """A stall of one second delays the arrivals of one second, not only the requests in flight."""
     stalled = threading.Lock()
     answered = 0
+    middle_ns = 0
 
     def handle(peer: socket.socket) -> None:
-        nonlocal answered
+        nonlocal answered, middle_ns
         while read_request(peer):
             with stalled:  # one at a time, so that all wait for the stalled one
                 answered += 1
                 if answered == 50:
+                    middle_ns = time.monotonic_ns() + 500_000_000
                     time.sleep(1.0)
             peer.sendall(ANSWER)
 
@@ -48,8 +50,8 @@ def test_a_stall_of_the_server_is_in_the_latencies() -> None:
     assert ran.outcomes == {OK: 200}
     assert (ran.latencies_s > 0.5).sum() >= 40  # arrivals of half a second waited longer than that
     assert np.percentile(ran.latencies_s, 99) > 0.9
-    service = (ran.records["done_ns"] - ran.records["sent_ns"]) / 1e9
-    assert (service > 0.5).sum() <= 4  # as a closed loop with four users would see it
+    in_flight = (ran.records["sent_ns"] < middle_ns) & (ran.records["done_ns"] > middle_ns)
+    assert 1 <= in_flight.sum() <= 4  # as a closed loop with four users would see it
 
 
 def test_requests_that_find_no_connection_time_out_unsent() -> None:
@@ -59,25 +61,22 @@ def test_requests_that_find_no_connection_time_out_unsent() -> None:
 
     times = np.zeros(5)
     with serving(silent) as port:
-        ran = run(plan(port, None, OpenLoop(times, in_flight=2), timeout_s=0.3))
+        ran = run(plan(port, None, OpenLoop(times, in_flight=2), timeout_s=2))
     assert ran.outcomes == {RequestOutcome.TIMEOUT: 5}
     assert (ran.records["sent_ns"] == 0).sum() == 3
-    assert "not sent within 0.3 s: no free connection" in ran.errors
+    assert "not sent within 2 s: no free connection" in ran.errors
 
 
 def test_arrivals_that_wait_at_the_end_are_unfinished() -> None:
+    sent = []
+
     def silent(peer: socket.socket) -> None:
-        while read_request(peer):
-            pass
+        while request := read_request(peer):
+            sent.append(request)
 
     times = np.concatenate((np.zeros(5), np.full(5, 1000.0)))
     with serving(silent) as port:
-        started = time.monotonic()
-        ran = run(
-            plan(port, None, OpenLoop(times, in_flight=2)),
-            stop_when=lambda count: time.monotonic() > started + 0.4,
-            grace_s=0.1,
-        )
+        ran = run(plan(port, None, OpenLoop(times, in_flight=2)), stop_when=lambda _: len(sent) == 2, grace_s=0.1)
     assert ran.outcomes == {RequestOutcome.UNFINISHED: 5}
 
 

@@ -19,7 +19,7 @@ from conch.server.backends.engines.engine_process import EngineProcess
 from conch.server.backends.processes.launch import Exit, Program
 from tests.server.backends.engines.driving import Recorded
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60
 
 # It loads with INFO, and runs ATTACK for each request.
 HOSTILE = """

@@ -18,7 +18,7 @@ from conch.server.backends.python.instance import PythonInstance
 from conch.server.backends.python.model_process import ModelProcess
 from conch.server.backends.python.tensor_exchange import TensorExchange
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60
 
 IDENTITY = """
     import triton_python_backend_utils as pb_utils

@@ -46,7 +46,7 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 
 @pytest.fixture
 def client(conch: ConchProcess) -> Iterator[http_client.InferenceServerClient]:
-    with http_client.InferenceServerClient(conch.http, network_timeout=20) as one:
+    with http_client.InferenceServerClient(conch.http, network_timeout=60) as one:
         yield one
 
 
@@ -73,7 +73,7 @@ def test_two_loads_that_would_wait_for_each_other(conch: ConchProcess) -> None:
     said: list[str] = []
 
     def load(model: str) -> None:
-        with http_client.InferenceServerClient(conch.http, network_timeout=20) as client:
+        with http_client.InferenceServerClient(conch.http, network_timeout=60) as client:
             try:
                 client.load_model(model)
             except InferenceServerException as error:

@@ -39,4 +39,4 @@ async def test_a_cancelled_request_keeps_its_place_where_that_means_something(
         assert response.outputs[0].to_numpy().tolist() == [given]
         if strategy == "oldest":
             assert (await first.error()).code is Code.CANCELLED
-        await asyncio.wait_for(runner.released.wait(), 20)
+        await asyncio.wait_for(runner.released.wait(), 60)

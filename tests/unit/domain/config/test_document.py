@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import ParseDict
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
 
@@ -154,7 +154,6 @@ _json = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([field.name for field in ConfigMessage.DESCRIPTOR.fields]), _json, max_size=3))
 def test_any_values_are_read_or_explained(document: dict[str, Any]) -> None:
     try:

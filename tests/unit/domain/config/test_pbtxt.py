@@ -1,7 +1,7 @@
 """config.pbtxt: parsing and error messages."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.base.errors import ConfigError
@@ -118,13 +118,11 @@ def test_the_list_form_of_dynamic_batching_is_explained() -> None:
     assert "write `dynamic_batching { … }`" in said
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("{}[]<>:,;#\"'\\ \nxinputdims_bach-0123456789.é\x00"), max_size=60))
 def test_every_parser_error_is_explained(text: str) -> None:
     assert read_or_explained(text)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_damaged_configuration_is_an_explained_one_or_a_valid_one(data: st.DataObject) -> None:
     text = (

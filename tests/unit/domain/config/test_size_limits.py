@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from time import monotonic
+from time import process_time
 
 import pytest
 
@@ -128,11 +128,11 @@ def test_large_values_that_allocate_nothing_are_accepted(tmp_path: Path, text: s
     ids=lambda text: text.strip()[:12],
 )
 def test_a_long_text_that_is_wrong_is_refused_with_a_short_message(tmp_path: Path, text: str) -> None:
-    began = monotonic()
+    began = process_time()
     with pytest.raises(ConfigError) as raised:
         read(tmp_path, text)
     assert len(raised.value.message) < 2_000
-    assert monotonic() - began < 30  # quadratic time would be hours
+    assert process_time() - began < 30  # quadratic time would be hours
 
 
 @pytest.mark.parametrize(

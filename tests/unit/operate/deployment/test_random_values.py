@@ -53,7 +53,7 @@ NAMES = st.sampled_from(("on", "no", "y", "n")) | st.from_regex(r"[a-z]([-a-z0-9
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     chosen=st.lists(st.sampled_from(ACCEPTED), max_size=MAX_SETTINGS)
     | st.lists(st.sampled_from([*ACCEPTED, *hostile_settings()]), max_size=MAX_SETTINGS)

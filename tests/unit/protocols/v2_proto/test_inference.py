@@ -438,7 +438,7 @@ requests = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(requests)
 def test_any_message_is_a_request_or_a_conch_error(request):
     try:
@@ -450,7 +450,7 @@ def test_any_message_is_a_request_or_a_conch_error(request):
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(requests, st.data())
 def test_any_bytes_are_a_request_or_a_conch_error(request, data):
     """Messages with a few bytes changed, cut or doubled, small and large ones."""
@@ -464,7 +464,7 @@ def test_any_bytes_are_a_request_or_a_conch_error(request, data):
         return
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(requests)
 def test_splitting_a_message_changes_nothing(request):
     """A message decodes alike whether its raw contents are parted from it, as large ones' are, or parsed with it."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.base.errors import BackendError
@@ -71,7 +71,6 @@ def test_a_first_dimension_that_is_not_the_batch(shape: tuple[int, ...], sizes: 
         split("o", "FP32", np.zeros(shape, np.float32), sizes)
 
 
-@settings(deadline=None)
 @given(
     datatype=st.sampled_from(sorted(NUMPY_DTYPES)),
     sizes=st.lists(st.integers(0, 4), min_size=1, max_size=5),

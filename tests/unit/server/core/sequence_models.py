@@ -54,6 +54,6 @@ def value(execution: Execution, name: str) -> object:
 
 
 async def until(done: object) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not done():
             await asyncio.sleep(0.001)

@@ -124,7 +124,7 @@ class World:
 
 @pytest.mark.slow
 @given(st.lists(actions, min_size=20, max_size=80))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_exactly_the_deadlocked_calls_are_rejected(schedule: list[tuple[str, str, int]]) -> None:
     async def run() -> None:
         world = World()

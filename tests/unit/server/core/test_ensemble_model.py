@@ -243,7 +243,7 @@ async def test_rejection_by_a_step_fails_the_request(monkeypatch: pytest.MonkeyP
     model.submit(request(), caller)
     workers["c"].die()
     workers["a"].answer()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not caller.finals:
             await asyncio.sleep(0.001)
     assert "in ensemble 'e', model 'c' version 1 is not ready" in caller.answer.message

@@ -216,7 +216,7 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestLife.settings = settings(max_examples=80, stateful_step_count=40)
 
 
 async def test_stop_fails_all_requests() -> None:

@@ -204,7 +204,7 @@ async def test_unload_fails_waiting_requests() -> None:
     assert not engine.ready
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(["ask", "abort", "answer", "hold", "go", "fail", "turn"]), max_size=40))
 def test_each_request_ends_once_in_any_schedule(steps: list[str]) -> None:
     asyncio.run(_play(steps))

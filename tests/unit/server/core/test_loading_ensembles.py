@@ -53,7 +53,7 @@ async def test_cycle_of_ensembles_is_rejected(tmp_path: Path) -> None:
     write_ensemble(tmp_path, "f", "e")
     async with serving(tmp_path) as (control, _):
         with pytest.raises(ModelLoadError, match="circular dependency: a load would wait for itself: f → e → f"):
-            await asyncio.wait_for(control.load("e", None, {}), 5)
+            await asyncio.wait_for(control.load("e", None, {}), 60)
 
 
 async def test_reload_that_closes_a_cycle_is_rejected(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_concurrent_loads_of_a_cycle_do_not_deadlock(tmp_path: Path) -> No
     write_ensemble(tmp_path, "g", "e")
     write_ensemble(tmp_path, "fine", "a")
     async with serving(tmp_path) as (control, _):
-        await asyncio.wait_for(control.load_at_start(["*"]), 5)
+        await asyncio.wait_for(control.load_at_start(["*"]), 60)
         assert {row.name for row in control.index(ready_only=True)} == {"a", "fine"}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.base.command_line.flag_values import ResourceLimit
@@ -293,7 +293,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(MODELS, st.none() | st.integers(3, 6), st.sampled_from([0, 4]), STEPS)
 def test_random_schedules(
     plans: list[list[tuple[list[ResourceNeed], int]]],

@@ -147,7 +147,7 @@ class Plain:
 ACTIONS = ["start", "continue", "end", "take", "done", "abort", "again", "sweep", "withhold", "restore", "wait"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(ACTIONS), max_size=80), st.integers(1, 3), st.integers(1, 3), st.data())
 def test_random_schedules_keep_the_rules(actions: list[str], instances: int, count: int, data: st.DataObject) -> None:
     slots, plain = SequenceSlots(instances, count, IDLE), Plain(instances, count)

@@ -42,7 +42,7 @@ class Followed:
         self.cluster.put(DEPLOYMENTS, "llm", **annotations)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not holds():
                 await asyncio.sleep(0.01)
 

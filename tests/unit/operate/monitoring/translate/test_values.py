@@ -198,7 +198,7 @@ def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 @given(query=st.recursive(st.one_of(_LEAVES, _WINDOWED), _nested, max_leaves=6))
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_expression_keeps_its_values(prometheus: Prometheus, query: str) -> None:
     before = promql.parse(query)
     part = Rewriter("dcgm-legacy", "dcgm-4.7").rewrite(before)

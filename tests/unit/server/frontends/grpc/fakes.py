@@ -90,7 +90,7 @@ class FakeInference:
 
     async def wait_for(self, count: int) -> list[FakePending]:
         """Return the admitted requests once there are that many."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.admitted) < count:
                 self._arrived.clear()
                 await self._arrived.wait()

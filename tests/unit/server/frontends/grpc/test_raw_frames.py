@@ -62,7 +62,7 @@ class Wire:
         self.send(self.head(stream, **fields), frame(DATA, stream, framed(message), 1))
 
     async def frame(self) -> Frame:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             head = await self.reader.readexactly(9)
             got = Frame(
                 head[3], head[4], int.from_bytes(head[5:]), await self.reader.readexactly(int.from_bytes(head[:3]))
@@ -217,7 +217,7 @@ async def test_a_call_that_is_reset_is_cancelled(wire, inference):
     wire.call(1, request("held").SerializeToString())
     (pending,) = await inference.wait_for(1)
     wire.send(frame(RST_STREAM, 1, struct.pack(">I", 8)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await pending.cancelled.wait()
 
 
@@ -229,7 +229,7 @@ async def test_a_connection_that_is_lost_cancels_its_calls(frontend, inference):
         )
         pending = await inference.wait_for(2)
         wire.writer.transport.abort()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for admitted in pending:
                 await admitted.cancelled.wait()
 
@@ -248,7 +248,7 @@ async def test_garbage_gets_a_reason_and_an_end(frontend):
     async with connected(frontend.port, greet=False) as wire:
         wire.send(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await wire.until(GOAWAY)).payload[8:] == b"expected the HTTP/2 connection preface"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await wire.reader.read() == b""
     await served(frontend.port)
 

@@ -199,14 +199,17 @@ async def test_a_client_that_goes_cancels_its_request(frontend, inference):
         call = stub.ModelInfer(message)
         (pending,) = await inference.wait_for(1)
         call.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await pending.cancelled.wait()
 
 
 async def test_a_deadline_cancels_the_request(client, inference):
-    with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
-        await client.infer("held", [tensor(ONES, "FP32")], client_timeout=0.2)
-    async with asyncio.timeout(10):
+    for timeout_s in (0.2, 2, 20):  # a busy machine may not send the request within the shorter ones
+        with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
+            await client.infer("held", [tensor(ONES, "FP32")], client_timeout=timeout_s)
+        if inference.admitted:
+            break
+    async with asyncio.timeout(60):
         await inference.admitted[0].cancelled.wait()
 
 

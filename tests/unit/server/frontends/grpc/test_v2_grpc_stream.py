@@ -1,6 +1,7 @@
 """ModelStreamInfer through the official clients: ordinary and decoupled models, errors, cancellation, slow readers."""
 
 import asyncio
+from contextlib import suppress
 
 import grpc
 import numpy as np
@@ -39,7 +40,7 @@ class Stream:
             await self.call.write(message)
 
     async def answer(self) -> service_pb2.ModelStreamInferResponse:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.call.read()
 
     async def rest(self) -> list[service_pb2.ModelStreamInferResponse]:
@@ -267,18 +268,21 @@ async def test_a_cancelled_stream_cancels_all_its_requests(open_stream, inferenc
     await stream.send(request("decoupled"), request("held"), request("held"))
     pending = await inference.wait_for(3)
     stream.call.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for admitted in pending:
             await admitted.cancelled.wait()
 
 
 async def test_a_deadline_cancels_all_requests(open_stream, inference):
-    stream = open_stream(timeout=0.3)
-    await stream.send(request("decoupled"))
-    (pending,) = await inference.wait_for(1)
-    assert (await stream.failure()).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    async with asyncio.timeout(10):
-        await pending.cancelled.wait()
+    for timeout_s in (0.3, 3, 30):  # a busy machine may not send the request within the shorter ones
+        stream = open_stream(timeout=timeout_s)
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await stream.send(request("decoupled"))
+        assert (await stream.failure()).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        if inference.admitted:
+            break
+    async with asyncio.timeout(60):
+        await inference.admitted[0].cancelled.wait()
 
 
 async def test_a_stopping_server_finishes_what_it_has_and_says_so(open_stream, inference, frontend):
@@ -293,7 +297,7 @@ async def test_a_stopping_server_finishes_what_it_has_and_says_so(open_stream, i
     held.answer(OUTPUT)
     assert (await busy.answer()).infer_response.id == "last"
     assert (await busy.failure()).code() is grpc.StatusCode.UNAVAILABLE
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await stopped
 
 
@@ -317,7 +321,7 @@ async def test_a_stopping_server_lets_the_client_end_a_stream_that_it_has_answer
     await asyncio.sleep(0.1)
     assert not stream.call.done()
     assert (await stream.failure()).code() is grpc.StatusCode.UNAVAILABLE
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await stopped
 
 
@@ -330,7 +334,7 @@ async def test_a_client_that_has_ended_its_stream_waits_for_answers_only(open_st
     stopped = asyncio.create_task(frontend.stop(20))
     await asyncio.sleep(0.1)
     held.answer(OUTPUT)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert [message.infer_response.id for message in await stream.rest()] == ["last"]
         await stopped
 
@@ -344,7 +348,7 @@ async def test_a_stopping_server_ends_an_answered_stream_that_the_client_keeps_o
     await asyncio.sleep(0.1)
     held.answer(OUTPUT)
     assert (await stream.answer()).infer_response.id == "last"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await stream.call.code() is grpc.StatusCode.UNAVAILABLE
         await stopped
 

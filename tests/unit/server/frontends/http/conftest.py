@@ -16,7 +16,7 @@ from conch.server.frontends.v2_http.routes import V2Http
 from conch.server.options.server_options import ServerOptions
 from tests.unit.server.frontends.http.scripted_core import ScriptedControl, ScriptedInference, model
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 class LoopThread:

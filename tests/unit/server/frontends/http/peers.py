@@ -20,7 +20,7 @@ def post(path: bytes, body: bytes, *fields: bytes) -> bytes:
     return b"POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s" % (path, head, len(body), body)
 
 
-def until(done: Callable[[], bool], timeout_s: float = 20) -> None:
+def until(done: Callable[[], bool], timeout_s: float = 60) -> None:
     """Wait for what the server does in its own time."""
     deadline = time.monotonic() + timeout_s
     while not done():
@@ -40,4 +40,4 @@ class Holding:
         self.held.put((request, reply))
 
     def next(self) -> tuple[HttpRequest, HttpReply]:
-        return self.held.get(timeout=20)
+        return self.held.get(timeout=60)

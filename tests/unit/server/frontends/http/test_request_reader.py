@@ -270,9 +270,7 @@ def test_an_upload_without_progress_makes_room_for_others(listen, connect, loop_
     slow = connect(server)
     slow.send(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + b"x" * 80_000)
     until(lambda: loop_thread.call(lambda: budget.used_bytes) == 80_000)
-    until(
-        lambda: all(upload.stalled(time.monotonic()) for upload in loop_thread.call(lambda: list(budget._uploads))), 10
-    )
+    until(lambda: all(upload.stalled(time.monotonic()) for upload in loop_thread.call(lambda: list(budget._uploads))))
     other = connect(server)
     other.send(post(b"/b", b"y" * 50_000))
     assert other.receive()[0] == 200

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.base.errors import BackendError, ConchError
@@ -101,7 +101,6 @@ def events(channel: Channel) -> list[Any]:
 STEPS = st.lists(st.sampled_from(["token", "part", "pause", "slow", "quick", "first ends"]), max_size=12)
 
 
-@settings(deadline=None)
 @given(STEPS, st.sampled_from(["with", "apart", "error"]))
 def test_every_text_arrives_whole_and_ends_once(steps: list[str], end: str) -> None:
     async def scenario() -> None:

@@ -8,7 +8,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from time import monotonic
+from time import process_time
 
 import pytest
 
@@ -99,12 +99,12 @@ def zip_link(name: str, target: bytes) -> bytes:
     ids=lambda value: None if isinstance(value, bytes) else value[:30],
 )
 def test_harmful_archives_are_refused(tmp_path: Path, data: bytes, complaint: str) -> None:
-    began = monotonic()
+    began = process_time()
     with pytest.raises(ConfigError, match=complaint) as raised:
         unpacked(tmp_path, data)
     assert raised.value.message.encode()
     assert len(raised.value.message) < 2_000
-    assert monotonic() - began < 30
+    assert process_time() - began < 30
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ def test_links_count_as_their_targets(tmp_path: Path) -> None:
 
 
 def test_many_links_to_many_files_take_time_by_their_number(tmp_path: Path) -> None:
-    began = monotonic()
+    began = process_time()
     files = b"".join(header(f"m/1/{number}") for number in range(100))
     found = unpacked(tmp_path, files + links((f"m/2/{number}", f"../1/{number % 100}") for number in range(2_000)))
     assert len(found) == 2_100
-    assert monotonic() - began < 60
+    assert process_time() - began < 60
 
 
 def test_headers_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +171,11 @@ def test_the_last_member_of_a_path_counts(tmp_path: Path) -> None:
 
 
 def test_whiteouts_take_time_by_their_number() -> None:
-    began = monotonic()
+    began = process_time()
     files = [RemoteFile(f"m/{number}/w", "00", 0) for number in range(20_000)]
     gone = [RemoteFile(f"m/.wh.{number}", "00", 0) for number in range(0, 20_000, 2)]
     assert len(merged([files, gone], "there")) == 10_000
     assert merged([files, [RemoteFile("m/.wh..wh..opq", "00", 0)]], "there") == []
-    assert monotonic() - began < 30
+    assert process_time() - began < 30
     with pytest.raises(ConfigError, match="there: more than 100 files"):
         merged([files[:60], [RemoteFile(f"n/{number}", "00", 0) for number in range(60)]], "there", max_entries=100)

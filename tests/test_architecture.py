@@ -52,7 +52,10 @@ OPTIONAL = {
     "grafana_foundation_sdk": {"operate/monitoring/dashboards/grafana.py"},
     "urllib3": {"base/http/client.py"},
     "zstandard": {"base/archives.py"},
-    "PIL": {"measure/bench/inputs/image_files.py"},
+    "PIL": {
+        "measure/bench/inputs/image_files.py",
+        "server/backends/child/conch_child/python/app/kinds.py",
+    },
     "tokenizers": {"measure/bench/inputs/vocabulary.py"},
 }
 

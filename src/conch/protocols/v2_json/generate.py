@@ -3,6 +3,9 @@
 A key with the name of an input becomes a tensor, `id` is the request's id, and other keys become parameters of the
 request. The same applies to the keys in the object `parameters`. A response has the outputs, the model's name and
 version and the response's parameters in one object, with sorted keys.
+
+Models that are Python functions name in the parameter `json_tensors` of their configuration the tensors whose values
+have a structure: a BYTES tensor of JSON is any JSON value, and an array of numbers may be nested lists.
 """
 
 import json
@@ -12,17 +15,20 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
 import orjson
 
 from conch.base.errors import InvalidRequest
 from conch.domain.model_config import ModelConfig, TensorSpec
 from conch.domain.request import InferRequest, InferResponse, Timeline
-from conch.domain.tensor import BYTES, Buffer, Tensor
+from conch.domain.tensor import BYTES, Buffer, Tensor, unpack_bytes
 from conch.protocols.json_document import parse, shown, text
 from conch.protocols.v2_json import data as json_data
 from conch.protocols.v2_json import large as large_json
 from conch.protocols.v2_json.inference import parameter, read_parameters
 
+JSON_TENSORS = "json_tensors"
+_NO_TENSORS: frozenset[str] = frozenset()
 _NO_PARAMETERS: dict[str, Any] = {}
 # All strings of a JSON text; keys have a second group.
 _STRINGS = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
@@ -55,16 +61,18 @@ def _read(
         )
     inputs = {spec.name: spec for spec in config.inputs}
     parameters: dict[str, Any] = {}
+    structured = structured_tensors(config)
+    batched = config.max_batch_size > 0
     for key, value in document.items():
         if key == "parameters":
             try:
-                _convert(request, nested, inputs, parameters, batched=config.max_batch_size > 0)
+                _convert(request, nested, inputs, parameters, structured, batched=batched)
             except InvalidRequest as error:
                 raise InvalidRequest(f"Converting keyword: 'parameters': {error.message}", error.code) from None
         elif key != "id":
-            _convert(request, {key: value}, inputs, parameters, batched=config.max_batch_size > 0)
+            _convert(request, {key: value}, inputs, parameters, structured, batched=batched)
     # Other objects have been refused, so every key of the text belongs to one of these two.
-    duplicate = _duplicate_key(body, document, nested)
+    duplicate = None if structured else _duplicate_key(body, document, nested)
     if duplicate in inputs:
         raise _duplicate_input(request, duplicate)
     if duplicate is not None:
@@ -77,6 +85,7 @@ def _convert(
     members: Any,
     inputs: Mapping[str, TensorSpec],
     parameters: dict[str, Any],
+    structured: frozenset[str],
     *,
     batched: bool,
 ) -> None:
@@ -88,7 +97,35 @@ def _convert(
         elif any(tensor.name == key for tensor in request.inputs):
             raise _duplicate_input(request, key)
         else:
-            request.inputs.append(_tensor(spec, value, batched=batched))
+            tensor = _structured_tensor(spec, value, batched=batched) if key in structured else None
+            request.inputs.append(tensor or _tensor(spec, value, batched=batched))
+
+
+def structured_tensors(config: ModelConfig) -> frozenset[str]:
+    """Return the names of the tensors whose values are JSON or nested lists."""
+    names = config.parameters.get(JSON_TENSORS)
+    return frozenset(names.split(",")) if names else _NO_TENSORS
+
+
+def _structured_tensor(spec: TensorSpec, value: Any, *, batched: bool) -> Tensor | None:
+    """Return the tensor of JSON values or nested lists, None if the value is a flat list or a number."""
+    if spec.datatype == BYTES:
+        items = value if type(value) is list and (batched or -1 in spec.dims) else [value]
+        try:
+            return _tensor(spec, [orjson.dumps(item).decode() for item in items], batched=batched)
+        except orjson.JSONEncodeError as error:
+            raise InvalidRequest(f"input '{spec.name}' cannot be read: {error}") from None
+    shape: list[int] = []
+    inner = value
+    while type(inner) is list:
+        shape.append(len(inner))
+        inner = inner[0] if inner else None
+    declared = [-1, *spec.dims] if batched else spec.dims
+    if len(shape) < 2 or len(shape) != len(declared):
+        return None
+    if any(size not in (-1, given) for size, given in zip(declared, shape, strict=True)):
+        raise _no_shape(spec.name)
+    return Tensor(spec.name, spec.datatype, shape, json_data.pack(spec.name, spec.datatype, value, prod(shape)))
 
 
 def _duplicate_input(request: InferRequest, name: str) -> InvalidRequest:
@@ -122,6 +159,7 @@ def pack_request(spec: Mapping[str, Any], body: Buffer) -> tuple[dict[str, Any],
         outputs=(),
         max_batch_size=spec["max_batch_size"],
         inputs=tuple(TensorSpec(name, datatype, tuple(dims)) for name, datatype, dims in spec["inputs"]),
+        parameters={JSON_TENSORS: spec["structured"]},
     )
     request, parameters = _read(config, None, body, Timeline())
     large_json.check_parameters(parameters)
@@ -140,6 +178,7 @@ def describe_model(config: ModelConfig) -> dict[str, Any]:
         "name": config.name,
         "max_batch_size": config.max_batch_size,
         "inputs": [(spec.name, spec.datatype, spec.dims) for spec in config.inputs],
+        "structured": config.parameters.get(JSON_TENSORS, ""),
     }
 
 
@@ -156,7 +195,9 @@ def unpack_request(
     return request
 
 
-def describe_response(response: InferResponse) -> tuple[dict[str, Any], list[Buffer]]:
+def describe_response(
+    response: InferResponse, structured: frozenset[str] = _NO_TENSORS
+) -> tuple[dict[str, Any], list[Buffer]]:
     """Return the arguments of `write_response` in a worker for a large response."""
     described = {
         "id": response.id,
@@ -164,6 +205,7 @@ def describe_response(response: InferResponse) -> tuple[dict[str, Any], list[Buf
         "model_version": response.model_version,
         "parameters": response.parameters,
         "outputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in response.outputs],
+        "structured": list(structured),
     }
     return described, [tensor.data for tensor in response.outputs]
 
@@ -181,15 +223,30 @@ def write_response(described: Mapping[str, Any], parts: Sequence[Buffer]) -> byt
             tensors,
             id=described["id"],
             parameters=described["parameters"],
-        )
+        ),
+        frozenset(described["structured"]),
     )
 
 
-def encode_response(response: InferResponse) -> bytes:
+def encode_response(response: InferResponse, structured: frozenset[str] = _NO_TENSORS) -> bytes:
     """Encode one response. Raises InvalidRequest for FP16 and BF16 outputs, which have no JSON form."""
-    text = _encoded(response, json_data.encode)
+    text = _encoded(response, json_data.encode, structured)
     # orjson writes null for NaN and infinities; a false positive, such as a string "null", is only slower.
-    return _encoded(response, _exactly) if b"null" in text else text
+    return _encoded(response, _exactly, structured) if b"null" in text else text
+
+
+def _values(tensor: Tensor) -> Any:
+    """Return the values of a structured output: parsed JSON, or nested lists. Raises as `json_data.encode`."""
+    if tensor.datatype != BYTES:
+        flat = json_data.encode(tensor)
+        nested = flat.reshape(tensor.shape) if len(flat) > 1 else flat
+        if flat.dtype.kind != "f" or np.isfinite(flat).all():
+            return nested
+        return [orjson.Fragment(json.dumps(row)) for row in nested.tolist()]
+    try:
+        return [orjson.loads(element) for element in unpack_bytes(tensor.data)]
+    except orjson.JSONDecodeError:  # such as NaN
+        return json_data.encode(tensor)
 
 
 def _exactly(tensor: Tensor) -> Any:
@@ -197,10 +254,10 @@ def _exactly(tensor: Tensor) -> Any:
     return orjson.Fragment(written[1:-1] if prod(tensor.shape) == 1 else written)
 
 
-def _encoded(response: InferResponse, encode: Callable[[Tensor], Any]) -> bytes:
+def _encoded(response: InferResponse, encode: Callable[[Tensor], Any], structured: frozenset[str]) -> bytes:
     document: dict[str, Any] = dict(response.parameters)
     for tensor in response.outputs:
-        values = encode(tensor)
+        values = _values(tensor) if tensor.name in structured else encode(tensor)
         is_list = not isinstance(values, orjson.Fragment)
         document[tensor.name] = values[0] if is_list and len(values) == 1 else values
     if response.id:

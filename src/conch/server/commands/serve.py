@@ -61,7 +61,7 @@ def _fork_server(options: "ServerOptions") -> Iterator["ForkServer"]:
     server = ForkServer(environment=ChildEnvironment(options.model_env_allow, options.model_env_deny))
     loads_nothing = options.model_control_mode == "explicit" and not options.load_model
     if not loads_nothing and any(
-        any(Path(root).glob(pattern))
+        root.endswith(".py") or any(Path(root).glob(pattern))
         for root in (*options.model_repository, *filter(None, [options.model_dir]))
         for pattern in ("*/*/model.py", "*.joblib")
     ):

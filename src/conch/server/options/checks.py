@@ -35,6 +35,8 @@ def _check_repositories(options: ServerOptions) -> Iterable[str]:
             yield f"--model-repository: '{scheme}://' is not supported; expected a directory or one of {known}"
         elif separator:
             continue  # errors of remote repositories are reported when the models are read
+        elif path.endswith(".py") and Path(path).is_file():
+            continue  # models in Python: repository/python_app.py
         elif not Path(path).is_dir() and options.exit_on_error:  # without, the server starts anyway, as Triton's does
             yield f"--model-repository: {_not_a_directory(path)}"
     if options.load_model and options.model_control_mode != "explicit":

@@ -104,7 +104,12 @@ def open_root(
     URL that does not name a repository.
     """
     if "://" not in text:
-        return LocalRoot(Path(text).absolute())
+        path = Path(text).absolute()
+        if path.suffix == ".py":
+            from conch.server.repository.python_app import PythonAppRoot
+
+            return PythonAppRoot(path)
+        return LocalRoot(path)
     # Imported only for remote repositories: their clients take memory and time.
     from conch.server.repository.remote.mirror import open_mirror
 

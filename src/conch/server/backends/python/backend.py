@@ -80,6 +80,7 @@ def _is_installed(name: str) -> bool:
 _COMPLETE_METHOD = b"auto_complete_config"
 # A class that is imported or has a base class may have methods that this file does not mention.
 _INHERITING_CODE = (b"TritonPythonModel", b"import *")
+_DECLARING_CODE = re.compile(rb"^\s*(import|from) conch\b", re.MULTILINE)
 _PLAIN_CLASS = re.compile(rb"^class TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
 
 
@@ -90,7 +91,8 @@ async def complete(source: ModelSource, settings: PythonSettings, environments: 
     """
     document = source.config.document
     code = await asyncio.to_thread(code_path(source).read_bytes)
-    inherits = any(word in code for word in _INHERITING_CODE) and not _PLAIN_CLASS.search(code)
+    declares = _DECLARING_CODE.search(code)
+    inherits = (declares or any(word in code for word in _INHERITING_CODE)) and not _PLAIN_CLASS.search(code)
     if _COMPLETE_METHOD not in code and not inherits:
         return document
     launcher = await environments.launcher(source)

@@ -38,13 +38,15 @@ class GenerateEndpoints:
 
     def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with the only response of the model. Raises ConchError if the request is refused."""
-        self._serve(request, reply, name, version, _SingleResponse(request, reply, self._pool, self._tenants).respond)
+        self._serve(request, reply, name, version, _SingleResponse(request, reply, self._pool, self._tenants))
 
     def stream(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with every response as it comes. Raises ConchError if the request is refused."""
-        self._serve(request, reply, name, version, _EventStream(request, reply, self._pool, self._tenants).respond)
+        self._serve(request, reply, name, version, _EventStream(request, reply, self._pool, self._tenants))
 
-    def _serve(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, respond: Respond) -> None:
+    def _serve(
+        self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, encoder: "_OrderedEncoder"
+    ) -> None:
         timeline = Timeline()
         trace = self._observer.begin_http(request, name, timeline) if self._observer.on else None
         try:
@@ -52,6 +54,8 @@ class GenerateEndpoints:
             if request.headers.get(b"content-encoding", b"identity") != b"identity":
                 raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
             model.check_room(timeline)
+            encoder.structured = generate.structured_tensors(model.config)
+            respond = encoder.respond
             meter = None
             if self._inference.limiter is not None:
                 meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
@@ -93,6 +97,7 @@ class _OrderedEncoder:
         self._waiting: deque[tuple[InferResponse | ConchError | None, bool]] = deque()
         self._waiting_bytes = 0
         self._writing = False
+        self.structured: frozenset[str] = frozenset()
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
         """Encode and send a response, or the error that ends them; see `request.Respond`."""
@@ -107,11 +112,11 @@ class _OrderedEncoder:
             try:
                 if _size(answer) > MAX_INLINE_BYTES:
                     client = self._tenants.client_of_http(self._request, self._reply.peer)
-                    args, parts = generate.describe_response(answer)
+                    args, parts = generate.describe_response(answer, self.structured)
                     self._pool.submit("generate_response", args, parts, self._done(final), client=client)
                     self._writing = True
                     return
-                document = generate.encode_response(answer)
+                document = generate.encode_response(answer, self.structured)
             except ConchError as error:
                 document = error
         self.send(document, final)

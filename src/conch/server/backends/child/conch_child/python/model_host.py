@@ -42,6 +42,10 @@ def load_class(model_directory: str, version: str, filename: str) -> Any:
             sys.path.append(directory)
     module = importlib.import_module("{}.{}".format(version, filename[: -len(".py")].replace("/", ".")))
     model = getattr(module, "TritonPythonModel", None)
+    if model is None and "conch" in vars(module):
+        from .app.function_model import in_module
+
+        return in_module(module, model_directory)
     if model is None:
         raise AttributeError("'{}' defines no class TritonPythonModel".format(filename))
     return model

@@ -1,0 +1,1 @@
+"""Models that are functions or classes with annotations, as `conch.model` declares them."""

@@ -1,0 +1,182 @@
+"""A Python file with declared models as the repository of a real server: HTTP, gRPC, reload."""
+
+import json
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+
+from tests.server.conformance.test_generate import events, post
+from tests.support.server_process import ConchProcess
+
+APP = '''
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+import numpy as np
+
+import conch
+from suffix import SUFFIX
+
+running = []
+
+
+@conch.model
+def square(x: np.ndarray) -> np.ndarray:
+    return x * x
+
+
+@conch.model(batch=True, max_batch_size=16, batch_delay_us=100_000)
+def shout(texts: list[str]) -> list[str]:
+    if "" in texts:
+        raise conch.InvalidInput("empty")
+    return [f"{text}{SUFFIX} of {len(texts)}" for text in texts]
+
+
+@conch.model
+async def meet(parties: int) -> int:
+    """Answers when as many requests run at the same time."""
+    running.append(1)
+    while len(running) < parties:
+        await asyncio.sleep(0.001)
+    return len(running)
+
+
+@conch.model
+def count(n: int) -> Iterator[int]:
+    yield from range(n)
+
+
+@conch.model
+async def words(text: str) -> AsyncIterator[dict]:
+    for word in text.split():
+        yield {"word": word}
+
+
+@conch.model
+def text(x: str) -> str:
+    return x
+
+
+if __name__ == "__main__":
+    conch.serve()
+'''
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("app")
+    (folder / "suffix.py").write_text('SUFFIX = "!"\n')
+    (folder / "app.py").write_text(APP)
+    return folder / "app.py"
+
+
+@pytest.fixture(scope="module")
+def server(app: Path) -> Iterator[ConchProcess]:
+    with ConchProcess(app, log=app.with_name("log")) as conch:
+        yield conch
+
+
+def answer(server: ConchProcess, path: str, **inputs: Any) -> Any:
+    status, _, text = post(server, path, inputs)
+    assert status == 200, text
+    return json.loads(text)["output"]
+
+
+def test_generate_takes_the_inputs_as_json(server: ConchProcess) -> None:
+    assert answer(server, "square/generate", x=[1, 2, 3]) == [1, 4, 9]
+    assert answer(server, "text/generate", x="hello") == "hello"
+    assert [event["output"] for event in events(post(server, "count/generate_stream", {"n": 3})[2])] == [0, 1, 2]
+    stream = events(post(server, "words/generate_stream", {"text": "a b"})[2])
+    assert [event["output"] for event in stream] == [{"word": "a"}, {"word": "b"}]
+
+
+def test_tensors_over_both_protocols(server: ConchProcess) -> None:
+    values = np.arange(4, dtype=np.float32)
+    for module, address in ((http_client, server.http), (grpc_client, server.grpc)):
+        with module.InferenceServerClient(address) as client:
+            tensor = module.InferInput("x", [4], "FP32")
+            tensor.set_data_from_numpy(values)
+            assert client.infer("square", [tensor]).as_numpy("output").tolist() == [0, 1, 4, 9]
+
+
+def test_text_that_is_not_utf_8_is_refused(server: ConchProcess) -> None:
+    with http_client.InferenceServerClient(server.http) as client:
+        tensor = http_client.InferInput("x", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([b"\xff"], object))
+        with pytest.raises(http_client.InferenceServerException, match="input 'x': it is not UTF-8 text") as caught:
+            client.infer("text", [tensor])
+    assert caught.value.status() == "400"
+
+
+def test_requests_form_batches_and_only_invalid_ones_fail(server: ConchProcess) -> None:
+    answers: dict[str, tuple[int, Any]] = {}
+
+    def ask(text: str) -> None:
+        status, _, body = post(server, "shout/generate", {"texts": text})
+        answers[text] = status, json.loads(body)
+
+    together(*(lambda text=text: ask(text) for text in ("a", "b", "")))
+    assert answers[""] == (400, {"error": "empty"})
+    assert {answers[text][0] for text in "ab"} == {200}
+    assert all(re.fullmatch(rf"{text}! of [123]", answers[text][1]["output"]) for text in "ab")
+    assert answer(server, "shout/generate", texts=["x", "y"]) == ["x! of 2", "y! of 2"]
+
+
+def test_async_functions_run_at_the_same_time_in_one_instance(server: ConchProcess) -> None:
+    results: list[int] = []
+    together(*[lambda: results.append(answer(server, "meet/generate", parties=4))] * 4)
+    assert results == [4, 4, 4, 4]
+
+
+def together(*calls: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.slow
+def test_a_change_reloads_and_a_broken_file_keeps_what_is_served(app: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(app.parent, tmp_path / "reload", ignore=shutil.ignore_patterns("__pycache__", "log"))
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=1")
+    with ConchProcess(folder / "app.py", *flags, log=tmp_path / "log") as conch:
+        ask = lambda: answer(conch, "shout/generate", texts="a")  # noqa: E731
+        assert ask() == "a! of 1"
+        (folder / "app.py").write_text(APP + "\nraise RuntimeError('oops')\n")
+        until(lambda: "RuntimeError: oops" in conch.text)
+        assert f'File \\"{folder}/app.py\\", line {APP.count(chr(10)) + 2}, in <module>' in conch.text
+        assert ask() == "a! of 1"
+        (folder / "suffix.py").write_text('SUFFIX = "?"\n')  # a module that the file imports
+        (folder / "app.py").write_text(APP.replace("def text(", "def other("))
+        until(lambda: post(conch, "other/generate", {"x": "a"})[0] == 200)
+        until(lambda: ask() == "a? of 1")
+        until(lambda: post(conch, "text/generate", {"x": "a"})[0] in (400, 404))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_declared_model_in_an_ordinary_repository(tmp_path: Path) -> None:
+    """Without TritonPythonModel and without config.pbtxt."""
+    (tmp_path / "models" / "double" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "double" / "1" / "model.py").write_text(
+        "import numpy as np\nimport conch\n@conch.model\ndef any_name(x: np.ndarray) -> np.ndarray:\n    return 2 * x\n"
+    )
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as conch:
+        assert answer(conch, "double/generate", x=[1, 2]) == [2, 4]

@@ -10,6 +10,7 @@ from io import TextIOWrapper
 # Task → its sub-commands: name → module, help. A command parses its arguments and returns the exit status.
 _TASKS = {
     "serve": {
+        "run": ("clients.run.command", "serve one model or chat with it, without configuration"),
         "serve": ("server.commands.serve", "serve a model repository over HTTP and gRPC"),
         "health": ("clients.health", "ask a server whether it is ready; the health check of containers"),
     },

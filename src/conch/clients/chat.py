@@ -13,9 +13,11 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.wait_for_model import add_wait_flag, wait_for_model
 from conch.base.errors import ConchError, InvalidRequest
 from conch.base.http.credentials import KEY_HELP, VARIABLES, client_key
+from conch.clients.chat_commands import EndOfChat, command_answer
 from conch.clients.openai_client import Completion, OpenAIClient
 
 _FAILURE, _INTERRUPTED = 1, 130
+_QUOTES = '"""'  # around a message of several lines
 
 
 def chat(arguments: Sequence[str]) -> int:
@@ -23,11 +25,8 @@ def chat(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     try:
         client = OpenAIClient(given.url, client_key(given.api_key_file))
-        model = wait_for_model(partial(_model, client, given.model), "conch chat", given.wait)
-        conversation = _Conversation(client, model, given)
-        if given.prompt:
-            return conversation.answer(" ".join(given.prompt))
-        return _converse(conversation) if sys.stdin.isatty() else conversation.answer(sys.stdin.read().strip())
+        model = wait_for_model(partial(chosen_model, client, given.model), "conch chat", given.wait)
+        return talk(client, model, given)
     except ConchError as error:
         print(f"conch chat: {error}", file=sys.stderr)
         return _FAILURE
@@ -35,16 +34,37 @@ def chat(arguments: Sequence[str]) -> int:
         return _INTERRUPTED
 
 
-class _Conversation:
-    """A model and the messages so far."""
+def talk(client: OpenAIClient, model: str, given: Namespace) -> int:
+    """Answer the prompt of the arguments or of a pipe, or converse on a terminal. Raises ConchError."""
+    conversation = TerminalChat(client, model, given)
+    if given.prompt:
+        return conversation.answer(" ".join(given.prompt))
+    return _converse(conversation) if sys.stdin.isatty() else conversation.answer(sys.stdin.read().strip())
+
+
+class TerminalChat:
+    """A model, the settings of its answers, and the messages so far."""
 
     def __init__(self, client: OpenAIClient, model: str, given: Namespace) -> None:
         self.model = model
+        self.system = given.system
+        options = {"temperature": given.temperature, "max_tokens": given.max_tokens, "seed": given.seed}
+        self.settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        self.context_used = 0  # tokens of the last prompt and its answer
+        self.context_limit = client.context_length(model)
         self._client = client
         self._as_json = given.json
-        self._messages = [{"role": "system", "content": given.system}] if given.system else []
-        options = {"temperature": given.temperature, "max_tokens": given.max_tokens, "seed": given.seed}
-        self._settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        self._messages: list[dict[str, str]] = []
+
+    @property
+    def turns(self) -> int:
+        """How many messages the model gets, without the system prompt."""
+        return len(self._messages)
+
+    def clear(self) -> None:
+        """Forget the messages; the settings stay."""
+        self._messages.clear()
+        self.context_used = 0
 
     def answer(self, text: str) -> int:
         """Send a user message, print the streamed answer, then its speed; return the exit status.
@@ -57,7 +77,8 @@ class _Conversation:
         answer = Completion()
         status = 0
         try:
-            with closing(self._client.chat(self.model, self._messages, self._settings, answer)) as pieces:
+            system = [{"role": "system", "content": self.system}] if self.system else []
+            with closing(self._client.chat(self.model, [*system, *self._messages], self.settings, answer)) as pieces:
                 for piece in pieces:
                     if not self._as_json:
                         print(piece, end="", flush=True)
@@ -67,46 +88,66 @@ class _Conversation:
             self._messages.pop()
             raise
         self._messages.append({"role": "assistant", "content": answer.text})
+        self.context_used = answer.prompt_tokens + answer.completion_tokens or self.context_used
         if self._as_json:
             print(json.dumps({"model": self.model, **asdict(answer)}), flush=True)
         else:
             print(flush=True)
-            print(_speed(answer), file=sys.stderr, flush=True)
+            print(self._speed(answer), file=sys.stderr, flush=True)
         return status
 
+    def _speed(self, answer: Completion) -> str:
+        if answer.finish_reason == "interrupted":
+            return "[interrupted]"
+        parts = [f"{answer.completion_tokens} token{'s' if answer.completion_tokens != 1 else ''}"]
+        if answer.first_s is not None:
+            parts.append(f"first token after {answer.first_s * 1000:.0f} ms")
+        if self.context_limit and self.context_used:
+            parts.append(f"context {self.context_used}/{self.context_limit}")
+        if answer.tokens_per_second is not None:
+            parts.append(f"{answer.tokens_per_second:.0f} tokens/s")
+        if answer.finish_reason == "length":
+            parts.append("token limit reached")
+        return f"[{', '.join(parts)}]"
 
-def _converse(conversation: _Conversation) -> int:
-    """Answer line by line until Ctrl-D, or Ctrl-C at the prompt."""
+
+def _converse(conversation: TerminalChat) -> int:
+    """Answer line by line until /bye, Ctrl-D, or Ctrl-C at the prompt."""
     import readline  # noqa: F401 - adds history and editing to input()
 
-    print(f"Chat with {conversation.model}. Ctrl-C ends the answer, Ctrl-D the conversation.", file=sys.stderr)
+    print(
+        f"Chat with {conversation.model}. Ctrl-C ends the answer, Ctrl-D or /bye the conversation; /help lists more.",
+        file=sys.stderr,
+    )
     while True:
         try:
-            text = input("> ").strip()
+            text = _message()
         except EOFError:
             print(file=sys.stderr)
             return 0
-        if text:
-            try:
+        try:
+            if text.startswith("/"):
+                print(command_answer(conversation, text), file=sys.stderr)
+            elif text:
                 conversation.answer(text)
-            except ConchError as error:
-                print(f"conch chat: {error}", file=sys.stderr)
+        except EndOfChat:
+            return 0
+        except ConchError as error:
+            print(f"conch chat: {error}", file=sys.stderr)
 
 
-def _speed(answer: Completion) -> str:
-    if answer.finish_reason == "interrupted":
-        return "[interrupted]"
-    parts = [f"{answer.completion_tokens} token{'s' if answer.completion_tokens != 1 else ''}"]
-    if answer.first_s is not None:
-        parts.append(f"first token after {answer.first_s * 1000:.0f} ms")
-    if answer.tokens_per_second is not None:
-        parts.append(f"{answer.tokens_per_second:.0f} tokens/s")
-    if answer.finish_reason == "length":
-        parts.append("token limit reached")
-    return f"[{', '.join(parts)}]"
+def _message() -> str:
+    """Read a line, or all lines between triple quotes. Raises EOFError."""
+    text = input("> ").strip()
+    if not text.startswith(_QUOTES):
+        return text
+    lines = [text.removeprefix(_QUOTES)]
+    while not lines[-1].rstrip().endswith(_QUOTES):
+        lines.append(input("... "))
+    return "\n".join(lines).rstrip().removesuffix(_QUOTES).strip()
 
 
-def _model(client: OpenAIClient, name: str) -> str:
+def chosen_model(client: OpenAIClient, name: str) -> str:
     """Return the model of this name, or the only one. Raises ConchError, ModelLoading while it is loading."""
     if name:
         client.check_loaded(name)
@@ -127,13 +168,18 @@ def _parser() -> CommandParser:
         epilog=f"The API key is read from {' or '.join(VARIABLES)}.",
     )
     parser.add_argument("prompt", nargs="*", help="prompt; without it, a conversation starts")
+    add_chat_flags(parser)
     parser.add_argument("--url", default="http://localhost:8000/v1", help="URL of the API (default: %(default)s)")
     parser.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
     parser.add_argument("--model", default="", help="name of the model (default: the only language model)")
     add_wait_flag(parser)
+    return parser
+
+
+def add_chat_flags(parser: CommandParser) -> None:
+    """Add the settings of answers."""
     parser.add_argument("--system", default="", metavar="TEXT", help="system prompt")
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature; 0 is greedy")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of tokens in an answer")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of the sampling")
     parser.add_argument("--json", action="store_true", help="print each answer as one line of JSON")
-    return parser

@@ -105,6 +105,17 @@ class OpenAIClient:
         finally:
             connection.close()
 
+    def context_length(self, model: str) -> int:
+        """Return the maximum of tokens of prompt and answer together, 0 if the server does not say it."""
+        connection = self._connection()
+        try:
+            document = json.loads(self._ask(connection, "GET", f"/models/{quote(model, safe='')}").read())
+            return int(document.get("max_model_len") or 0)
+        except (ConchError, OSError, HTTPException, ValueError, TypeError, AttributeError):
+            return 0
+        finally:
+            connection.close()
+
     def check_loaded(self, model: str) -> None:
         """Raise ModelLoading if a server says that a model is loading. Other servers need not have such a path."""
         connection = self._connection()

@@ -7,7 +7,8 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ import uvloop
 from conch.base import logs
 from conch.base.build_info import build_line
 from conch.base.errors import ConchError, ConfigError
+from conch.base.process.running_servers import RunningServer, local_address, recorded
 from conch.base.process.stop_signals import stop_signals
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics
 from conch.domain.exposition import Family, Point
@@ -154,7 +156,10 @@ class Server:
         )
         for service in services(parts):
             with _naming_flags(service):
-                await service.listener.start(listen=service.flags == "metrics" or not self._options.listen_when_ready)
+                await service.listener.start(
+                    listen=service.flags == "metrics" or not self._options.listen_when_ready,
+                    attempts=self._options.port_attempts,
+                )
             self._services.append(service)
             self.ports[service.flags] = service.listener.port
             _log.info("Started %s at %s:%d", service.name, service.address, service.listener.port)
@@ -192,6 +197,18 @@ class Server:
         _reduce_collections()
         heap.keep_freed_memory()
         return report
+
+    def record(self) -> RunningServer:
+        """Return the record of this process, for other programs of the user. To be called after `start`."""
+        options = self._options
+        addresses = {
+            "http": options.http_address,
+            "grpc": options.grpc_address,
+            "metrics": options.metrics_address or options.http_address,
+        }
+        places = {name: local_address(address, self.ports.get(name)) for name, address in addresses.items()}
+        roots = (*map(public_name, options.model_repository), *filter(None, [options.model_dir]))
+        return RunningServer(os.getpid(), **places, source=options.source or ", ".join(roots), started=time.time())
 
     def _log_models(self) -> None:
         """Log the table of the models, or which repositories have none."""
@@ -407,9 +424,12 @@ def _declared_metrics(options: ServerOptions) -> DeclaredMetrics | None:
     return DeclaredMetrics(read_declarations(Path(options.custom_metrics)))
 
 
-def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
+def run(
+    options: ServerOptions, fork_server: ForkServer | None = None, ready: Callable[[Server], None] | None = None
+) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP. Returns 0, or 1 if the start failed or the stop timed out.
 
+    `ready` is called once, when the initial models are loaded.
     Threads, such as that of a load, cannot be cancelled: if one does not end in time, the process exits.
     """
     log = _log_settings(options)
@@ -420,11 +440,16 @@ def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
     ineffective = (*ineffective_settings(backend for backend, _ in given), *unknown_settings(given))
     for notice in (*options.notices, *ineffective):
         _log.warning("%s", notice)
-    status: int = uvloop.run(_serve(options, fork_server, log))
+    status: int = uvloop.run(_serve(options, fork_server, log, ready))
     return status
 
 
-async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: logs.LogSettings) -> int:
+async def _serve(
+    options: ServerOptions,
+    fork_server: ForkServer | None,
+    log: logs.LogSettings,
+    ready: Callable[[Server], None] | None,
+) -> int:
     stopping = stop_signals()
     try:
         server = Server(options, fork_server, log, alarm=True)
@@ -433,15 +458,18 @@ async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: lo
         return 1
     try:
         await server.start()
-        starting = asyncio.ensure_future(server.load_models())
-        await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
-        if not stopping.is_set() and (report := await starting).failed:
-            _log.error("%s", report)
-            if options.exit_on_error:
-                _log.error("exiting; use --exit-on-error=false to serve the other models")
-                await server.stop()
-                return 1
-        await stopping.wait()
+        with recorded(server.record()):
+            starting = asyncio.ensure_future(server.load_models())
+            await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.is_set() and (report := await starting).failed:
+                _log.error("%s", report)
+                if options.exit_on_error:
+                    _log.error("exiting; use --exit-on-error=false to serve the other models")
+                    await server.stop()
+                    return 1
+            if starting.done() and ready is not None:
+                ready(server)
+            await stopping.wait()
         if starting.done() and options.shutdown_delay_secs:
             _log.info("Not ready; stopping in %d s", options.shutdown_delay_secs)
             await server.leave()

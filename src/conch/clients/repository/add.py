@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from argparse import Namespace
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,11 +19,10 @@ from conch.base.files.atomic import atomic_replace
 from conch.check.check_paths import check_paths
 from conch.check.rules import Severity
 from conch.server.backends.registry import install_command
-from conch.server.repository.model_entry import Entry, EntryOptions, entry_of
+from conch.server.repository.model_entry import FIRST_VERSION, Entry, EntryOptions, entry_of, link, write_entry
 from conch.server.repository.model_kinds import SINGLE_FILES, is_model_folder, name_of
 from conch.server.repository.store import check_name
 
-_VERSION = "1"
 _CONFIG = "config.pbtxt"
 # The name of the model is at the beginning of a line; names of tensors are indented or in braces.
 _NAME_FIELD = re.compile(r"""^name[ \t]*:[ \t]*(?:"[^"\n]*"|'[^'\n]*')[ \t]*[,;]?[ \t]*(?:\r?\n)?""", re.MULTILINE)
@@ -47,9 +46,15 @@ _REQUIREMENTS = {
 def add(given: Namespace) -> int:
     """Add a model and print the written files; return 0. Raises ConchError."""
     console = Console(highlight=False, soft_wrap=True)
-    url = _hub_url(given.source)
-    if not url and is_model_folder(Path(given.source)):
+    if not _hub_url(given.source) and is_model_folder(Path(given.source)):
         return _add_folder(given, console)
+    _report(console, *add_model(given, console))
+    return 0
+
+
+def add_model(given: Namespace, console: Console) -> tuple[Path, Entry]:
+    """Add a model's files, from this machine or the Hub; return its folder and entry. Raises ConchError."""
+    url = _hub_url(given.source)
     hub = _hub() if url else None
     location = hub.parse_location(url) if hub is not None else None
     name = given.name or (location.name if location is not None else name_of(Path(given.source)))
@@ -64,14 +69,13 @@ def add(given: Namespace) -> int:
     entry = entry_of(source, EntryOptions(given.backend, given.input, given.output, given.max_batch_size))
     if given.link and source.resolve().is_relative_to(target.resolve()):
         raise InvalidRequest(f"'{source}' is in '{target}', which would be replaced: --link is not possible")
-    copy = _link if given.link else _link_hard if hub is not None else shutil.copyfile
+    copy = link if given.link else _link_hard if hub is not None else shutil.copyfile
     with atomic_replace(target, replace=given.force) as folder:
         size = sum(path.stat().st_size for path in entry.files.values())
         with console.status(f"writing {target}, {decimal(size)}"):
-            _write(folder, entry, copy)
-        _check(folder, {str(folder / _VERSION / name): str(path) for name, path in entry.files.items()})
-    _report(console, target, entry)
-    return 0
+            write_entry(folder, entry, lambda path, target: copy(path.resolve(), target))
+        _check(folder, {str(folder / FIRST_VERSION / name): str(path) for name, path in entry.files.items()})
+    return target, entry
 
 
 def _refuse_repository(source: Path) -> None:
@@ -122,7 +126,7 @@ def _add_folder(given: Namespace, console: Console) -> int:
     _check_target(target, force=given.force)
     if source.is_relative_to(target.absolute()) or target.absolute().is_relative_to(source):
         raise InvalidRequest(f"'{source}' cannot be added to itself")
-    copy = _link if given.link else shutil.copyfile
+    copy = link if given.link else shutil.copyfile
     files = [path for path in sorted(source.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
     with atomic_replace(target, replace=given.force) as folder:
         for version in source.iterdir():
@@ -161,22 +165,6 @@ def _check_target(target: Path, *, force: bool) -> None:
         raise InvalidRequest(f"model name '{target.name}' begins with a dot: servers ignore such folders")
     if os.path.lexists(target) and not force:
         raise ConfigError(f"'{target}' exists already: --force replaces it, --name sets another name")
-
-
-def _write(folder: Path, entry: Entry, copy: Callable[[Path, Path], object]) -> None:
-    version = folder / _VERSION
-    version.mkdir()
-    for name, path in entry.files.items():
-        (version / name).parent.mkdir(parents=True, exist_ok=True)
-        copy(path.resolve(), version / name)
-    for name, text in entry.texts.items():
-        (version / name).write_text(text, encoding="utf-8")
-    if entry.config:
-        (folder / _CONFIG).write_text(entry.config, encoding="utf-8")
-
-
-def _link(path: Path, target: Path) -> None:
-    target.symlink_to(path)
 
 
 def _link_hard(path: Path, target: Path) -> None:

@@ -149,6 +149,13 @@ def _describe_add(adding: CommandParser) -> None:
         metavar="DIR",
         help="model repository; created if missing (default: %(default)s)",
     )
+    add_entry_flags(adding)
+    adding.add_argument("--link", action="store_true", help="create symbolic links instead of copies")
+    adding.add_argument("--force", action="store_true", help="replace an existing model of this name")
+
+
+def add_entry_flags(adding: CommandParser) -> None:
+    """Add the flags for what the file of a model does not say."""
     adding.add_argument("--name", default="", help="name of the model (default: the name of the source)")
     adding.add_argument(
         "--backend", default="", help="backend, if several support the model, such as openvino for ONNX"
@@ -169,8 +176,6 @@ def _describe_add(adding: CommandParser) -> None:
         metavar="N",
         help="with --input; if above 0, dims do not include the batch dimension",
     )
-    adding.add_argument("--link", action="store_true", help="create symbolic links instead of copies")
-    adding.add_argument("--force", action="store_true", help="replace an existing model of this name")
 
 
 def _byte_count(text: str) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -43,6 +44,7 @@ _log = logging.getLogger(__name__)
 SWEEP_S = 1.0
 _MIN_TAKEN_BYTES_PER_S = 65_536  # a client that reads more slowly is aborted first when memory is short
 _BACKLOG = 1024
+_LAST_PORT = 65535
 
 
 class Swept(Protocol):
@@ -122,21 +124,31 @@ class Listener(ABC, Generic[Connection]):
         """How many clients are connected."""
         return len(self._connections)
 
-    async def start(self, *, listen: bool = True) -> None:
-        """Bind the address, and accept connections now or at `listen`. Raises OSError if it is not available."""
+    async def start(self, *, listen: bool = True, attempts: int = 1) -> None:
+        """Bind the address, and accept connections now or at `listen`.
+
+        A port in use is skipped for the next one, up to `attempts` ports. Raises OSError if none is available.
+        """
         loop = asyncio.get_running_loop()
         self._max_connections = max_connections(self._max_connections)
         self.clock.now = loop.time()
-        self._server = await loop.create_server(
-            self._accept,
-            self._host,
-            self._port,
-            backlog=_BACKLOG,
-            ssl=self._tls,
-            ssl_handshake_timeout=self._handshake_s if self._tls is not None else None,
-            reuse_port=self._reuse_port or None,
-            start_serving=listen,
-        )
+        last = min(self._port + attempts - 1, _LAST_PORT) if self._port else 0
+        while self._server is None:
+            try:
+                self._server = await loop.create_server(
+                    self._accept,
+                    self._host,
+                    self._port,
+                    backlog=_BACKLOG,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=self._handshake_s if self._tls is not None else None,
+                    reuse_port=self._reuse_port or None,
+                    start_serving=listen,
+                )
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or self._port >= last:
+                    raise
+                self._port += 1
         self._port = self._server.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep())
 

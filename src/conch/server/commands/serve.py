@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from conch.server.backends.processes.fork_server import ForkServer
     from conch.server.options.server_options import ServerOptions
+    from conch.server.server import Server
 
 _USAGE_ERROR = 2
 _START_FAILURE = 1
@@ -32,6 +33,16 @@ def serve(arguments: Sequence[str]) -> int:
             print(f"conch serve: {problem}", file=sys.stderr)
         print("conch serve --help lists all flags.", file=sys.stderr)
         return _USAGE_ERROR
+    return run_server(options, arguments)
+
+
+def run_server(
+    options: "ServerOptions", arguments: Sequence[str] = (), ready: Callable[["Server"], None] | None = None
+) -> int:
+    """Run a server in this process until it is stopped; return the exit status.
+
+    The values of secret flags in `arguments` are hidden; `ready` is called when the initial models are loaded.
+    """
     from conch.server.commands.process_secrets import hide_secrets, protect_memory
 
     hide_secrets(arguments)
@@ -45,7 +56,7 @@ def serve(arguments: Sequence[str]) -> int:
         gc.freeze()
         gc.enable()
         try:
-            return run(options, fork_server)
+            return run(options, fork_server, ready)
         except OSError as error:  # of the log file, so it cannot be logged
             print(f"conch serve: cannot start: {error}", file=sys.stderr)
             return _START_FAILURE

@@ -428,6 +428,9 @@ class ServerOptions:
     )
 
     # Not a flag: messages of the parser for the log.
+    # Not flags: ports to try if one is in use, from the given one on; what the user named, if not the repositories.
+    port_attempts: int = 1
+    source: str = ""
     notices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conch.base.errors import ConfigError, InvalidRequest, Unavailable
 from conch.domain.files.model_folder import is_model_name
-from conch.server.repository.model_entry import Entry, EntryOptions, entry_of
+from conch.server.repository.model_entry import EntryOptions, entry_of, link, write_entry
 from conch.server.repository.model_kinds import is_model_folder, name_of
 from conch.server.repository.roots import LocalRoot, ModelLocation
 from conch.server.repository.store import check_name
@@ -16,7 +16,6 @@ from conch.server.repository.watch import Fingerprint, fingerprint
 
 _log = logging.getLogger(__name__)
 
-_VERSION = "1"
 _POLL_S = 0.1
 
 
@@ -106,24 +105,10 @@ class ModelDirRoot:
         except InvalidRequest as error:
             raise ConfigError(error.message) from error
         try:
-            links = self._links.write(name, lambda folder: _link(folder, entry))
+            links = self._links.write(name, lambda folder: write_entry(folder, entry, link))
         except OSError as error:
             raise Unavailable(f"load of '{name}': links to its files cannot be created: {error}") from error
         return ModelLocation(links, stamps, temporary=True, linked=tuple(entry.files.values()))
-
-
-def _link(folder: Path, entry: Entry) -> None:
-    """Write an entry into a folder; the files of the model are links."""
-    version = folder / _VERSION
-    version.mkdir()
-    for name, path in entry.files.items():
-        target = version / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(path.absolute())
-    for name, text in entry.texts.items():
-        (version / name).write_text(text, encoding="utf-8")
-    if entry.config:
-        (folder / "config.pbtxt").write_text(entry.config, encoding="utf-8")
 
 
 async def wait_for_path(path: Path, limit_s: int) -> None:

@@ -21,6 +21,7 @@ from conch.server.backends.fil.forest_files import FILENAMES, detect_form
 from conch.server.backends.pytorch.archive import Format, open_archive
 from conch.server.repository.model_kinds import FOREST_ENDINGS, PICKLES, Kind, find_model, is_forest, is_part
 
+FIRST_VERSION = "1"
 _NO_TENSOR = "ONNX type 0"
 _COMMON_ENDINGS = (".json", ".txt", ".model")  # of forests, and of many other files
 _LFS_HEAD = b"version https://git-lfs"
@@ -60,6 +61,24 @@ def entry_of(source: Path, options: EntryOptions) -> Entry:
     for path in entry.files.values():
         _check_content(path)
     return entry
+
+
+def write_entry(folder: Path, entry: Entry, place: Callable[[Path, Path], object]) -> None:
+    """Write the first version of a model into its folder; `place` copies or links a file to a path."""
+    version = folder / FIRST_VERSION
+    version.mkdir()
+    for name, path in entry.files.items():
+        (version / name).parent.mkdir(parents=True, exist_ok=True)
+        place(path.absolute(), version / name)
+    for name, text in entry.texts.items():
+        (version / name).write_text(text, encoding="utf-8")
+    if entry.config:
+        (folder / "config.pbtxt").write_text(entry.config, encoding="utf-8")
+
+
+def link(path: Path, target: Path) -> None:
+    """Create a symbolic link at `target`."""
+    target.symlink_to(path)
 
 
 def _of_folder(folder: Path, options: EntryOptions) -> Entry:

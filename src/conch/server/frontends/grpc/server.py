@@ -31,10 +31,10 @@ class GrpcFrontend(Http2Server[Opener]):
             traffic=traffic,
         )
 
-    async def start(self, *, listen: bool = True) -> None:
+    async def start(self, *, listen: bool = True, attempts: int = 1) -> None:
         """Bind the port, and accept connections now or at `listen`. Raises OSError if the address is not available."""
         try:
-            await super().start(listen=listen)
+            await super().start(listen=listen, attempts=attempts)
         except OSError as error:
             host = self._host or "0.0.0.0"  # noqa: S104 - what "" means
             address = f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"

@@ -1,0 +1,1 @@
+"""`conch run`: serve a model with one command, and manage what runs."""

@@ -1,0 +1,214 @@
+"""`conch run`: serve a model of any kind without configuration, and chat with it if it is a language model."""
+
+import os
+import subprocess
+import sys
+from argparse import SUPPRESS, Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.option_types import count
+from conch.base.control_characters import printable
+from conch.base.errors import ConchError, InvalidRequest, Unavailable
+
+if TYPE_CHECKING:
+    from conch.clients.run.source import RunSource
+    from conch.server.options.server_options import ServerOptions
+    from conch.server.server import Server
+
+_FAILURE, _USAGE_ERROR, _INTERRUPTED = 1, 2, 130
+_PORT, _PORT_ATTEMPTS = 8000, 100
+_LOOPBACK = ("localhost",)
+_SERVICES = ("http", "grpc", "metrics")
+_STOP_S = 10.0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve a model until SIGTERM or Ctrl-C, or chat with a language model; return the exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        _check_address(given)
+        return _run(given)
+    except ConchError as error:
+        print("\n".join(map(printable, f"conch run: {error}".split("\n"))), file=sys.stderr)
+        return _FAILURE
+    except KeyboardInterrupt:
+        print("conch run: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _run(given: Namespace) -> int:
+    from conch.clients.run.memory import check_memory
+    from conch.clients.run.source import chats, find_source
+
+    source = find_source(given)
+    models = source.models()
+    need = check_memory(models)
+    talks = any(map(chats, models))
+    for files in models:
+        files.discard()
+    if given.prompt and not talks:
+        raise InvalidRequest(f"'{given.model}' is not a language model, so it takes no prompt: {given.prompt[0]!r}")
+    if not talks or given.serve:
+        return _serve(given, source, need)
+    del source, models  # removes the links; the child makes its own
+    return _converse(given, need)
+
+
+def _serve(given: Namespace, source: "RunSource", need: int) -> int:
+    """Run the server in this process."""
+    from conch.clients.run.plate import print_plate
+    from conch.server.commands.serve import run_server
+
+    options = _options(given, source)
+
+    def ready(server: "Server") -> None:
+        if given.ready_fd is None:
+            print_plate(server, given, need)
+            return
+        with os.fdopen(given.ready_fd, "w") as pipe:
+            pipe.write(server.record().http)
+
+    return run_server(options, (), ready)
+
+
+def _options(given: Namespace, source: "RunSource") -> "ServerOptions":
+    """Return the options of the server. Raises InvalidRequest."""
+    from dataclasses import replace
+
+    from conch.server.options.parser import OptionError, parse
+
+    flags = [
+        *source.flags,
+        f"--http-address={given.address}",
+        f"--grpc-address={given.address}",
+        *(f"--{name}-port={given.port and given.port + number}" for number, name in enumerate(_SERVICES)),
+        "--log-info=false",
+    ]
+    if given.api_key_file:
+        flags.append(f"--api-key-file={given.api_key_file}")
+    if given.allow_pickled_models:
+        flags.append("--allow-pickled-models=true")
+    try:
+        options = parse(flags, os.environ)
+    except OptionError as error:
+        raise InvalidRequest("; ".join(error.problems)) from None
+    return replace(options, port_attempts=_PORT_ATTEMPTS, source=source.text)
+
+
+def _converse(given: Namespace, need: int) -> int:
+    """Run the server in a child process, and a conversation or one answer in this one."""
+    from conch.base.http.credentials import client_key
+    from conch.clients.chat import chosen_model, talk
+    from conch.clients.openai_client import OpenAIClient
+    from conch.clients.run.memory import size_text
+
+    with _child(given) as address:
+        client = OpenAIClient(f"http://{address}/v1", client_key(None))
+        model = chosen_model(client, given.name)
+        if sys.stdin.isatty() and not given.prompt:
+            print(f"{model} is ready at http://{address}, about {size_text(need)} of memory", file=sys.stderr)
+        return talk(client, model, given)
+
+
+@contextmanager
+def _child(given: Namespace) -> Iterator[str]:
+    """Run `conch run --serve` as a child around a block, which gets host:port. Raises InvalidRequest if it fails.
+
+    The child is in its own session: Ctrl-C in the terminal ends an answer, not the server.
+    """
+    from conch.base.process.prctl import die_with_parent
+
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "conch", "run", given.model, "--serve", f"--ready-fd={writer}", *_forwarded(given)]
+    server = subprocess.Popen(
+        command, pass_fds=[writer], stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent
+    )
+    try:
+        os.close(writer)
+        with os.fdopen(reader) as pipe, _loading(given.model):
+            address = pipe.read()
+        if not address:
+            raise Unavailable(f"the server of '{given.model}' ended with status {server.wait()}")
+        yield address
+    finally:
+        server.terminate()
+        try:
+            server.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Show on a terminal that a model loads, and for how long."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(f"loading {name}", total=None)
+        yield
+
+
+def _forwarded(given: Namespace) -> Iterator[str]:
+    """Yield the arguments of the child."""
+    for name in ("name", "backend", "max_batch_size", "port", "address", "api_key_file"):
+        if value := getattr(given, name):
+            yield f"--{name.replace('_', '-')}={value}"
+    for flag in ("insecure", "allow_pickled_models"):
+        if getattr(given, flag):
+            yield f"--{flag.replace('_', '-')}"
+
+
+def _check_address(given: Namespace) -> None:
+    """Raise InvalidRequest for an address that other machines can reach, unless clients need a key or accept it."""
+    try:
+        is_local = given.address in _LOOPBACK or ip_address(given.address).is_loopback
+    except ValueError:
+        is_local = False
+    if not is_local and not given.api_key_file and not given.insecure:
+        raise InvalidRequest(
+            f"--address {given.address} lets other machines use the model: give --api-key-file FILE (lines of 'NAME "
+            "infer,metrics KEY'), or --insecure to serve without keys"
+        )
+
+
+def _parser() -> CommandParser:
+    from conch.clients.chat import add_chat_flags
+    from conch.clients.repository.command import add_entry_flags
+
+    parser = CommandParser("conch run", description=_DESCRIPTION)
+    parser.add_argument("model", metavar="X", help="what to serve")
+    parser.add_argument("prompt", nargs="*", help="prompt for a language model, which is answered once")
+    parser.add_argument("--serve", action="store_true", help="serve a language model without a chat")
+    parser.add_argument(
+        "--port", type=int, default=_PORT, metavar="N", help="first port to try; 0 for any (default: %(default)s)"
+    )
+    parser.add_argument("--address", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--api-key-file", default="", metavar="FILE", help="require a key of this file from clients")
+    parser.add_argument("--insecure", action="store_true", help="allow an address of other machines without a key")
+    parser.add_argument(
+        "--allow-pickled-models", action="store_true", help="load pickles, which can run any code, in a process"
+    )
+    parser.add_argument("--ready-fd", type=int, help=SUPPRESS)
+    parser.add_argument("--instances", type=count, default=0, metavar="N", help="copies of the model that compute")
+    add_entry_flags(parser)
+    add_chat_flags(parser)
+    return parser
+
+
+_DESCRIPTION = (
+    "Serve X, without configuration: a file (.onnx, .gguf, .pt, .pt2, .xml, forests of XGBoost, LightGBM and "
+    "treelite), a folder (checkpoint, OpenVINO IR, SavedModel, a model's folder, a repository), a model.py, "
+    "hf://org/name, oci://image, another remote repository, or a pulled model. A language model starts a chat on a "
+    "terminal and answers a prompt of the arguments or a pipe."
+)

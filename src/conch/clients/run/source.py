@@ -1,0 +1,144 @@
+"""Find what `conch run X` is asked to serve, and present it as a model repository without copying large files."""
+
+import os
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from conch.base.errors import InvalidRequest, NotFound
+from conch.base.process.running_servers import temporary_folder, user_folder
+from conch.base.suggestion import did_you_mean
+from conch.server.repository.model_entry import EntryOptions, entry_of, link, write_entry
+from conch.server.repository.model_kinds import is_model_folder, name_of
+from conch.server.repository.store import ModelFiles, Repository, check_name
+from conch.server.repository.temporary_folders import TemporaryFolders
+
+REMOTE = ("oci://", "s3://", "gs://", "as://", "http://", "https://")
+HUB = "hf://"
+_LANGUAGE_BACKENDS = ("openvino_genai", "vllm", "tensorrtllm", "scripted")
+_TRITON_CLASS = b"class TritonPythonModel"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSource:
+    """A repository, and the flags of `conch serve` that name it."""
+
+    flags: tuple[str, ...]
+    repository: Repository
+    text: str  # as the user wrote it
+    links: TemporaryFolders | None = None  # which remove the links at the end of this process
+
+    def models(self) -> list[ModelFiles]:
+        """Return the readable models; a remote repository is fetched for that. Raises ConchError if none is."""
+        names = self.repository.names()
+        if not names:
+            raise NotFound(f"there are no models in {self.text}")
+        return [self.repository.read(name) for name in names]
+
+
+def chats(files: ModelFiles) -> bool:
+    """Whether a model is a language model, by its backend."""
+    return files.config.backend in _LANGUAGE_BACKENDS
+
+
+def find_source(given: Namespace) -> RunSource:
+    """Return the repository of what the arguments name. Downloads models of the Hub. Raises ConchError."""
+    text: str = given.model
+    path = Path(text)
+    if text.startswith(REMOTE):
+        from conch.server.repository.roots import open_root
+
+        return RunSource((f"--model-repository={text}",), Repository([open_root(text, "")]), text)
+    if text.startswith(HUB):
+        from conch.clients.run.disk import pulled
+
+        return _of_model_folder(pulled(given), text)
+    if path.is_dir():
+        return _of_folder(path, given)
+    if path.exists():
+        return _of_file(path, given)
+    stored = model_store() / text
+    if text and "/" not in text and is_model_folder(stored):
+        return _of_model_folder(stored, text)
+    raise NotFound(_nothing_there(text))
+
+
+def model_store() -> Path:
+    """Return the repository of pulled models: in the user's data, or a temporary one if that cannot be written."""
+    folder = user_folder("XDG_DATA_HOME", ".local/share") / "models"
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    return folder if os.access(existing, os.W_OK) else temporary_folder() / "models"
+
+
+def _nothing_there(text: str) -> str:
+    near = [entry.name for entry in Path(text).absolute().parent.glob("*")]
+    stored = [folder.name for folder in model_store().glob("*")]
+    hint = did_you_mean(Path(text).name, sorted({*near, *stored}))
+    hub = f", or {HUB}{text} for a model of the Hugging Face Hub" if text.count("/") == 1 else ""
+    return f"there is no file, folder or pulled model '{text}'{hint or f'; conch ls lists the models on disk{hub}'}"
+
+
+def _of_folder(folder: Path, given: Namespace) -> RunSource:
+    if is_model_folder(folder):
+        return _of_model_folder(folder, str(folder), given.name)
+    if any(is_model_folder(entry) for entry in folder.iterdir() if not entry.name.startswith(".")):
+        return RunSource((f"--model-repository={folder}",), Repository([folder]), str(folder))
+    return _linked(folder, given)
+
+
+def _of_model_folder(folder: Path, text: str, name: str = "") -> RunSource:
+    from conch.server.repository.model_dir import ModelDirRoot
+
+    flags = (f"--model-dir={folder}", *([f"--model-name={name}"] if name else []))
+    return RunSource(flags, Repository([ModelDirRoot(folder, name)]), text)
+
+
+def _of_file(path: Path, given: Namespace) -> RunSource:
+    if path.suffix != ".py":
+        return _linked(path, given)
+    if not is_triton_model(path):
+        raise InvalidRequest(
+            f"'{path}' has no model: expected a class TritonPythonModel with the method execute(requests)"
+        )
+    folder = path.absolute().parent.parent
+    if path.parent.name.isdecimal() and is_model_folder(folder):  # with the configuration that belongs to it
+        return _of_model_folder(folder, str(path), given.name)
+    return _linked_python(path, given)
+
+
+def is_triton_model(path: Path) -> bool:
+    """Whether a file of Python is a model of Triton's python backend."""
+    return _TRITON_CLASS in path.read_bytes()
+
+
+def _linked(path: Path, given: Namespace) -> RunSource:
+    """Return a new repository with links to the files of one model."""
+    options = EntryOptions(
+        given.backend, given.input, given.output, given.max_batch_size, allow_pickles=given.allow_pickled_models
+    )
+    entry = entry_of(path, options)
+    if given.instances:
+        entry = replace(entry, config=f"{entry.config}instance_group [ {{ count: {given.instances} }} ]\n")
+    return _new_repository(given, path, lambda folder: write_entry(folder, entry, link))
+
+
+def _linked_python(path: Path, given: Namespace) -> RunSource:
+    def fill(folder: Path) -> None:
+        (folder / "1").mkdir()
+        link(path.absolute(), folder / "1" / "model.py")
+
+    return _new_repository(given, path, fill)
+
+
+def _new_repository(given: Namespace, path: Path, fill: Callable[[Path], None]) -> RunSource:
+    name = given.name or name_of(path)
+    check_name(name)
+    links = TemporaryFolders()
+
+    def fill_repository(repository: Path) -> None:
+        (repository / name).mkdir()
+        fill(repository / name)
+
+    repository = links.write(name, fill_repository)
+    return RunSource((f"--model-repository={repository}",), Repository([repository]), str(path), links)

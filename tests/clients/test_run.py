@@ -1,0 +1,68 @@
+"""`conch run` of models that are not language models: what it prints works as printed."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.running import TIMEOUT_S, Running, conch
+
+EXAMPLES = Path(__file__).parents[2] / "examples/models"
+DIGITS = EXAMPLES / "digits/1/model.onnx"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def digits(home: Path) -> Iterator[Running]:
+    with Running(home, str(DIGITS), "--name=digits") as server:
+        yield server
+
+
+def printed_by(command: list[str] | str) -> str:
+    result = subprocess.run(command, shell=isinstance(command, str), capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_plate_has_device_memory_and_url(digits: Running) -> None:
+    assert "digits is ready on CPU, backend onnxruntime" in digits.text
+    assert "MiB" in digits.text
+    assert digits.url == f"http://127.0.0.1:{digits.port}"
+    assert "inputs  image FP32[8,8]" in digits.text
+    assert digits.errors == ""
+
+
+def test_the_printed_curl_line_works(digits: Running) -> None:
+    answer = json.loads(printed_by(digits.curl))
+    assert answer["outputs"][0]["name"] == "probabilities"
+
+
+def test_the_printed_program_works(digits: Running) -> None:
+    assert "'name': 'probabilities'" in printed_by([sys.executable, "-c", digits.python])
+
+
+def test_a_port_in_use_is_replaced_by_the_next_free_one(digits: Running, home: Path) -> None:
+    with Running(home, str(DIGITS), port=digits.port) as second:
+        assert f"port {digits.port} is in use" in second.text
+        assert second.url != digits.url
+        assert json.loads(printed_by(second.curl))["outputs"]
+
+
+def test_another_address_needs_a_key_or_insecure(home: Path) -> None:
+    result = conch(home, "run", str(DIGITS), "--address=0.0.0.0")
+    assert result.returncode == 1
+    assert "--api-key-file" in result.stderr
+    assert "--insecure" in result.stderr
+
+
+def test_a_prompt_for_a_model_without_language_is_refused(home: Path) -> None:
+    result = conch(home, "run", str(DIGITS), "hello")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "is not a language model, so it takes no prompt" in result.stderr

@@ -16,7 +16,6 @@ from conch.measure.bench.inputs.expected_answers import (
     ExpectedText,
     read_grpc_outputs,
     read_http_outputs,
-    streamed_text,
 )
 from conch.measure.bench.prepared_request import Answer
 from conch.protocols.v2_json.inference import ALL_BINARY, OutputOptions, encode_response
@@ -123,11 +122,3 @@ def test_embeddings_may_differ_by_the_tolerance() -> None:
     assert expected.difference(Answer(200, answer(0.5001, 1.0))) == ""
     assert "differs by up to 0.1" in expected.difference(Answer(200, answer(0.6, 1.0)))
     assert "shape [1, 1], expected [1, 2]" in expected.difference(Answer(200, answer(0.6)))
-
-
-def test_the_text_of_events_is_joined() -> None:
-    events = [{"choices": [{"delta": {"role": "assistant"}}]}, {"choices": [{"delta": {"content": "It "}}]}]
-    events += [{"choices": [{"delta": {"content": "rains."}}]}, {"choices": [], "usage": {}}]
-    stream = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
-    assert streamed_text(stream) == "It rains."
-    assert streamed_text(b'data: {"text_output":"a"}\n\ndata: {"text_output":"b"}\n\n') == "ab"

@@ -16,7 +16,7 @@ from conch.measure.bench.inputs.language import RequestSize
 from conch.measure.bench.prepared_request import Answer, Cancel, PreparedRequest
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.http_probe import HttpProbe
-from conch.measure.bench.targets.kserve_grpc import GrpcProbe
+from conch.measure.bench.targets.single_request import send_alone
 from conch.measure.bench.targets.target import BenchTarget, Protocol
 from tests.support.models import tensor, write_identity, write_python, write_scripted
 from tests.support.server_process import ConchProcess
@@ -177,11 +177,8 @@ def test_language_models_by_tensors(server: ConchProcess, protocol: Protocol) ->
     target = discover(url, model="words", protocol=protocol)
     prompts = InputSettings(prompt_tokens=Amount(10), output_tokens=Amount(3), distinct=2)
     request = fixed(target, prompts)[0]
-    if protocol is Protocol.GENERATE:
-        assert len(send_once(target, request).text.split()) == 3
-    else:
-        responses = GrpcProbe(target.endpoint).responses(request.head.decode(), request.body)
-        assert len(responses) >= 3
+    assert len(send_once(target, request).text.split()) == 3
+    assert send_alone(target.endpoint, request).responses >= 3
 
 
 def test_prompts_of_files(words: BenchTarget, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from conch.measure.bench.inputs.build import build_source
 from conch.measure.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.http_probe import HttpAnswer, HttpProbe
-from conch.measure.bench.targets.kserve_grpc import GrpcProbe
+from conch.measure.bench.targets.single_request import send_alone
 from conch.measure.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetError
 from tests.support.models import write_identity, write_scripted
 from tests.support.server_process import ConchProcess
@@ -80,8 +80,7 @@ def test_a_grpc_port_is_recognised(server: ConchProcess, url: str) -> None:
     assert (target.protocol, target.protocols) == (Protocol.GRPC, (Protocol.GRPC, Protocol.GRPC_STREAM))
     assert target.server_name == "conch"
     request = requests(target)[0]
-    (response,) = GrpcProbe(target.endpoint).responses(request.head.decode(), request.body)
-    assert response.endswith(request.body[-4 * 4 :])
+    assert send_alone(target.endpoint, request).body.endswith(request.body[-4 * 4 :])
 
 
 def test_a_decoupled_model_is_measured_by_streams(server: ConchProcess) -> None:

@@ -14,8 +14,8 @@ from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes, unpack_
 from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.inputs.conversations import answer_text
 from conch.measure.bench.inputs.sequences import SequenceSource
-from conch.measure.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, ResponseKind
-from conch.measure.bench.targets.http_probe import HttpProbe
+from conch.measure.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest
+from conch.measure.bench.targets.single_request import RequestFailure, send_alone
 from conch.measure.bench.targets.target import BenchTarget, Protocol
 
 _FLOATS = ("FP16", "BF16", "FP32", "FP64")
@@ -254,52 +254,11 @@ def expect_sequences(target: BenchTarget, source: SequenceSource, settings: Inpu
 
 def send_once(target: BenchTarget, request: PreparedRequest) -> Answer:
     """Send a request outside of the run and return its answer. Raises InputError for a failure, TargetError."""
-    if target.protocol in (Protocol.GRPC, Protocol.GRPC_STREAM):
-        return _send_grpc(target, request)
-    first, *lines = request.head.decode("latin-1").splitlines()
-    method, path, _ = first.split(" ")
-    probe = HttpProbe(target.endpoint, _TIMEOUT_S)
     try:
-        answer = probe.ask(method, path, request.body, dict(line.split(": ", 1) for line in lines))
-    finally:
-        probe.close()
-    if answer.status != _OK:
-        raise InputError(f"--expect first: the server answers {answer.status}: {answer.error_message()}")
-    if request.response in (ResponseKind.OPENAI_STREAM, ResponseKind.GENERATE_STREAM):
-        return Answer(answer.status, b"", streamed_text(answer.body))
-    return Answer(answer.status, answer.body)
-
-
-def _send_grpc(target: BenchTarget, request: PreparedRequest) -> Answer:
-    from conch.domain.triton_messages import service_pb2
-    from conch.measure.bench.load.grpc.messages import response_text
-    from conch.measure.bench.targets.kserve_grpc import GrpcProbe
-
-    found = GrpcProbe(target.endpoint, _TIMEOUT_S).responses(request.head.decode(), request.body)
-    if target.protocol is Protocol.GRPC:
-        return Answer(0, found[0])
-    responses = [service_pb2.ModelStreamInferResponse.FromString(message) for message in found]
-    for response in responses:
-        if response.error_message:
-            raise InputError(f"--expect first: the server answers {response.error_message}")
-    parts = [response.infer_response.SerializeToString() for response in responses if response.infer_response.outputs]
-    return Answer(0, b"".join(parts), "".join(map(response_text, parts)))
-
-
-def streamed_text(body: bytes) -> str:
-    """Return the joined content of server-sent events of the OpenAI API or of generate_stream."""
-    parts = []
-    for line in body.splitlines():
-        data = line[5:].strip() if line.startswith(b"data:") else b""
-        if not data or data == b"[DONE]":
-            continue
-        document = orjson.loads(data)
-        if "text_output" in document:
-            parts.append(str(document["text_output"]))
-        for choice in document.get("choices") or ():
-            delta = choice.get("delta")
-            parts.append((choice.get("text") if delta is None else delta.get("content")) or "")
-    return "".join(parts)
+        sent = send_alone(target.endpoint, request, _TIMEOUT_S)
+    except RequestFailure as failure:
+        raise InputError(f"--expect first: the server answers {failure.message}") from None
+    return Answer(sent.status, sent.body, sent.text)
 
 
 def _check_for(

@@ -22,7 +22,7 @@ import orjson
 from conch.measure.bench.input_settings import InputError
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
 from conch.measure.bench.targets.http_probe import HttpProbe
-from conch.measure.bench.targets.kserve_grpc import GrpcProbe
+from conch.measure.bench.targets.kserve_grpc import call
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetError, TensorMetadata
 from conch.protocols.regions import BYTE_SIZE, OFFSET, REGION
 
@@ -167,23 +167,23 @@ class _GrpcRegistrar(RegionRegistrar):
     def __init__(self, target: BenchTarget) -> None:
         from conch.domain.triton_messages import service_pb2
 
-        self._probe = GrpcProbe(target.endpoint)
+        self._endpoint = target.endpoint
         self._messages = service_pb2
 
     def register(self, name: str, size: int) -> None:
         message = self._messages.SystemSharedMemoryRegisterRequest(name=name, key=f"/{name}", offset=0, byte_size=size)
         try:
-            self._probe.call("SystemSharedMemoryRegister", message.SerializeToString())
+            call(self._endpoint, "SystemSharedMemoryRegister", message.SerializeToString())
         except TargetError as error:
             raise _refused(error.message) from None
 
     def unregister(self, name: str) -> None:
         message = self._messages.SystemSharedMemoryUnregisterRequest(name=name)
-        self._probe.call("SystemSharedMemoryUnregister", message.SerializeToString())
+        call(self._endpoint, "SystemSharedMemoryUnregister", message.SerializeToString())
 
     def registered(self) -> list[str]:
         answer = self._messages.SystemSharedMemoryStatusResponse()
-        answer.ParseFromString(self._probe.call("SystemSharedMemoryStatus", b""))
+        answer.ParseFromString(call(self._endpoint, "SystemSharedMemoryStatus", b""))
         return list(answer.regions)
 
 

@@ -391,10 +391,11 @@ class _Discovery:
     # --- gRPC ---
 
     def _grpc(self, model: str | None, version: str) -> BenchTarget:
-        from conch.measure.bench.targets.kserve_grpc import GrpcProbe, KServeGrpc, NotHttp2
+        from conch.measure.bench.targets.kserve_grpc import KServeGrpc
+        from conch.measure.bench.targets.single_request import NotHttp2
 
         endpoint = self._endpoint(Transport.GRPC)
-        api = KServeGrpc(GrpcProbe(endpoint))
+        api = KServeGrpc(endpoint)
         try:
             identity = api.identity()
         except NotHttp2 as failure:

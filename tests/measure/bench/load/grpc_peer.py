@@ -18,7 +18,7 @@ Context = grpc.aio.ServicerContext
 Reply = service_pb2.ModelInferResponse
 REASON = "too much: 100 % für uns"
 
-cancelled = 0
+begun = cancelled = 0  # calls that last until they are cancelled
 
 
 def reply(request: service_pb2.ModelInferRequest, final: bool | None = None) -> Reply:
@@ -58,7 +58,8 @@ async def huge_trailers(request: service_pb2.ModelInferRequest, context: Context
 
 
 async def never(request: service_pb2.ModelInferRequest, context: Context) -> Reply:
-    global cancelled
+    global begun, cancelled
+    begun += 1
     try:
         await asyncio.sleep(3600)
     except asyncio.CancelledError:
@@ -68,7 +69,7 @@ async def never(request: service_pb2.ModelInferRequest, context: Context) -> Rep
 
 
 async def count_cancelled(request: service_pb2.ModelInferRequest, context: Context) -> Reply:
-    return Reply(model_name=str(cancelled))
+    return Reply(model_name=str(cancelled), model_version=str(begun))
 
 
 MODELS: dict[str, Callable[[service_pb2.ModelInferRequest, Context], Awaitable[Reply]]] = {
@@ -95,7 +96,8 @@ async def failing(request: service_pb2.ModelInferRequest) -> AsyncIterator[servi
 
 
 async def endless(request: service_pb2.ModelInferRequest) -> AsyncIterator[service_pb2.ModelStreamInferResponse]:
-    global cancelled
+    global begun, cancelled
+    begun += 1
     try:
         while True:
             yield service_pb2.ModelStreamInferResponse(infer_response=reply(request, final=False))

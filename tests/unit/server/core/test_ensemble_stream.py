@@ -12,7 +12,7 @@ from conch.base.errors import Cancelled, ConchError, ConfigError, Unavailable
 from conch.domain.model_config import EnsembleStep, ModelConfig, TensorSpec
 from conch.domain.request import InferResponse
 from conch.domain.tensor import Tensor
-from conch.server.core.ensembles import stream_run
+from conch.server.core.ensembles import ensemble_run
 from conch.server.core.ensembles.ensemble_model import EnsembleModel
 from conch.server.core.ensembles.flow import flow_of
 from conch.server.core.scheduling.batching_model import BatchingModel
@@ -201,7 +201,7 @@ async def test_limit_survives_rejections(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_held_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_run, "_MAX_HELD_BYTES", 20)
+    monkeypatch.setattr(ensemble_run, "_MAX_HELD_BYTES", 20)
     world = World(chain("d", "a"))
     caller = Caller()
     (await world.start()).submit(request(), caller)

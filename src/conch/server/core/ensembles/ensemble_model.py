@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from conch.base.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavailable
 from conch.domain.model_config import EnsembleStep, ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond
-from conch.server.core.ensembles.ensemble_run import EnsembleRun, SingleRun
+from conch.server.core.ensembles.ensemble_run import EnsembleRun, StepSlots
 from conch.server.core.ensembles.flow import Flow, needed_steps
 from conch.server.core.ensembles.step import StepTimes, located
-from conch.server.core.ensembles.stream_run import StepSlots, StreamRun
 from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel
 from conch.server.core.validation import RequestValidator
@@ -101,14 +100,11 @@ class EnsembleModel(ServedModel):
             model.enter()
         if self.statistics.declared is not None:
             self.statistics.declared.begin(request)
-        run: EnsembleRun
         if self._is_stream:
             # Writing the first response may overwrite inputs that later steps still read.
             request.fetch_inputs()
-            flow = self.flow if needed == self._all_steps else self.flow.only(needed)
-            run = StreamRun(self.config, self.version, request, respond, models, self._count, flow, self._slots)
-        else:
-            run = SingleRun(self.config, self.version, request, respond, models, self._count, needed)
+        flow = self.flow if needed == self._all_steps else self.flow.only(needed)
+        run = EnsembleRun(self.config, self.version, request, respond, models, self._count, flow, self._slots)
         run.advance()
         return run.pending
 

@@ -1,18 +1,29 @@
 # Compiled by mypyc in wheels.
-"""One request on its way through an ensemble: the steps that run for it, its end, and the run of a simple graph."""
+"""One request on its way through an ensemble: the steps that run for it, its responses and its end.
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence, Set
+Each response of a decoupled step opens a branch, in which the following steps run once. A branch reads the tensors of
+its parent branches. Branches run concurrently; their responses are sent in the order in which the branches were opened,
+by the outermost branch first, so that the order is that of the models and does not depend on timing. Without decoupled
+steps there is only the root branch, whose end is the response.
+
+As in Triton, `max_inflight_requests` bounds the requests in flight at each step, over all requests of the ensemble. A
+model that sends responses cannot be paused, so what it sends faster than the next step processes waits for a slot.
+"""
+
+from collections import ChainMap, deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from conch.base.errors import ConchError
+from conch.base.errors import ConchError, Unavailable
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.server.core.ensembles.flow import Flow
 from conch.server.core.ensembles.step import (
     SequencePosition,
     Stage,
+    StageTensor,
     StepTimes,
     ensemble_response,
     given_tensors,
@@ -26,11 +37,74 @@ from conch.server.core.served_model import ServedModel
 
 # Counts a request that has ended, with the times of its steps.
 CountRun: TypeAlias = Callable[[Pending, StepTimes, InferResponse | ConchError | None], None]
-# Gets a response of a step: its number, request and sequence position, the response, and whether it is the last one.
-StepAnswered: TypeAlias = Callable[[int, InferRequest, SequencePosition, InferResponse | ConchError | None, bool], None]
+
+# Responses of decoupled steps that one request may hold for later steps. A model that sends cannot be paused, and one
+# request must not take all memory.
+_MAX_HELD_BYTES: Final = 2**30
 
 
-class EnsembleRun(ABC):
+class StepSlots:
+    """The slots of one step. A run that takes one gives it back when the step has ended."""
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._waiting: deque[tuple[object, Callable[[], None]]] = deque()
+        self._starting = False
+
+    def __repr__(self) -> str:
+        return f"<StepSlots {self._free} free, {len(self._waiting)} waiting>"
+
+    def take(self, owner: object, start: Callable[[], None]) -> None:
+        """Call `start` when a slot is free, at once or after the earlier waiters."""
+        self._waiting.append((owner, start))
+        self._start()
+
+    def give_back(self) -> None:
+        """Return a slot."""
+        self._free += 1
+        self._start()
+
+    def forget(self, owner: object) -> None:
+        """Remove the waiters of an owner."""
+        self._waiting = deque(entry for entry in self._waiting if entry[0] is not owner)
+
+    def _start(self) -> None:
+        # Re-entrant: a step that is started may end at once and return its slot; the loop below takes the next one.
+        if self._starting:
+            return
+        self._starting = True
+        try:
+            while self._free and self._waiting:
+                self._free -= 1
+                self._waiting.popleft()[1]()
+        finally:
+            self._starting = False
+
+
+class _Branch:
+    """The steps that follow one response of a decoupled step; the root branch follows the request itself."""
+
+    __slots__ = ("branches", "due", "level", "own", "running", "scopes", "size", "tensors", "waiting")
+
+    def __init__(
+        self, level: int, waiting: list[int], own: dict[str, StageTensor], parent: "_Branch | None" = None
+    ) -> None:
+        self.level = level
+        self.waiting = waiting  # steps that neither have been started nor wait for a slot
+        self.due = len(waiting)  # steps that have not ended
+        self.running: dict[int, Pending] = {}
+        self.own = own
+        self.scopes: list[dict[str, StageTensor]] = [own] if parent is None else [own, *parent.scopes]
+        self.tensors: Stage = own if parent is None else ChainMap(*self.scopes)
+        self.branches: list[_Branch] = []  # in the order of their responses, until those have been sent
+        self.size = 0  # bytes of the response that opened it
+
+    def all(self) -> "list[_Branch]":
+        """Return this branch and all below it, in order."""
+        return [self, *[inner for branch in self.branches for inner in branch.all()]]
+
+
+class EnsembleRun:
     """One admitted request, which owns the requests of its steps."""
 
     def __init__(
@@ -41,8 +115,13 @@ class EnsembleRun(ABC):
         respond: Respond,
         models: Sequence[ServedModel],
         count: CountRun,
+        flow: Flow,
+        slots: Sequence[StepSlots],
     ) -> None:
-        """Begin the request. `models` are those of the steps, which the run leaves when it ends."""
+        """Begin the request. `models` are those of the steps, which the run leaves when it ends.
+
+        `slots` are the slots of the steps, empty without a limit.
+        """
         self.pending = Pending(request, respond, self)
         self.pending.state = State.EXECUTING
         self.pending.on_cancel(self._cancel_steps)
@@ -53,48 +132,150 @@ class EnsembleRun(ABC):
         self._models = models
         self._count = count
         self._times = StepTimes()
+        self._flow = flow
+        self._depth = flow.depth
+        self._slots = slots
+        self._root = _Branch(0, flow.steps_at(0), given_tensors(request, config))
+        self._held = 0  # bytes
 
     @property
-    @abstractmethod
     def running(self) -> Iterable[Pending]:
         """The requests of the steps that have been started and have not ended."""
-
-    @abstractmethod
-    def advance(self) -> None:
-        """Start every step whose tensors are there; answer what is complete."""
+        return [inner for branch in self._root.all() for inner in branch.running.values()]
 
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:  # noqa: ARG002
         """Count the request, and release the models of its steps."""
+        if isinstance(answer, ConchError):
+            for slots in self._slots:
+                slots.forget(self)
         self._count(pending, self._times, answer)
         for model in self._models:
             model.leave()
 
+    def advance(self) -> None:
+        """Start every step whose tensors are there; answer what is complete."""
+        self._advance(self._root)
+        self._deliver()
+
+    def _advance(self, root: _Branch) -> None:
+        for branch in root.all() if root.branches else [root]:
+            if not branch.waiting:
+                continue
+            startable = [number for number in branch.waiting if self._can_start(number, branch.tensors)]
+            # Before the first is started, which may end at once and advance this branch.
+            branch.waiting = [number for number in branch.waiting if number not in startable]
+            for number in startable:
+                if self.pending.cancelled:  # a step before this one could not be started
+                    return
+                if self._slots:
+                    self._slots[number].take(self, partial(self._start, branch, number))
+                else:
+                    self._start(branch, number)
+
     def _can_start(self, number: int, tensors: Stage) -> bool:
         return all(tensor in tensors for tensor in self._steps[number].input_map.values())
 
-    def _submit(self, number: int, tensors: Stage, running: dict[int, Pending], answered: StepAnswered) -> bool:
-        """Send the request of a step, which is `running` until `answered` gets its last response.
-
-        Returns False if it is refused, which ends the run.
-        """
+    def _start(self, branch: _Branch, number: int) -> None:
+        """Send the request of a step. One that is refused ends the run."""
         request, step, model = self.pending.request, self._steps[number], self._models[number]
-        position = step_position(request, step, tensors)
-        inner = step_request(request, step, tensors, position)
+        position = step_position(request, step, branch.tensors)
+        inner = step_request(request, step, branch.tensors, position)
         if request.meter is not None:  # tokens count towards the limits that the ensemble's request counts towards
             inner.meter = request.meter.stage(model.config.name, str(model.version))
         try:
-            pending = model.submit_within(request.span, inner, partial(answered, number, inner, position))
+            answered = partial(self._answered, branch, number, inner, position)
+            pending = model.submit_within(request.span, inner, answered)
         except ConchError as error:
             self._fail(number, error)
-            return False
+            if self._slots:
+                self._slots[number].give_back()
+            return
         if not pending.cancelled:  # it may have ended already, if it is an ensemble
-            running[number] = pending
+            branch.running[number] = pending
         if inner.caller is not None:
             inner.caller.check()
-        return True
 
-    def _response(self, tensors: Stage) -> InferResponse:
-        return ensemble_response(self.pending.request, self._config, self._version, tensors)
+    def _answered(
+        self,
+        branch: _Branch,
+        number: int,
+        inner: InferRequest,
+        position: SequencePosition,
+        answer: InferResponse | ConchError | None,
+        final: bool,
+    ) -> None:
+        if final:
+            branch.running.pop(number, None)
+            branch.due -= 1
+            if self._slots:
+                self._slots[number].give_back()
+        if self.pending.cancelled:
+            return
+        if isinstance(answer, ConchError):
+            self._fail(number, answer)
+            return
+        if final:
+            self._times.add(inner.timeline)
+        try:
+            if self._flow.decoupled[number]:
+                if answer is not None and answer.outputs:
+                    self._open(branch, number, answer, position)
+            elif answer is None:
+                raise ConchError("the model gave no response")
+            else:
+                take_outputs(self._steps[number], answer, position, branch.own)
+                self._advance(branch)
+        except ConchError as error:
+            self._fail(number, error)
+        self._deliver()
+
+    def _open(self, parent: _Branch, number: int, answer: InferResponse, position: SequencePosition) -> None:
+        """Open the branch of a response of a decoupled step. Raises ConchError."""
+        own: dict[str, StageTensor] = {}
+        take_outputs(self._steps[number], answer, position, own)
+        branch = _Branch(parent.level + 1, self._flow.steps_at(parent.level + 1), own, parent)
+        branch.size = sum(made.tensor.nbytes for made in own.values() if made.tensor is not None)
+        self._held += branch.size
+        if self._held > _MAX_HELD_BYTES:
+            raise Unavailable(
+                f"model '{self._steps[number].model_name}' sends faster than the following steps "
+                f"process: more than {_MAX_HELD_BYTES >> 20} MiB of its responses to one request were waiting"
+            )
+        parent.branches.append(branch)
+        self._advance(branch)
+
+    def _deliver(self) -> None:
+        """Send the responses that are complete, in order; end the request with the last one."""
+        while not self.pending.cancelled:
+            branch = self._root
+            path = [branch]
+            while branch.branches:
+                branch = branch.branches[0]
+                path.append(branch)
+            if branch.due:
+                return
+            response: InferResponse | None = None
+            if branch.level == self._depth:
+                response = self._response_of(branch)
+                if response is None:
+                    return
+            if len(path) == 1 or (
+                response is not None and not any(outer.due or len(outer.branches) > 1 for outer in path)
+            ):
+                # As in Triton the last response is final itself, without an empty one after it.
+                self.pending.finish(response)
+                return
+            path[-2].branches.pop(0)
+            self._held -= branch.size
+            if response is not None:
+                self.pending.send(response)
+
+    def _response_of(self, branch: _Branch) -> InferResponse | None:
+        if branch is not self._root:
+            names = self.pending.request.outputs or [spec.name for spec in self._config.outputs]
+            if not all(name in branch.tensors for name in names):  # a step of an outer branch has not ended
+                return None
+        return ensemble_response(self.pending.request, self._config, self._version, branch.tensors)
 
     def _fail(self, number: int, error: ConchError) -> None:
         """End the request with the error of a step, and cancel the other steps."""
@@ -104,58 +285,3 @@ class EnsembleRun(ABC):
     def _cancel_steps(self) -> None:
         for inner in list(self.running):
             inner.cancel("another step of the ensemble failed, or the request was cancelled")
-
-
-class SingleRun(EnsembleRun):
-    """A run in which each step that is `needed` gives one response."""
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        version: int,
-        request: InferRequest,
-        respond: Respond,
-        models: Sequence[ServedModel],
-        count: CountRun,
-        needed: Set[int],
-    ) -> None:
-        super().__init__(config, version, request, respond, models, count)
-        self._tensors = given_tensors(request, config)
-        self._waiting = [number for number in range(len(self._steps)) if number in needed]
-        self._running: dict[int, Pending] = {}
-
-    @property
-    def running(self) -> Iterable[Pending]:
-        return self._running.values()
-
-    def advance(self) -> None:
-        startable = [number for number in self._waiting if self._can_start(number, self._tensors)]
-        self._waiting = [number for number in self._waiting if number not in startable]
-        for number in startable:
-            if self.pending.cancelled:  # a step before this one could not be started
-                return
-            self._submit(number, self._tensors, self._running, self._step_answered)
-        if not self._running and not self.pending.cancelled:
-            self.pending.finish(self._response(self._tensors))
-
-    def _step_answered(
-        self,
-        number: int,
-        inner: InferRequest,
-        position: SequencePosition,
-        answer: InferResponse | ConchError | None,
-        _final: bool,
-    ) -> None:
-        self._running.pop(number, None)
-        if self.pending.cancelled:
-            return
-        if not isinstance(answer, InferResponse):
-            self._fail(number, answer or ConchError("the model gave no response"))
-            return
-        self._times.add(inner.timeline)
-        try:
-            take_outputs(self._steps[number], answer, position, self._tensors)
-        except ConchError as error:
-            self._fail(number, error)
-        else:
-            self.advance()

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import uvloop
@@ -215,7 +214,7 @@ class Server:
         index = self.control.index(ready_only=False)
         rows = [row for row in index if row.state]
         if rows:
-            documents = [asdict(row) for row in rows]
+            documents = [row._asdict() for row in rows]
             _log.info("models", extra={"block": model_table(rows), "structured": {"models": documents}})
             return
         roots = (*map(public_name, self._options.model_repository), self._options.model_dir)

@@ -60,7 +60,7 @@ def disturb(random: Random, owned: Object, regions: SharedMemory) -> None:
         os.truncate(path, random.choice((0, 100, 4096, SIZE - 1)))
     elif random.random() < 0.1:
         os.truncate(path, SIZE)
-        regions.unregister("")
+        regions.unregister("", "system")
         regions.register("all", f"/{owned.name}", 0, SIZE)
         regions.register("end", f"/{owned.name}", SIZE - 100, 100)
 

@@ -4,7 +4,7 @@ Members have Triton's names and order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -27,26 +27,6 @@ _EXTENSIONS = (
     "trace",
     "logging",
 )
-
-
-class IndexRow(Protocol):
-    """One row of the repository index; empty members are omitted."""
-
-    @property
-    def name(self) -> str:
-        """The model."""
-
-    @property
-    def version(self) -> str:
-        """The version, as text."""
-
-    @property
-    def state(self) -> str:
-        """LOADING, READY, UNLOADING or UNAVAILABLE."""
-
-    @property
-    def reason(self) -> str:
-        """The reason of the state."""
 
 
 def error(message: str) -> bytes:
@@ -95,15 +75,10 @@ def statistics_pieces(models: Iterable[ModelStatistics]) -> Iterator[bytes]:
     yield from _listed(b'{"model_stats":[', (orjson.dumps(_statistics(model)) for model in models), b"]}")
 
 
-def repository_index(rows: Iterable[IndexRow]) -> bytes:
-    """Encode the repository index. A model that was never loaded has only a name."""
-    return b"".join(index_pieces(rows))
-
-
-def index_pieces(rows: Iterable[IndexRow]) -> Iterator[bytes]:
-    """Encode the repository index, one row per piece."""
+def index_pieces(rows: Iterable[tuple[str, str, str, str]]) -> Iterator[bytes]:
+    """Encode the repository index from names, versions, states and reasons, one row per piece. Omits empty members."""
     members = ("name", "version", "state", "reason")
-    written = (orjson.dumps({key: getattr(row, key) for key in members if getattr(row, key)}) for row in rows)
+    written = (orjson.dumps({key: value for key, value in zip(members, row, strict=True) if value}) for row in rows)
     yield from _listed(b"[", written, b"]")
 
 

@@ -1,10 +1,7 @@
-"""Shared memory in JSON: parameters of tensors, registrations and the status of regions."""
+"""Shared memory in JSON: parameters of tensors, and registrations."""
 
 from base64 import b64decode
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
-
-import orjson
+from typing import Any
 
 from conch.base.errors import InvalidRequest
 from conch.domain.tensor import Buffer
@@ -12,58 +9,6 @@ from conch.protocols.json_document import key_at_end, parse, text, unsigned
 from conch.protocols.regions import BYTE_SIZE, OFFSET, REGION, Regions, Window, missing_region, missing_size
 
 _CUDA_HANDLE_BYTES = 64
-
-
-class Registration(NamedTuple):
-    """A registration of `byte_size` bytes from `offset` on of the shared memory object `key`."""
-
-    key: str
-    offset: int
-    byte_size: int
-
-
-class CudaRegistration(NamedTuple):
-    """A registration of `byte_size` bytes of GPU memory with a CUDA IPC handle."""
-
-    handle: bytes
-    device: int
-    byte_size: int
-
-
-class CudaRegionRow(Protocol):
-    """One row of the status of CUDA shared memory."""
-
-    @property
-    def name(self) -> str:
-        """The region."""
-
-    @property
-    def device(self) -> int:
-        """The number of the GPU."""
-
-    @property
-    def byte_size(self) -> int:
-        """Size of the region."""
-
-
-class RegionRow(Protocol):
-    """One row of the status of system shared memory."""
-
-    @property
-    def name(self) -> str:
-        """The region."""
-
-    @property
-    def key(self) -> str:
-        """The shared memory object."""
-
-    @property
-    def offset(self) -> int:
-        """Offset of the region in the object, in bytes."""
-
-    @property
-    def byte_size(self) -> int:
-        """Size of the region."""
 
 
 def read_window(parameters: dict[str, Any], name: str, regions: Regions) -> Window | None:
@@ -81,8 +26,8 @@ def read_window(parameters: dict[str, Any], name: str, regions: Regions) -> Wind
     return Window(region, offset, unsigned(parameters[BYTE_SIZE], BYTE_SIZE))
 
 
-def read_registration(body: Buffer) -> Registration:
-    """Decode a registration of system shared memory. Raises InvalidRequest."""
+def read_registration(body: Buffer) -> tuple[str, int, int]:
+    """Return the key of a system shared memory object, and offset and size of the region. Raises InvalidRequest."""
     document = parse(body)
     for key in ("key", "byte_size"):
         if type(document) is not dict or key not in document:
@@ -91,7 +36,7 @@ def read_registration(body: Buffer) -> Registration:
         key = text(document["key"], "key")
     except InvalidRequest as error:
         raise key_at_end(error, "key") from None
-    return Registration(key, _size(document, "offset"), _size(document, "byte_size"))
+    return key, _size(document, "offset"), _size(document, "byte_size")
 
 
 def _size(document: dict[str, Any], key: str) -> int:
@@ -101,8 +46,8 @@ def _size(document: dict[str, Any], key: str) -> int:
         raise key_at_end(error, key) from None
 
 
-def read_cuda_registration(body: Buffer) -> CudaRegistration:
-    """Decode a registration of CUDA shared memory. Raises InvalidRequest."""
+def read_cuda_registration(body: Buffer) -> tuple[bytes, int, int]:
+    """Return the handle of CUDA shared memory, its GPU, and the size of the region. Raises InvalidRequest."""
     document = parse(body)
     if type(document) is not dict or "raw_handle" not in document:
         raise InvalidRequest("Shared memory register request has no 'raw_handle' field")
@@ -126,16 +71,4 @@ def read_cuda_registration(body: Buffer) -> CudaRegistration:
             f"'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t: {len(handle)} bytes instead of "
             f"{_CUDA_HANDLE_BYTES}"
         )
-    return CudaRegistration(handle, _size(document, "device_id"), _size(document, "byte_size"))
-
-
-def write_cuda_status(rows: Iterable[CudaRegionRow]) -> bytes:
-    """Encode the status of CUDA shared memory."""
-    return orjson.dumps([{"name": row.name, "device_id": row.device, "byte_size": row.byte_size} for row in rows])
-
-
-def write_status(rows: Iterable[RegionRow]) -> bytes:
-    """Encode the status of system shared memory."""
-    return orjson.dumps(
-        [{"name": row.name, "key": row.key, "offset": row.offset, "byte_size": row.byte_size} for row in rows]
-    )
+    return handle, _size(document, "device_id"), _size(document, "byte_size")

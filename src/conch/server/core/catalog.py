@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from conch.base.errors import ConchError, InvalidRequest, ModelLoading, NotFound, Unavailable
 from conch.domain.model_config import EnsembleStep
@@ -298,8 +298,7 @@ def _after(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
+class IndexEntry(NamedTuple):
     """One row of the repository index. A model that was never loaded has a name only."""
 
     name: str

@@ -71,7 +71,7 @@ def test_statistics():
 
 def test_the_index_omits_empty_members():
     rows = [IndexEntry("a", "1", "READY"), IndexEntry("b", "2", "UNAVAILABLE", "unloaded"), IndexEntry("c")]
-    assert json.loads(documents.repository_index(rows)) == [
+    assert json.loads(b"".join(documents.index_pieces(rows))) == [
         {"name": "a", "version": "1", "state": "READY"},
         {"name": "b", "version": "2", "state": "UNAVAILABLE", "reason": "unloaded"},
         {"name": "c"},

@@ -106,30 +106,30 @@ def test_both_kinds_share_one_namespace(regions: SharedMemory) -> None:
     with pytest.raises(InvalidRequest, match="'region name' is necessary to register cuda shared memory region"):
         regions.register_cuda("", HANDLE, 0, 4)
     with pytest.raises(NotFound, match="'c' is registered as CUDA shared memory, not system shared memory"):
-        regions.status("c")
+        regions.status("c", "system")
 
 
 def test_status_and_unregister(regions: SharedMemory) -> None:
     regions.register_cuda("d", HANDLE, 0, 4)
-    rows = [(region.name, region.device, region.byte_size) for region in regions.cuda_status("")]
+    rows = [tuple(row.values()) for row in regions.status("", "cuda")]
     assert rows == [("c", 1, 200), ("d", 0, 4)]
-    assert [region.name for region in regions.cuda_status("d")] == ["d"]
-    assert not list(regions.status(""))
-    regions.unregister("")
-    regions.unregister("c")
-    assert len(list(regions.cuda_status(""))) == 2
+    assert [row["name"] for row in regions.status("d", "cuda")] == ["d"]
+    assert not regions.status("", "system")
+    regions.unregister("", "system")
+    regions.unregister("c", "system")
+    assert len(regions.status("", "cuda")) == 2
     part = regions.part("c", 0, 4)
     with pytest.raises(ConchError, match=r"^Cannot unregister shared memory region 'c', it is currently in use\.$"):
-        regions.unregister_cuda("c")
+        regions.unregister("c", "cuda")
     with pytest.raises(ConchError, match=r"^Failed to unregister the following cuda shared memory regions: c ,$"):
-        regions.unregister_cuda("")
+        regions.unregister("", "cuda")
     assert len(part.read()) == 4
     del part
-    regions.unregister_cuda("c")
+    regions.unregister("c", "cuda")
     with pytest.raises(NotFound, match="Unable to find cuda shared memory region: 'c'"):
-        regions.cuda_status("c")
-    regions.unregister_cuda("")
-    assert not list(regions.cuda_status(""))
+        regions.status("c", "cuda")
+    regions.unregister("", "cuda")
+    assert not regions.status("", "cuda")
 
 
 @pytest.mark.skipif(find_spec("cuda") is not None, reason="cuda-bindings are installed")

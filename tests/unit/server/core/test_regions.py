@@ -74,15 +74,15 @@ def test_a_region_in_use_stays_registered(memory: Object) -> None:
     for _ in range(2):
         text = "Cannot unregister shared memory region 'r', it is currently in use."
         with pytest.raises(ConchError, match=f"^{re.escape(text)}$") as caught:
-            regions.unregister("r")
+            regions.unregister("r", "system")
         assert caught.value.code is Code.INTERNAL
         text = "Failed to unregister the following system shared memory regions: r ,"
         with pytest.raises(ConchError, match=f"^{re.escape(text)}$"):
-            regions.unregister("")
-        assert [region.name for region in regions.status("")] == ["r"]  # the other one is unregistered
+            regions.unregister("", "system")
+        assert [row["name"] for row in regions.status("", "system")] == ["r"]  # the other one is unregistered
         parts.pop().write(b"late")
     assert bytes(memory.buf[:8]) == b"latelate"
-    regions.unregister("r")
+    regions.unregister("r", "system")
     with pytest.raises(NotFound):
         regions.part("r", 0, 4)
 
@@ -104,7 +104,7 @@ def test_unregistered_region_is_freed(memory: Object) -> None:
     with pytest.raises(ConchError, match="Unable to open"):
         regions.register("s", "/conch-test-nonesuch", 0, 1)
     assert kept() == before + 2
-    regions.unregister("r")
+    regions.unregister("r", "system")
     assert kept() == before
 
 

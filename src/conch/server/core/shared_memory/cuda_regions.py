@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,7 @@ def open_memory(handle: bytes, device: int) -> DeviceMemory:
 class CudaRegion:
     """A region of GPU memory, open until the last request that uses it has ended."""
 
+    kind = "cuda"
     __slots__ = ("_memory", "byte_size", "device", "name")
 
     def __init__(self, name: str, handle: bytes, device: int, byte_size: int, open_: OpenMemory) -> None:
@@ -79,6 +80,11 @@ class CudaRegion:
                 f"failed to register shared memory region '{name}': invalid args: its memory has "
                 f"{self._memory.size} bytes, the region is to have {byte_size}"
             )
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its row in the status of regions, by Triton's names."""
+        return {"name": self.name, "device_id": self.device, "byte_size": self.byte_size}
 
     def location(self, _offset: int, _size: int) -> None:
         """Return None: model processes do not write to GPU regions."""

@@ -9,8 +9,9 @@ import mmap
 import os
 import stat
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from pathlib import PurePosixPath
+from typing import Any
 from weakref import WeakValueDictionary, finalize
 
 import numpy as np
@@ -39,6 +40,7 @@ _GIB = 2**30
 class Region:
     """A region of a shared memory object, mapped until the last request that uses it has ended."""
 
+    kind = "system"
     __slots__ = ("_begin", "_broken", "_bytes", "_guard", "_map", "_object", "byte_size", "key", "name", "offset")
 
     def __init__(
@@ -65,6 +67,11 @@ class Region:
         self._bytes = np.frombuffer(self._map, np.uint8)
         self._guard = guard
         self._broken = False
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its row in the status of regions, by Triton's names."""
+        return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
 
     def location(self, offset: int, size: int) -> tuple[object, ...] | None:
         """Return how another process locates a part; None if the region can no longer be used."""
@@ -207,23 +214,6 @@ class SharedMemory:
         if not self._prefix and plain.startswith(_FOREIGN_PREFIXES):
             raise _not_of_clients(name, key, "its name is that of a library or of another program")
 
-    def unregister(self, name: str) -> None:
-        """Unregister a region, all of them if the name is empty. An unknown name is ignored.
-
-        Raises ConchError for regions that requests use.
-        """
-        self._unregister(name, Region, "system")
-
-    def status(self, name: str) -> Iterable[Region]:
-        """Return one region, all of them if the name is empty. Raises NotFound."""
-        found = self._found(name)
-        if name and not found:
-            raise NotFound(f"Unable to find system shared memory region: '{name}'")
-        regions = [region for region in found if isinstance(region, Region)]
-        if name and not regions:
-            raise NotFound(f"The region named '{name}' is registered as CUDA shared memory, not system shared memory")
-        return regions
-
     def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> None:
         """Register the first `byte_size` bytes of a CUDA IPC handle's memory as region `name`.
 
@@ -235,34 +225,38 @@ class SharedMemory:
             raise _missing_name("cuda")
         self._regions[name] = region
 
-    def unregister_cuda(self, name: str) -> None:
-        """Unregister a region of GPU memory, all of them if the name is empty. Raises as `unregister`."""
-        self._unregister(name, CudaRegion, "cuda")
+    def unregister(self, name: str, kind: str) -> None:
+        """Unregister a region of a kind, "system" or "cuda"; all of them if the name is empty. Ignores unknown names.
 
-    def _unregister(self, name: str, kind: type[Region | CudaRegion], kind_name: str) -> None:
-        used = []
-        for region in self._found(name):
-            if not isinstance(region, kind):
-                continue
-            if region.name in self._uses:
-                used.append(region.name)
-            else:
+        Raises ConchError for regions that requests use.
+        """
+        regions = [region for region in self._found(name) if region.kind == kind]
+        used = [region.name for region in regions if region.name in self._uses]
+        for region in regions:
+            if region.name not in used:
                 del self._regions[region.name]
         if used and name:
             raise ConchError(f"Cannot unregister shared memory region '{name}', it is currently in use.")
         if used:
             names = "".join(f"{region} ," for region in used[:_MAX_REPORTED_NAMES])
-            raise ConchError(f"Failed to unregister the following {kind_name} shared memory regions: {names}")
+            raise ConchError(f"Failed to unregister the following {kind} shared memory regions: {names}")
 
-    def cuda_status(self, name: str) -> Iterable[CudaRegion]:
-        """Return one region of GPU memory, all of them if the name is empty. Raises NotFound."""
+    def status(self, name: str, kind: str) -> list[dict[str, Any]]:
+        """Return the row of one region of a kind, "system" or "cuda"; all of them if the name is empty.
+
+        Raises NotFound.
+        """
         found = self._found(name)
         if name and not found:
-            raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
-        regions = [region for region in found if isinstance(region, CudaRegion)]
-        if name and not regions:
-            raise NotFound(f"The region named '{name}' is registered as system shared memory, not CUDA shared memory")
-        return regions
+            raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
+        rows = [region.row for region in found if region.kind == kind]
+        if name and not rows:
+            shown = {"system": "system", "cuda": "CUDA"}
+            raise NotFound(
+                f"The region named '{name}' is registered as {shown[found[0].kind]} shared memory, not {shown[kind]} "
+                "shared memory"
+            )
+        return rows
 
     def _found(self, name: str) -> list[Region | CudaRegion]:
         """Return the region of that name, if there is one; all regions if the name is empty."""

@@ -34,6 +34,9 @@ _SLICE_MODELS = 64
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
+# Kinds of shared memory, by the beginning of the names of their methods.
+_REGION_KINDS = {"System": "system", "Cuda": "cuda"}
+
 # A protobuf message: the classes are created at run time and have no static types.
 Message: TypeAlias = Any
 
@@ -99,16 +102,11 @@ class InferenceService:
             "TraceSetting": Method("trace", service_pb2.TraceSettingRequest, self._trace_setting),
             "LogSettings": Method("logging", service_pb2.LogSettingsRequest, self._log_settings),
         }
-        regions = {
-            "SystemSharedMemoryStatus": self._region_status,
-            "SystemSharedMemoryRegister": self._register,
-            "SystemSharedMemoryUnregister": self._unregister,
-            "CudaSharedMemoryStatus": self._cuda_status,
-            "CudaSharedMemoryRegister": self._cuda_register,
-            "CudaSharedMemoryUnregister": self._cuda_unregister,
-        }
-        for name, answer in regions.items():
-            described[name] = Method("shared-memory", getattr(service_pb2, f"{name}Request"), answer)
+        regions = {"Status": self._region_status, "Register": self._register, "Unregister": self._unregister}
+        for kind in _REGION_KINDS:
+            for action, answer in regions.items():
+                request = getattr(service_pb2, f"{kind}SharedMemory{action}Request")
+                described[f"{kind}SharedMemory{action}"] = Method("shared-memory", request, answer)
         methods = {f"/{INFERENCE_SERVICE}/{name}": method for name, method in described.items()}
         health = Method("health", health_proto.HealthCheckRequest, self._health_check)
         return methods | {f"/{HEALTH_SERVICE}/Check": health}
@@ -194,41 +192,38 @@ class InferenceService:
         return proto_documents.log_settings(self._log.document())
 
     async def _region_status(self, request: Message) -> Message:
-        response = service_pb2.SystemSharedMemoryStatusResponse()
-        for region in self._allowed(request).status(request.name):
-            row = response.regions[region.name]
-            row.name, row.key, row.offset, row.byte_size = region.name, region.key, region.offset, region.byte_size
+        response = _response_of(request)
+        for row in self._allowed(request).status(request.name, _region_kind(request)):
+            for field, value in row.items():
+                setattr(response.regions[row["name"]], field, value)
         return response
 
     async def _register(self, request: Message) -> Message:
-        self._allowed(request).register(request.name, request.key, request.offset, request.byte_size)
-        return service_pb2.SystemSharedMemoryRegisterResponse()
+        memory = self._allowed(request)
+        if _region_kind(request) == "cuda":
+            memory.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
+        else:
+            memory.register(request.name, request.key, request.offset, request.byte_size)
+        return _response_of(request)
 
     async def _unregister(self, request: Message) -> Message:
-        self._allowed(request).unregister(request.name)
-        return service_pb2.SystemSharedMemoryUnregisterResponse()
-
-    async def _cuda_status(self, request: Message) -> Message:
-        response = service_pb2.CudaSharedMemoryStatusResponse()
-        for region in self._allowed(request).cuda_status(request.name):
-            row = response.regions[region.name]
-            row.name, row.device_id, row.byte_size = region.name, region.device, region.byte_size
-        return response
-
-    async def _cuda_register(self, request: Message) -> Message:
-        memory = self._allowed(request)
-        memory.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
-        return service_pb2.CudaSharedMemoryRegisterResponse()
-
-    async def _cuda_unregister(self, request: Message) -> Message:
-        self._allowed(request).unregister_cuda(request.name)
-        return service_pb2.CudaSharedMemoryUnregisterResponse()
+        self._allowed(request).unregister(request.name, _region_kind(request))
+        return _response_of(request)
 
     def _allowed(self, request: Message) -> SharedMemory:
         """Return the regions. Raises Unsupported where clients may not share memory."""
         if self._memory is None:
             raise not_allowed(request.DESCRIPTOR.name.removesuffix("Request"))
         return self._memory
+
+
+def _region_kind(request: Message) -> str:
+    return _REGION_KINDS[request.DESCRIPTOR.name.partition("SharedMemory")[0]]
+
+
+def _response_of(request: Message) -> Message:
+    """Return an empty response to a request."""
+    return getattr(service_pb2, request.DESCRIPTOR.name.removesuffix("Request") + "Response")()
 
 
 def _refuse_repository_name(request: Message) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
+
+import orjson
 
 from conch.base.errors import InvalidRequest, NotFound
 from conch.domain.tensor import Buffer
@@ -14,7 +16,7 @@ from conch.protocols.http.reply import HttpReply
 from conch.protocols.regions import missing_name, not_allowed
 from conch.protocols.v2_json import documents
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
-from conch.protocols.v2_json.regions import read_cuda_registration, read_registration, write_cuda_status, write_status
+from conch.protocols.v2_json.regions import read_cuda_registration, read_registration
 from conch.protocols.v2_json.repository import read_index, read_load, read_unload
 from conch.protocols.v2_json.trace_log_settings import read_log_changes, read_trace_changes, settings_document
 from conch.server.core.inference import Inference
@@ -99,34 +101,10 @@ class SettingsEndpoints:
         reply.send(200, JSON, settings_document(self._observer.document(model)))
 
 
-class _RegionKind(NamedTuple):
-    """How regions of one kind are registered and listed; `name` is for messages."""
-
-    name: str
-    read: Callable[[Buffer], tuple[Any, ...]]
-    register: Callable[..., None]
-    unregister: Callable[[SharedMemory, str], None]
-    status: Callable[[SharedMemory, str], Any]
-    write: Callable[[Any], bytes]
-
-
-_REGION_KINDS = {
-    "systemsharedmemory": _RegionKind(
-        "system",
-        read_registration,
-        SharedMemory.register,
-        SharedMemory.unregister,
-        SharedMemory.status,
-        write_status,
-    ),
-    "cudasharedmemory": _RegionKind(
-        "cuda",
-        read_cuda_registration,
-        SharedMemory.register_cuda,
-        SharedMemory.unregister_cuda,
-        SharedMemory.cuda_status,
-        write_cuda_status,
-    ),
+# Their paths: the kind of region, and how one is registered.
+_REGION_KINDS: dict[str, tuple[str, Callable[[Buffer], tuple[Any, ...]], Callable[..., None]]] = {
+    "systemsharedmemory": ("system", read_registration, SharedMemory.register),
+    "cudasharedmemory": ("cuda", read_cuda_registration, SharedMemory.register_cuda),
 }
 
 
@@ -138,24 +116,24 @@ class SharedMemoryEndpoints:
 
     def find(self, kind: str, name: str, action: str) -> Callable[[HttpRequest, HttpReply], None] | None:
         """Return the handler of `/v2/<kind>[/region/<name>]/<action>`, None if there is none."""
-        regions = _REGION_KINDS.get(kind)
-        if regions is None or action not in ("status", "register", "unregister"):
+        if kind not in _REGION_KINDS or action not in ("status", "register", "unregister"):
             return None
-        return partial(self._answer, regions, action, name)
+        return partial(self._answer, kind, action, name)
 
-    def _answer(self, kind: _RegionKind, action: str, name: str, request: HttpRequest, reply: HttpReply) -> None:
+    def _answer(self, path: str, action: str, name: str, request: HttpRequest, reply: HttpReply) -> None:
+        kind, read, register = _REGION_KINDS[path]
         memory = self._memory
         if memory is None:
             raise not_allowed("this endpoint")
         if action == "status":
-            reply.send(200, JSON, kind.write(kind.status(memory, name)))
+            reply.send(200, JSON, orjson.dumps(memory.status(name, kind)))
             return
         if action == "unregister":
-            kind.unregister(memory, name)
+            memory.unregister(name, kind)
         elif not name:
-            raise missing_name(kind.name)
+            raise missing_name(kind)
         else:
-            kind.register(memory, name, *kind.read(request.body))
+            register(memory, name, *read(request.body))
         reply.send(200, JSON)
 
 

@@ -49,6 +49,7 @@ _COMMANDS = {name: module for commands in _TASKS.values() for name, (module, _) 
 
 # Commands that need packages of an extra.
 _EXTRAS = dict.fromkeys(("rules", "drill", "alerts", "dashboards", "translate", "tunnel"), "monitoring")
+_EXTRAS |= dict.fromkeys(("k8s", "autoscale", "fleet"), "deploy")
 _BROKEN_PIPE = 141  # as of a program that SIGPIPE ended
 _GLOBAL_FLAGS = ("--help", "--version")
 

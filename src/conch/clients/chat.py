@@ -2,15 +2,17 @@
 
 import json
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.command_line.wait_for_model import add_wait_flag, wait_for_model
+from conch.base.command_line.flag_values import BOOLEAN, value_kind
+from conch.base.command_line.flags import flag_field, settings_field, settings_of
+from conch.base.command_line.option_types import duration
+from conch.base.command_line.wait_for_model import DEFAULT_WAIT_S, WAIT_HELP, wait_for_model
 from conch.base.errors import ConchError, InvalidRequest
 from conch.base.http.credentials import KEY_HELP, VARIABLES, client_key
 from conch.clients.chat_commands import EndOfChat, command_answer
@@ -18,15 +20,39 @@ from conch.clients.openai_client import Completion, OpenAIClient
 
 _FAILURE, _INTERRUPTED = 1, 130
 _QUOTES = '"""'  # around a message of several lines
+_URL = "http://localhost:8000/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSettings:
+    """The flags for answers, of `conch chat` and `conch run`."""
+
+    system: str = flag_field("", "", "system prompt", value_kind("TEXT"))
+    temperature: float | None = flag_field(None, "", "sampling temperature; 0 is greedy", value_kind("T", float))
+    max_tokens: int | None = flag_field(None, "", "maximum number of tokens in an answer", value_kind("N", int))
+    seed: int | None = flag_field(None, "", "seed of the sampling", value_kind("N", int))
+    json: bool = flag_field(False, "", "print each answer as one line of JSON", BOOLEAN, bare=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """The flags of `conch chat`."""
+
+    answers: AnswerSettings = settings_field(AnswerSettings)
+    url: str = flag_field(_URL, "", f"URL of the API (default: {_URL})", value_kind("URL"))
+    api_key_file: str | None = flag_field(None, "", KEY_HELP, value_kind("FILE"))
+    model: str = flag_field("", "", "name of the model (default: the only language model)", value_kind("NAME"))
+    wait: float = flag_field(DEFAULT_WAIT_S, "", WAIT_HELP, value_kind("TIME", duration))
 
 
 def chat(arguments: Sequence[str]) -> int:
     """Run a conversation, or answer one prompt from the arguments or a pipe; return the exit status."""
     given = _parser().parse_args(arguments)
+    settings = settings_of(ChatSettings, given)
     try:
-        client = OpenAIClient(given.url, client_key(given.api_key_file))
-        model = wait_for_model(partial(chosen_model, client, given.model), "conch chat", given.wait)
-        return talk(client, model, given)
+        client = OpenAIClient(settings.url, client_key(settings.api_key_file))
+        model = wait_for_model(partial(chosen_model, client, settings.model), "conch chat", settings.wait)
+        return talk(client, model, given.prompt, settings.answers)
     except ConchError as error:
         print(f"conch chat: {error}", file=sys.stderr)
         return _FAILURE
@@ -34,26 +60,26 @@ def chat(arguments: Sequence[str]) -> int:
         return _INTERRUPTED
 
 
-def talk(client: OpenAIClient, model: str, given: Namespace) -> int:
+def talk(client: OpenAIClient, model: str, prompt: Sequence[str], settings: AnswerSettings) -> int:
     """Answer the prompt of the arguments or of a pipe, or converse on a terminal. Raises ConchError."""
-    conversation = TerminalChat(client, model, given)
-    if given.prompt:
-        return conversation.answer(" ".join(given.prompt))
+    conversation = TerminalChat(client, model, settings)
+    if prompt:
+        return conversation.answer(" ".join(prompt))
     return _converse(conversation) if sys.stdin.isatty() else conversation.answer(sys.stdin.read().strip())
 
 
 class TerminalChat:
     """A model, the settings of its answers, and the messages so far."""
 
-    def __init__(self, client: OpenAIClient, model: str, given: Namespace) -> None:
+    def __init__(self, client: OpenAIClient, model: str, settings: AnswerSettings) -> None:
         self.model = model
-        self.system = given.system
-        options = {"temperature": given.temperature, "max_tokens": given.max_tokens, "seed": given.seed}
+        self.system = settings.system
+        options = {"temperature": settings.temperature, "max_tokens": settings.max_tokens, "seed": settings.seed}
         self.settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         self.context_used = 0  # tokens of the last prompt and its answer
         self.context_limit = client.context_length(model)
         self._client = client
-        self._as_json = given.json
+        self._as_json = settings.json
         self._messages: list[dict[str, str]] = []
 
     @property
@@ -168,18 +194,5 @@ def _parser() -> CommandParser:
         epilog=f"The API key is read from {' or '.join(VARIABLES)}.",
     )
     parser.add_argument("prompt", nargs="*", help="prompt; without it, a conversation starts")
-    add_chat_flags(parser)
-    parser.add_argument("--url", default="http://localhost:8000/v1", help="URL of the API (default: %(default)s)")
-    parser.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
-    parser.add_argument("--model", default="", help="name of the model (default: the only language model)")
-    add_wait_flag(parser)
+    parser.add_flags(ChatSettings)
     return parser
-
-
-def add_chat_flags(parser: CommandParser) -> None:
-    """Add the settings of answers."""
-    parser.add_argument("--system", default="", metavar="TEXT", help="system prompt")
-    parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature; 0 is greedy")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of tokens in an answer")
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of the sampling")
-    parser.add_argument("--json", action="store_true", help="print each answer as one line of JSON")

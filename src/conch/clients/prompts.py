@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TextIO
 
 from conch.base.errors import ConchError, InvalidRequest
 from conch.base.http.credentials import client_key
+from conch.clients.client import PromptSettings
 from conch.clients.prompt_template import read_template, read_text
 from conch.clients.triton_stream import Generated, TritonStream
 
@@ -38,30 +38,30 @@ class _Request:
         return {"id": self.id, "prompt": self.prompt, **answer, "error": self.error}
 
 
-def ask_prompts(given: Namespace, sampling: dict[str, Any]) -> int:
+def ask_prompts(settings: PromptSettings, sampling: dict[str, Any]) -> int:
     """Send all prompts, print and write the answers; return the exit status, 1 after failures. Raises ConchError."""
-    if given.streaming_mode and str(sampling.get("n", 1)) != "1":
+    if settings.streaming_mode and str(sampling.get("n", 1)) != "1":
         raise InvalidRequest("--streaming-mode supports one answer to each prompt: 'n' must be 1")
-    template = read_template(given.template, given.system)
-    output = _NoOutput() if given.json else _TerminalOutput(given.model_name)
-    output.line(f"Loading inputs from `{given.input_prompts}`...")
-    prompts = [template(line) for line in _lines(given.input_prompts)] * given.iterations
-    requests = [_Request(given.offset + index, prompt) for index, prompt in enumerate(prompts)]
-    with _open_results(given.results_file) as results:
+    template = read_template(settings.template, settings.system)
+    output = _NoOutput() if settings.json else _TerminalOutput(settings.model_name)
+    output.line(f"Loading inputs from `{settings.input_prompts}`...")
+    prompts = [template(line) for line in _lines(settings.input_prompts)] * settings.iterations
+    requests = [_Request(settings.offset + index, prompt) for index, prompt in enumerate(prompts)]
+    with _open_results(settings.results_file) as results:
         started = time.monotonic()
-        asyncio.run(_send_all(given, sampling, requests, output))
+        asyncio.run(_send_all(settings, sampling, requests, output))
         total_s = time.monotonic() - started
-        output.line(f"Storing results into `{given.results_file}`...")
+        output.line(f"Storing results into `{settings.results_file}`...")
         text = "".join(request.results() + _SEPARATOR for request in requests)
         results.truncate(0)
         results.write(text)
     output.line(f"Total time for all requests: {total_s:.2f} seconds ({total_s * 1000:.2f} milliseconds)")
     failed = sum(request.error is not None for request in requests)
-    if given.verbose:
-        output.line(f"\nContents of `{given.results_file}` ===>\n{text}")
-    if given.json:
+    if settings.verbose:
+        output.line(f"\nContents of `{settings.results_file}` ===>\n{text}")
+    if settings.json:
         documents = [request.document() for request in requests]
-        print(json.dumps({"model": given.model_name, "requests": documents, "total_s": total_s, "failed": failed}))
+        print(json.dumps({"model": settings.model_name, "requests": documents, "total_s": total_s, "failed": failed}))
     elif failed:
         print(f"FAIL: {failed} of {len(requests)} prompts failed", file=sys.stderr)
     else:
@@ -70,13 +70,13 @@ def ask_prompts(given: Namespace, sampling: dict[str, Any]) -> int:
 
 
 async def _send_all(
-    given: Namespace, sampling: dict[str, Any], requests: Sequence[_Request], output: "_NoOutput"
+    settings: PromptSettings, sampling: dict[str, Any], requests: Sequence[_Request], output: "_NoOutput"
 ) -> None:
     """Send the prompts with the given concurrency. Raises ConchError if the server or model is not available."""
-    key = client_key(given.api_key_file)
-    async with TritonStream(given.url, given.model_name, timeout_s=given.stream_timeout, key=key) as model:
-        await model.prepare(stream=given.streaming_mode, exclude=given.exclude_inputs_in_outputs)
-        slots = asyncio.Semaphore(given.concurrency)
+    key = client_key(settings.api_key_file)
+    async with TritonStream(settings.url, settings.model_name, timeout_s=settings.stream_timeout, key=key) as model:
+        await model.prepare(stream=settings.streaming_mode, exclude=settings.exclude_inputs_in_outputs)
+        slots = asyncio.Semaphore(settings.concurrency)
 
         async def send(request: _Request) -> None:
             async with slots:

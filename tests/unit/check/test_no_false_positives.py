@@ -24,6 +24,9 @@ class TritonPythonModel:
             responses[index] = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)])
         return responses
 """,
+    "a sleep that no request waits for": ECHO.replace(
+        "    def execute", "    def __init__(self):\n        import time\n        time.sleep(0.1)\n\n    def execute"
+    ),
     "a model of another module": "from mine import Model as TritonPythonModel\n",
     "imports that may fail": "try:\n    import no_such_module\nexcept ImportError:\n    no_such_module = None\n" + ECHO,
     "a limit before the decoder": """

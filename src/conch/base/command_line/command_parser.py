@@ -3,6 +3,7 @@
 import re
 from argparse import SUPPRESS, ArgumentParser, _ArgumentGroup, _SubParsersAction
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING
 from typing import Any, NoReturn
 
 from conch.base.command_line.flags import Flag, declared_flags
@@ -31,8 +32,10 @@ class CommandParser(ArgumentParser):
         for flag in declared_flags(settings):
             if flag.group not in titled:
                 titled[flag.group] = self.add_argument_group(flag.group)
-            names = (*(f"-{alias}" for alias in flag.aliases), f"--{flag.name}")
-            titled[flag.group].add_argument(*names, help=flag.help or None, default=SUPPRESS, **_reading(flag))
+            names = (f"-{name}" if len(name) == 1 else f"--{name}" for name in (*flag.aliases, flag.name))
+            titled[flag.group].add_argument(
+                *names, dest=flag.attribute, help=flag.help or None, default=SUPPRESS, **_reading(flag)
+            )
 
     def error(self, message: str) -> NoReturn:
         """Print the message with a suggestion, and the usage unless it hides the message; exit with status 2."""
@@ -65,10 +68,10 @@ def _reading(flag: Flag) -> dict[str, Any]:
     """Return the arguments of `add_argument` that say how a flag's value is read."""
     if flag.bare:
         return {"action": "store_false" if flag.default is True else "store_true"}
-    action = "append" if flag.repeatable else "store"
+    reading = {"action": "append" if flag.repeatable else "store", "required": flag.default is MISSING}
     if flag.kind.choices:
-        return {"action": action, "choices": flag.kind.choices}
-    return {"action": action, "type": flag.kind.read, "metavar": flag.kind.metavar or None}
+        return {**reading, "choices": flag.kind.choices}
+    return {**reading, "type": flag.kind.read, "metavar": flag.kind.metavar or None}
 
 
 def _options(parser: ArgumentParser) -> Iterator[str]:

@@ -71,7 +71,7 @@ def flag_field(
     """Return a dataclass field that declares a flag, by default with the field's name.
 
     A repeatable flag collects its values in a tuple, or a dict if `default` is one. A bare flag whose default is True
-    makes it False.
+    makes it False. Without a default, which is `dataclasses.MISSING`, the flag is required.
     """
     details = {"name": name, "group": group, "help": text, "kind": kind, "repeatable": repeatable, "bare": bare}
     metadata = {"flag": {**details, "aliases": aliases, "separator": separator}}

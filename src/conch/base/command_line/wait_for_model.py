@@ -2,11 +2,9 @@
 
 import sys
 import time
-from argparse import ArgumentParser, _ArgumentGroup
 from collections.abc import Callable
 from typing import TypeVar
 
-from conch.base.command_line.option_types import duration
 from conch.base.durations import duration_text
 from conch.base.errors import ModelLoading
 
@@ -18,17 +16,6 @@ _ASK_EVERY_S = 1.0
 # Where standard error is not a terminal.
 _LINE_EVERY_S = 10.0
 _ERASE_LINE = "\r\x1b[K"
-
-
-def add_wait_flag(parser: ArgumentParser | _ArgumentGroup) -> None:
-    """Add `--wait`, the limit of `wait_for_model` in seconds."""
-    parser.add_argument(
-        "--wait",
-        type=duration,
-        default=DEFAULT_WAIT_S,
-        metavar="TIME",
-        help=WAIT_HELP,
-    )
 
 
 def wait_for_model(attempt: Callable[[], _T], program: str, limit_s: float) -> _T:

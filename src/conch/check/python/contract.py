@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from conch.check.finding import Finding, Related
 from conch.check.models.checked_model import CheckedModel
 from conch.check.python.arrays import datatype, rank
-from conch.check.python.file import API_MODULE, MODEL_CLASS, Function, PythonFile, argument, text_of
+from conch.check.python.file import MODEL_CLASS, Function, PythonFile, argument, text_of
 from conch.domain.model_config import ModelConfig, TensorSpec
-
-_PROVIDED = {API_MODULE, "c_python_backend_utils"}
-_LIFECYCLE_METHODS = ("initialize", "finalize", "auto_complete_config")  # no request waits for them
 
 
 def check_class(file: PythonFile) -> Iterator[Finding]:

@@ -101,8 +101,9 @@ def _options(given: Namespace, source: "RunSource") -> "ServerOptions":
 
 def _converse(given: Namespace, need: int) -> int:
     """Run the server in a child process, and a conversation or one answer in this one."""
+    from conch.base.command_line.flags import settings_of
     from conch.base.http.credentials import client_key
-    from conch.clients.chat import chosen_model, talk
+    from conch.clients.chat import AnswerSettings, chosen_model, talk
     from conch.clients.openai_client import OpenAIClient
     from conch.clients.run.memory import size_text
 
@@ -111,7 +112,7 @@ def _converse(given: Namespace, need: int) -> int:
         model = chosen_model(client, given.name)
         if sys.stdin.isatty() and not given.prompt:
             print(f"{model} is ready at http://{address}, about {size_text(need)} of memory", file=sys.stderr)
-        return talk(client, model, given)
+        return talk(client, model, given.prompt, settings_of(AnswerSettings, given))
 
 
 @contextmanager
@@ -183,7 +184,7 @@ def _check_address(given: Namespace) -> None:
 
 
 def _parser() -> CommandParser:
-    from conch.clients.chat import add_chat_flags
+    from conch.clients.chat import AnswerSettings
     from conch.clients.repository.command import add_entry_flags
 
     parser = CommandParser("conch run", description=_DESCRIPTION)
@@ -202,7 +203,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--ready-fd", type=int, help=SUPPRESS)
     parser.add_argument("--instances", type=count, default=0, metavar="N", help="copies of the model that compute")
     add_entry_flags(parser)
-    add_chat_flags(parser)
+    parser.add_flags(AnswerSettings)
     return parser
 
 

@@ -23,8 +23,6 @@ def k8s(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         return write_text("conch k8s", options.output, _render(options))
-    except ModuleNotFoundError as error:
-        print(f"conch k8s: {error.name} is not installed; pip install 'conch-server[deploy]'", file=sys.stderr)
     except ConchError as error:
         print(f"conch k8s: {error}", file=sys.stderr)
     return _FAILURE

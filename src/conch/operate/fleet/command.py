@@ -2,8 +2,9 @@
 
 import asyncio
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.files import read_text
+from conch.base.command_line.flag_values import one_of, value_kind
+from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import count, port_or_any
 from conch.base.errors import ConchError, ConfigError, Unavailable
 
 if TYPE_CHECKING:
-    from conch.operate.fleet.fleet import Fleet, FleetSettings
-    from conch.operate.fleet.load_generator import LoadProfile
+    from conch.operate.fleet.fleet import Fleet, FleetSettings, ProxyName
+    from conch.operate.fleet.load_generator import ClientProtocol, LoadProfile
     from conch.operate.fleet.scaling_loop import FleetPolicy
     from conch.operate.fleet.view import FleetView
 
@@ -25,7 +28,6 @@ _FAILURE = 1
 _INTERRUPTED = 130
 _POLL_S = 0.2
 _NAME = "conch"  # of the release without a policy that names one
-_DEMO_SPEED = 6.0
 _DEMO_LOAD = "15s:1,60s:10,15s:1"
 _NOTE = (
     "conch fleet shows and tests scaling policies on one machine. It is not a deployment: replicas share the machine's "
@@ -63,14 +65,66 @@ class TritonPythonModel:
 '''
 
 
+def _speed(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= 60:
+        raise ArgumentTypeError(f"'{text}' is not a number from 1 to 60")
+    return value
+
+
+_FOLDER = value_kind("DIR", Path)
+_HPA = value_kind("FILE", Path)
+_PORT = value_kind("PORT", port_or_any)
+_SPEED = value_kind("X", _speed)
+_PROFILE = value_kind("PROFILE")
+_SPEED_HELP = "how much shorter than in a cluster all intervals and windows are"
+_LOAD_HELP = f"clients over time, such as {_DEMO_LOAD}"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFlags:
+    """The flags of `conch fleet up`."""
+
+    model_repository: tuple[Path, ...] = flag_field(MISSING, "", "repeatable", _FOLDER, repeatable=True)
+    hpa: Path | None = flag_field(MISSING, "", "a HorizontalPodAutoscaler or ScaledObject in YAML", _HPA)
+    replicas: int = flag_field(1, "", "at the start (default: 1)", value_kind("N", count))
+    proxy: "ProxyName" = flag_field("haproxy", "", "default: haproxy", one_of("haproxy", "nginx"))
+    http_port: int = flag_field(8000, "", "default: 8000", _PORT)
+    grpc_port: int = flag_field(8001, "", "default: 8001", _PORT)
+    prometheus_port: int = flag_field(0, "", "default: any free port", _PORT)
+    api_port: int = flag_field(0, "", "default: any free port", _PORT)
+    speed: float = flag_field(1.0, "", f"{_SPEED_HELP} (default: 1)", _SPEED)
+    load: str = flag_field("", "", f"{_LOAD_HELP} (default: none)", _PROFILE)
+    model: str | None = flag_field(None, "", "for --load (default: the only one)", value_kind("NAME"))
+    client: "ClientProtocol" = flag_field("grpc", "", "for --load (default: grpc)", one_of("grpc", "http"))
+    exit_timeout_secs: int = flag_field(30, "", "for requests in flight (default: 30)", value_kind("S", count))
+    output: Path | None = flag_field(None, "", "for plot and report (default: none)", _FOLDER)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoFlags(FleetFlags):
+    """The flags of `conch fleet demo`: the same, with a model, a policy and a load."""
+
+    model_repository: tuple[Path, ...] = flag_field(
+        (), "", "default: a model that takes 0.1 s", _FOLDER, repeatable=True
+    )
+    hpa: Path | None = flag_field(None, "", "default: the one of the chart, on the ratio alone", _HPA)
+    http_port: int = flag_field(0, "", "default: any free port", _PORT)
+    grpc_port: int = flag_field(0, "", "default: any free port", _PORT)
+    speed: float = flag_field(6.0, "", f"{_SPEED_HELP} (default: 6)", _SPEED)
+    load: str = flag_field(_DEMO_LOAD, "", f"{_LOAD_HELP} (default: {_DEMO_LOAD})", _PROFILE)
+    output: Path | None = flag_field(Path("fleet-output"), "", "for plot and report (default: fleet-output)", _FOLDER)
+
+
 def fleet(arguments: Sequence[str]) -> int:
     """Run a fleet, or the demonstration. Returns the exit status."""
     own, serve_flags = _split(arguments)
-    parser = _parser()
-    given = parser.parse_args(own)
+    words = _parser().parse_args(own)
+    given = settings_of(DemoFlags if words.command == "demo" else FleetFlags, words)
     try:
-        if find_spec("yaml") is None or find_spec("promql_parser") is None:
-            raise ConfigError("packages are missing: pip install 'conch-server[deploy]'")
         if given.load and find_spec("grpc" if given.client == "grpc" else "geventhttpclient") is None:
             raise ConfigError(f"the official client is missing: pip install 'tritonclient[{given.client}]'")
         with TemporaryDirectory(prefix="conch-fleet-") as folder:
@@ -89,7 +143,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
-async def _run(given: Namespace, serve_flags: Sequence[str], folder: Path) -> int:
+async def _run(given: FleetFlags, serve_flags: Sequence[str], folder: Path) -> int:
     from conch.base.process.stop_signals import stop_signals
     from conch.operate.fleet.fleet import Fleet
     from conch.operate.fleet.load_generator import parse_profile
@@ -121,7 +175,7 @@ async def _run(given: Namespace, serve_flags: Sequence[str], folder: Path) -> in
     return _report(given, running, policy_text, complete=not stopping.is_set())
 
 
-async def _work(given: Namespace, running: "Fleet", profile: "LoadProfile | None", model: str) -> None:
+async def _work(given: FleetFlags, running: "Fleet", profile: "LoadProfile | None", model: str) -> None:
     await running.start()
     print(
         f"proxy: HTTP {running.address['http']}, gRPC {running.address['grpc']}; Prometheus: {running.prometheus.url}"
@@ -129,7 +183,7 @@ async def _work(given: Namespace, running: "Fleet", profile: "LoadProfile | None
     print(f"custom metrics and state: {running.api.url}; logs: {running.settings.folder}", flush=True)
     if profile is not None:
         await running.run_load(profile, given.client, model)
-    if given.command == "demo":
+    if isinstance(given, DemoFlags):
         await running.settle()
         await asyncio.sleep(1.0)  # a last sample
         await running.stop_load()
@@ -152,7 +206,7 @@ def _timing_line(speed: float) -> str:
     )
 
 
-def _settings(given: Namespace, serve_flags: Sequence[str], folder: Path) -> "tuple[FleetSettings, str]":
+def _settings(given: FleetFlags, serve_flags: Sequence[str], folder: Path) -> "tuple[FleetSettings, str]":
     """Return the settings and the text of the HorizontalPodAutoscaler. Raises ConchError."""
     from conch.operate.deployment.chart import adapter_rules
     from conch.operate.fleet.child import find_programs
@@ -207,7 +261,7 @@ def _read_policy(text: str, path: Path | None) -> "FleetPolicy":
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _model(given: Namespace, settings: "FleetSettings") -> str:
+def _model(given: FleetFlags, settings: "FleetSettings") -> str:
     """Return the model that the load is for. Raises ConfigError."""
     from conch.operate.fleet.fleet import model_names
 
@@ -215,13 +269,13 @@ def _model(given: Namespace, settings: "FleetSettings") -> str:
     if given.model:
         if given.model not in names:
             raise ConfigError(f"--model: no model '{given.model}' in the repository; it has {', '.join(names)}")
-        return str(given.model)
+        return given.model
     if len(names) != 1:
         raise ConfigError(f"--model is missing: the repository has {', '.join(names) or 'no models'}")
     return names[0]
 
 
-def _kept_logs(given: Namespace, folder: Path) -> Path:
+def _kept_logs(given: FleetFlags, folder: Path) -> Path:
     """Copy the logs to the output folder, else to a temporary one, and return it."""
     logs = Path(given.output or mkdtemp(prefix="conch-fleet-")) / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -230,7 +284,7 @@ def _kept_logs(given: Namespace, folder: Path) -> Path:
     return logs
 
 
-def _report(given: Namespace, running: "Fleet", policy_text: str, *, complete: bool) -> int:
+def _report(given: FleetFlags, running: "Fleet", policy_text: str, *, complete: bool) -> int:
     """Write the report; print the verdict of a complete demonstration. Returns the exit status."""
     from conch.base.report.chart import svg_file
     from conch.operate.fleet.journal import judge
@@ -265,70 +319,19 @@ def _report(given: Namespace, running: "Fleet", policy_text: str, *, complete: b
     print(f"plot: {given.output / 'fleet.svg'}, report: {given.output / 'fleet.html'}")
     if verdict is not None:
         print("passed: the replicas followed the load, and no request was lost" if verdict.passed else "failed")
-    return 0 if verdict is None or verdict.passed or given.command != "demo" else _FAILURE
+    return 0 if verdict is None or verdict.passed or not isinstance(given, DemoFlags) else _FAILURE
 
 
 def _parser() -> CommandParser:
     parser = CommandParser("conch fleet", description=_NOTE, epilog="Flags after -- are those of conch serve.")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="command", required=True)
     up = commands.add_parser("up", help="run a fleet until Ctrl-C", description=_NOTE)
-    up.add_argument("--model-repository", type=Path, action="append", required=True, metavar="DIR", help="repeatable")
-    up.add_argument(
-        "--hpa", type=Path, required=True, metavar="FILE", help="a HorizontalPodAutoscaler or ScaledObject in YAML"
-    )
-    _add_common(up, speed=1.0, http_port=8000, grpc_port=8001, load="", output=None)
+    up.add_flags(FleetFlags)
     demo = commands.add_parser(
         "demo", help="show the loop in three minutes: load rises, 1 → 4 replicas, load falls", description=_NOTE
     )
-    demo.add_argument(
-        "--model-repository", type=Path, action="append", metavar="DIR", help="default: a model that takes 0.1 s"
-    )
-    demo.add_argument("--hpa", type=Path, metavar="FILE", help="default: the one of the chart, on the ratio alone")
-    _add_common(demo, speed=_DEMO_SPEED, http_port=0, grpc_port=0, load=_DEMO_LOAD, output=Path("fleet-output"))
+    demo.add_flags(DemoFlags)
     return parser
-
-
-def _add_common(
-    parser: CommandParser, *, speed: float, http_port: int, grpc_port: int, load: str, output: Path | None
-) -> None:
-    parser.add_argument("--replicas", type=count, default=1, metavar="N", help="at the start (default: 1)")
-    parser.add_argument("--proxy", choices=("haproxy", "nginx"), default="haproxy", help="default: haproxy")
-    for name, default in (("http", http_port), ("grpc", grpc_port), ("prometheus", 0), ("api", 0)):
-        shown = default or "any free port"
-        parser.add_argument(
-            f"--{name}-port", type=port_or_any, default=default, metavar="PORT", help=f"default: {shown}"
-        )
-    parser.add_argument(
-        "--speed",
-        type=_speed,
-        default=speed,
-        metavar="X",
-        help=f"how much shorter than in a cluster all intervals and windows are (default: {speed:g})",
-    )
-    parser.add_argument(
-        "--load",
-        default=load,
-        metavar="PROFILE",
-        help=f"clients over time, such as {_DEMO_LOAD} (default: {load or 'none'})",
-    )
-    parser.add_argument("--model", metavar="NAME", help="for --load (default: the only one)")
-    parser.add_argument("--client", choices=("grpc", "http"), default="grpc", help="for --load (default: grpc)")
-    parser.add_argument(
-        "--exit-timeout-secs", type=count, default=30, metavar="S", help="for requests in flight (default: 30)"
-    )
-    parser.add_argument(
-        "--output", type=Path, default=output, metavar="DIR", help=f"for plot and report (default: {output or 'none'})"
-    )
-
-
-def _speed(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 <= value <= 60:
-        raise ArgumentTypeError(f"'{text}' is not a number from 1 to 60")
-    return value
 
 
 def write_demo_repository(folder: Path) -> Path:

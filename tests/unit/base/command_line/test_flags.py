@@ -1,7 +1,7 @@
 """Flags that dataclasses declare, parsed with argparse to the dataclass."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 
 import pytest
 
@@ -30,6 +30,11 @@ class Settings:
     header: tuple[str, ...] = flag_field((), "", "repeatable", value_kind("TEXT"), repeatable=True)
     shapes: Mapping[str, int] = flag_field({}, "", "", value_kind("PAIR", _pair), name="shape", repeatable=True)
     quiet: bool = flag_field(False, "", "", value_kind(""), bare=True)
+
+
+@dataclass(frozen=True)
+class Target:
+    model_name: str = flag_field(MISSING, "", "", value_kind("NAME"), aliases=("m", "model"))
 
 
 def parsed(*arguments: str) -> Settings:
@@ -73,3 +78,13 @@ def test_an_unknown_choice_is_refused_with_those_that_are_known(capsys: pytest.C
 def test_flags_are_named_after_their_fields() -> None:
     names = [flag.name for flag in declared_flags(Settings)]
     assert names == ["model", "kind", "duration", "round", "header", "shape", "quiet"]
+
+
+def test_a_flag_without_a_default_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = CommandParser("program")
+    parser.add_flags(Target)
+    for words in (["-m", "x"], ["--model=x"], ["--model-name=x"]):
+        assert settings_of(Target, parser.parse_args(words)) == Target("x")
+    with pytest.raises(SystemExit):
+        parser.parse_args([])
+    assert "the following arguments are required: -m/--model/--model-name" in capsys.readouterr().err

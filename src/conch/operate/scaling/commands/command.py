@@ -2,15 +2,18 @@
 
 import sys
 from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass
 from math import isfinite
 from pathlib import Path
 
 from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.flag_values import BOOLEAN, value_kind
+from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import amount, count, duration, fraction, slo
 from conch.base.errors import ConchError
 
-_FAILURE, _USAGE_ERROR = 1, 2
+_USAGE_ERROR = 2
 DEFAULT_POLICIES = ("ratio", "utilization", "utilization+ratio", "pending", "predict")
 
 _DESCRIPTION = "Simulates autoscalers of Kubernetes and KEDA over a day of traffic, and compares them."
@@ -38,132 +41,6 @@ _DOCTOR_EPILOG = """
   conch k8s render gpt2 -f gpt2_values.yaml | conch autoscale doctor -
   kubectl proxy & conch autoscale doctor --api http://127.0.0.1:8001 --namespace default --prometheus http://127.0.0.1:9090
 """
-
-
-def autoscale(arguments: Sequence[str]) -> int:
-    """Run a sub-command; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
-    given = _parser().parse_args(arguments)
-    try:
-        if given.command == "doctor":
-            from conch.operate.scaling.commands.doctor import doctor
-
-            return doctor(given)
-        from conch.operate.scaling.commands.simulate import run_simulations
-
-        return run_simulations(given)
-    except ModuleNotFoundError as error:
-        print(
-            f"conch autoscale: {error.name} is not installed; pip install 'conch-server[deploy]'",
-            file=sys.stderr,
-        )
-        return _FAILURE
-    except (ConchError, ValueError) as error:
-        print(f"conch autoscale {given.command}: {error}", file=sys.stderr)
-        return _USAGE_ERROR
-
-
-def _parser() -> CommandParser:
-    parser = CommandParser("conch autoscale", description="Choose how the number of replicas follows the load.")
-    commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
-    simulate = commands.add_parser(
-        "simulate",
-        help="simulate autoscalers over a day of traffic",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    _add_policies(simulate)
-    _add_load(simulate)
-    _add_environment(simulate)
-    _add_result(simulate)
-    examine = commands.add_parser(
-        "doctor",
-        help="find out why an autoscaler shows <unknown>, or only scales up",
-        description=_DOCTOR,
-        epilog=_DOCTOR_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    _add_doctor(examine)
-    return parser
-
-
-def _add_policies(parser: CommandParser) -> None:
-    policies = parser.add_argument_group("policies")
-    policies.add_argument(
-        "--hpa", type=Path, action="append", default=[], metavar="FILE", help="HorizontalPodAutoscaler"
-    )
-    policies.add_argument("--scaled-object", type=Path, action="append", default=[], metavar="FILE", help="of KEDA")
-    policies.add_argument(
-        "--policy",
-        action="append",
-        default=[],
-        metavar="NAME[:TARGET]",
-        help=f"built-in policy, repeatable (default: {', '.join(DEFAULT_POLICIES)})",
-    )
-    policies.add_argument(
-        "--min-replicas", type=count, default=1, metavar="N", help="of built-in policies (default: 1)"
-    )
-    policies.add_argument("--max-replicas", type=count, metavar="N", help="default: three times what the peak needs")
-
-
-def _add_load(parser: CommandParser) -> None:
-    load = parser.add_argument_group("load")
-    load.add_argument("--traffic", required=True, metavar="LOAD", help="such as diurnal:200:1000; see below")
-    load.add_argument("--duration", type=duration, default=86400.0, metavar="TIME", help="of synthetic loads (24h)")
-    load.add_argument("--scale", type=_positive, default=1.0, metavar="FACTOR", help="of the rates (default: 1)")
-    load.add_argument("--noise", type=_share, default=0.05, metavar="PERCENT", help="of synthetic loads (default: 5%%)")
-    load.add_argument("--seed", type=int, default=0, metavar="N", help="of the noise (default: 0)")
-    load.add_argument("--service-time", metavar="TIME|FILE", help="of one request, or a report of conch bench as JSON")
-    load.add_argument("--variation", type=_not_negative, default=0.5, help="standard deviation / mean of times (0.5)")
-    load.add_argument("--instances", type=count, metavar="N", help="of a replica (default: 1, or as the report shows)")
-    load.add_argument(
-        "--batch", default="1", metavar="SIZE[:COST]", help="largest batch; COST of one more request, 0 to 1"
-    )
-    load.add_argument("--llm", type=_tokens, metavar="PROMPT/OUTPUT", help="tokens of a request to a language model")
-    load.add_argument("--prefill-rate", type=_positive, default=5000.0, metavar="N", help="tokens/s (default: 5000)")
-    load.add_argument(
-        "--decode-rate", type=_positive, default=40.0, metavar="N", help="tokens/s of a sequence (default: 40)"
-    )
-    load.add_argument("--slots", type=count, default=32, metavar="N", help="sequences at a time (default: 32)")
-    load.add_argument("--kv-tokens", type=float, default=0.0, metavar="N", help="of the KV cache (default: full slots)")
-
-
-def _add_environment(parser: CommandParser) -> None:
-    environment = parser.add_argument_group("environment")
-    environment.add_argument(
-        "--slo", type=slo, default={"latency": 0.2}, metavar="TARGET", help="latency:200ms or ttft:1s"
-    )
-    environment.add_argument("--objective", type=fraction, default=0.99, metavar="SHARE", help="that meets it (99%%)")
-    environment.add_argument(
-        "--cold-start", type=duration, default=40.0, metavar="TIME", help="until ready (default: 40s)"
-    )
-    environment.add_argument(
-        "--image-pull", type=duration, default=0.0, metavar="TIME", help="before that (default: 0s)"
-    )
-    environment.add_argument("--initial-replicas", type=count, metavar="N", help="default: as the first load needs")
-    environment.add_argument(
-        "--max-queue", type=count, metavar="N", help="waiting requests of a replica; more are rejected"
-    )
-    environment.add_argument("--scrape-interval", type=duration, default=15.0, metavar="TIME", help="default: 15s")
-    environment.add_argument("--rule-interval", type=duration, default=15.0, metavar="TIME", help="default: 15s")
-    environment.add_argument("--adapter-lag", type=duration, default=0.0, metavar="TIME", help="default: 0s")
-    environment.add_argument("--sync-period", type=duration, default=15.0, metavar="TIME", help="of the HPA (15s)")
-    environment.add_argument(
-        "--fault", action="append", default=[], metavar="FAULT", help="such as kill:3h:2; see below"
-    )
-
-
-def _add_result(parser: CommandParser) -> None:
-    result = parser.add_argument_group("result")
-    result.add_argument(
-        "--name", default="conch", help="of the Deployment that built-in policies scale (default: conch)"
-    )
-    result.add_argument("--namespace", "-n", default="default", help="default: default")
-    result.add_argument(
-        "--output", "-o", type=Path, metavar="FILE", help="write the winner's YAML, instead of printing it"
-    )
-    result.add_argument("--json", type=Path, metavar="FILE", help="write all results")
-    result.add_argument("--html", type=Path, metavar="FILE", help="write plots as one page")
 
 
 def _share(text: str) -> float:
@@ -198,12 +75,125 @@ def _tokens(text: str) -> tuple[int, int]:
     return amount(prompt)[0], amount(output)[0]
 
 
-def _add_doctor(parser: CommandParser) -> None:
-    parser.add_argument(
+_POLICIES, _LOAD, _ENVIRONMENT, _RESULT = "policies", "load", "environment", "result"
+_TIME = value_kind("TIME", duration)
+_COUNT = value_kind("N", count)
+_FILE = value_kind("FILE", Path)
+_RATE = value_kind("N", _positive)
+_URL = value_kind("URL")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSettings:
+    """The flags of `conch autoscale simulate`. Durations are in seconds."""
+
+    traffic: str = flag_field(MISSING, _LOAD, "such as diurnal:200:1000; see below", value_kind("LOAD"))
+    hpa: tuple[Path, ...] = flag_field((), _POLICIES, "HorizontalPodAutoscaler", _FILE, repeatable=True)
+    scaled_object: tuple[Path, ...] = flag_field((), _POLICIES, "of KEDA", _FILE, repeatable=True)
+    policy: tuple[str, ...] = flag_field(
+        (),
+        _POLICIES,
+        f"built-in policy, repeatable (default: {', '.join(DEFAULT_POLICIES)})",
+        value_kind("NAME[:TARGET]"),
+        repeatable=True,
+    )
+    min_replicas: int = flag_field(1, _POLICIES, "of built-in policies (default: 1)", _COUNT)
+    max_replicas: int | None = flag_field(None, _POLICIES, "default: three times what the peak needs", _COUNT)
+    duration: float = flag_field(86400.0, _LOAD, "of synthetic loads (24h)", _TIME)
+    scale: float = flag_field(1.0, _LOAD, "of the rates (default: 1)", value_kind("FACTOR", _positive))
+    noise: float = flag_field(0.05, _LOAD, "of synthetic loads (default: 5%%)", value_kind("PERCENT", _share))
+    seed: int = flag_field(0, _LOAD, "of the noise (default: 0)", value_kind("N", int))
+    service_time: str | None = flag_field(
+        None, _LOAD, "of one request, or a report of conch bench as JSON", value_kind("TIME|FILE")
+    )
+    variation: float = flag_field(
+        0.5, _LOAD, "standard deviation / mean of times (0.5)", value_kind("VARIATION", _not_negative)
+    )
+    instances: int | None = flag_field(None, _LOAD, "of a replica (default: 1, or as the report shows)", _COUNT)
+    batch: str = flag_field("1", _LOAD, "largest batch; COST of one more request, 0 to 1", value_kind("SIZE[:COST]"))
+    llm: tuple[int, int] | None = flag_field(
+        None, _LOAD, "tokens of a request to a language model", value_kind("PROMPT/OUTPUT", _tokens)
+    )
+    prefill_rate: float = flag_field(5000.0, _LOAD, "tokens/s (default: 5000)", _RATE)
+    decode_rate: float = flag_field(40.0, _LOAD, "tokens/s of a sequence (default: 40)", _RATE)
+    slots: int = flag_field(32, _LOAD, "sequences at a time (default: 32)", _COUNT)
+    kv_tokens: float = flag_field(0.0, _LOAD, "of the KV cache (default: full slots)", value_kind("N", float))
+    slo: Mapping[str, float] = flag_field(
+        {"latency": 0.2}, _ENVIRONMENT, "latency:200ms or ttft:1s", value_kind("TARGET", slo)
+    )
+    objective: float = flag_field(0.99, _ENVIRONMENT, "that meets it (99%%)", value_kind("SHARE", fraction))
+    cold_start: float = flag_field(40.0, _ENVIRONMENT, "until ready (default: 40s)", _TIME)
+    image_pull: float = flag_field(0.0, _ENVIRONMENT, "before that (default: 0s)", _TIME)
+    initial_replicas: int | None = flag_field(None, _ENVIRONMENT, "default: as the first load needs", _COUNT)
+    max_queue: int | None = flag_field(None, _ENVIRONMENT, "waiting requests of a replica; more are rejected", _COUNT)
+    scrape_interval: float = flag_field(15.0, _ENVIRONMENT, "default: 15s", _TIME)
+    rule_interval: float = flag_field(15.0, _ENVIRONMENT, "default: 15s", _TIME)
+    adapter_lag: float = flag_field(0.0, _ENVIRONMENT, "default: 0s", _TIME)
+    sync_period: float = flag_field(15.0, _ENVIRONMENT, "of the HPA (15s)", _TIME)
+    fault: tuple[str, ...] = flag_field(
+        (), _ENVIRONMENT, "such as kill:3h:2; see below", value_kind("FAULT"), repeatable=True
+    )
+    name: str = flag_field(
+        "conch", _RESULT, "of the Deployment that built-in policies scale (default: conch)", value_kind("NAME")
+    )
+    namespace: str = flag_field("default", _RESULT, "default: default", value_kind("NAMESPACE"), aliases=("n",))
+    output: Path | None = flag_field(
+        None, _RESULT, "write the winner's YAML, instead of printing it", _FILE, aliases=("o",)
+    )
+    json: Path | None = flag_field(None, _RESULT, "write all results", _FILE)
+    html: Path | None = flag_field(None, _RESULT, "write plots as one page", _FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorSettings:
+    """The flags of `conch autoscale doctor`."""
+
+    files: tuple[str, ...]
+    api: str | None = flag_field(None, "", "API server without a login: what kubectl proxy prints", _URL)
+    prometheus: str | None = flag_field(None, "", "Prometheus, such as http://127.0.0.1:9090", _URL)
+    namespace: str = flag_field(
+        "default", "", "of the autoscaler (default: default)", value_kind("NAMESPACE"), aliases=("n",)
+    )
+    name: str = flag_field("", "", "of the autoscaler (default: each)", value_kind("NAME"))
+    json: bool = flag_field(False, "", "print JSON", BOOLEAN, bare=True)
+
+
+def autoscale(arguments: Sequence[str]) -> int:
+    """Run a sub-command; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
+    given = _parser().parse_args(arguments)
+    try:
+        if given.command == "doctor":
+            from conch.operate.scaling.commands.doctor import doctor
+
+            return doctor(settings_of(DoctorSettings, given, files=tuple(given.files)))
+        from conch.operate.scaling.commands.simulate import run_simulations
+
+        return run_simulations(settings_of(SimulationSettings, given))
+    except (ConchError, ValueError) as error:
+        print(f"conch autoscale {given.command}: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("conch autoscale", description="Choose how the number of replicas follows the load.")
+    commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
+    simulate = commands.add_parser(
+        "simulate",
+        help="simulate autoscalers over a day of traffic",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    simulate.add_flags(SimulationSettings, dict.fromkeys((_POLICIES, _LOAD, _ENVIRONMENT, _RESULT), ""))
+    examine = commands.add_parser(
+        "doctor",
+        help="find out why an autoscaler shows <unknown>, or only scales up",
+        description=_DOCTOR,
+        epilog=_DOCTOR_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    examine.add_argument(
         "files", nargs="*", metavar="FILE", help="manifests, rule files, values of the adapter; - is stdin"
     )
-    parser.add_argument("--api", metavar="URL", help="API server without a login: what kubectl proxy prints")
-    parser.add_argument("--prometheus", metavar="URL", help="Prometheus, such as http://127.0.0.1:9090")
-    parser.add_argument("--namespace", "-n", default="default", help="of the autoscaler (default: default)")
-    parser.add_argument("--name", default="", help="of the autoscaler (default: each)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    examine.add_flags(DoctorSettings)
+    return parser

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from conch.base.http.prometheus import ask_prometheus
 from conch.base.kubernetes.api import ApiServerAddress, KubernetesApi, KubernetesError
 from conch.base.kubernetes.objects import items, listed, mapping, part
 from conch.base.yaml_documents import YamlError, load_documents
+from conch.operate.scaling.commands.command import DoctorSettings
 from conch.operate.scaling.diagnosis import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts, diagnose
 from conch.operate.scaling.kubernetes_facts import HPA, hpa_of, name_of, owner_of
 
@@ -140,7 +140,7 @@ def _is_ready(pod: Mapping[str, Any]) -> bool:
     )
 
 
-def doctor(given: Namespace) -> int:
+def doctor(given: DoctorSettings) -> int:
     """Print the links of each autoscaler; return 1 if one is broken, else 0. Raises ConfigError."""
     objects = [document for file in given.files for document in _documents(file)]
     cluster = ClusterFacts(given.api, given.namespace) if given.api else None
@@ -182,7 +182,7 @@ def _facts(
     objects: Sequence[Mapping[str, Any]],
     adapter: Sequence[Mapping[str, Any]] | None,
     cluster: ClusterFacts | None,
-    given: Namespace,
+    given: DoctorSettings,
 ) -> AutoscalerFacts:
     """Return what is known of an autoscaler, with what Prometheus and the API server answer if they are asked."""
     target = mapping(autoscaler, "spec", "scaleTargetRef")
@@ -219,7 +219,7 @@ def _query(kind: str, name: str, namespace: str, owner: Mapping[str, Any] | None
     return str(part(triggers[int(index[1])], "metadata", "query") or "")
 
 
-def _missing(objects: Sequence[Mapping[str, Any]], given: Namespace) -> str:
+def _missing(objects: Sequence[Mapping[str, Any]], given: DoctorSettings) -> str:
     """Return what to give instead of objects without the autoscaler."""
     where = f"in the namespace '{given.namespace}'" if given.api else "in the files"
     wanted = f"{HPA} '{given.name}'" if given.name else HPA

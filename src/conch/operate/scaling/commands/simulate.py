@@ -1,7 +1,6 @@
 """`conch autoscale simulate`: words of the command line as a scenario and policies, simulations, and their results."""
 
 import re
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -20,7 +19,7 @@ from conch.domain.arrivals import parse_burst, parse_ramp, steady
 from conch.domain.benchmark_document import read_benchmark
 from conch.domain.load_traces import TraceError
 from conch.operate.deployment.chart import shipped_autoscaler, shipped_metrics
-from conch.operate.scaling.commands.command import DEFAULT_POLICIES
+from conch.operate.scaling.commands.command import DEFAULT_POLICIES, SimulationSettings
 from conch.operate.scaling.commands.page import page
 from conch.operate.scaling.commands.table import document, report
 from conch.operate.scaling.hpa.spec import HpaSettings, HpaSpec, read_hpa
@@ -58,7 +57,7 @@ class NamedPolicy:
     objects: tuple[Mapping[str, Any], ...] = ()
 
 
-def run_simulations(given: Namespace) -> int:
+def run_simulations(given: SimulationSettings) -> int:
     """Simulate policies under a load, print the comparison, and write what is asked for. Raises ConchError."""
     scenario = read_scenario(given)
     policies = from_files(given.hpa, given.scaled_object)
@@ -72,7 +71,7 @@ def run_simulations(given: Namespace) -> int:
     return _write(given, runs, next(policy for policy in policies if policy.name == winner.name))
 
 
-def _write(given: Namespace, runs: Sequence[SimulationRun], winner: NamedPolicy) -> int:
+def _write(given: SimulationSettings, runs: Sequence[SimulationRun], winner: NamedPolicy) -> int:
     status = 0
     if winner.objects:
         text = dump_documents(winner.objects)
@@ -87,7 +86,7 @@ def _write(given: Namespace, runs: Sequence[SimulationRun], winner: NamedPolicy)
     return status
 
 
-def read_scenario(given: Namespace) -> Scenario:
+def read_scenario(given: SimulationSettings) -> Scenario:
     """Return the scenario of the arguments. Raises ConfigError and ValueError."""
     if not 1 <= given.duration <= _MAX_DURATION_S:
         raise ConfigError(f"--duration: expected 1 s to 31 days, got {given.duration:,.10g} s")
@@ -130,7 +129,7 @@ def needed_replicas(rate: float, service: ServiceModel) -> int:
     return max(ceil(rate / (service.capacity * _HEADROOM)), 1)
 
 
-def _traffic(given: Namespace) -> TrafficCurve:
+def _traffic(given: SimulationSettings) -> TrafficCurve:
     kind, _, rest = given.traffic.partition(":")
     seconds = int(given.duration)
     if kind == "counts":
@@ -190,7 +189,7 @@ def _numbers(path: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     return np.array(found)
 
 
-def _service(given: Namespace) -> ServiceModel:
+def _service(given: SimulationSettings) -> ServiceModel:
     if given.llm is not None and given.service_time is not None:
         raise ConfigError("--service-time and --llm exclude each other; give one of them")
     if given.llm is not None:
@@ -285,7 +284,7 @@ def _documents(path: Path, kind: str) -> list[dict[str, Any]]:
     return found
 
 
-def built_in(word: str, given: Namespace, scenario: Scenario) -> NamedPolicy:
+def built_in(word: str, given: SimulationSettings, scenario: Scenario) -> NamedPolicy:
     """Return a built-in policy by NAME or NAME:TARGET, or an HPA with several as NAME+NAME. Raises ConfigError."""
     parts = [part.partition(":")[::2] for part in word.split("+")]
     for name, _ in parts:
@@ -329,7 +328,7 @@ def _default_target(name: str, scenario: Scenario) -> float:
     return scenario.slo_s / 2 if name == "ttft" else defaults.get(name, 1.0)
 
 
-def _autoscaler(targets: Mapping[str, float], maximum: int, given: Namespace) -> dict[str, Any]:
+def _autoscaler(targets: Mapping[str, float], maximum: int, given: SimulationSettings) -> dict[str, Any]:
     """Return the chart's HorizontalPodAutoscaler with other metrics, by the names of the policies."""
     autoscaler = shipped_autoscaler("HorizontalPodAutoscaler", given.name, given.namespace)
     spec = autoscaler["spec"]
@@ -343,7 +342,9 @@ def _autoscaler(targets: Mapping[str, float], maximum: int, given: Namespace) ->
     return autoscaler
 
 
-def _scaled_object(name: str, target: float, maximum: int, given: Namespace, scenario: Scenario) -> dict[str, Any]:
+def _scaled_object(
+    name: str, target: float, maximum: int, given: SimulationSettings, scenario: Scenario
+) -> dict[str, Any]:
     """Return the chart's ScaledObject with the triggers of a policy. Raises ConfigError."""
     scaled = shipped_autoscaler("ScaledObject", given.name, given.namespace)
     spec = scaled["spec"]
@@ -369,7 +370,7 @@ def _scaled_object(name: str, target: float, maximum: int, given: Namespace, sce
     return scaled
 
 
-def _with_target(trigger: dict[str, Any], target: float, given: Namespace) -> dict[str, Any]:
+def _with_target(trigger: dict[str, Any], target: float, given: SimulationSettings) -> dict[str, Any]:
     metadata = {"threshold": f"{Decimal(milli(target)) / 1000:f}"}
     if given.min_replicas == 0:  # without replicas, no series is normal
         metadata["ignoreNullValues"] = "true"

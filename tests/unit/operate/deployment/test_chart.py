@@ -8,13 +8,14 @@ from tools import deploy_files
 from tools.chart_values import ChartValues
 from tools.deploy_files import CHART
 
-from tests.support.helm_process import HelmChart
+from tests.support.helm_process import HelmChart, require_helm
 from tests.unit.operate.deployment.refused_values import REFUSED
 from tests.unit.operate.deployment.template_branches import marked_copy
 from tests.unit.operate.deployment.value_sets import value_sets
 
 
 def test_generated_files_are_up_to_date() -> None:
+    require_helm()
     assert [str(path) for path in deploy_files.outdated()] == [], "run: make deploy-files"
 
 

@@ -13,6 +13,7 @@ from tests.support.kubernetes_programs import kubernetes_program
 
 
 def test_it_writes_what_the_chart_creates(tmp_path: Path) -> None:
+    require_helm()
     output = tmp_path / "gpt2.yaml"
     chosen = ["-f", str(CHART / "gpt2_values.yaml"), "--set", "triton.image.name=<your custom image>"]
     assert k8s(["render", "gpt2", *chosen, "--set-string", "image.tag=24", "-n", "models", "-o", str(output)]) == 0
@@ -25,6 +26,7 @@ def test_it_writes_what_the_chart_creates(tmp_path: Path) -> None:
 
 
 def test_defaults_go_to_the_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    require_helm()
     assert k8s(["render", "demo"]) == 0
     text = capsys.readouterr().out
     kinds = [document["kind"] for document in yaml.safe_load_all(text)]
@@ -49,6 +51,7 @@ def test_the_program_and_the_package_of_helm_write_the_same(
 
 
 def test_failures_name_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require_helm()
     cases = {
         "replicas: 2\n": "values.yaml: unknown key 'replicas'; did you mean 'replicaCount'?",
         "replicaCount: two\n": "values.yaml: replicaCount: got string, want integer",
@@ -66,6 +69,7 @@ def test_failures_name_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_the_source_of_an_invalid_value_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require_helm()
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("replicaCount: 2\n")
     bad.write_text("autoscaling:\n  maxReplica: 3\n")
@@ -76,6 +80,7 @@ def test_the_source_of_an_invalid_value_is_named(tmp_path: Path, capsys: pytest.
 
 
 def test_a_dot_without_a_backslash_in_a_key_is_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
+    require_helm()
     assert k8s(["render", "demo", "--set", "resources.limits.nvidia.com/gpu=1"]) == 1
     assert r"in --set, write a dot within a key as '\.', such as nvidia\.com/gpu, in quotes" in capsys.readouterr().err
     assert k8s(["render", "demo", "--set", r"resources.limits.nvidia\.com/gpu=1"]) == 0

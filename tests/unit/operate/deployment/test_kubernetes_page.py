@@ -14,6 +14,7 @@ from tools.deploy_files import ROOT
 
 from conch.operate.deployment.command import k8s
 from tests.docs.blocks import Block, blocks_of
+from tests.support.helm_process import require_helm
 from tests.support.kubernetes_programs import kubernetes_program
 
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
@@ -36,6 +37,7 @@ def kustomization(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file that the page's command writes, in a copy of the folders."""
+    require_helm()
     commands = [command.text for block in blocks() if block.language == "console" for command in block.commands()]
     (command,) = (shown for shown in commands if shown.startswith("conch k8s render") and "kustomize" in shown)
     *words, output = shlex.split(command)[2:]

@@ -11,6 +11,7 @@ from tools.deploy_files import CHART
 
 from conch.operate.deployment.command import k8s
 from tests.support.api_server import ApiServer
+from tests.support.helm_process import require_helm
 from tests.support.kubernetes_programs import kubernetes_program
 
 _HPAS = ("autoscaling/v2", "horizontalpodautoscalers")
@@ -160,6 +161,7 @@ def test_autoscalers_of_one_name_lose_each_other(release: Release, older: Path) 
 
 def test_replicas_stay_with_manifests_after_the_command_of_the_page(release: Release, tmp_path: Path) -> None:
     """What `kubectl apply` of rendered manifests does: docs/kubernetes.md has the command."""
+    require_helm()
     file = tmp_path / "demo.yaml"
     apply = ("apply", "--validate=false", f"--filename={file}")
     for settings in ("replicaCount=3", "autoscaling.type=hpa"):

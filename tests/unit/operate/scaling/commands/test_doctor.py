@@ -17,6 +17,7 @@ from conch.base.yaml_documents import load_documents
 from conch.operate.deployment.command import k8s
 from conch.operate.scaling.commands.command import autoscale
 from tests.support.api_server import ApiServer
+from tests.support.helm_process import require_helm
 from tests.support.kubernetes_programs import kubernetes_program
 
 METRICS = ("triton:queue_compute:ratio", "conch:instance_utilization:ratio_rate1m")
@@ -24,6 +25,7 @@ METRICS = ("triton:queue_compute:ratio", "conch:instance_utilization:ratio_rate1
 
 @pytest.fixture
 def manifests(tmp_path: Path) -> Path:
+    require_helm()
     file = tmp_path / "manifests.yaml"
     assert k8s(["render", "gpt2", "--set", "autoscaling.type=hpa,monitoring.enabled=true", f"--output={file}"]) == 0
     return file
@@ -140,6 +142,7 @@ def test_what_the_api_server_refuses_is_shown(cluster: ApiServer, capsys: pytest
 @pytest.fixture
 def keda(tmp_path: Path) -> Iterator[ApiServer]:
     """A cluster where KEDA has created the autoscaler of a release."""
+    require_helm()
     file = tmp_path / "keda.yaml"
     assert k8s(["render", "gpt2", "--set", "autoscaling.type=keda", f"--output={file}"]) == 0
     with ApiServer() as api:
@@ -227,6 +230,7 @@ def test_faults_of_the_arguments_are_named(tmp_path: Path, capsys: pytest.Captur
 def test_scaled_objects_lead_to_the_autoscaler_that_keda_creates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    require_helm()
     file = tmp_path / "keda.yaml"
     assert k8s(["render", "gpt2", "--set", "autoscaling.type=keda", f"--output={file}"]) == 0
     assert autoscale(["doctor", str(file)]) == 2
@@ -234,6 +238,7 @@ def test_scaled_objects_lead_to_the_autoscaler_that_keda_creates(
 
 
 def test_autoscalers_of_the_same_name_have_their_namespace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require_helm()
     files = []
     for name, namespace in (("a", "blue"), ("a", "green"), ("b", "blue")):
         file = tmp_path / f"{name}-{namespace}.yaml"

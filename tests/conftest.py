@@ -1,5 +1,6 @@
 """Which tests run first, what is said at once about those that fail, and a temporary folder for each test process."""
 
+import compileall
 import ctypes
 import faulthandler
 import gc
@@ -41,6 +42,9 @@ MAX_RUN_S = 3000
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        # Where PYTHONDONTWRITEBYTECODE is set, each server that a test starts would compile hundreds of modules.
+        compileall.compile_dir(Path(__file__).parents[1] / "src", quiet=2)
     if config.getoption("numprocesses", None):
         faulthandler.dump_traceback_later(MAX_RUN_S, exit=True)
 

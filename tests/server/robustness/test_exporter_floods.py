@@ -42,6 +42,14 @@ def running(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[by
         assert process.wait(60) == 0
 
 
+def answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
+            return response.status == 200
+    except OSError:
+        return False
+
+
 def receiver(folder: Path) -> list[str]:
     (folder / "receiver.yaml").write_text(CONFIG)
     arguments = ["--config", str(folder / "receiver.yaml"), "--queue", str(folder / "queue"), "--port", "0"]
@@ -58,9 +66,10 @@ def test_more_connections_than_the_usual_descriptors(arguments: Callable[[Path],
         for _ in range(MAX_FILES + 200):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
         stack.close()
-        time.sleep(1.5)  # until the server has seen it
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
-            assert response.status == 200
+        deadline = time.monotonic() + 60
+        while not answers(port):  # until the server has seen it
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
         assert "Too many open files" not in log.read_text()
         assert "Traceback" not in log.read_text()
 

@@ -130,7 +130,7 @@ FATAL = {
 def test_an_attack_ends_the_process_of_the_model_only(server: ConchProcess, name: str) -> None:
     killed = server.text.count("killed: malformed IPC message")
     with OtherClients(server):
-        status, answer = infer(server, "hostile", f"{FATAL[name]}\ntime.sleep(5)")
+        status, answer = infer(server, "hostile", f"{FATAL[name]}\ntime.sleep(60)")
         assert (status, answer.split(". ")[0]) == (500, "Stub process 'hostile_0' is not healthy"), answer
         server.until("/v2/models/hostile/ready")
     assert server.process.poll() is None
@@ -161,18 +161,20 @@ def test_memory_and_descriptors_are_flat(server: ConchProcess) -> None:
         "raw(bytes(1 << 24)); os._exit(1)"
     )
 
-    def attacked(times: int) -> tuple[int, int]:
+    def attacked(times: int) -> None:
         for _ in range(times):
             assert infer(server, "hostile", attack)[0] == 500
             server.until("/v2/models/hostile/ready")
             assert infer(server, "hostile", "found[0] = 'back'") == (200, "back")
-        time.sleep(1)
-        return process.num_fds(), process.memory_info().rss
 
-    descriptors, memory = attacked(6)
-    after = attacked(12)
-    assert after[0] <= descriptors + 1
-    assert after[1] < memory + (32 << 20)
+    attacked(6)
+    time.sleep(1)
+    descriptors, memory = process.num_fds(), process.memory_info().rss
+    attacked(12)
+    deadline = time.monotonic() + 60
+    while process.num_fds() > descriptors + 1 or process.memory_info().rss >= memory + (32 << 20):
+        assert time.monotonic() < deadline, (process.num_fds() - descriptors, process.memory_info().rss - memory)
+        time.sleep(0.1)
 
 
 PAGE = """

@@ -244,7 +244,7 @@ def test_two_thousand_at_once(conch: ConchProcess) -> None:
 
 def test_rejections_for_lack_of_room_carry_retry_after(tmp_path: Path) -> None:
     models = tmp_path / "models"
-    write_scripted(models, "few", {"context_length": 10**6, "step_ms": 2, "max_running": 4})
+    write_scripted(models, "few", {"context_length": 10**6, "step_ms": 10, "max_running": 4})
     with ConchProcess(models, "--default-max-queue-size=16", log=tmp_path / "log") as conch:
         endpoints = [name for name in ENDPOINTS if name != "grpc"]
         replies: list[Reply] = []

@@ -1,14 +1,13 @@
 # Compiled by mypyc in wheels.
 """How late a process of the load generator is: times in a histogram, and waits for a processor."""
 
-import os
 from typing import Final
+
+from conch.base.process.cpu_wait import CpuWait
 
 _SUB_BITS: Final = 3
 _SUB_BUCKETS: Final = 1 << _SUB_BITS
 BUCKETS: Final = 64 * _SUB_BUCKETS
-_FILE: Final = "/proc/self/schedstat"
-_FILE_BYTES: Final = 96
 
 
 class LagHistogram:
@@ -54,34 +53,21 @@ def percentile_s(counts: dict[int, int], share: float) -> float:
 
 
 class CpuWaits:
-    """The kernel's run-queue delay of the main thread. `total_ns` is None where the kernel does not count it.
+    """The kernel's run-queue delay of this thread. `total_ns` is None where the kernel does not count it.
 
     A closed loop has no schedule that it could be late for: a process that waits for a processor reads answers late
     instead, and the wait is in their latency.
     """
 
-    __slots__ = ("_fd", "histogram", "total_ns")
+    __slots__ = ("_wait", "histogram", "total_ns")
 
     def __init__(self) -> None:
+        self._wait = CpuWait()
         self.histogram = LagHistogram()
-        self.total_ns: int | None = None
-        try:
-            self._fd = os.open(_FILE, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._fd = -1
-        self.read(0)
+        self.total_ns = self._wait.total_ns()
 
     def read(self, answers: int) -> None:
         """Count the wait since the call before, once for each of `answers` that were read meanwhile."""
-        if self._fd < 0:
-            return
-        try:
-            total = int(os.pread(self._fd, _FILE_BYTES, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            self._fd = -1
-            self.total_ns = None
-            return
-        before = self.total_ns
-        self.total_ns = total
-        if before is not None and answers:
-            self.histogram.add(total - before, answers)
+        before, self.total_ns = self.total_ns, self._wait.total_ns()
+        if before is not None and self.total_ns is not None and answers:
+            self.histogram.add(self.total_ns - before, answers)

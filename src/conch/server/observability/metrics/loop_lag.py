@@ -1,7 +1,8 @@
 """Measure how long the event loop is blocked, by the lag of a timer that should fire every 25 ms.
 
-A lag has two causes: a call ran for too long on the loop, or the process got no CPU time, which is not a fault of the
-server. So the lag is at most the CPU time that the process used meanwhile.
+A lag has two causes: a call ran for too long on the loop, or the loop's thread got no CPU time, which is not a fault of
+the server. So the lag is without the time in which that thread was ready to run, and at most the CPU time
+that the process used meanwhile.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from math import inf
 from time import monotonic, process_time
 from types import FrameType
 
+from conch.base.process.cpu_wait import CpuWait
 from conch.domain.exposition import Buckets, Family
 from conch.domain.metrics import server
 from conch.server.observability.metrics.reading import Reading, read_one
@@ -46,6 +48,8 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._cpu_s = 0.0
+        self._wait: CpuWait | None = None
+        self._waited_ns = 0
         self._running = ""  # description of the code that the alarm interrupted
         self._logged = -_LOG_INTERVAL_S
         self._armed = False
@@ -53,6 +57,7 @@ class LoopLag:
     def start(self) -> None:
         """Start measuring the running loop."""
         self._loop = asyncio.get_running_loop()
+        self._wait = CpuWait()
         if self._alarm and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGALRM, self._on_alarm)
             signal.siginterrupt(signal.SIGALRM, False)
@@ -64,6 +69,9 @@ class LoopLag:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._wait is not None:
+            self._wait.close()
+            self._wait = None
         if self._armed:
             self._armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -74,6 +82,8 @@ class LoopLag:
 
     def _schedule(self) -> None:
         assert self._loop is not None
+        assert self._wait is not None
+        self._waited_ns = self._wait.total_ns() or 0
         self._due = monotonic() + INTERVAL_S
         self._cpu_s = process_time()
         self._timer = self._loop.call_later(INTERVAL_S, self._fired)
@@ -83,7 +93,9 @@ class LoopLag:
     def _fired(self) -> None:
         lag = monotonic() - self._due
         if lag > BUCKETS_S[0]:
-            lag = min(lag, process_time() - self._cpu_s)
+            assert self._wait is not None
+            waited_s = ((self._wait.total_ns() or 0) - self._waited_ns) / 1e9
+            lag = min(lag - waited_s, process_time() - self._cpu_s)
         self._add(max(lag, 0.0))
         self._schedule()
 

@@ -1,4 +1,4 @@
-"""Compiles the request path when a wheel is built, and adds the Helm chart.
+"""Compiles the request path when a wheel is built, and adds the Helm chart and the templates of conch new.
 
 The modules that tools/compile_modules.py compiles are ordinary typed Python. mypyc makes C extensions of them, which
 Python imports in place of the sources. Without a C compiler the wheel holds the sources alone: the same server, slower.
@@ -24,6 +24,8 @@ LEVEL = "CONCH_COMPILE_LEVEL"
 _LAST_LINES = 40  # of a compiler that failed
 # The Helm chart, which conch k8s renders.
 _CHART, _CHART_IN_WHEEL = "deploy/helm/conch", "conch/operate/deployment/helm_chart"
+# What conch new writes.
+_TEMPLATES, _TEMPLATES_IN_WHEEL = "examples/new", "conch/clients/python_app/templates"
 
 
 class CompileHook(BuildHookInterface[Any]):
@@ -39,6 +41,7 @@ class CompileHook(BuildHookInterface[Any]):
         if version == "editable":
             return
         build_data["force_include"][_CHART] = _CHART_IN_WHEEL
+        build_data["force_include"][_TEMPLATES] = _TEMPLATES_IN_WHEEL
         if setting == "no":
             return
         self._work = TemporaryDirectory(prefix="conch-build-")

@@ -69,3 +69,9 @@ def _run(*command: str, folder: Path = ROOT, **environment: str) -> str:
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
     return done.stdout
+
+
+def test_the_wheel_carries_the_templates_of_conch_new(python: Path, tmp_path: Path) -> None:
+    printed = _run(str(python), "-m", "conch", "new", "finder", "--from", "onnx", folder=tmp_path)
+    assert "finder/client.py" in printed
+    assert (tmp_path / "finder" / "models" / "finder" / "1" / "model.onnx").is_file()

@@ -15,6 +15,7 @@ _TASKS = {
         "health": ("clients.health", "ask a server whether it is ready; the health check of containers"),
     },
     "models": {
+        "new": ("clients.python_app.new", "create a model: code, configuration, client and tests"),
         "repo": ("clients.repository.command", "add, list, show, pack and pull models"),
         "check": ("check.command", "find errors in repositories, manifests and rules"),
     },

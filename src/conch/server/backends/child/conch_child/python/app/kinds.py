@@ -192,7 +192,8 @@ def _read_image(data: bytes, *, as_pil: bool) -> Any:
     try:
         return _decoded(data, as_pil=as_pil)
     except Exception as error:  # decoders raise all kinds for files that others have made
-        raise InvalidInput("it is neither an image file nor one in base64: {}".format(error)) from None
+        text = str(error) if "pixels" in str(error) else "it is neither an image file nor one in base64"
+        raise InvalidInput(text) from None
 
 
 def _from_base64(data: bytes) -> bytes:

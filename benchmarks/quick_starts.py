@@ -33,7 +33,7 @@ from benchmarks.machine import CHECKOUT, machine, package_versions
 
 FILES = Path(__file__).with_name("quick_start_files")
 CONNECTIONS = (1, 16)
-_START_LIMIT_S = 120
+_START_TIMEOUT_S = 120
 _TEXT = "Conch serves models. It reads repositories of Triton. Clients keep working."
 
 
@@ -113,7 +113,7 @@ class Contender:
         self.rates.setdefault(connections, []).append(wrk_load(output).rate)
 
     def _wait(self, log: Path) -> None:
-        deadline = time.monotonic() + _START_LIMIT_S
+        deadline = time.monotonic() + _START_TIMEOUT_S
         while True:
             try:
                 self.check()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MODELS = Path(__file__).with_name("models")
-LIMIT_S = 120
+START_TIMEOUT_S = 120
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def serving() -> Iterator[str]:
 
 def _url(server: subprocess.Popen, log) -> str:
     """Return the URL once the models are loaded."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         log.seek(0)
         text = log.read()

@@ -39,6 +39,11 @@ def settled_latencies(servers: int, utilization: float, variation: float, count:
     arrivals = np.cumsum(random.exponential(1 / (utilization * servers), count))
     squared = log1p(variation * variation)
     times = np.ones(count) if not variation else random.lognormal(-squared / 2, sqrt(squared), count)
+    if servers == 1 or not variation:  # servers take turns, each a queue of Lindley's recursion
+        turns = times.reshape(-1, servers)
+        served = np.cumsum(turns, axis=0)
+        starts = np.maximum.accumulate(arrivals.reshape(-1, servers) - served + turns, axis=0)
+        return ((served + starts).ravel() - arrivals)[count // 10 :]
     free = [0.0] * servers  # a heap: when servers become free
     ends = np.empty(count)
     for index, (arrived, time) in enumerate(zip(arrivals.tolist(), times.tolist(), strict=True)):

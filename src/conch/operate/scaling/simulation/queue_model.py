@@ -32,7 +32,6 @@ _LENGTHS = 9  # of executions, from one request to the largest batch
 _MIN_STEPS, _MAX_STEPS = 1 << 10, 1 << 14  # of the grid of waits
 _STEPS_PER_SERVICE = 8
 _ALIASING = 1e-8
-_CHUNK = 32  # times of an execution that are added up at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,14 +274,13 @@ def _late(
     limits_s: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return P(wait + service > limit), by utilization and limit."""
-    late = np.zeros((len(waits), len(limits_s)))
-    last = waits.shape[1] - 1
-    for start in range(0, len(times_s), _CHUNK):
-        left_s = limits_s[None, :] - times_s[start : start + _CHUNK, None]
-        index = np.clip(left_s / step_s, 0, last).astype(np.int64)
-        chunk = shares[start : start + _CHUNK]
-        late += np.einsum("s,usl->ul", chunk, np.where(left_s < 0, 1.0, waits[:, index]))
-    return late
+    last, columns = waits.shape[1] - 1, len(limits_s)
+    left_s = limits_s[None, :] - times_s[:, None]
+    index = np.clip(left_s / step_s, 0, last).astype(np.int64) * columns + np.arange(columns)
+    weights = np.where(left_s < 0, 0.0, shares[:, None])
+    # Which share of the service times leaves each wait, by limit.
+    left = np.bincount(index.ravel(), weights.ravel(), (last + 1) * columns).reshape(last + 1, columns)
+    return np.asarray(waits @ left + (shares[:, None] - weights).sum(axis=0), dtype=np.float64)
 
 
 def _corners(

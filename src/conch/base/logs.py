@@ -190,7 +190,7 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
         super().__init__(self._file or sys.stderr)
         self.settings = settings
         self._failed = False
-        self._failing = False
+        self.failing = False
         self.coloured = self._file is None and _has_colours(sys.stderr)
         self.setFormatter(_formatter(settings.log_format, coloured=self.coloured))
         self.addFilter(self._is_enabled)
@@ -199,7 +199,7 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
         """Write a record."""
         self._failed = False
         super().emit(record)
-        self._failing = self._failed
+        self.failing = self._failed
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Report on stderr that the log cannot be written, once until a write succeeds."""
@@ -208,7 +208,7 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
             super().handleError(record)
             return
         self._failed = True
-        if not self._failing:
+        if not self.failing:
             with suppress(OSError):
                 print(f"conch serve: cannot write the log, lines are lost: {error}", file=sys.stderr, flush=True)
 
@@ -243,6 +243,11 @@ def configure(settings: LogSettings) -> None:
     # Of libraries only warnings are logged.
     root.setLevel(logging.WARNING)
     _apply(handler)
+
+
+def losing_lines() -> bool:
+    """Whether the last line of this process's log could not be written."""
+    return any(isinstance(handler, ServerLogHandler) and handler.failing for handler in logging.getLogger().handlers)
 
 
 def _apply(handler: ServerLogHandler) -> None:

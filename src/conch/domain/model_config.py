@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from conch.domain.degradations import Degradation
+
 ENSEMBLE_PLATFORM: Final = "ensemble"
 
 
@@ -270,6 +272,7 @@ class ModelConfig:
     document: Mapping[str, Any] = field(default_factory=dict)
     # Where `max_batch_size` comes from if config.pbtxt has none, for errors.
     batch_origin: str = ""
+    degraded: tuple[Degradation, ...] = ()  # settings without effect, reported when the configuration was completed
 
     @property
     def is_ensemble(self) -> bool:

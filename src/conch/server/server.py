@@ -16,15 +16,17 @@ import uvloop
 
 from conch.base import logs
 from conch.base.build_info import build_line
-from conch.base.errors import ConchError, ConfigError
+from conch.base.errors import ConchError, ConfigError, Unavailable
 from conch.base.process.running_servers import RunningServer, local_address, recorded
 from conch.base.process.stop_signals import stop_signals
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics
 from conch.domain.exposition import Family, Point
 from conch.domain.metrics.server import API_KEYS_UP
+from conch.machine import condition
 from conch.machine.accelerators.gpus import discover_gpus
 from conch.machine.accelerators.model_attribution import AttributedProcess, server_process
 from conch.machine.accelerators.monitor import AcceleratorMonitor, server_monitor
+from conch.machine.condition import ClockWatch, Throttling
 from conch.machine.memory import default_request_memory, worker_memory
 from conch.protocols.access.api_keys import ApiKeys
 from conch.protocols.connections.body_budget import BodyBudget
@@ -41,6 +43,7 @@ from conch.server.core.inference import Inference
 from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.load_outcomes import model_table
 from conch.server.core.loading.model_manager import ALL_MODELS, ModelManager, StartReport
+from conch.server.core.model_watch import ModelWatch
 from conch.server.core.request_limits import limit_manager, limit_metrics
 from conch.server.core.response_cache import ResponseCache
 from conch.server.core.scheduling.rate_limiter import RateLimiter
@@ -49,6 +52,7 @@ from conch.server.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, Offload
 from conch.server.frontends.openai.chat import ChatPrompts
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.services import Service, listener_families, services
+from conch.server.observability.degradations import Degradations, Probe, log_degradation
 from conch.server.observability.metrics.custom import MetricSample
 from conch.server.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
 from conch.server.observability.metrics.loop_lag import LoopLag
@@ -76,6 +80,7 @@ class Server:
     """
 
     _accelerators: AcceleratorMonitor | None = None
+    _metrics: Metrics | None = None
 
     def __init__(
         self,
@@ -108,7 +113,7 @@ class Server:
         # BLS calls need the model manager, which needs the backends, which need the calls; hence the lambda.
         calls = BlsCalls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
         self._backends = _backend_registry(fork_server, calls, engine_memory)
-        repositories = Repositories(_repositories(options))
+        self._repositories = repositories = Repositories(_repositories(options))
         self._declared = _declared_metrics(options)
         self._builder = ModelBuilder(
             options,
@@ -122,6 +127,11 @@ class Server:
         self.control = ModelManager(options, repositories, self._builder, self._catalog)
         self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
         self._limits = limit_manager(options, self.inference)
+        self._clock = ClockWatch()
+        self._throttling = Throttling()
+        self.degradations = Degradations(options.strict_reasons, lambda: self._watch.degradations(), self._probes())
+        self._watch = ModelWatch(self.inference.models, self.degradations.note, log_degradation)
+        self._stalls = 0  # of the event loop, at the last sample
         self._watchers: list[asyncio.Task[None]] = []
         self._services: list[Service] = []  # that listen
         self.ports: dict[str, int] = {}  # of the services: "http", "openai", "grpc", "metrics"
@@ -130,7 +140,12 @@ class Server:
         """Listen on all ports. The server is live, but not ready. Raises ConfigError."""
         self._catalog.loads.begin_reading()
         self._observer = Observer.of(self._options)
-        self._builder.gpus = await discover_gpus(self._options.min_compute_capability)
+        for notice in _ineffective(self._options):
+            self.degradations.report(*notice)
+        self._builder.gpus = await discover_gpus(
+            self._options.min_compute_capability, lambda text: self.degradations.report("gpu_unusable", text)
+        )
+        self.degradations.check_start()
         if self._keys:
             self._keys.load()
             self._watchers.append(asyncio.create_task(self._keys.watch()))
@@ -187,6 +202,9 @@ class Server:
         if mode == "poll":
             self._watchers.append(asyncio.create_task(self.control.poll(self._options.repository_poll_secs)))
         self._accepting = True
+        self.degradations.log_table()
+        self._watchers.append(asyncio.create_task(self.degradations.run(self._sample)))
+        self._stalls = self._lag.stalls
         if self._options.listen_when_ready:
             for service in self._services:
                 if service.flags != "metrics":
@@ -311,12 +329,55 @@ class Server:
                 lambda: () if self._accelerators is None else self._accelerators.families(),
                 lambda: () if self._declared is None else self._declared.families(),
                 lambda: limit_metrics(self._limits, self.inference),
+                self.degradations.families,
             ],
         )
+        self._metrics = metrics
         exporter = otlp_exporter(options, metrics)
         if exporter is not None:
             self._watchers.append(asyncio.create_task(exporter.run()))
         return metrics
+
+    def _probes(self) -> dict[str, Probe]:
+        """Return the conditions of the server and its machine that are sampled, by reason."""
+        options = self._options
+        probes: dict[str, Probe] = {
+            "interpreted_build": condition.interpreted_build,
+            "one_core": condition.one_core,
+            "huge_pages_off": condition.huge_pages_off,
+            "file_descriptors_low": condition.file_descriptors_low,
+            "swapped": condition.swapped,
+            "gpu_metrics_missing": lambda: "; ".join(self._accelerators.failures) if self._accelerators else "",
+            "traces_dropped": lambda: self._observer.problem,
+            "log_lines_lost": lambda: "lines of the log could not be written" if logs.losing_lines() else "",
+            "custom_series_dropped": lambda: self._metrics.problem if self._metrics else "",
+            "api_keys_stale": lambda: "" if self._keys.up else "the file of API keys is not valid; earlier keys remain",
+            "repository_unreachable": self._unreachable,
+        }
+        if options.allow_client_shm:
+            probes["shared_memory_small"] = condition.shared_memory_small
+        if options.grpc_use_ssl:
+            probes["certificate_expiring"] = lambda: condition.certificate_expiring(options.grpc_server_cert)
+        return probes
+
+    def _unreachable(self) -> str:
+        """Return the first served model whose remote repository has not answered, with the cause; "" for none."""
+        for model in self.inference.models():
+            try:
+                self._repositories.check_reachable(model.id)
+            except Unavailable as error:
+                return error.message
+        return ""
+
+    def _sample(self) -> None:
+        """Sample what happens at one moment, and the models."""
+        for reason, detail in (("clock_stepped", self._clock.step()), ("cpu_throttled", self._throttling())):
+            if detail:
+                self.degradations.note(reason, detail)
+        stalls, self._stalls = self._lag.stalls - self._stalls, self._lag.stalls
+        if stalls:
+            self.degradations.note("loop_blocked", f"the event loop was blocked {stalls} times for more than 100 ms")
+        self._watch.sample()
 
     def _pids(self) -> list[int]:
         return [pid for model in self.inference.models() for _, pid in model.state().processes]
@@ -352,6 +413,18 @@ class Server:
     def _request_memory(self) -> RequestMemory:
         budget = self._budget
         return RequestMemory(budget.limit_bytes, budget.used_bytes, budget.refused, budget.evicted)
+
+
+def _ineffective(options: ServerOptions) -> Iterator[tuple[str, str]]:
+    """Yield reason and notice of each flag without effect. Flags that are only deprecated are logged."""
+    for notice in options.notices:
+        if " is deprecated; " in notice:
+            _log.warning("%s", notice)
+        else:
+            yield "flag_ignored", notice
+    given = [(setting.backend, setting.key) for setting in options.backend_config]
+    for notice in (*ineffective_settings(backend for backend, _ in given), *unknown_settings(given)):
+        yield "backend_setting_ignored", notice
 
 
 @contextmanager
@@ -435,10 +508,6 @@ def run(
     logs.configure(log)
     _log.info("Conch %s", build_line())
     raise_file_limit()
-    given = [(setting.backend, setting.key) for setting in options.backend_config]
-    ineffective = (*ineffective_settings(backend for backend, _ in given), *unknown_settings(given))
-    for notice in (*options.notices, *ineffective):
-        _log.warning("%s", notice)
     status: int = uvloop.run(_serve(options, fork_server, log, ready))
     return status
 

@@ -171,7 +171,7 @@ def _resolved(folder: ModelFolder, files: ModelFiles, mistakes: list[Finding]) -
     except ConfigError as error:
         mistake = Finding(_rule(error), folder.locate(error.message), error.message)
         return CheckedModel(folder, files, files.config), [*mistakes, mistake]
-    notices = [Finding("config-no-effect", folder.locate(notice), notice) for notice in resolved.notices]
+    notices = [Finding("config-no-effect", folder.locate(notice), notice) for _, notice in resolved.notices]
     return CheckedModel(folder, files, resolved.config), [*mistakes, *_backend(folder, files), *notices]
 
 

@@ -9,7 +9,7 @@ A configuration is checked and converted twice, because Triton checks it twice a
   first checks, because auto-completion may have changed any field.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,10 +39,10 @@ class BackendDefaults(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConfig:
-    """A complete configuration, and notices for the log about settings without effect, one sentence each."""
+    """A complete configuration, and what of it has no effect: (reason of the degradation, sentence)."""
 
     config: ModelConfig
-    notices: tuple[str, ...]
+    notices: tuple[tuple[str, str], ...]
 
 
 def resolve(
@@ -61,10 +61,24 @@ def resolve(
     validate_configuration(message)
     validate_tensors(message)
     refuse_unsupported(message)
-    return ResolvedConfig(to_model_config(message), (*notices, *unsupported_notices(message)))
+    ignored = tuple(("setting_ignored", notice) for notice in unsupported_notices(message))
+    return ResolvedConfig(to_model_config(message), (*notices, *ignored, *_alone(message)))
 
 
-def _fill_defaults(message: ConfigMessage, backend: BackendDefaults | None, gpus: Sequence[int]) -> list[str]:
+def _alone(message: ConfigMessage) -> Iterator[tuple[str, str]]:
+    """Yield a notice if dynamic batching, without priorities and queue policies, cannot batch: for batches of 1."""
+    batching = message.dynamic_batching
+    if (
+        message.WhichOneof("scheduling_choice") == "dynamic_batching"
+        and message.max_batch_size == 1
+        and not (batching.priority_levels or batching.HasField("default_queue_policy") or batching.preserve_ordering)
+    ):
+        yield "batch_of_one", f"dynamic_batching of model '{message.name}' has no effect: max_batch_size is 1"
+
+
+def _fill_defaults(
+    message: ConfigMessage, backend: BackendDefaults | None, gpus: Sequence[int]
+) -> list[tuple[str, str]]:
     """Fill version policy, preferred batch sizes, idle times, pinned memory, file name and instance groups in place.
 
     KIND_AUTO becomes KIND_GPU or KIND_CPU. KIND_GPU falls back to the CPU on a machine without GPUs, where Triton would
@@ -100,14 +114,14 @@ def _fill_sequence_batching(message: ConfigMessage) -> None:
 
 def _fill_instance_groups(
     message: ConfigMessage, cpu_count: int, gpus: Sequence[int], *, auto_gpus: Sequence[int]
-) -> list[str]:
+) -> list[tuple[str, str]]:
     """Fill in names, kinds, counts and GPUs of instance groups. `auto_gpus` are the GPUs that KIND_AUTO may use."""
     if not message.instance_group:
         message.instance_group.add(name=message.name)
-    notices: list[str] = []
+    notices: list[tuple[str, str]] = []
     for index, group in enumerate(message.instance_group):
         group.name = group.name or f"{message.name}_{index}"
-        notices += _resolve_kind(group, message.name, gpus, auto_gpus)
+        notices += [("kind_gpu_on_cpu", notice) for notice in _resolve_kind(group, message.name, gpus, auto_gpus)]
         if group.count < 1:
             group.count = cpu_count if group.kind == ModelInstanceGroup.KIND_CPU else 1
         if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:

@@ -59,6 +59,13 @@ PROCESS_MEMORY = _OF_PROCESS(
     unit="bytes",
 )
 
+DEGRADED = MetricDefinition(
+    "conch_degraded",
+    "gauge",
+    "1 while the server or a model runs worse than its configuration asks, by reason; absent when that is cured.",
+    labels=("reason",),
+    optional_labels=("model",),
+)
 RECEIVED_BYTES = MetricDefinition(
     "conch_received_bytes_total", "counter", "Bytes received from clients.", labels=("protocol",), unit="bytes"
 )

@@ -130,6 +130,7 @@ class ModelState(NamedTuple):
     busy_ns: int = 0  # time in which instances have held batches, summed over the instances
     restarts: int = 0  # attempts to replace a process that had exited
     processes: tuple[tuple[str, int], ...] = ()  # names of instances, and the ids of their processes
+    ready_instances: int = 0
 
 
 @dataclass(slots=True)

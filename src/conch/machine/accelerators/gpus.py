@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 
@@ -138,11 +138,11 @@ def _usable_together(found: Iterable[tuple[InstalledGpu, str]]) -> list[tuple[In
     return devices[:1] if devices[0][0].mig_enabled else whole
 
 
-async def discover_gpus(min_capability: tuple[int, int]) -> list[Gpu]:
+async def discover_gpus(min_capability: tuple[int, int], warn: Callable[[str], None] = _log.warning) -> list[Gpu]:
     """Return and log the GPUs that CUDA shows to this server and its processes.
 
-    GPUs below `min_capability` are left out, with a warning. Without a driver the list is empty and nothing is logged.
-    NVML runs in a separate process; if that fails, crashes or hangs, the list is empty and a warning is logged.
+    GPUs below `min_capability` are left out. Without a driver the list is empty. NVML runs in a separate process; if
+    that fails, crashes or hangs, the list is empty. `warn` is called with each reason to run without a present GPU.
     """
     if not has_nvidia_driver():
         return []
@@ -155,17 +155,17 @@ async def discover_gpus(min_capability: tuple[int, int]) -> list[Gpu]:
     except TimeoutError:
         process.kill()
         # Not awaited: a process that hangs in the driver exits only when the driver returns.
-        _log.warning("NVML did not answer within %g s; models run without GPUs", _TIMEOUT_S)
+        warn(f"NVML did not answer within {_TIMEOUT_S:g} s; models run without GPUs")
         return []
     if process.returncode != 0:
         lines = error.decode(errors="replace").strip().splitlines()
         cause = lines[-1] if lines else f"its process exited with status {process.returncode}"
-        _log.warning("NVML cannot list the GPUs of this machine: %s; models run without GPUs", cause)
+        warn(f"NVML cannot list the GPUs of this machine: {cause}; models run without GPUs")
         return []
     usable = []
     for gpu in visible_gpus([_installed_gpu(row) for row in json.loads(output)], os.environ):
         if gpu.compute_capability < min_capability:
-            _log.warning("%s is not used: --min-supported-compute-capability is %d.%d", gpu, *min_capability)
+            warn("{} is not used: --min-supported-compute-capability is {}.{}".format(gpu, *min_capability))
         else:
             _log.info("%s", gpu)
             usable.append(gpu)

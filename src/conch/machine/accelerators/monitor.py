@@ -107,6 +107,11 @@ class AcceleratorMonitor:
         statuses = self._statuses()
         return bool(statuses) and all(status.up for status in statuses)
 
+    @property
+    def failures(self) -> list[str]:
+        """Why collectors of present vendors are down."""
+        return [f"{status.vendor}: {status.error or 'no sample'}" for status in self._statuses() if not status.up]
+
     def _statuses(self) -> list[CollectorStatus]:
         """Return the states of the collectors of vendors that are present or expected."""
         statuses = []

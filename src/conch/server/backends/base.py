@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from conch.domain.model_config import InstanceKind, ModelConfig, RateLimit
+from conch.machine.cores import usable_cores
 from conch.server.backends.batch import Batch
+from conch.server.observability.degradations import Report, log_degradation
 from conch.server.observability.metrics.custom import MetricSample
 
 
@@ -30,6 +32,8 @@ class ModelSource:
     namespace: str = ""  # of its repository, "" without --model-namespacing
     allow_native_extensions: bool = False  # whether the configuration may name libraries for the server's process
     linked: tuple[Path, ...] = ()  # files that the server has linked into `directory`, which processes may read
+    # Says that the model runs worse than asked, in any thread; raises ConfigError where --strict refuses that.
+    report: Report = field(default=log_degradation, compare=False, repr=False)
 
     @property
     def version_directory(self) -> Path:
@@ -47,6 +51,13 @@ class InstancePlan:
     device_id: int
     siblings: int  # instances of this model version on this host, including this one: for sizing thread pools
     rate: RateLimit = field(default_factory=RateLimit)
+
+
+def report_threads(plan: InstancePlan, threads: int) -> None:
+    """Report an instance that computes with more threads than there are cores, by its affinity and CPU quota."""
+    if threads > usable_cores():
+        text = f"instance '{plan.name}' has {threads} intra-op threads, and there are {usable_cores()} cores"
+        plan.source.report("threads_exceed_cores", text)
 
 
 class Instance(ABC):

@@ -70,6 +70,7 @@ class GenerativeModel(ServedModel):
             self._busy_ns + (monotonic_ns() if self._live else 0),
             engine.restarts,
             (("engine", engine.pid),) if engine.pid else (),
+            int(engine.ready),
         )
 
     async def start(self) -> None:

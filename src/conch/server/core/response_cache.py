@@ -157,7 +157,7 @@ class ModelCache:
         self._model = cache.new_model()
         self._keys: set[bytes] = set()
         self._closed = False
-        self._noted_surplus = False
+        self.noted_surplus = False  # whether a response was larger than the whole cache
 
     def __repr__(self) -> str:
         return f"<ModelCache {self._statistics.model_name}/{self._statistics.version} {len(self._keys)} answers>"
@@ -237,8 +237,8 @@ class ModelCache:
 
     def _note_surplus(self, key: bytes) -> None:
         """Log, once for the model, that responses are too large to be stored."""
-        if not self._noted_surplus:
-            self._noted_surplus = True
+        if not self.noted_surplus:
+            self.noted_surplus = True
             name, version = self._statistics.model_name, self._statistics.version
             _log.warning(
                 "Failed to insert key [%s] into response cache: a response of model '%s' version %d is larger than the "

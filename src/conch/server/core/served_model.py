@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 
 from conch.base.errors import ConchError, QueueFull, Unavailable
+from conch.domain.degradations import Degradation
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, Respond, Span, Timeline
 from conch.domain.statistics.model_statistics import ModelState, ModelStatistics
@@ -28,6 +29,7 @@ class ServedModel(ABC):
         self.statistics.state = self.state
         self.cache: ModelCache | None = None  # set by the builder where the model has one
         self.meters: ModelMeters | None = None  # of its requests per second, where the server has limits
+        self.degraded: list[Degradation] = []  # what its load reported
         self._in_flight = 0
         self._drained = asyncio.Event()
 

@@ -42,14 +42,30 @@ from conch.base.command_line.flag_values import (
     CacheSetting,
     MetricsValue,
     ResourceLimit,
+    ValueKind,
 )
 from conch.base.command_line.flags import Flag, declared_flags
 from conch.base.command_line.flags import flag_field as _flag
+from conch.domain.degradations import REASONS, STRICT_ALL
 from conch.server.options.trace import DEPRECATED_FLAGS, TRACE_SETTING, TraceSetting
 from conch.server.options.triton_only_flags import TRITON_ONLY_FLAGS
 
 DEFAULT_CACHE_LIMIT_BYTES = 1 << 40
 _DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)  # Triton's, of summaries of latencies
+
+
+def _read_strict(text: str) -> str:
+    """Check for true, false or reasons of degradations that are known at start or load."""
+    if text.lower() in (STRICT_ALL, "false"):
+        return text.lower()
+    if any(reason not in REASONS or not REASONS[reason].refusable for reason in text.split(",")):
+        raise ValueError(text)
+    return text
+
+
+_STRICT = ValueKind(
+    "true|false|reason,…", "true, false, or reasons of docs/degradations.md that occur at start or load", _read_strict
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -74,6 +90,13 @@ class ServerOptions:
         BOOLEAN,
     )
     exit_on_error: bool = _flag(True, "Server", "Exit if a model cannot be loaded at start.", BOOLEAN)
+    strict: str = _flag(
+        "false",
+        "Server",
+        "Refuse to start, and to load a model, that would run worse than asked: for any reason, or for those named. "
+        "docs/degradations.md lists them.",
+        _STRICT,
+    )
 
     openai_address: str = _flag("", "OpenAI", "Address of the OpenAI port; --http-address if not given.", TEXT)
     openai_port: int = _flag(
@@ -453,6 +476,11 @@ class ServerOptions:
         """Return the settings of one backend by key; those for all backends have a lower precedence."""
         general = {setting.key: setting.value for setting in self.backend_config if not setting.backend}
         return general | {setting.key: setting.value for setting in self.backend_config if setting.backend == backend}
+
+    @property
+    def strict_reasons(self) -> frozenset[str]:
+        """The reasons of degradations that --strict refuses; `STRICT_ALL` for all."""
+        return frozenset() if self.strict == "false" else frozenset(self.strict.split(","))
 
     @property
     def cache_bytes(self) -> int:

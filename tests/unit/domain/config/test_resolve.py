@@ -128,15 +128,23 @@ def test_auto_goes_where_its_devices_are() -> None:
     assert groups("instance_group { gpus: [ 1 ] }", gpus=[0, 1]) == (InstanceGroup("m_0", InstanceKind.GPU, 1, (1,)),)
     on_cpu = finished("instance_group { gpus: [ 1, 2 ] }", gpus=[0, 1])
     assert on_cpu.config.instance_groups == (InstanceGroup("m_0", InstanceKind.CPU, 2),)
-    assert on_cpu.notices == ("instance group 'm_0' of model 'm' runs on the CPU: GPU 2 is not available",)
+    notice = "instance group 'm_0' of model 'm' runs on the CPU: GPU 2 is not available"
+    assert on_cpu.notices == (("kind_gpu_on_cpu", notice),)
 
 
 def test_gpu_without_gpus_runs_on_the_cpu_with_a_notice() -> None:
     result = finished("instance_group { kind: KIND_GPU count: 1 gpus: 0 }")
     assert result.config.instance_groups == (InstanceGroup("m_0", InstanceKind.CPU, 1),)
-    assert result.notices == (
-        "instance group 'm_0' of model 'm' has KIND_GPU, but no GPUs are available: it runs on the CPU",
-    )
+    notice = "instance group 'm_0' of model 'm' has KIND_GPU, but no GPUs are available: it runs on the CPU"
+    assert result.notices == (("kind_gpu_on_cpu", notice),)
+
+
+def test_dynamic_batching_of_one_is_reported_unless_it_has_priorities() -> None:
+    (notice,) = finished("max_batch_size: 1 dynamic_batching { }").notices
+    assert notice == ("batch_of_one", "dynamic_batching of model 'm' has no effect: max_batch_size is 1")
+    priorities = "dynamic_batching { priority_levels: 2 default_priority_level: 1 }"
+    assert finished(f"max_batch_size: 1 {priorities}").notices == ()
+    assert finished("max_batch_size: 2 dynamic_batching { }").notices == ()
 
 
 def test_gpu_uses_all_devices_by_default() -> None:
@@ -162,7 +170,8 @@ def test_a_completed_document_is_checked() -> None:
 
 
 def test_notices_of_settings_without_effect() -> None:
-    (notice,) = finished('instance_group { host_policy: "p" }').notices
+    ((reason, notice),) = finished('instance_group { host_policy: "p" }').notices
+    assert reason == "setting_ignored"
     assert "host_policy" in notice
 
 

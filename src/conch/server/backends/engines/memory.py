@@ -6,7 +6,7 @@ they have reserved but not allocated yet is not offered again. Engines size thei
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from conch.machine.memory import free_memory, resident_memory
 
 GIB = 1 << 30
 _MAX_DEFAULT_CACHE_BYTES = 16 * GIB
+_CACHE_STEP_BYTES = GIB  # OpenVINO's caches have whole GiB
 
 
 class Holder(Protocol):
@@ -73,10 +74,20 @@ class EngineMemory:
             "promised": dict(+promised),
             "gpu_shares": {claim.name: claim.gpu_share for claim in taken if claim.gpu_share},
         }
-        size = min(capacity // 4, _MAX_DEFAULT_CACHE_BYTES) if cache is None else cache
+        size = _default_cache(capacity) if cache is None else cache
         claim = MemoryClaim(name, holder, weights + size)
         self._claims.append(claim)
         return claim, offer
+
+    def reduced_cache(self, offer: Mapping[str, Any], info: EngineInfo) -> str:
+        """Return how much smaller a cache of the default size is than on an idle machine, "" if it is not."""
+        size = _default_cache(offer["capacity"])
+        if not 0 < info.kv_cache_bytes <= size - _CACHE_STEP_BYTES:
+            return ""
+        return (
+            f"the KV cache has {info.kv_cache_bytes >> 20} MiB, not {size >> 20} MiB: no more memory is free after the "
+            "weights"
+        )
 
     def settle(self, claim: MemoryClaim, info: EngineInfo) -> None:
         """Set the claim of a loaded engine: its resident memory, plus its cache if that is not allocated yet."""
@@ -88,6 +99,11 @@ class EngineMemory:
         """Drop the claim of an engine that failed to load."""
         if claim in self._claims:
             self._claims.remove(claim)
+
+
+def _default_cache(capacity: int) -> int:
+    """Return the default size of a KV cache where engines may use `capacity` bytes together."""
+    return min(capacity // 4, _MAX_DEFAULT_CACHE_BYTES)
 
 
 def folder_size(directory: Path) -> int:

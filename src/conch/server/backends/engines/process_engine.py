@@ -129,6 +129,8 @@ class ProcessEngine(Engine):
             self.info = await process.start(self._launcher(), self._driver, options, self._load_timeout_s)
             if not process.alive:
                 raise ModelLoadError(f"the process of engine '{self._name}' exited after loading")
+            if cache is None and (reduced := self._memory.reduced_cache(offer, self.info)):
+                self._source.report("kv_cache_reduced", f"model '{self._name}': {reduced}")
         except BaseException:
             self._memory.release(claim)
             await process.kill()

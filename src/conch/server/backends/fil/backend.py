@@ -75,10 +75,14 @@ class FilInstance(ThreadedInstance):
         check_signature(config, _signature(self._forest, config))
         self._output.configure(self._forest.classes)
         if self.plan.kind is InstanceKind.GPU:
-            _log.warning("instance '%s' is KIND_GPU, but the fil backend runs on the CPU", self.plan.name)
+            source.report(
+                "kind_gpu_on_cpu", f"instance '{self.plan.name}' is KIND_GPU, but the fil backend runs on the CPU"
+            )
         for name in _WITHOUT_EFFECT:
             if name in config.parameters:
-                _log.warning("parameter '%s' of model '%s' has no effect on the CPU", name, config.name)
+                source.report(
+                    "parameter_ignored", f"parameter '{name}' of model '{config.name}' has no effect on the CPU"
+                )
         self._threads = max(1, usable_cores() // self.plan.siblings)
         _log.info(
             "instance '%s': %s, %d trees, %d threads (%d cores, %d instances)",

@@ -5,15 +5,12 @@ Names and parameters are those of Triton's onnxruntime backend. Does not import 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from logging import getLogger
 from typing import Any
 
 from conch.base.errors import Code, ConfigError, ModelLoadError
 from conch.domain.model_config import InstanceKind
 from conch.server.backends.base import InstancePlan
 from conch.server.backends.native_options import checked_accelerator
-
-_log = getLogger(__name__)
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -79,7 +76,8 @@ def _configured(plan: InstancePlan, available: Sequence[str]) -> tuple[Sequence[
     """Return the accelerators that the configuration names for the instance's device, and whether that is a GPU."""
     on_gpu = plan.kind is InstanceKind.GPU
     if on_gpu and CUDA not in available:
-        _log.warning("instance '%s' is KIND_GPU, but this onnxruntime has no CUDA: it runs on the CPU", plan.name)
+        text = f"instance '{plan.name}' is KIND_GPU, but this onnxruntime has no CUDA: it runs on the CPU"
+        plan.source.report("kind_gpu_on_cpu", text)
         on_gpu = False
     accelerators = plan.source.config.document.get("optimization", {}).get("execution_accelerators", {})
     return accelerators.get("gpu_execution_accelerator" if on_gpu else "cpu_execution_accelerator", ()), on_gpu

@@ -16,7 +16,7 @@ import onnxruntime as ort
 from conch.base.errors import BackendError, Code, ConfigError, InvalidRequest, ModelLoadError
 from conch.domain.files.signature import Signature, TensorInfo
 from conch.machine.cores import usable_cores
-from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource, report_threads
 from conch.server.backends.model_file import model_path
 from conch.server.backends.native_options import checked_session_entry, library_path, thread_count
 from conch.server.backends.onnxruntime.accelerators import CPU, CUDA, choose
@@ -120,6 +120,7 @@ class OnnxRuntimeInstance(ThreadedInstance):
         self._inputs = {info.name: info for info in (*signature.inputs, *signature.optional_inputs)}
         self._has_bf16 = "BF16" in {info.datatype for info in (*self._inputs.values(), *signature.outputs)}
         self._run_options = _run_options(source.config.parameters)
+        self._report(accelerators.providers, options.intra_op_num_threads)
         if self.session.get_providers() == [CPU]:
             self.concurrent_runs = options.intra_op_num_threads
         _log.info(
@@ -130,6 +131,15 @@ class OnnxRuntimeInstance(ThreadedInstance):
             usable_cores(),
             self.plan.siblings,
         )
+
+    def _report(self, asked: Sequence[tuple[str, dict[str, str]]], threads: int) -> None:
+        """Report providers that onnxruntime has left out, which it does without an error, and too many threads."""
+        assert self.session is not None
+        left_out = [provider for provider, _ in asked if provider not in self.session.get_providers()]
+        if left_out:
+            text = f"instance '{self.plan.name}': onnxruntime cannot use {', '.join(left_out)} on this machine"
+            self.plan.source.report("provider_fallback", text)
+        report_threads(self.plan, threads)
 
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
         """Run the session. Raises BackendError with onnxruntime's code and message."""

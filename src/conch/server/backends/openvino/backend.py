@@ -85,9 +85,10 @@ class OpenVinoInstance(ThreadedInstance):
         """Read the model, check the configuration against it, and compile it."""
         source = self.plan.source
         if self.plan.kind is InstanceKind.GPU:
-            _log.warning(
-                "instance '%s' is KIND_GPU, which has no effect: parameter TARGET_DEVICE selects OpenVINO's device",
-                self.plan.name,
+            source.report(
+                "kind_gpu_on_cpu",
+                f"instance '{self.plan.name}' is KIND_GPU, which has no effect: parameter TARGET_DEVICE selects "
+                "OpenVINO's device",
             )
         options = self._options or read_options(checked_parameters(source), source.settings)
         core = _core(options)

@@ -142,7 +142,7 @@ class PythonBackend(Backend):
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
         """Call `auto_complete_config` in a separate process, if the model's code mentions it."""
         if notice := await asyncio.to_thread(missing_requirements, source):
-            _log.warning("%s", notice)
+            source.report("requirements_missing", notice)
         return await complete(source, parse_settings(source.settings), self._environments)
 
     def instance(self, plan: InstancePlan, adapter: Callable[[], Adapter] | None = None) -> Instance:

@@ -15,12 +15,13 @@ from conch.base.errors import BackendError, Code, ConfigError, InvalidRequest, M
 from conch.domain.model_config import InstanceKind, ModelConfig, TensorSpec
 from conch.domain.tensor import BYTES
 from conch.machine.cores import usable_cores
-from conch.server.backends.base import InstancePlan
+from conch.server.backends.base import InstancePlan, report_threads
 from conch.server.backends.pytorch.archive import open_archive, refuse_file_operators
 from conch.server.backends.pytorch.files import check_arguments
 from conch.server.backends.pytorch.naming import output_places
 from conch.server.backends.pytorch.settings import TorchSettings, parse_settings
 from conch.server.backends.threaded import Arrays, ThreadedInstance
+from conch.server.observability.degradations import Report
 
 # Read when torch is imported. Threads that spin while they wait for each other take the cores from those that work:
 # beside other load, a small network took 17 to 75 ms of processor time instead of 4 to 6, and several times as long.
@@ -58,7 +59,7 @@ class SharedByProcess:
         self._chosen: dict[str, tuple[Any, str]] = {}
         self._modules: WeakValueDictionary[tuple[Any, ...], torch.jit.ScriptModule] = WeakValueDictionary()
 
-    def choose(self, settings: TorchSettings, model: str) -> None:
+    def choose(self, settings: TorchSettings, model: str, report: Report) -> None:
         """Apply process-wide settings. A setting that another model has made before stays, with a warning."""
         choices = {
             "INTER_OP_THREAD_COUNT": (torch.set_num_interop_threads, settings.inter_op_threads or None),
@@ -73,13 +74,13 @@ class SharedByProcess:
                     continue
                 before, owner = self._chosen.setdefault(name, (value, model))
                 if before != value:
-                    _log.warning(
-                        "parameter '%s' of model '%s' has no effect: it applies to the whole process, and model '%s' "
-                        "has set it to %s",
-                        *(name, model, owner, before),
+                    report(
+                        "parameter_ignored",
+                        f"parameter '{name}' of model '{model}' has no effect: it applies to the whole process, and "
+                        f"model '{owner}' has set it to {before}",
                     )
                 elif owner == model:
-                    _set(name, setter, value, model)
+                    _set(name, setter, value, model, report)
 
     def module(self, path: Path, device: torch.device | None, *, share: bool) -> torch.jit.ScriptModule:
         """Load a module; with `share`, return the one that another instance has loaded. Raises RuntimeError."""
@@ -120,8 +121,9 @@ class TorchScriptInstance(ThreadedInstance):
         config = self.plan.source.config
         self._settings = settings = parse_settings(self.plan.source)
         refuse_file_operators(open_archive(self._path))
-        self._shared.choose(settings, config.name)
+        self._shared.choose(settings, config.name, self.plan.source.report)
         threads = settings.intra_op_threads or max(1, usable_cores() // self.plan.siblings)
+        report_threads(self.plan, threads)
         # For this thread: each thread that computes has a separate pool.
         torch.set_num_threads(threads)
         torch._C._set_graph_executor_optimize(settings.optimized_execution)
@@ -266,7 +268,8 @@ def device_of(plan: InstancePlan) -> torch.device | None:
     if plan.kind is InstanceKind.GPU:
         if torch.cuda.is_available():
             return torch.device("cuda", plan.device_id)
-        _log.warning("instance '%s' is KIND_GPU, but this PyTorch has no CUDA: it runs on the CPU", plan.name)
+        text = f"instance '{plan.name}' is KIND_GPU, but this PyTorch has no CUDA: it runs on the CPU"
+        plan.source.report("kind_gpu_on_cpu", text)
     return torch.device("cpu")
 
 
@@ -287,12 +290,12 @@ def _load(path: Path, device: torch.device | None) -> torch.jit.ScriptModule:
     return module
 
 
-def _set(name: str, setter: Any, value: Any, model: str) -> None:
+def _set(name: str, setter: Any, value: Any, model: str, report: Report) -> None:
     try:
         setter(value)
     except RuntimeError as error:
         # For example the number of inter-op threads after the first use of the pool.
-        _log.warning("parameter '%s' of model '%s' has no effect: %s", name, model, error)
+        report("parameter_ignored", f"parameter '{name}' of model '{model}' has no effect: {error}")
 
 
 def _disable_cudnn(disabled: bool) -> None:

@@ -12,6 +12,7 @@ from conch.base.errors import ConchError, ConfigError, InvalidRequest, ModelLoad
 from conch.domain.config.resolve import resolve
 from conch.domain.declared_metrics.request_facts import ModelIdentity
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics, RequestMetrics
+from conch.domain.degradations import Degradation
 from conch.domain.files.model_folder import chosen_versions, read_labels
 from conch.domain.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimit
 from conch.machine.accelerators.gpus import Gpu
@@ -33,6 +34,7 @@ from conch.server.core.scheduling.scheduled_model import ScheduledModel
 from conch.server.core.sequences.sequence_model import SequenceModel
 from conch.server.core.sequences.tensors import instance_config
 from conch.server.core.served_model import ServedModel
+from conch.server.observability.degradations import LoadReport, Report
 from conch.server.options.server_options import ServerOptions
 from conch.server.repository.namespaces import ModelId
 from conch.server.repository.store import ModelFiles
@@ -93,28 +95,33 @@ class ModelBuilder:
 
     async def configure(self, files: ModelFiles) -> ModelConfig:
         """Return the configuration completed by the model itself. Raises ConfigError, ModelLoadError."""
+        report = self._report(files)
         if files.config.is_ensemble:
             resolved = await asyncio.to_thread(resolve, files.document, backend=None, gpus=self._gpu_numbers)
         else:
             backend = await self._backends.get(files.config.backend)
             document: Mapping[str, Any] = files.document
             if not self._options.disable_auto_complete_config and files.versions_on_disk:
-                source = self._source(files, files.config, _completing_version(files))
+                source = self._source(files, files.config, _completing_version(files), report)
                 if self.gpus and backend.can_use_gpus:
                     source = source_on(source, self.gpus, InstanceKind.GPU, self.gpus[0].number)
                 document = await backend.complete(source)
             resolved = await asyncio.to_thread(resolve, document, backend=backend, gpus=self._gpu_numbers)
             if resolved.config.max_batch_size and not files.document.get("max_batch_size"):
                 resolved = replace(resolved, config=_with_batch_origin(resolved.config))
-        for notice in resolved.notices:
-            _log.warning("%s", notice)
-        if resolved.config.response_cache and self._cache is None:
-            _log.warning("response_cache of model '%s' has no effect without --cache-config", resolved.config.name)
-        if self._limiter is None and any(group.rate.resources for group in resolved.config.instance_groups):
-            _log.warning(
-                "rate_limiter of model '%s' has no effect without --rate-limit=execution_count", resolved.config.name
+        config = resolved.config
+        for reason, notice in resolved.notices:
+            report(reason, notice)
+        if config.response_cache and self._cache is None:
+            report("cache_off", f"response_cache of model '{config.name}' has no effect without --cache-config")
+        if self._limiter is None and any(group.rate.resources for group in config.instance_groups):
+            report(
+                "rate_limiter_off",
+                f"rate_limiter of model '{config.name}' has no effect without --rate-limit=execution_count",
             )
-        return resolved.config
+        if not config.warmups and any(group.kind is InstanceKind.GPU for group in config.instance_groups):
+            report("gpu_without_warmup", f"model '{config.name}' runs on a GPU and has no model_warmup")
+        return replace(config, degraded=tuple(report.found))
 
     async def build(
         self, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, ServedModel] | None = None
@@ -133,8 +140,10 @@ class ModelBuilder:
                 fit, notices = await asyncio.to_thread(_check_flow, config, configs)
             except ConfigError as error:
                 raise ConfigError(f"{error.message} ({files.config_source})") from error
+            report = self._report(files, config.degraded)
             for notice in notices:
-                _log.warning("%s (%s)", notice, files.config_source)
+                report("steps_misfit", f"{notice} ({files.config_source})")
+            config = replace(config, degraded=tuple(report.found))
             flow = fit
             config = _with_transaction_policy(config, decoupled=bool(fit.depth))
         candidates = unchanged or {}
@@ -159,9 +168,16 @@ class ModelBuilder:
             return False
         backend = await self._backends.get(config.backend)
         for model in models:
-            source = self._source(files, instance_config(config), model.version)
+            report = self._report(files, config.degraded)
+            source = self._source(files, instance_config(config), model.version, report)
             await model.rearrange(config, rearranged(backend, source, self.gpus, model.instances))
+            model.degraded = report.found
         return True
+
+    def _report(self, files: ModelFiles, known: Sequence[Degradation] = ()) -> LoadReport:
+        """Return what collects the degradations of one load, beginning with those that are `known`."""
+        model = ModelId(files.namespace, files.config.name)
+        return LoadReport(str(model), self._options.strict_reasons, known)
 
     def check_steps(self, config: ModelConfig, namespace: str) -> Flow:
         """Return the flow of responses through an ensemble of a namespace.
@@ -211,11 +227,12 @@ class ModelBuilder:
         flow: Flow | None,
     ) -> None:
         served: ServedModel
+        report = self._report(files, config.degraded)
         try:
             if config.is_ensemble:
                 served = EnsembleModel(config, version, labels, partial(self._catalog.of_step, files.namespace), flow)
             elif isinstance(backend := await self._backends.get(config.backend), EngineBackend) and (
-                backend.generates(source := self._source(files, config, version))
+                backend.generates(source := self._source(files, config, version, report))
             ):
                 engine = backend.engine(source)
                 idle_s = idle_seconds(config, self._options.idle_unload_secs)
@@ -224,10 +241,11 @@ class ModelBuilder:
                     config, version, labels, engine, max_queue_size=self._options.default_max_queue_size
                 )
             else:
-                source = self._source(files, instance_config(config), version)
+                source = self._source(files, instance_config(config), version, report)
                 instances = await asyncio.to_thread(make_instances, backend, source, self.gpus)
                 served = self._scheduler(config, version, labels, instances, files.directory)
             served.statistics.namespace = files.namespace
+            served.degraded = report.found
             if self._options.summary_latencies:
                 from conch.domain.statistics.summaries import LatencySummaries  # imports a library
 
@@ -262,7 +280,7 @@ class ModelBuilder:
             served.limiter = ModelLimiter(self._limiter, instances)
         return served
 
-    def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
+    def _source(self, files: ModelFiles, config: ModelConfig, version: int, report: Report) -> ModelSource:
         settings = self._options.backend_settings(config.backend)
         return ModelSource(
             config,
@@ -272,6 +290,7 @@ class ModelBuilder:
             files.namespace,
             self._options.allow_native_extensions,
             files.linked,
+            report,
         )
 
 

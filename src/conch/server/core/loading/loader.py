@@ -12,6 +12,7 @@ from logging import getLogger
 from time import monotonic
 
 from conch.base.errors import Code, ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
+from conch.domain.degradations import Degradation
 from conch.domain.files.model_folder import chosen_versions
 from conch.domain.model_config import EnsembleStep
 from conch.server.core.catalog import UNLOADED, Catalog, VersionState
@@ -34,6 +35,7 @@ from conch.server.repository.watch import Fingerprint, sources
 
 _log = getLogger(__name__)
 
+PREVIOUS = "previous_version_served"  # a reason of degradations
 _IN_VERSION = re.compile(r"[1-9][0-9]*/")
 
 
@@ -177,6 +179,7 @@ class Loader:
                 done = await self._builder.rearrange(files, old, served)
         except Exception as error:
             failures = dict.fromkeys(served, load_error(error))
+            self._note_previous(model)
             log.failed(failures, still_served=True)
             raise load_failure(model, failures) from error
         if done:
@@ -222,6 +225,14 @@ class Loader:
         for version, reason in notes.items():
             if version not in before:
                 self._catalog.note(model, version, VersionState.UNAVAILABLE, reason)
+        self._note_previous(model)
+
+    def _note_previous(self, model: ModelId) -> None:
+        """Mark the versions that stay in service although a newer state of the model's files cannot be loaded."""
+        for served in self._catalog.served(model).values():
+            text = f"version {served.version} of model '{model}' stays in service: a newer state failed to load"
+            if not any(degradation.reason == PREVIOUS for degradation in served.degraded):
+                served.degraded.append(Degradation(PREVIOUS, text, str(model)))
 
     async def _build(self, model: ModelId, files: ModelFiles) -> Built:
         try:
@@ -237,6 +248,7 @@ class Loader:
         self.loaded[model] = files
         for served in built.kept.values():
             served.config = built.config or served.config  # its version policy may differ
+            served.degraded = [degradation for degradation in served.degraded if degradation.reason != PREVIOUS]
         newest = built.served[max(built.served)]
         old = self._catalog.publish(model, built.served)
         removed = [served for served in old if built.served.get(served.version) is not served]
@@ -268,6 +280,8 @@ class Loader:
         """Return the error of an unreadable configuration: of the client that sent it, or of the repository."""
         text = f"failed to load '{model}', failed to poll from model repository: {error.message}"
         unavailable = error.code is Code.UNAVAILABLE
+        if override is None:
+            self._note_previous(model)
         if override is not None and not unavailable:
             return InvalidRequest(text, Code.INTERNAL)
         if not self._catalog.served(model) and is_folder_name(model.name):

@@ -117,6 +117,7 @@ class ScheduledModel(ServedModel):
             self._busy_ns + self._busy * monotonic_ns(),
             sum([instance.restarts for instance in instances]),
             tuple([(instance.plan.name, instance.pid) for instance in instances if instance.pid]),
+            sum([instance.ready for instance in instances]),
         )
 
     def _queue_state(self) -> tuple[int, int]:

@@ -54,6 +54,11 @@ class CustomMetrics:
         self._reserved = reserved
         self._reported: set[tuple[str, str]] = set()
 
+    @property
+    def problem(self) -> str:
+        """Which family has lost series first, "" if none has."""
+        return next((f"custom metric '{name}': {_REASONS[reason]}" for name, reason in sorted(self._reported)), "")
+
     def families(self, samples: Iterable[MetricSample]) -> list[Family]:
         """Return the families of one scrape; the last has the number of series that were omitted, by reason."""
         families: dict[str, dict[tuple[tuple[str, str], ...], MetricSample]] = {}

@@ -204,6 +204,11 @@ class Metrics:
         self._custom = CustomMetrics(all_metrics())
         self._collectors = collectors
 
+    @property
+    def problem(self) -> str:
+        """Why custom metrics of models are missing, "" if none are."""
+        return self._custom.problem
+
     def render(self) -> bytes:
         """Return the text of a scrape."""
         return render(self.families())

@@ -84,6 +84,13 @@ class Observer:
         self._failing: set[TraceSink] = set()
         self._refresh()
 
+    @property
+    def problem(self) -> str:
+        """Why traces are being dropped, "" if none are."""
+        if self._dropping:
+            return "the queue of traces is full"
+        return f"traces cannot be written to {next(iter(self._failing))!r}" if self._failing else ""
+
     @classmethod
     def of(cls, options: ServerOptions) -> "Observer":
         """Create the observer for a server's options. Raises ConfigError."""

@@ -1,0 +1,142 @@
+"""Watches served models for degradations that develop while they run, from two readings of their counters."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from conch.domain.degradations import Degradation
+from conch.server.core.served_model import ServedModel
+from conch.server.observability.degradations import Report
+
+MIN_REQUESTS = 1000  # before a model's batches or cache are judged
+_MIN_WAIT = 2.0  # mean time in the queue by mean execution: at least two others wait meanwhile
+_MIN_SHARE_OF_DELAY = 0.5
+
+Note = Callable[[str, str, str], None]  # (reason, detail, model)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counters of a model version at one moment. Times are nanoseconds."""
+
+    requests: int  # executed successfully, without hits of the cache
+    inferences: int
+    executions: int
+    queue_ns: int
+    compute_ns: int
+    hits: int
+    misses: int
+    restarts: int
+    preemptions: int
+    missing: int  # instances that are not ready
+
+    def since(self, before: "Counters") -> "Counters":
+        """Return the differences to an earlier reading; `missing` is the lower of both."""
+        names = [name for name in self.__slots__ if name != "missing"]
+        differences = {name: getattr(self, name) - getattr(before, name) for name in names}
+        return Counters(**differences, missing=min(self.missing, before.missing))
+
+
+def counters(model: ServedModel) -> Counters:
+    """Read the counters of a model version."""
+    statistics, state = model.statistics, model.state()
+    return Counters(
+        statistics.success.count - statistics.cache_hit.count,
+        statistics.inference_count,
+        statistics.execution_count,
+        statistics.queue.ns,
+        statistics.compute_input.ns + statistics.compute_infer.ns + statistics.compute_output.ns,
+        statistics.cache_hit.count,
+        statistics.cache_miss.count,
+        state.restarts,
+        0 if statistics.generation is None else int(statistics.generation.load().preemptions),
+        state.instances - state.ready_instances,
+    )
+
+
+class _Watched:
+    """What is known about one model version."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.last = counters(model)
+        self.unbatched = self.last  # since when no execution had two requests
+        self.found: list[Degradation] = []
+
+
+class ModelWatch:
+    """Watches the models that `models` yields.
+
+    `note` reports an event, which is shown for some time, `report` what holds until a later sample no longer finds it.
+    """
+
+    def __init__(self, models: Callable[[], Iterable[ServedModel]], note: Note, report: Report) -> None:
+        self._models = models
+        self._note = note
+        self._report = report
+        self._watched: dict[ServedModel, _Watched] = {}
+
+    def degradations(self) -> Iterator[Degradation]:
+        """Yield those that loads have reported and those that the last sample has found, of the served models."""
+        for model in self._models():
+            yield from model.degraded
+            watched = self._watched.get(model)
+            yield from () if watched is None else watched.found
+
+    def sample(self) -> None:
+        """Read the counters of each model, and log what is new."""
+        known = self._watched
+        self._watched = {model: known.get(model) or _Watched(model) for model in self._models()}
+        for model, watched in self._watched.items():
+            if model not in known:
+                continue
+            now = counters(model)
+            self._note_events(model, now.since(watched.last))
+            if now.since(watched.unbatched).executions < now.since(watched.unbatched).requests:
+                watched.unbatched = now
+            reasons = {degradation.reason for degradation in watched.found}
+            watched.found = [Degradation(*found, str(model.id)) for found in _conditions(model, now, watched)]
+            watched.last = now
+            for degradation in watched.found:
+                if degradation.reason not in reasons:
+                    self._report(degradation.reason, degradation.detail)
+
+    def _note_events(self, model: ServedModel, change: Counters) -> None:
+        name = str(model.id)
+        if change.restarts > 0:
+            text = f"a process of model '{name}' exited and was started again"
+            self._note("process_restarted", text, name)
+        if change.preemptions > 0:
+            self._note("preempted", f"the KV cache of model '{name}' was full: sequences were computed again", name)
+
+
+def _conditions(model: ServedModel, now: Counters, watched: _Watched) -> Iterator[tuple[str, str]]:
+    name = str(model.id)
+    if missing := now.since(watched.last).missing:
+        yield "instances_missing", f"{missing} instances of model '{name}' are not ready"
+    if now.misses >= MIN_REQUESTS and not now.hits:
+        yield "cache_never_hit", f"the response cache had no hit in {now.misses} requests of model '{name}'"
+    if model.cache is not None and model.cache.noted_surplus:
+        yield "cache_too_small", f"a response of model '{name}' is larger than the whole response cache"
+    if alone := batchable_alone(model, now.since(watched.unbatched)):
+        yield "batches_never_form", alone
+
+
+def batchable_alone(model: ServedModel, change: Counters) -> str:
+    """Return a sentence if requests that could share executions had none in common, otherwise "".
+
+    They could if they waited for the batch delay, or if at least two others waited while one was executed.
+    """
+    config = model.config
+    batching = config.dynamic_batching
+    if batching is None or config.max_batch_size < 2 or change.requests < MIN_REQUESTS:
+        return ""
+    if change.executions < change.requests or 2 * change.inferences > config.max_batch_size * change.requests:
+        return ""
+    queue_ns, compute_ns = change.queue_ns / change.requests, change.compute_ns / change.requests
+    delay_ns = batching.max_queue_delay_us * 1000
+    crowded = queue_ns > _MIN_WAIT * compute_ns
+    if not crowded and not (delay_ns and queue_ns > _MIN_SHARE_OF_DELAY * delay_ns):
+        return ""
+    return (
+        f"the last {change.requests} requests of model '{config.name}' waited {queue_ns / 1000:.0f} us on average and "
+        "were executed alone, although batching is on"
+    )

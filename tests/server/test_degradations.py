@@ -1,0 +1,85 @@
+"""Degradations of a real server: in the log, the console table, the metric, and refused by --strict."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.models import ECHO, tensor, write_python
+from tests.support.server_process import ConchProcess
+
+TENSORS = f"input {tensor('INPUT0', 'FP32', -1)} output {tensor('OUTPUT0', 'FP32', -1)}"
+ON_GPU = f"{TENSORS} instance_group {{ kind: KIND_GPU }}"
+NOTICE = "has KIND_GPU, but no GPUs are available: it runs on the CPU"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_python(folder, "hopeful", ON_GPU, ECHO)
+    write_python(folder, "plain", TENSORS, ECHO)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    log = tmp_path_factory.mktemp("log") / "log"
+    flags = ("--model-control-mode=explicit", "--load-model=*", "--http-thread-count=3")
+    with ConchProcess(root, *flags, log=log) as process:
+        yield process
+
+
+def degraded(server: ConchProcess) -> list[str]:
+    return [line for line in server.metrics().splitlines() if line.startswith("conch_degraded{")]
+
+
+def load(server: ConchProcess, model: str) -> tuple[int, str]:
+    request = urllib.request.Request(f"http://{server.http}/v2/repository/models/{model}/load", b"{}")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, ""
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())["error"]
+
+
+def test_gpu_that_is_missing_is_the_first_line_of_the_table(server: ConchProcess) -> None:
+    server.until_logged(f"degraded: instance group .* of model 'hopeful' {NOTICE} .and 2 more.")
+    assert server.text.count(f"\"instance group 'hopeful_0' of model 'hopeful' {NOTICE}\"") == 1
+    table = server.text.partition('"degraded: ')[2]
+    assert "cure: install the driver and a backend with CUDA, or set KIND_CPU" in table
+    assert table.index("kind_gpu_on_cpu (hopeful)") < table.index("interpreted_build") < table.index("flag_ignored")
+
+
+def test_metric_appears_and_is_gone_when_the_cause_is_cured(root: Path, server: ConchProcess) -> None:
+    on_gpu = 'conch_degraded{model="hopeful",reason="kind_gpu_on_cpu"} 1'
+    assert on_gpu in degraded(server)
+    assert 'conch_degraded{reason="flag_ignored"} 1' in degraded(server)
+    write_python(root, "hopeful", TENSORS, ECHO)
+    assert load(server, "hopeful")[0] == 200
+    assert on_gpu not in degraded(server)
+
+
+def test_model_that_is_kept_after_a_failed_load_is_marked_until_the_next(root: Path, server: ConchProcess) -> None:
+    write_python(root, "plain", TENSORS, ECHO, more="def initialize(self, arguments): raise ValueError('broken')")
+    stale = 'conch_degraded{model="plain",reason="previous_version_served"} 1'
+    assert load(server, "plain")[0] == 400
+    assert stale in degraded(server)
+    write_python(root, "plain", TENSORS, ECHO)
+    assert load(server, "plain")[0] == 200
+    assert stale not in degraded(server)
+
+
+def test_strict_refuses_the_model_with_the_cure_and_serves_the_others(tmp_path: Path) -> None:
+    write_python(tmp_path / "models", "hopeful", ON_GPU, ECHO)
+    write_python(tmp_path / "models", "plain", TENSORS, ECHO)
+    flags = ("--strict=kind_gpu_on_cpu", "--model-control-mode=explicit", "--load-model=plain")
+    with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log") as server:
+        status, error = load(server, "hopeful")
+        assert status == 400
+        assert f"{NOTICE}; install the driver and a backend with CUDA, or set KIND_CPU" in error
+        assert "(refused by --strict, reason kind_gpu_on_cpu)" in error
+        assert not any("hopeful" in line for line in degraded(server))

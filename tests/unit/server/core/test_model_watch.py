@@ -1,0 +1,85 @@
+"""Degradations that develop while a model runs, found from its counters."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from conch.server.core import model_watch
+from conch.server.core.model_watch import Counters, ModelWatch, batchable_alone
+from conch.server.core.scheduling.batching_model import BatchingModel
+from tests.unit.server.core.scripted import ScriptedInstance, dynamic
+
+US = 1000
+
+
+def change(**values: int) -> Counters:
+    empty = dict.fromkeys(Counters.__slots__, 0)
+    return Counters(**{**empty, "requests": 2000, "inferences": 2000, "executions": 2000, **values})
+
+
+async def model(delay_us: int = 0, instances: int = 1) -> BatchingModel:
+    workers = [ScriptedInstance() for _ in range(instances)]
+    made = BatchingModel(dynamic(8, max_queue_delay_us=delay_us), 1, {}, workers, asyncio.get_running_loop())
+    await made.start()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("values", "delay_us", "found"),
+    [
+        ({"queue_ns": 2000 * 900 * US, "compute_ns": 2000 * 300 * US}, 0, True),  # three others waited
+        ({"queue_ns": 2000 * 300 * US, "compute_ns": 2000 * 300 * US}, 0, False),  # only one did
+        ({"queue_ns": 2000 * 100 * US, "compute_ns": 2000 * 300 * US}, 100, True),  # each waited for the delay
+        ({"queue_ns": 2000 * 20 * US, "compute_ns": 2000 * 300 * US}, 100, False),
+        ({"queue_ns": 2000 * 900 * US, "compute_ns": 2000 * US, "executions": 1990}, 0, False),  # some shared one
+        ({"queue_ns": 2000 * 900 * US, "compute_ns": 2000 * US, "inferences": 12000}, 0, False),  # clients batch
+        ({"queue_ns": 900 * 900 * US, "requests": 900, "executions": 900, "inferences": 900}, 0, False),  # too few
+    ],
+)
+async def test_batches_that_never_form(values: dict[str, int], delay_us: int, found: bool) -> None:
+    assert bool(batchable_alone(await model(delay_us), change(**values))) is found
+
+
+async def test_without_batching_nothing_is_missed() -> None:
+    served = await model()
+    served.config = replace(served.config, dynamic_batching=None)
+    assert batchable_alone(served, change(queue_ns=2000 * 900 * US, compute_ns=2000 * US)) == ""
+
+
+async def test_samples_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = await model(instances=2)
+    events: list[tuple[str, str, str]] = []
+    logged: list[str] = []
+    watch = ModelWatch(lambda: [served], lambda *event: events.append(event), lambda reason, _: logged.append(reason))
+
+    def sampled() -> list[str]:
+        watch.sample()
+        return [degradation.reason for degradation in watch.degradations()]
+
+    assert sampled() == []
+    served.statistics.cache_miss.count = model_watch.MIN_REQUESTS
+    served.instances[0].die()
+    assert sampled() == ["cache_never_hit"]  # the instance may be ready again at the next sample
+    assert sampled() == ["instances_missing", "cache_never_hit"]
+    served.instances[0].recover()
+    served.statistics.cache_hit.count = 1
+    assert sampled() == []
+    assert logged == ["cache_never_hit", "instances_missing"]
+    monkeypatch.setattr(ScriptedInstance, "restarts", 3)
+    assert sampled() == []
+    assert events == [("process_restarted", "a process of model 'm' exited and was started again", "m")]
+
+
+async def test_a_replaced_model_is_forgotten() -> None:
+    old, new = await model(), await model()
+    models = [old]
+    watch = ModelWatch(lambda: models, lambda *_: None, lambda *_: None)
+    watch.sample()
+    old.statistics.cache_miss.count = model_watch.MIN_REQUESTS
+    watch.sample()
+    assert len(list(watch.degradations())) == 1
+    models[:] = [new]
+    assert list(watch.degradations()) == []
+    watch.sample()
+    assert list(watch.degradations()) == []

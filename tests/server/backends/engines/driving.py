@@ -11,7 +11,8 @@ from conch.base.errors import ConchError
 from conch.domain.generation import Delta, Generation, GenerationRequest, SamplingParams, Usage
 from conch.domain.model_config import ModelConfig
 from conch.server.backends.base import ModelSource
-from conch.server.backends.engines.base import Engine, EngineBackend
+from conch.server.backends.engines.backend import EngineBackend
+from conch.server.backends.engines.base import Engine
 from conch.server.backends.registry import load_backend
 
 

@@ -12,11 +12,10 @@ import pytest
 from conch.base.errors import ConfigError, ModelLoadError
 from conch.domain.model_config import ModelConfig
 from conch.server.backends.base import ModelSource
-from conch.server.backends.child.conch_child.engine.driver import Refused
+from conch.server.backends.child.conch_child.engine.driver import Refused, completion_room
 from conch.server.backends.child.conch_child.engine.tensorrtllm.arguments import read_arguments, require_gpus
 from conch.server.backends.child.conch_child.engine.tensorrtllm.mapping import (
     guide,
-    room,
     sampling,
     supported_params,
     usage,
@@ -128,12 +127,12 @@ def test_structures_have_their_guide() -> None:
 
 
 def test_a_prompt_must_leave_room() -> None:
-    assert room(100, {}, 128) == 28
-    assert room(100, {"max_tokens": 28}, 128) == 28
+    assert completion_room(128, 100, None) == 28
+    assert completion_room(128, 100, 28) == 28
     with pytest.raises(Refused, match=r"maximum context length is 128 tokens. However, you requested 129 tokens"):
-        room(100, {"max_tokens": 29}, 128)
+        completion_room(128, 100, 29)
     with pytest.raises(Refused, match="maximum context length is 128 tokens"):
-        room(128, {}, 128)
+        completion_room(128, 128, None)
 
 
 def test_a_character_is_emitted_when_it_is_complete() -> None:

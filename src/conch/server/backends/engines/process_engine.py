@@ -1,4 +1,4 @@
-"""Engines that run in a process, which is restarted when it dies, and the base class of their backends."""
+"""Engines that run in a process, which is restarted when it dies."""
 
 import asyncio
 import sys
@@ -12,11 +12,9 @@ from conch.domain.generation import DeltaCallback, EngineInfo, EngineLoad, Gener
 from conch.machine.accelerators.gpus import CUDA_VARIABLE, narrowed
 from conch.server.backends import child
 from conch.server.backends.base import ModelSource
-from conch.server.backends.engines.base import Engine, EngineBackend
+from conch.server.backends.engines.base import Engine
 from conch.server.backends.engines.engine_process import EngineProcess
-from conch.server.backends.engines.interpreter import interpreter
 from conch.server.backends.engines.memory import EngineMemory, folder_size
-from conch.server.backends.processes.fork_server import ForkServer
 from conch.server.backends.processes.launch import ChildEnvironment, Launcher, Program
 from conch.server.backends.processes.sandbox import confined
 from conch.server.backends.processes.supervisor import ProcessSupervisor
@@ -138,31 +136,3 @@ class ProcessEngine(Engine):
         self._memory.settle(claim, self.info)
         self._memory.segments |= process.segments
         return process
-
-
-class ProcessEngineBackend(EngineBackend):
-    """A backend whose engines run in processes, by the driver `conch_child.engine.<name>`."""
-
-    # The library's import name, "" for none, and the extra of Conch that installs it.
-    package = ""
-    extra = ""
-
-    def __init__(self, fork_server: ForkServer | None = None, memory: EngineMemory | None = None) -> None:
-        """Create the backend. `memory` has the reservations of all backends' engines."""
-        super().__init__(fork_server)
-        self._memory = memory or EngineMemory()
-
-    def engine(self, source: ModelSource) -> Engine:
-        """Create the engine of a model version. Raises ModelLoadError if its packages are not installed."""
-        return ProcessEngine(
-            source,
-            self.name,
-            python=interpreter(source, self.package, self.extra) if self.package else None,
-            memory=self._memory,
-            cache_bytes=self.cache_bytes,
-            environment=self.environment,
-        )
-
-    def cache_bytes(self, options: Mapping[str, Any]) -> int | None:  # noqa: ARG002 - for overrides
-        """Return the KV cache's size in the machine's memory from options in `model.json`, None for the default."""
-        return 0

@@ -8,11 +8,11 @@ optionally `model.json` with options, see `conch_child/engine/openvino_genai/opt
 from collections.abc import Mapping
 from typing import Any
 
+from conch.server.backends.engines.backend import EngineBackend
 from conch.server.backends.engines.memory import GIB
-from conch.server.backends.engines.process_engine import ProcessEngineBackend
 
 
-class OpenVinoGenaiBackend(ProcessEngineBackend):
+class OpenVinoGenaiBackend(EngineBackend):
     """Language models through OpenVINO GenAI."""
 
     name = "openvino_genai"

@@ -4,10 +4,10 @@ To try clients without weights, and to measure the overhead of the server. `conc
 describes the script.
 """
 
-from conch.server.backends.engines.process_engine import ProcessEngineBackend
+from conch.server.backends.engines.backend import EngineBackend
 
 
-class ScriptedBackend(ProcessEngineBackend):
+class ScriptedBackend(EngineBackend):
     """Scripted replies, one word per step."""
 
     name = "scripted"

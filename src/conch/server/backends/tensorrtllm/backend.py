@@ -11,8 +11,8 @@ from typing import Any
 
 from conch.base.errors import ConfigError
 from conch.server.backends.base import ModelSource
+from conch.server.backends.engines.backend import EngineBackend
 from conch.server.backends.engines.base import Engine
-from conch.server.backends.engines.process_engine import ProcessEngineBackend
 
 # Parameters of Triton's backend for engines of trtllm-build → the LLM API's equivalents in model.json.
 _EQUIVALENTS = {
@@ -32,7 +32,7 @@ _EQUIVALENTS = {
 }
 
 
-class TensorRtLlmBackend(ProcessEngineBackend):
+class TensorRtLlmBackend(EngineBackend):
     """Language models through TensorRT-LLM."""
 
     name = "tensorrtllm"

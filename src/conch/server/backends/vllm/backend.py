@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from conch.server.backends.engines.process_engine import ProcessEngineBackend
+from conch.server.backends.engines.backend import EngineBackend
 
 # Exists on machines with an NVIDIA GPU.
 _GPU = Path("/dev/nvidia0")
 
 
-class VllmBackend(ProcessEngineBackend):
+class VllmBackend(EngineBackend):
     """Language models through vLLM."""
 
     name = "vllm"

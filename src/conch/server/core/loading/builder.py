@@ -17,7 +17,7 @@ from conch.domain.files.model_folder import chosen_versions, read_labels
 from conch.domain.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimit
 from conch.machine.accelerators.gpus import Gpu
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
-from conch.server.backends.engines.base import EngineBackend
+from conch.server.backends.engines.backend import EngineBackend
 from conch.server.backends.registry import BackendRegistry
 from conch.server.core.catalog import Catalog
 from conch.server.core.ensembles.contract import check_ensemble, misfit_notices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Union
 
 from . import messages
@@ -43,6 +43,13 @@ def completion_room(context: int, prompt_tokens: int, max_tokens: int | None) ->
         f"{prompt_tokens + (max_tokens or 0)} tokens ({prompt_tokens} in the prompt{completion}). "
         "Please reduce the length of the prompt or of the completion."
     )
+
+
+def check_adapter(adapter: str, known: Iterable[str]) -> None:
+    """Raise Refused for a LoRA adapter that the model does not have; "" is none."""
+    names = list(known)
+    if adapter and adapter not in names:
+        raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(names) or 'none'}")
 
 
 def truncated(token_ids: Sequence[T], params: Mapping[str, Any], context: int) -> Sequence[T]:

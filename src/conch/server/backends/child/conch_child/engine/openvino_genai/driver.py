@@ -13,7 +13,7 @@ import openvino_genai as genai
 from .. import messages
 from ..cache_size import GIB
 from ..detokenizer import DecodeMany, StopStrings, TextStream, TokenTexts, decode_new, partial_character_tokens
-from ..driver import Driver, Event, Prompt, Refused, describe_prompt, prompt_only_event, truncated
+from ..driver import Driver, Event, Prompt, Refused, check_adapter, describe_prompt, prompt_only_event, truncated
 from .options import Options, read_only_remedy, read_options, writable_model
 from .sampling import SAME_NAME, generation_config
 from .waiting import WaitingRequest, WaitingRequests
@@ -154,8 +154,7 @@ class OpenVinoDriver(Driver):
             )
             return
         configuration = generation_config(params, token_ids.shape[1], self._options, self._eos)
-        if adapter and adapter not in self._adapters:
-            raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
+        check_adapter(adapter, self._adapters)
         waiting = WaitingRequest(key, token_ids, configuration, params, adapter)
         if self._waiting.must_wait(waiting):
             self._waiting.add(waiting)

@@ -14,7 +14,7 @@ from typing import Any, Iterator
 from .. import cache_size, messages
 from ..cache_size import GIB
 from ..driver import DamagedModel, Log, Refused
-from ..model_json import read_json
+from ..model_json import adapter_paths, read_json
 
 _MAX_SEQUENCES = 256
 _GGUF_HEAD = b"GGUF"
@@ -99,7 +99,7 @@ def read_options(options: dict[str, Any], log: Log) -> Options:
             f"{directory / 'model.json'}: 'draft_model' must be a folder with an IR, '{draft}' "
             "has no openvino_model.xml"
         )
-    adapters = _adapters(directory / "multi_lora.json", model, given, scheduler)
+    adapters = _adapters(directory, model, given, scheduler)
     return Options(
         model=model,
         device=given.get("device", "CPU"),
@@ -113,12 +113,10 @@ def read_options(options: dict[str, Any], log: Log) -> Options:
     )
 
 
-def _adapters(listed: Path, model: Path, given: dict[str, Any], scheduler: dict[str, Any]) -> dict[str, Path]:
+def _adapters(directory: Path, model: Path, given: dict[str, Any], scheduler: dict[str, Any]) -> dict[str, Path]:
     """Return the LoRA adapters' files by name, and disable prefix caching if there are any."""
-    adapters = {name: listed.parent / path for name, path in read_json(listed).items()}
-    for name, path in adapters.items():
-        if not path.is_file():
-            raise Refused(f"{listed}: adapter '{name}' is not at '{path}'")
+    adapters = adapter_paths(directory, lambda path: "" if path.is_file() else "is not a file")
+    listed = directory / "multi_lora.json"
     if adapters:
         if not model.is_dir():
             raise Refused(

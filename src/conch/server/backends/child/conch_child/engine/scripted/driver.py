@@ -26,7 +26,7 @@ from typing import Any
 
 from .. import messages
 from ..detokenizer import StopStrings, TextStream, decode_new
-from ..driver import Driver, Event, Prompt, Refused, prompt_only_event, truncated
+from ..driver import Driver, Event, Prompt, Refused, check_adapter, completion_room, prompt_only_event, truncated
 
 _WORD = re.compile(r"\s*\S+|\s+$")
 _DEFAULTS: dict[str, Any] = {
@@ -107,8 +107,7 @@ class ScriptedDriver(Driver):
 
     def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
         """Add a request. Raises Refused if it exceeds the context."""
-        if adapter:
-            raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: none")
+        check_adapter(adapter, ())
         text = prompt if isinstance(prompt, str) else self._detokenize(prompt)
         context = self._script["context_length"]
         words = list(truncated(self._tokenize(text), params, context))
@@ -116,18 +115,12 @@ class ScriptedDriver(Driver):
         if params.get("prompt_only"):
             self._ready_events.append(prompt_only_event(key, self._prompt(words, text, params)))
             return
-        room = context - len(words)
-        if room < params.get("max_tokens", 1):
-            requested = len(words) + params.get("max_tokens", 1)
-            raise Refused(
-                f"This model's maximum context length is {context} tokens. However, you requested {requested} tokens"
-            )
+        limit = completion_room(context, len(words), params.get("max_tokens"))
         rule: dict[str, Any] = next((rule for pattern, rule in self._rules if pattern.search(text)), {})
         request = _Request(key, len(words), params, rule)
         if "return_prompt" in params:
             request.prompt = self._prompt(words, text, params)
         reply = self._tokenize(str(rule.get("reply", self._script["reply"])).replace("{prompt}", text))
-        limit = min(params.get("max_tokens", room), room)
         if params.get("ignore_eos") and reply:
             reply = (reply * math.ceil(limit / len(reply)))[:limit]
             cut = True

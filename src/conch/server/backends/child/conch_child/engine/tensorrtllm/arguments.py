@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..driver import Refused
-from ..model_json import read_json
+from ..model_json import adapter_paths, read_json
 
 
 def read_arguments(directory: Path) -> dict[str, Any]:
@@ -37,17 +37,13 @@ def read_arguments(directory: Path) -> dict[str, Any]:
 
 def read_adapters(directory: Path, arguments: dict[str, Any]) -> dict[str, Path]:
     """Return the folders of the LoRA adapters by name. Raises Refused for a missing one."""
-    path = directory / "multi_lora.json"
-    adapters = {name: directory / str(folder) for name, folder in read_json(path).items()}
-    if adapters and not arguments.get("lora_config"):
+    listed = directory / "multi_lora.json"
+    if read_json(listed) and not arguments.get("lora_config"):
         raise Refused(
-            f"{path}: TensorRT-LLM needs the size of LoRA adapters: "
+            f"{listed}: TensorRT-LLM needs the size of LoRA adapters: "
             'set "lora_config": {"lora_dir": […], "max_lora_rank": …} in model.json'
         )
-    for name, folder in adapters.items():
-        if not folder.is_dir():
-            raise Refused(f"{path}: adapter '{name}' is not at '{folder}'")
-    return adapters
+    return adapter_paths(directory, lambda folder: "" if folder.is_dir() else "does not exist")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from typing import Any
 from ...ipc.wire import FrameDecoder, Message
 from .. import async_loop
 from ..async_loop import AsyncEngine, Chunk
-from ..driver import Prompt, Refused, describe_prompt, prompt_only_event, truncated
+from ..driver import Prompt, Refused, check_adapter, completion_room, describe_prompt, prompt_only_event, truncated
 from .arguments import read_adapters, read_arguments, require_gpus
-from .mapping import guide, room, sampling, supported_params, usage
+from .mapping import guide, sampling, supported_params, usage
 from .sequences import FINISH, OutputSequence, merge_streams, stream_deltas
 
 _DEFAULT_ENVIRONMENT = {"TLLM_LOG_LEVEL": "WARNING", "DO_NOT_TRACK": "1"}
@@ -74,15 +74,14 @@ class TensorRtLlmEngine(AsyncEngine):
         priority: int,  # noqa: ARG002 - its own ids
     ) -> AsyncIterator[Chunk]:
         """Run a request: one of the API's for each of its `n` sequences, since only those return every step."""
-        if adapter and adapter not in self._adapters:
-            raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
+        check_adapter(adapter, self._adapters)
         token_ids = self._tokens(prompt, params)
         described = self._described_prompt(token_ids, params)
         if params.get("prompt_only"):
             _, deltas, end = prompt_only_event(key, *described)
             yield deltas, end
             return
-        left = room(len(token_ids), params, self.info["context_length"])
+        room = completion_room(self.info["context_length"], len(token_ids), params.get("max_tokens"))
         skips = params.get("skip_special_tokens", True)
 
         def decode(many: list[list[int]]) -> list[str]:
@@ -93,7 +92,7 @@ class TensorRtLlmEngine(AsyncEngine):
         try:
             for index in range(len(sequences)):
                 # One for each sequence, as the API writes into them.
-                sampling_params = self._api.SamplingParams(**self._sampling(params, left, index))
+                sampling_params = self._api.SamplingParams(**self._sampling(params, room, index))
                 lora = self._adapters.get(adapter)
                 results.append(self._llm.generate_async(token_ids, sampling_params, lora_request=lora, streaming=True))
             streams = [stream_deltas(*pair) for pair in zip(sequences, results)]
@@ -136,8 +135,8 @@ class TensorRtLlmEngine(AsyncEngine):
         """Return a tuple with the *prompt* of `messages`, an empty one if the request does not ask for it."""
         return (describe_prompt(token_ids, params, self._tokenizer.batch_decode),) if "return_prompt" in params else ()
 
-    def _sampling(self, params: dict[str, Any], left: int, index: int) -> dict[str, Any]:
-        given = sampling(params, left, index)
+    def _sampling(self, params: dict[str, Any], room: int, index: int) -> dict[str, Any]:
+        given = sampling(params, room, index)
         if "structured" in params:
             from tensorrt_llm.llmapi import GuidedDecodingParams
 

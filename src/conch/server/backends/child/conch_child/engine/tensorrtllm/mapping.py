@@ -32,7 +32,7 @@ def supported_params(version: str, arguments: Mapping[str, Any]) -> tuple[str, .
 def sampling(params: Mapping[str, Any], room: int, index: int = 0) -> dict[str, Any]:
     """Return the keywords of the API's `SamplingParams` for one sequence, without those whose values are objects.
 
-    `room`: tokens that fit into the context after the prompt; `index`: the sequence's number in its request.
+    `room`: the maximum of its tokens; `index`: the sequence's number in its request.
     """
     given = {name: params[name] for name in (*_SAME_NAME, *_PENALTIES) if name in params}
     given["max_tokens"] = params.get("max_tokens", room)
@@ -57,18 +57,6 @@ def guide(kind: str, value: str) -> dict[str, Any]:
     if kind in ("json", "regex", "grammar"):
         return {kind: value}
     raise Refused(f"TensorRT-LLM does not support structured output of kind '{kind}'", messages.UNSUPPORTED)
-
-
-def room(prompt_tokens: int, params: Mapping[str, Any], context: int) -> int:
-    """Return how many tokens fit into the context after the prompt. Raises Refused if fewer than `max_tokens`."""
-    left = context - prompt_tokens
-    max_tokens = params.get("max_tokens", 1)
-    if left < max_tokens:
-        raise Refused(
-            f"This model's maximum context length is {context} tokens. However, you requested "
-            f"{prompt_tokens + max_tokens} tokens ({prompt_tokens} in the prompt, {max_tokens} in the completion)"
-        )
-    return left
 
 
 def usage(stats: Mapping[str, Any]) -> tuple[float, int, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..driver import Refused
-from ..model_json import read_json
+from ..model_json import adapter_paths, read_json
 
 _MAX_SUGGESTIONS = 5
 # Arguments that may be paths, relative to model.json.
@@ -41,12 +41,9 @@ def read_arguments(directory: Path, defaults: Mapping[str, Any]) -> dict[str, An
 
 def read_adapters(directory: Path) -> dict[str, Path]:
     """Return the folders of the LoRA adapters by name. Raises Refused for a missing one."""
-    path = directory / "multi_lora.json"
-    adapters = {name: Path(directory, str(folder)) for name, folder in read_json(path).items()}
-    for name, folder in adapters.items():
-        if not (folder / "adapter_config.json").is_file():
-            raise Refused(f"{path}: adapter '{name}': '{folder}' has no adapter_config.json")
-    return adapters
+    return adapter_paths(
+        directory, lambda folder: "" if (folder / "adapter_config.json").is_file() else "has no adapter_config.json"
+    )
 
 
 def _suggestions(name: str, known: Mapping[str, Any]) -> str:

@@ -28,7 +28,15 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from .. import cache_size, messages
 from ..async_loop import LoopEngine
-from ..driver import Prompt, Refused, completion_room, describe_prompt, max_prompt_tokens, prompt_only_event
+from ..driver import (
+    Prompt,
+    Refused,
+    check_adapter,
+    completion_room,
+    describe_prompt,
+    max_prompt_tokens,
+    prompt_only_event,
+)
 from .arguments import read_adapters, read_arguments
 
 _SAME_NAME = (
@@ -177,8 +185,7 @@ class VllmEngine(LoopEngine):
         self, request: _Request, rendered: Any, params: dict[str, Any], adapter: str, priority: int
     ) -> Any:
         """Add the request to vLLM and return its output collector. Raises Refused, and what vLLM raises."""
-        if adapter and adapter not in self._adapters:
-            raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
+        check_adapter(adapter, self._adapters)
         room = completion_room(self._context, request.prompt_tokens, params.get("max_tokens"))
         return await self._engine.add_request(
             str(request.key),

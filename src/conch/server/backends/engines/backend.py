@@ -1,0 +1,113 @@
+"""The base class of backends that generate text, whose engines run in processes.
+
+A library may compute embeddings, too. Such models execute batches by instances, as nothing is generated: each instance
+is a process of the python backend that runs `conch_child/python/adapters/embedding_model.py`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from conch.base.errors import ModelLoadError
+from conch.domain.files.model_folder import read_json_object
+from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.server.backends.engines.base import Engine
+from conch.server.backends.engines.interpreter import interpreter
+from conch.server.backends.engines.memory import EngineMemory
+from conch.server.backends.engines.process_engine import ProcessEngine
+from conch.server.backends.engines.tensors import embedding_document, engine_document
+from conch.server.backends.processes.fork_server import ForkServer
+from conch.server.backends.processes.launch import ChildEnvironment
+from conch.server.backends.processes.sandbox import SETTINGS as SANDBOX_SETTINGS
+from conch.server.backends.python.backend import PythonBackend
+from conch.server.backends.python.environment import PARAMETER
+from conch.server.backends.python.model_code import Adapter
+
+_ADAPTER = "conch_child.python.adapters.embedding_model"
+# Settings of an engine's backend that also apply to embedding models.
+_SETTINGS = ("stub-timeout-seconds", *SANDBOX_SETTINGS)
+
+
+class EngineBackend(Backend):
+    """A kind of model that generates, by the driver `conch_child.engine.<name>`.
+
+    Its configurations have the tensors of Triton's vLLM backend and do not batch. `package` is the library's import
+    name, "" for none, `extra` the extra of Conch that installs it.
+    """
+
+    default_model_filename = "model.json"
+    package = ""
+    extra = ""
+    # Whether its library also computes embeddings. Such models have instances that execute batches.
+    makes_embeddings = False
+
+    def __init__(self, fork_server: ForkServer | None = None, memory: EngineMemory | None = None) -> None:
+        """Create the backend. `memory` has the reservations of all backends' engines.
+
+        Engines get the environment of `fork_server`; embedding models are forked from it.
+        """
+        self._environment = fork_server.environment if fork_server is not None else ChildEnvironment()
+        self._memory = memory or EngineMemory()
+        self._fork_server = fork_server
+        self._python: PythonBackend | None = None  # runs embedding models
+
+    async def stop(self) -> None:
+        if self._python is not None:
+            await self._python.stop()
+
+    def generates(self, source: ModelSource) -> bool:
+        """Return whether a model version has an engine.
+
+        If not, its model.json has `"task": "embed"`, or vLLM's `"runner": "pooling"`, and it has instances.
+        """
+        options = read_json_object(source.version_directory / "model.json") if self.makes_embeddings else {}
+        return not (options.get("task") == "embed" or options.get("runner") == "pooling")
+
+    async def complete(self, source: ModelSource) -> Mapping[str, Any]:
+        """Add the tensors of Triton's vLLM backend, decoupled responses and one instance.
+
+        An embedding model gets an embedding's tensors instead.
+        """
+        if self.generates(source):
+            return engine_document(source.config.document)
+        folder = source.version_directory
+        model = str(read_json_object(folder / "model.json").get("model", "."))
+        size = read_json_object(folder / model / "config.json").get("hidden_size")
+        return embedding_document(source.config.document, size if isinstance(size, int) else -1)
+
+    def instance(self, plan: InstancePlan) -> Instance:
+        """Create an instance of an embedding model. Raises ModelLoadError for models with an engine."""
+        source = plan.source
+        if self.generates(source):
+            raise ModelLoadError(f"backend '{self.name}' runs generative models by an engine; they have no instances")
+        if self._python is None:
+            self._python = PythonBackend(self._fork_server)
+        program = interpreter(source, self.package, self.extra)
+        parameters = {name: value for name, value in source.config.parameters.items() if name != PARAMETER}
+        if program is not None:
+            parameters[PARAMETER] = str(program.parent.parent)
+        config = replace(source.config, parameters=parameters)
+        task = {"package": self.name, "directory": str(source.version_directory)}
+        adapter = partial(Adapter, _ADAPTER, {"embedding": json.dumps(task)})
+        settings = {key: source.settings[key] for key in _SETTINGS if key in source.settings}
+        return self._python.instance(replace(plan, source=replace(source, config=config, settings=settings)), adapter)
+
+    def engine(self, source: ModelSource) -> Engine:
+        """Create the engine of a model version; its `start` loads the model.
+
+        Raises ConfigError, and ModelLoadError if its packages are not installed.
+        """
+        return ProcessEngine(
+            source,
+            self.name,
+            python=interpreter(source, self.package, self.extra) if self.package else None,
+            memory=self._memory,
+            cache_bytes=self.cache_bytes,
+            environment=self._environment,
+        )
+
+    def cache_bytes(self, options: Mapping[str, Any]) -> int | None:  # noqa: ARG002 - for overrides
+        """Return the KV cache's size in the machine's memory from options in `model.json`, None for the default."""
+        return 0

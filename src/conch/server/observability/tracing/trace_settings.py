@@ -6,7 +6,7 @@ override the count inherits what is left of the global one, as in Triton.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from conch.base.errors import InvalidRequest, Unsupported
 from conch.server.options.trace import MAX_COUNT, MAX_RATE, TRITON, TraceOptions, level_of, ordered_levels
@@ -20,16 +20,25 @@ _NUMBERS = {"trace_rate": (0, MAX_RATE), "trace_count": (-1, MAX_COUNT), "log_fr
 class TraceRules:
     """The effective settings of a model or globally, with their counters."""
 
-    def __init__(
-        self, levels: tuple[str, ...], rate: int, count: int, log_frequency: int, own: Mapping[str, object]
-    ) -> None:
-        self.levels = levels
-        self.rate = rate
-        self.count = count  # remaining; -1 for no limit
-        self.counted = count >= 0
-        self.log_frequency = log_frequency
-        self.own = own  # settings that are not inherited, by name
+    def __init__(self, settings: Mapping[str, Any], own: dict[str, Any]) -> None:
+        """Begin to count. `settings` are by their names in the protocol, `own` those that are not inherited."""
+        self.levels: tuple[str, ...] = settings["trace_level"]
+        self.rate: int = settings["trace_rate"]
+        self.count: int = settings["trace_count"]  # remaining; -1 for no limit
+        self.log_frequency: int = settings["log_frequency"]
+        self.counted = self.count >= 0
+        self.own = own
         self._seen = 0
+
+    @property
+    def inherited(self) -> dict[str, Any]:
+        """What a model inherits: the settings by name, with the count that is left."""
+        return {
+            "trace_level": self.levels,
+            "trace_rate": self.rate,
+            "trace_count": self.count,
+            "log_frequency": self.log_frequency,
+        }
 
     def sample(self, *, forced: bool = False) -> bool:
         """Count a request, and return whether it is traced; `forced`: regardless of rate and count."""
@@ -55,13 +64,13 @@ class TraceSettings:
 
     def __init__(self, options: TraceOptions) -> None:
         self.options = options
-        self._start: dict[str, object] = {
+        self._start = {
             "trace_level": options.levels,
             "trace_rate": options.rate,
             "trace_count": options.count,
             "log_frequency": options.log_frequency,
         }
-        self._global = _rules(self._start, {})
+        self._global = TraceRules(self._start, {})
         self._models: dict[str, TraceRules] = {}
 
     @property
@@ -108,7 +117,7 @@ class TraceSettings:
             if value is not None:
                 own[name] = value
         if model:
-            rules = self._checked(_inherit(self._global, own), own)
+            rules = self._checked(self._global.inherited | own, own)
             if own:
                 self._models[model] = rules
             else:
@@ -116,12 +125,12 @@ class TraceSettings:
             return
         global_rules = self._checked(self._start | own, own)
         models = {
-            name: self._checked(_inherit(global_rules, rules.own), rules.own) for name, rules in self._models.items()
+            name: self._checked(global_rules.inherited | rules.own, rules.own) for name, rules in self._models.items()
         }
         self._global, self._models = global_rules, models
 
-    def _checked(self, settings: Mapping[str, object], own: Mapping[str, object]) -> TraceRules:
-        rules = _rules(settings, own)
+    def _checked(self, settings: Mapping[str, Any], own: dict[str, Any]) -> TraceRules:
+        rules = TraceRules(settings, own)
         reason = ""
         if rules.levels and rules.rate == 0:
             reason = "sample rate must be non-zero"
@@ -132,24 +141,6 @@ class TraceSettings:
         if reason:
             raise InvalidRequest(f"Attempting to set invalid trace setting :{reason}")
         return rules
-
-
-def _inherit(global_rules: TraceRules, own: Mapping[str, object]) -> dict[str, object]:
-    return {
-        "trace_level": global_rules.levels,
-        "trace_rate": global_rules.rate,
-        "trace_count": global_rules.count,
-        "log_frequency": global_rules.log_frequency,
-    } | dict(own)
-
-
-def _rules(settings: Mapping[str, object], own: Mapping[str, object]) -> TraceRules:
-    levels, rate, count, frequency = (settings[name] for name in ("trace_level", *_NUMBERS))
-    assert isinstance(levels, tuple)
-    assert isinstance(rate, int)
-    assert isinstance(count, int)
-    assert isinstance(frequency, int)
-    return TraceRules(levels, rate, count, frequency, own)
 
 
 def _levels(names: Sequence[str]) -> tuple[str, ...] | None:

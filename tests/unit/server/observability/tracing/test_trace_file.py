@@ -21,7 +21,8 @@ NUMBERS = count(1)
 
 
 def rules(*levels: str, trace_count: int = -1, log_frequency: int = 0) -> TraceRules:
-    return TraceRules(levels or ("TIMESTAMPS",), 1, trace_count, log_frequency, {})
+    settings = {"trace_level": levels or ("TIMESTAMPS",), "trace_rate": 1}
+    return TraceRules({**settings, "trace_count": trace_count, "log_frequency": log_frequency}, {})
 
 
 def answered(by: TraceRules, *tensors: Tensor, request_id: str = "", inputs: tuple[Tensor, ...] = ()) -> Trace:

@@ -3,11 +3,9 @@
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 from tests.server.test_openai import write_scripted
 from tests.support.models import tensor, write_python
+from tests.support.screen import Screen
 from tests.support.server_process import ConchProcess
 
 KEY = "a-secret"
@@ -127,20 +126,3 @@ def test_a_conversation_continues_and_ctrl_c_ends_only_the_answer(server: ConchP
         process.kill()
         process.wait()
         os.close(keyboard)
-
-
-class Screen:
-    """Unread output of a terminal."""
-
-    def __init__(self, terminal: int) -> None:
-        self._terminal = terminal
-        self._shown = ""
-
-    def until(self, text: str) -> None:
-        """Read on to this text, and no further."""
-        deadline = time.monotonic() + 60
-        while text not in self._shown:
-            ready, _, _ = select.select([self._terminal], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"no '{text}' in {self._shown!r}"
-            self._shown += os.read(self._terminal, 1024).decode(errors="replace").replace("\r\n", "\n")
-        self._shown = self._shown.partition(text)[2]

@@ -1,12 +1,12 @@
 """`conch run`: serve a model of any kind without configuration, and chat with it if it is a language model."""
 
 import os
-import subprocess
 import sys
-from argparse import SUPPRESS, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
+from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser
@@ -24,11 +24,12 @@ _PORT, _PORT_ATTEMPTS = 8000, 100
 _LOOPBACK = ("localhost",)
 _SERVICES = ("http", "grpc", "metrics")
 _STOP_S = 10.0
+_RELOAD_POLL_S = 1
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve a model until SIGTERM or Ctrl-C, or chat with a language model; return the exit status."""
-    given = _parser().parse_args(arguments)
+    given = _parser().parse_intermixed_args(arguments)
     try:
         _check_address(given)
         return _run(given)
@@ -54,22 +55,21 @@ def _run(given: Namespace) -> int:
         raise InvalidRequest(f"'{given.model}' is not a language model, so it takes no prompt: {given.prompt[0]!r}")
     if not talks or given.serve:
         return _serve(given, source, need)
-    del source, models  # removes the links; the child makes its own
-    return _converse(given, need)
+    return _converse(given, source, need)
 
 
-def _serve(given: Namespace, source: "RunSource", need: int) -> int:
-    """Run the server in this process."""
+def _serve(given: Namespace, source: "RunSource", need: int, writer: int | None = None) -> int:
+    """Run the server in this process. If it is ready, print where, or write its host:port to the pipe `writer`."""
     from conch.clients.run.plate import print_plate
     from conch.server.commands.serve import run_server
 
     options = _options(given, source)
 
     def ready(server: "Server") -> None:
-        if given.ready_fd is None:
+        if writer is None:
             print_plate(server, given, need)
             return
-        with os.fdopen(given.ready_fd, "w") as pipe:
+        with os.fdopen(writer, "w") as pipe:
             pipe.write(server.record().http)
 
     return run_server(options, (), ready)
@@ -90,6 +90,8 @@ def _options(given: Namespace, source: "RunSource") -> "ServerOptions":
     ]
     if given.api_key_file:
         flags.append(f"--api-key-file={given.api_key_file}")
+    if given.reload:
+        flags += ["--model-control-mode=poll", f"--repository-poll-secs={_RELOAD_POLL_S}"]
     if given.allow_pickled_models:
         flags.append("--allow-pickled-models=true")
     try:
@@ -99,7 +101,7 @@ def _options(given: Namespace, source: "RunSource") -> "ServerOptions":
     return replace(options, port_attempts=_PORT_ATTEMPTS, source=source.text)
 
 
-def _converse(given: Namespace, need: int) -> int:
+def _converse(given: Namespace, source: "RunSource", need: int) -> int:
     """Run the server in a child process, and a conversation or one answer in this one."""
     from conch.base.command_line.flags import settings_of
     from conch.base.http.credentials import client_key
@@ -107,7 +109,7 @@ def _converse(given: Namespace, need: int) -> int:
     from conch.clients.openai_client import OpenAIClient
     from conch.clients.run.memory import size_text
 
-    with _child(given) as address:
+    with _child(given, source, need) as address:
         client = OpenAIClient(f"http://{address}/v1", client_key(None))
         model = chosen_model(client, given.name)
         if sys.stdin.isatty() and not given.prompt:
@@ -116,32 +118,37 @@ def _converse(given: Namespace, need: int) -> int:
 
 
 @contextmanager
-def _child(given: Namespace) -> Iterator[str]:
-    """Run `conch run --serve` as a child around a block, which gets host:port. Raises InvalidRequest if it fails.
+def _child(given: Namespace, source: "RunSource", need: int) -> Iterator[str]:
+    """Run the server in a child process around a block, which gets host:port. Raises Unavailable if it fails.
 
-    The child is in its own session: Ctrl-C in the terminal ends an answer, not the server.
+    The fork saves the imports of another interpreter; this process has no threads yet, apart from a download's.
     """
-    from conch.base.process.prctl import die_with_parent
-
     reader, writer = os.pipe()
-    command = [sys.executable, "-m", "conch", "run", given.model, "--serve", f"--ready-fd={writer}", *_forwarded(given)]
-    server = subprocess.Popen(
-        command, pass_fds=[writer], stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent
-    )
+    server = get_context("fork").Process(target=_serve_child, args=(given, source, need, writer))
+    server.start()
     try:
         os.close(writer)
         with os.fdopen(reader) as pipe, _loading(given.model):
             address = pipe.read()
         if not address:
-            raise Unavailable(f"the server of '{given.model}' ended with status {server.wait()}")
+            server.join()
+            raise Unavailable(f"the server of '{given.model}' ended with status {server.exitcode}")
         yield address
     finally:
         server.terminate()
-        try:
-            server.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        server.join(_STOP_S)
+        server.kill()  # no-op after the end
+        server.join()
+
+
+def _serve_child(given: Namespace, source: "RunSource", need: int, writer: int) -> None:
+    """Run the server in its own session, because Ctrl-C in the terminal ends an answer, not the server."""
+    from conch.base.process.prctl import die_with_parent
+
+    die_with_parent()
+    os.setsid()
+    with suppress(KeyboardInterrupt):
+        sys.exit(_serve(given, source, need, writer))
 
 
 @contextmanager
@@ -158,16 +165,6 @@ def _loading(name: str) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as progress:
         progress.add_task(f"loading {name}", total=None)
         yield
-
-
-def _forwarded(given: Namespace) -> Iterator[str]:
-    """Yield the arguments of the child."""
-    for name in ("name", "backend", "max_batch_size", "port", "address", "api_key_file"):
-        if value := getattr(given, name):
-            yield f"--{name.replace('_', '-')}={value}"
-    for flag in ("insecure", "allow_pickled_models"):
-        if getattr(given, flag):
-            yield f"--{flag.replace('_', '-')}"
 
 
 def _check_address(given: Namespace) -> None:
@@ -197,10 +194,10 @@ def _parser() -> CommandParser:
     parser.add_argument("--address", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--api-key-file", default="", metavar="FILE", help="require a key of this file from clients")
     parser.add_argument("--insecure", action="store_true", help="allow an address of other machines without a key")
+    parser.add_argument("--reload", action="store_true", help="load the model again when its files change")
     parser.add_argument(
         "--allow-pickled-models", action="store_true", help="load pickles, which can run any code, in a process"
     )
-    parser.add_argument("--ready-fd", type=int, help=SUPPRESS)
     parser.add_argument("--instances", type=count, default=0, metavar="N", help="copies of the model that compute")
     add_entry_flags(parser)
     parser.add_flags(AnswerSettings)

@@ -1,0 +1,115 @@
+"""`conch run` of language models: a conversation on a terminal, and prompts that are answered once."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.running import Running, conch, environment
+from tests.support.models import write_scripted
+from tests.support.ports import free_port
+from tests.support.screen import Screen
+
+SCRIPT: dict[str, Any] = {
+    "rules": [
+        {"match": "first line\\nsecond line", "reply": "Two lines."},
+        {"match": "slowly", "reply": "word " * 400},
+    ],
+    "reply": "Well.",
+    "step_ms": 10,
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    write_scripted(home, "words", SCRIPT)
+    return home
+
+
+def test_a_conversation_on_a_terminal(home: Path) -> None:
+    keyboard, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "conch", "run", str(home / "words"), f"--port={free_port()}"],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=environment(home, TERM="dumb", COLUMNS="40"),
+        start_new_session=True,
+    )
+    os.close(terminal)
+    screen = Screen(keyboard)
+    try:
+        screen.until("words is ready at http://127.0.0.1:")
+        screen.until("> ")
+        os.write(keyboard, b"slowly\n")
+        screen.until("word word")
+        process.send_signal(signal.SIGINT)
+        screen.until("[interrupted]")
+        screen.until("> ")
+        os.write(keyboard, b'"""first line\nsecond line"""\n')
+        screen.until("Two lines.")
+        screen.until(", context ")
+        screen.until("> ")
+        os.write(keyboard, b"/set max_tokens 1\n")
+        screen.until("max_tokens is 1")
+        os.write(keyboard, b"/show\n")
+        screen.until("model        words")
+        screen.until("max_tokens   1")
+        os.write(keyboard, b"/nothing\n")
+        screen.until("unknown command '/nothing'")
+        os.write(keyboard, b"/bye\n")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(keyboard)
+
+
+def test_ctrl_c_while_loading_ends_the_server(tmp_path: Path) -> None:
+    write_scripted(tmp_path, "late", {**SCRIPT, "load_s": 600})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "conch", "run", str(tmp_path / "late"), "hello", f"--port={free_port()}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
+        text=True,
+    )
+    servers = tmp_path / ".local/state/conch/servers"
+    try:
+        while process.poll() is None and not list(servers.glob("*.json")):
+            pass
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, output) == (130, ""), errors
+    assert "Traceback" not in errors
+    assert list(servers.glob("*.json")) == []
+
+
+def test_a_prompt_is_answered_once(home: Path) -> None:
+    result = conch(home, "run", str(home / "words"), f"--port={free_port()}", "How", "are", "you?")
+    assert (result.returncode, result.stdout) == (0, "Well.\n"), result.stderr
+    assert re.fullmatch(r"\[1 token, first token after \d+ ms, context \d+/\d+\]\n", result.stderr)
+
+
+def test_a_prompt_on_stdin_is_answered_once_also_in_ascii(home: Path) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = conch(home, "run", str(home / "words"), f"--port={free_port()}", text="Hi\n", **ascii_only)
+    assert (result.returncode, result.stdout) == (0, "Well.\n"), result.stderr
+
+
+def test_serve_only_serves_and_prints_requests_that_work(home: Path) -> None:
+    with Running(home, str(home / "words")) as server:
+        assert "words is ready on CPU" in server.text
+        for command in (["bash", "-c", server.curl], [sys.executable, "-c", server.python]):
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert "Well." in answer.stdout, answer.stderr

@@ -28,6 +28,8 @@ def test_with_resource(resource): pass
 """
 MANY = """
 import os, pytest
+
+pytestmark = pytest.mark.slow
 @pytest.mark.parametrize('number', range(4))
 def test_many(number): assert 'PYTEST_XDIST_WORKER' not in os.environ
 """

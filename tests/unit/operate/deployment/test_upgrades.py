@@ -14,6 +14,8 @@ from tests.support.api_server import ApiServer
 from tests.support.helm_process import require_helm
 from tests.support.kubernetes_programs import kubernetes_program
 
+pytestmark = pytest.mark.slow
+
 _HPAS = ("autoscaling/v2", "horizontalpodautoscalers")
 
 

@@ -110,6 +110,7 @@ def test_without_load_the_service_times_decide(variation: float, multiple: float
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", [1, 2, 8, 32])
 @pytest.mark.parametrize("utilization", [0.3, 0.6, 0.9])
 def test_exponential_times_agree_with_erlang(servers: int, utilization: float) -> None:

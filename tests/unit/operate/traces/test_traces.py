@@ -347,6 +347,7 @@ def conch_trace(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     path = write(tmp_path, pipeline())
     page = tmp_path / "out.html"

@@ -98,6 +98,7 @@ def test_without_series_that_fire_it_an_alert_is_not_found(
     assert (status, alert["verdict"]) == (0, "not found")
 
 
+@pytest.mark.slow
 def test_a_division_by_zero_is_not_taken_for_a_witness(
     promtool: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

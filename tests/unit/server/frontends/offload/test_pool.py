@@ -206,6 +206,7 @@ async def test_large_jobs_of_one_client_do_not_delay_a_small_one() -> None:
         await pool.stop()
 
 
+@pytest.mark.slow
 async def test_a_job_over_its_processor_time_ends_its_process_and_no_other_job() -> None:
     pool = OffloadPool("test", workers=1, too_slow="too slow")
     try:

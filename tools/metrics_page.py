@@ -1,10 +1,8 @@
 """Write the reference page of all metrics, `docs/reference/metrics.md`: `python -m tools.metrics_page`."""
 
-import inspect
 from pathlib import Path
-from types import ModuleType
 
-from conch.domain.metrics.catalog import areas, metrics_of
+from conch.domain.metrics.catalog import areas
 from conch.domain.metrics.metric import MetricDefinition
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"
@@ -28,16 +26,69 @@ formats, options and custom metrics. `make docs` writes this page from the defin
 """
 
 
+# Heading and text of each area, in the order of the page.
+_AREAS = {
+    "triton": """\
+Triton: names, kinds and labels of Triton, so that its dashboards and alerts work.
+
+The series of a model exist, with the value 0, from its load until it is unloaded. Durations are counters of whole
+microseconds. For an average, divide the rate of a duration by the rate of `nv_inference_request_success`. The
+statistics endpoints of the protocol report the same counters.""",
+    "server": """\
+Server: what Triton and vLLM have no metrics for.
+
+Durations are in seconds, sizes in bytes. A timer that fires every 25 ms measures how long the event loop is blocked;
+that lag is at most the CPU time that the process used meanwhile, so that a busy machine does not count. Processes of
+models and engines are sampled once per `--metrics-interval-ms`.""",
+    "vllm": """\
+Language models: vLLM's names and buckets with any engine, for vLLM's dashboards.
+
+Triton's metrics apply to these models too; their queue duration is the time to the first token. Some times start when
+the engine schedules a request first: those of queue, prefill and inference. They are measured for finished requests if
+the engine reports that moment: `openvino_genai` and `scripted` always do, `vllm` does unless `disable_log_stats` is set
+in `model.json`. The label `engine` is always `0`.
+
+vLLM 0.32 also exports metrics that are not implemented: iterations, preemptions and computed tokens per request
+(`iteration_tokens_total`, `request_num_preemptions`, `request_prefill_kv_computed_tokens`), waiting requests and cached
+tokens by reason or source (`…_by_reason`, `…_by_source`, `…_by_stage`), admission (`admission_rejections`,
+`watermark_requests`, `corrupted_requests`), LoRA (`lora_requests_info`), and those of caches and transfers
+(`external_prefix_cache_…`, `mm_cache_…`, `kv_block_…`, `kv_offload_…`, `nixl_…`, `mooncake_…`, `hisparse_…`),
+speculative decoding (`spec_decode_…`), diffusion (`diffusion_…`), estimated work (`estimated_…`), sleep and weight
+updates (`sleep_mode_…`, `rl_…`), tool calls and WebSockets (`tool_call_parser_…`, `websocket_…`).""",
+    "accelerators": """\
+Accelerators: the normal form, with base units and the same names for every vendor.""",
+    "accelerators_native": """\
+Accelerators under their vendors' names: what the vendors' own exporters expose, in their units.
+
+Dashboards for those exporters work with them. DCGM's names for NVIDIA are in a separate module.""",
+    "alerts": """\
+Metrics of `conch alerts receive`.""",
+    "custom": """\
+Custom metrics: the state of the metrics that `--metrics-config=custom_metrics=FILE` declares.""",
+    "dcgm": """\
+NVIDIA GPUs, names of DCGM: metrics of `conch gpu-exporter`, named as before DCGM 4.7 and as since.
+
+DCGM 4.7 renamed most fields; the new names have base units. `--dcgm-names` chooses.
+[GPU metrics](../observability/gpu.md) lists which are exposed by default, and what they are read from.""",
+    "gpu": """\
+NVIDIA GPUs, names of Triton: metrics of the GPUs of a server, and the state of accelerators.""",
+    "limits": """\
+Metrics of rates and limits.""",
+    "tunnel": """\
+Tunnels: the state of `conch tunnel`, on its own port (9405).""",
+}
+
+
 def reference() -> str:
     """Return the page as Markdown."""
-    return "\n".join([_BEGINNING, *(part for area in areas() for part in _section(area))])
+    return "\n".join([_BEGINNING, *(part for area in _AREAS for part in _section(area))])
 
 
-def _section(area: ModuleType) -> list[str]:
-    first, _, rest = (inspect.getdoc(area) or "").partition("\n\n")
+def _section(area: str) -> list[str]:
+    first, _, rest = _AREAS[area].partition("\n\n")
     heading, _, summary = first.partition(":")
     text = f"{summary.strip()[:1].upper()}{summary.strip()[1:]}\n\n{rest}".strip()
-    rows = [_row(metric) for metric in metrics_of(area)]
+    rows = [_row(metric) for metric in areas()[area]]
     return [f"## {heading.strip()}\n", f"{text}\n", "| Name | Type | Labels | Meaning |\n|---|---|---|---|", *rows, ""]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.domain.metrics.alerts import METRICS
+from conch.domain.metrics.catalog import areas
 from tests.server.alert_receiver import TIMEOUT_S, Receiver, alertmanager, receiver, until
 from tests.support.chat_services import CHECKS, SECRET, TOKEN, ChatServer, Received, Wrong
 from tests.support.debian import debian_environment, debian_tool
@@ -237,7 +237,7 @@ def test_the_http_side(tmp_path: Path) -> None:
         assert running.metric("conch_alerts_refused_webhooks_total", reason="unauthorized") == 8
         assert running.metric("conch_alerts_refused_webhooks_total", reason="queue_full") == 1
         exposed = {line.split()[2] for line in running.get("/metrics")[1].splitlines() if line.startswith("# TYPE")}
-        assert exposed == {metric.name for metric in METRICS}
+        assert exposed == {metric.name for metric in areas()["alerts"]}
         assert running.stop() == 0
         assert r"no route matches 1 alert(s), such as \"Unrouted\"" in running.log
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
-from conch.domain.metrics import accelerators, vllm
+from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.dashboards.catalog import all_dashboards
 from conch.operate.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard, PanelQuery
 from tests.machine.accelerators.exporter import GpuExporter
@@ -130,12 +130,12 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     gpus = GpuExporter(machine, "--dcgm-names=both", log=folder / "gpu.log")
     # No model computes on the fake GPU, and of the engines only vLLM reports a prefix cache.
     static = (
-        accelerators.MODEL_MEMORY,
-        accelerators.MODEL_UTILIZATION,
-        vllm.PREFIX_CACHE_QUERIES,
-        vllm.PREFIX_CACHE_HITS,
+        "conch_accelerator_model_memory_bytes",
+        "conch_accelerator_model_utilization_ratio",
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total",
     )
-    with conch, gpus, exporter(*static) as static_port:
+    with conch, gpus, exporter(*(all_metrics()[name] for name in static)) as static_port:
         ports = {"conch": conch.ports["metrics"], "gpu-exporter": gpus.port, "static": static_port}
         jobs = [
             {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for name, port in ports.items()

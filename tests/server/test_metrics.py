@@ -13,8 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
-from conch.domain.metrics import server, triton, vllm
-from conch.domain.metrics.catalog import all_metrics, metrics_of
+from conch.domain.metrics.catalog import all_metrics, areas
 from tests.server.clients import Client
 from tests.support.models import ECHO, tensor, write_ensemble, write_identity, write_python, write_scripted
 from tests.support.server_process import ConchProcess
@@ -122,7 +121,7 @@ def test_the_exposition_is_that_of_the_catalogue(conch: ConchProcess) -> None:
 def test_every_metric_of_the_server_appears(conch: ConchProcess) -> None:
     until(lambda: value(conch, "conch_process_resident_memory_bytes") > 0)
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", conch.metrics(), re.MULTILINE))
-    expected = {metric.name for area in (server, triton, vllm) for metric in metrics_of(area)}
+    expected = {metric.name for area in ("server", "triton", "vllm") for metric in areas()[area]}
     assert expected - set(kinds) == set()
 
 

@@ -12,6 +12,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from conch.domain.metrics.catalog import all_metrics
 from conch.domain.metrics.metric import Kind, MetricDefinition
 
 PIECE_POINTS = 32
@@ -78,8 +79,13 @@ class Family:
     points: Iterable[Point]
 
     @classmethod
-    def of(cls, metric: MetricDefinition, points: Iterable[Point]) -> "Family":
-        """Return the family of a metric of the catalogue."""
+    def of(cls, name: str, points: Iterable[Point]) -> "Family":
+        """Return the family of a metric of the catalogue. Raises KeyError for another name."""
+        return cls.defined(all_metrics()[name], points)
+
+    @classmethod
+    def defined(cls, metric: MetricDefinition, points: Iterable[Point]) -> "Family":
+        """Return the family of a metric that is defined elsewhere."""
         return cls(metric.name, metric.kind, metric.help, points)
 
 

@@ -21,7 +21,6 @@ from conch.base.process.running_servers import RunningServer, local_address, rec
 from conch.base.process.stop_signals import stop_signals
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics
 from conch.domain.exposition import Family, Point
-from conch.domain.metrics.server import API_KEYS_UP
 from conch.machine import condition
 from conch.machine.accelerators.gpus import discover_gpus
 from conch.machine.accelerators.model_attribution import AttributedProcess, server_process
@@ -325,7 +324,7 @@ class Server:
             meter=meter,
             collectors=[
                 lambda: listener_families(self._services),
-                lambda: [Family.of(API_KEYS_UP, [Point(int(self._keys.up), {})])],
+                lambda: [Family.of("conch_api_keys_up", [Point(int(self._keys.up), {})])],
                 lambda: () if self._accelerators is None else self._accelerators.families(),
                 lambda: () if self._declared is None else self._declared.families(),
                 lambda: limit_metrics(self._limits, self.inference),

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.domain.metrics.accelerators import READINGS
 from conch.domain.metrics.catalog import all_metrics
-from conch.machine.accelerators.collectors import CollectorError, ProcessUsage, VendorSample, sample_from_json
+from conch.machine.accelerators.collectors import READINGS, CollectorError, ProcessUsage, VendorSample, sample_from_json
 from conch.machine.accelerators.families import native_families, sample_families
 from conch.machine.accelerators.vendors.amd import AmdOutput, parse_amd
 from conch.machine.accelerators.vendors.ascend import ascend_sample, parse_clocks, parse_info, sections

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conch.domain.metrics.tunnel import TUNNEL
+from conch.domain.metrics.catalog import areas
 from conch.operate.tunnel.ssh_command import ALL_FAILURES, failure_of
 from conch.operate.tunnel.supervisor import TunnelState
 
@@ -62,5 +62,5 @@ def test_the_metrics_are_those_of_the_catalog() -> None:
     state = TunnelState("gpu1")
     state.last_connect = 1.5
     text = b"".join(state.exposition()).decode()
-    for metric in TUNNEL:
+    for metric in areas()["tunnel"]:
         assert f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n" in text

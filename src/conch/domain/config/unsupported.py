@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from conch.base.errors import ConfigError
-from conch.domain.metrics.triton import FIRST_RESPONSE
 from conch.domain.model_config import ENSEMBLE_PLATFORM
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 
@@ -65,7 +64,7 @@ def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
         yield from _vllm_parameters(message)
     if not (message.model_transaction_policy.decoupled or message.platform == ENSEMBLE_PLATFORM):
         for index, control in enumerate(message.model_metrics.metric_control):
-            if control.metric_identifier.family == FIRST_RESPONSE.name:
+            if control.metric_identifier.family == "nv_inference_first_response_histogram_ms":
                 yield f"model_metrics.metric_control[{index}]", "only decoupled models and ensembles have the metric"
     if message.model_operations.op_library_filename and message.backend != "onnxruntime":
         yield "model_operations", f"backend '{message.backend}' has no custom operations"

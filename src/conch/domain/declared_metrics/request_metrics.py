@@ -12,7 +12,6 @@ from conch.domain.declared_metrics.declaration import DeclaredFamily
 from conch.domain.declared_metrics.request_facts import ModelIdentity, PromptFacts, RequestFacts
 from conch.domain.exposition import Buckets, Family, Labels, Point
 from conch.domain.generation import GenerationRequest, Usage
-from conch.domain.metrics.custom import CUSTOM_ERRORS, CUSTOM_OVERFLOWS
 from conch.domain.request import InferRequest, InferResponse
 
 _log = logging.getLogger(__name__)
@@ -116,8 +115,8 @@ class DeclaredMetrics:
         for collected in self._collected:
             yield collected.exposition()
         for metric, counts in (
-            (CUSTOM_OVERFLOWS, [collected.overflows for collected in self._collected]),
-            (CUSTOM_ERRORS, [collected.errors for collected in self._collected]),
+            ("conch_custom_metric_overflows_total", [collected.overflows for collected in self._collected]),
+            ("conch_custom_metric_errors_total", [collected.errors for collected in self._collected]),
         ):
             labelled = zip(self._collected, counts, strict=True)
             yield Family.of(metric, [Point(count, {"family": collected.family.name}) for collected, count in labelled])

@@ -1,41 +1,48 @@
-"""All metrics: the definitions of every module of this package."""
+"""All metrics: the table `metrics.csv`, and the fields of DCGM.
 
+An area is what has the metrics: Triton's names, the server, language models, limits, accelerators, other commands.
+"""
+
+import csv
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
-from types import MappingProxyType, ModuleType
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
 
-import conch.domain.metrics
-from conch.domain.metrics.metric import MetricDefinition
+from conch.domain.metrics.dcgm import dcgm_fields
+from conch.domain.metrics.metric import Kind, MetricDefinition, Unit
 
-_NOT_AREAS = ("catalog", "metric", "reference")
+_FILE = Path(__file__).with_name("metrics.csv")
+
+
+@cache
+def areas() -> Mapping[str, tuple[MetricDefinition, ...]]:
+    """Return the metrics of each area, in their order."""
+    found: dict[str, list[MetricDefinition]] = {}
+    with _FILE.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            metric = MetricDefinition(
+                row["name"],
+                cast("Kind", row["kind"]),
+                row["help"],
+                tuple(row["labels"].split()),
+                cast("Unit", row["unit"]),
+                tuple(row["optional_labels"].split()),
+            )
+            found.setdefault(row["area"], []).append(metric)
+    fields = dcgm_fields()
+    found["dcgm"] = list(dict.fromkeys((*(field.legacy for field in fields), *(field.current for field in fields))))
+    return MappingProxyType({area: tuple(metrics) for area, metrics in found.items()})
 
 
 @cache
 def all_metrics() -> Mapping[str, MetricDefinition]:
-    """Return all metrics by name, in the order of definition. Raises ValueError for a name that is defined twice."""
+    """Return all metrics by name, in their order. Raises ValueError for a name that is defined twice."""
     found: dict[str, MetricDefinition] = {}
-    for module in areas():
-        for metric in metrics_of(module):
-            if found.setdefault(metric.name, metric) is not metric:
-                raise ValueError(f"{module.__name__}: the metric {metric.name} is defined elsewhere too")
+    for area, metrics in areas().items():
+        for metric in metrics:
+            if metric.name in found:
+                raise ValueError(f"{area}: the metric {metric.name} is defined elsewhere too")
+            found[metric.name] = metric
     return MappingProxyType(found)
-
-
-def areas() -> list[ModuleType]:
-    """Return the modules that define metrics. Those of Triton, the server and language models are first."""
-    names = [module.name for module in iter_modules(conch.domain.metrics.__path__) if module.name not in _NOT_AREAS]
-    first = ["triton", "server", "vllm"]
-    names.sort(key=lambda name: (first.index(name) if name in first else len(first), name))
-    return [import_module(f"conch.domain.metrics.{name}") for name in names]
-
-
-def metrics_of(area: ModuleType) -> list[MetricDefinition]:
-    """Return the metrics that a module defines: its constants, alone or in tuples."""
-    found: list[MetricDefinition] = []
-    for value in vars(area).values():
-        for metric in value if isinstance(value, tuple) else (value,):
-            if isinstance(metric, MetricDefinition) and metric not in found:
-                found.append(metric)
-    return found

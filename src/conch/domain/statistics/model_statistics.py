@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from conch.base.errors import FailureReason
 from conch.domain.declared_metrics.request_metrics import RequestMetrics
-from conch.domain.metrics import server, triton
 from conch.domain.request import Span
 from conch.domain.statistics.generation_statistics import GenerationStatistics
 from conch.domain.statistics.summaries import LatencySummaries
@@ -44,10 +43,10 @@ _SECOND: Final = 1_000_000_000
 _DURATIONS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 # Upper bounds of the histograms, in the units of their families; `model_metrics` of a configuration may replace them.
 DEFAULT_BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
-    triton.FIRST_RESPONSE.name: (100.0, 500.0, 2000.0, 5000.0),  # as in Triton
-    server.REQUEST_DURATION.name: _DURATIONS_S,
-    server.QUEUE_DURATION.name: _DURATIONS_S,
-    server.BATCH_SIZE.name: (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0),
+    "nv_inference_first_response_histogram_ms": (100.0, 500.0, 2000.0, 5000.0),  # as in Triton
+    "conch_request_duration_seconds": _DURATIONS_S,
+    "conch_queue_duration_seconds": _DURATIONS_S,
+    "conch_batch_size": (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0),
 }
 
 
@@ -162,7 +161,7 @@ class ModelStatistics:
     state: Callable[[], ModelState] | None = None  # set by the model
     request_duration: Histogram = field(default_factory=lambda: Histogram(_DURATIONS_S, _SECOND))
     queue_duration: Histogram = field(default_factory=lambda: Histogram(_DURATIONS_S, _SECOND))
-    batch_size_bounds: tuple[float, ...] = DEFAULT_BUCKETS[server.BATCH_SIZE.name]
+    batch_size_bounds: tuple[float, ...] = DEFAULT_BUCKETS["conch_batch_size"]
     # Time to the first response, of decoupled models and ensembles.
     first_response: Histogram | None = None
     summaries: LatencySummaries | None = None  # with --metrics-config=summary_latencies=true
@@ -174,11 +173,11 @@ class ModelStatistics:
         `first_response`: whether the model has that histogram.
         """
         buckets = {**DEFAULT_BUCKETS, **chosen}
-        self.request_duration = Histogram(buckets[server.REQUEST_DURATION.name], _SECOND)
-        self.queue_duration = Histogram(buckets[server.QUEUE_DURATION.name], _SECOND)
-        self.batch_size_bounds = tuple(buckets[server.BATCH_SIZE.name])
+        self.request_duration = Histogram(buckets["conch_request_duration_seconds"], _SECOND)
+        self.queue_duration = Histogram(buckets["conch_queue_duration_seconds"], _SECOND)
+        self.batch_size_bounds = tuple(buckets["conch_batch_size"])
         if first_response:
-            self.first_response = Histogram(buckets[triton.FIRST_RESPONSE.name], _MS)
+            self.first_response = Histogram(buckets["nv_inference_first_response_histogram_ms"], _MS)
 
     def count_success(
         self,

@@ -21,9 +21,18 @@ from typing import Any, ClassVar, Protocol
 import orjson
 
 from conch.base.suggestion import did_you_mean
-from conch.domain.metrics.accelerators import READINGS
 from conch.domain.metrics.metric import Kind
 
+# Readings of a device by their names in a sample; the metrics are these names after `conch_accelerator_`.
+READINGS = (
+    "utilization_ratio",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "power_watts",
+    "energy_joules_total",
+    "temperature_celsius",
+    "clock_hertz",
+)
 # Names of metrics that a collector may not use; DCGM's are NVIDIA's.
 _RESERVED = ("conch_", "nv_", "process_", "vllm:")
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -166,7 +175,7 @@ def _device_from(document: Mapping[str, Any], vendor: str) -> DeviceSample:
     for value in identity.values():
         _text(value)
     readings = _numbers(document["readings"])
-    if unknown := readings.keys() - READINGS.keys():
+    if unknown := readings.keys() - set(READINGS):
         raise ValueError(f"unknown reading '{unknown.pop()}'; readings are {', '.join(READINGS)}")
     return DeviceSample(
         DeviceIdentity(**identity, aliases=aliases),

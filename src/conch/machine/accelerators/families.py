@@ -4,18 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conch.domain.exposition import Family, Point
-from conch.domain.metrics.accelerators import (
-    COLLECTOR_UP,
-    ERRORS,
-    MODEL_MEMORY,
-    MODEL_UTILIZATION,
-    READINGS,
-    SAMPLE_AGE,
-    SAMPLE_DURATION,
-    UNSUPPORTED_FIELDS,
-)
 from conch.domain.metrics.metric import MetricDefinition
 from conch.machine.accelerators.collectors import (
+    READINGS,
     CollectorStatus,
     DeviceIdentity,
     DeviceSample,
@@ -70,9 +61,9 @@ def sample_families(samples: Sequence[VendorSample], containers: Containers) -> 
     A device that several containers share has a series for each of them, with the value of the whole device.
     """
     devices = [device for sample in samples for device in sample.devices]
-    for name, definition in READINGS.items():
+    for name in READINGS:
         yield Family.of(
-            definition,
+            f"conch_accelerator_{name}",
             [
                 Point(device.readings[name], {**device_labels(device.device), **labels})
                 for device in devices
@@ -80,7 +71,9 @@ def sample_families(samples: Sequence[VendorSample], containers: Containers) -> 
                 for labels in container_labels(device.device, containers)
             ],
         )
-    yield Family.of(ERRORS, [point for device in devices for point in _errors(device, containers)])
+    yield Family.of(
+        "conch_accelerator_errors_total", [point for device in devices for point in _errors(device, containers)]
+    )
 
 
 def native_families(
@@ -102,34 +95,34 @@ def native_families(
         definition = catalog.get(name) or MetricDefinition(
             name, kinds[name].kind, "A value of an accelerator under its vendor's name and unit."
         )
-        yield Family.of(definition, of_name)
+        yield Family.defined(definition, of_name)
 
 
 def model_families(usages: Iterable[ModelUsage]) -> Iterator[Family]:
     """Yield memory and GPU time of model instances and engines."""
     known = list(usages)
-    for definition, field in ((MODEL_MEMORY, "memory_bytes"), (MODEL_UTILIZATION, "utilization_ratio")):
+    for field in ("memory_bytes", "utilization_ratio"):
         values = [(getattr(usage, field), usage) for usage in known]
         points = [
-            Point(value, {label: getattr(usage, label) for label in definition.labels})
+            Point(value, {label: getattr(usage, label) for label in ("model", "version", "instance", "uuid")})
             for value, usage in values
             if value is not None
         ]
-        yield Family.of(definition, points)
+        yield Family.of(f"conch_accelerator_model_{field}", points)
 
 
 def status_families(statuses: Sequence[CollectorStatus]) -> Iterator[Family]:
     """Yield the state of the collectors."""
-    for definition, field in (
-        (COLLECTOR_UP, "up"),
-        (SAMPLE_DURATION, "sample_duration_s"),
-        (SAMPLE_AGE, "sample_age_s"),
+    for metric, field in (
+        ("conch_accelerator_collector_up", "up"),
+        ("conch_accelerator_sample_duration_seconds", "sample_duration_s"),
+        ("conch_accelerator_sample_age_seconds", "sample_age_s"),
     ):
         values = {status.vendor: getattr(status, field) for status in statuses}
         points = [Point(float(value), {"vendor": vendor}) for vendor, value in values.items() if value is not None]
-        yield Family.of(definition, points)
+        yield Family.of(metric, points)
     yield Family.of(
-        UNSUPPORTED_FIELDS,
+        "conch_accelerator_unsupported_fields_total",
         [
             Point(count, {"vendor": status.vendor, "field": name})
             for status in statuses

@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias, cast
 
 from conch.domain.exposition import Family, Point
 from conch.domain.metrics.catalog import all_metrics
-from conch.domain.metrics.gpu import DEVICE_UP
 from conch.machine.accelerators.collectors import CollectorStatus, VendorSample, present_vendors
 from conch.machine.accelerators.families import (
     device_labels,
@@ -162,7 +161,7 @@ class AcceleratorMonitor:
 
     def _devices_up(self) -> Family:
         return Family.of(
-            DEVICE_UP,
+            "conch_accelerator_device_up",
             [
                 Point(int(up), device_labels(device))
                 for sampler in self._samplers.values()

@@ -7,8 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 from conch.base.errors import ConfigError
 from conch.domain.exposition import Family, Point
-from conch.domain.metrics import dcgm, gpu
-from conch.domain.metrics.dcgm import CURRENT_LABELS, DCGM_FIELDS, LEGACY_LABELS, DcgmField
+from conch.domain.metrics.dcgm import CURRENT_LABELS, LEGACY_LABELS, DcgmField, dcgm_fields, fields_by_name
 from conch.domain.metrics.metric import Kind, MetricDefinition
 from conch.machine.accelerators.collectors import DeviceIdentity, DeviceSample, VendorSample
 from conch.machine.accelerators.families import Containers, container_labels
@@ -17,7 +16,6 @@ _KINDS: Mapping[str, Kind] = {"gauge": "gauge", "counter": "counter"}
 _LABEL = "label"
 # Fields that are labels here: the version of the driver. dcgm-exporter has further ones.
 _LABEL_FIELDS = {LEGACY_LABELS[1], CURRENT_LABELS[1]}
-_FIELDS_BY_NAME = {name: field for field in DCGM_FIELDS for name in (field.legacy.name, field.current.name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def parse_counters(text: str, source: str) -> CounterFile:
         if kind == _LABEL:
             if name not in _LABEL_FIELDS:
                 unavailable.append(name)
-        elif (field := _FIELDS_BY_NAME.get(name)) is None:
+        elif (field := fields_by_name().get(name)) is None:
             unavailable.append(name)
         else:
             counters[name] = Counter(field, _described_by(field, name, _KINDS[kind], description))
@@ -124,7 +122,7 @@ class DcgmView:
                         of_value = {**labels, **self._own(exposed, device), **value.labels}
                         points[exposed.metric.name].append(Point(_converted(value.value, exposed.factor), of_value))
         for exposed in self._exposed:
-            yield Family.of(exposed.metric, points[exposed.metric.name])
+            yield Family.defined(exposed.metric, points[exposed.metric.name])
 
     def _own(self, exposed: _Exposed, device: DeviceSample) -> dict[str, str]:
         driver = device.attributes.get("driver_version", "")
@@ -142,7 +140,7 @@ def _exposed(names: DcgmNames | None, counters: CounterFile | None) -> Iterator[
         return
     chosen = {counter.field.legacy.name: counter for counter in counters.counters} if counters is not None else None
     legacy, current = names != "4.7", names in ("4.7", "both")
-    for field in DCGM_FIELDS:
+    for field in dcgm_fields():
         found = None if chosen is None else chosen.get(field.legacy.name)
         if chosen is not None and found is None:
             continue
@@ -186,13 +184,13 @@ def _converted(value: float, factor: float) -> float:
 
 
 # Triton reports the limit that was set, and the rest as NVML does.
-_SOURCES: tuple[tuple[MetricDefinition, DcgmField], ...] = (
-    (gpu.GPU_UTILIZATION, dcgm.GPU_UTILIZATION),
-    (gpu.GPU_MEMORY_TOTAL, dcgm.MEMORY_TOTAL),
-    (gpu.GPU_MEMORY_USED, dcgm.MEMORY_USED),
-    (gpu.GPU_POWER_USAGE, dcgm.POWER),
-    (gpu.GPU_POWER_LIMIT, dcgm.POWER_LIMIT),
-    (gpu.GPU_ENERGY, dcgm.ENERGY),
+_SOURCES = (
+    ("nv_gpu_utilization", "DCGM_FI_DEV_GPU_UTIL_RATIO"),
+    ("nv_gpu_memory_total_bytes", "DCGM_FI_DEV_FB_CAPACITY_BYTES"),
+    ("nv_gpu_memory_used_bytes", "DCGM_FI_DEV_FB_USED_BYTES"),
+    ("nv_gpu_power_usage", "DCGM_FI_DEV_BOARD_POWER_WATTS"),
+    ("nv_gpu_power_limit", "DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS"),
+    ("nv_energy_consumption", "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL"),
 )
 
 
@@ -206,7 +204,7 @@ class TritonView:
         """Record the energy at the first sample of each GPU. To be called for every sample."""
         for device in sample.devices:
             for value in device.native:
-                if value.name == dcgm.ENERGY.current.name:
+                if value.name == "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL":
                     start = self._energy_at_start.setdefault(device.device.uuid, value.value)
                     if value.value < start:  # a reloaded driver counts from 0
                         self._energy_at_start[device.device.uuid] = 0.0
@@ -220,16 +218,16 @@ class TritonView:
             for device in sample.devices
             if not device.device.parent_uuid
         ]
-        for metric, field in _SOURCES:
-            yield Family.of(metric, self._points(metric, field, gpus))
+        for metric, source in _SOURCES:
+            yield Family.of(metric, self._points(metric, source, gpus))
 
-    def _points(self, metric: MetricDefinition, field: DcgmField, gpus: Iterable[DeviceSample]) -> Iterator[Point]:
+    def _points(self, metric: str, source: str, gpus: Iterable[DeviceSample]) -> Iterator[Point]:
         for device in gpus:
             for value in device.native:
-                if value.name == field.current.name:
+                if value.name == source:
                     yield Point(self._value(metric, device.device.uuid, value.value), {"gpu_uuid": device.device.uuid})
 
-    def _value(self, metric: MetricDefinition, uuid: str, value: float) -> float:
-        if metric is not gpu.GPU_ENERGY:
+    def _value(self, metric: str, uuid: str, value: float) -> float:
+        if metric != "nv_energy_consumption":
             return value
         return round(value - self._energy_at_start.get(uuid, value), 3)

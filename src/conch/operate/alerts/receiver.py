@@ -17,8 +17,7 @@ from conch.base.errors import InvalidRequest
 from conch.base.logs import LogSettings, ServerLogHandler
 from conch.base.process.stop_signals import stop_signals
 from conch.domain.exposition import Family, Point, render
-from conch.domain.metrics import alerts as catalog
-from conch.domain.metrics.metric import MetricDefinition
+from conch.domain.metrics.catalog import all_metrics
 from conch.operate.alerts.configuration import ReceiverConfig
 from conch.operate.alerts.delivery import DeliveryThread, TargetDelivery
 from conch.operate.alerts.posting import HttpPoster
@@ -169,21 +168,23 @@ class WebhookReceiver:
         """Yield the metrics. Reads the queue: not on the event loop's thread."""
         counts = {delivery.target.name: delivery.counts for delivery in self._deliveries}
         queue = self._queue
-        yield _family(catalog.ALERTS_RECEIVED, {"": self._received})
-        yield _family(catalog.ALERTS_DUPLICATES, {name: self._duplicates[name] for name in counts})
-        yield _family(catalog.ALERTS_UNROUTED, {"": self._unrouted})
-        yield _family(catalog.ALERTS_REFUSED_WEBHOOKS, dict(self._refused))
-        yield _family(catalog.ALERTS_DELIVERED, {name: count.delivered for name, count in counts.items()})
-        yield _family(catalog.ALERTS_FAILED_ATTEMPTS, {name: count.failed_attempts for name, count in counts.items()})
-        yield _family(catalog.ALERTS_GIVEN_UP, {name: count.given_up for name, count in counts.items()})
-        yield _family(catalog.ALERTS_QUEUED, {name: queue.queued(name) for name in counts})
-        yield _family(catalog.ALERTS_OLDEST_QUEUED, {name: queue.oldest_s(name) for name in counts})
+        yield _family("conch_alerts_received_total", {"": self._received})
+        yield _family("conch_alerts_duplicates_total", {name: self._duplicates[name] for name in counts})
+        yield _family("conch_alerts_unrouted_total", {"": self._unrouted})
+        yield _family("conch_alerts_refused_webhooks_total", dict(self._refused))
+        yield _family("conch_alerts_delivered_total", {name: count.delivered for name, count in counts.items()})
+        yield _family(
+            "conch_alerts_failed_attempts_total", {name: count.failed_attempts for name, count in counts.items()}
+        )
+        yield _family("conch_alerts_given_up_total", {name: count.given_up for name, count in counts.items()})
+        yield _family("conch_alerts_queued", {name: queue.queued(name) for name in counts})
+        yield _family("conch_alerts_oldest_queued_seconds", {name: queue.oldest_s(name) for name in counts})
 
 
-def _family(metric: MetricDefinition, values: dict[str, int] | dict[str, float]) -> Family:
+def _family(name: str, values: dict[str, int] | dict[str, float]) -> Family:
     """Return a family whose points have the metric's only label, or none."""
-    points = [Point(value, {metric.labels[0]: name} if metric.labels else {}) for name, value in values.items()]
-    return Family.of(metric, points)
+    labels = all_metrics()[name].labels
+    return Family.of(name, [Point(value, {labels[0]: key} if labels else {}) for key, value in values.items()])
 
 
 _DEFAULT_BODY_BYTES = 2**20  # larger ones have the limit below, whose message names no flag of conch serve

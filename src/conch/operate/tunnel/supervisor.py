@@ -15,7 +15,6 @@ from time import monotonic, time
 from conch.base.pacing import backoff_s
 from conch.base.process.prctl import die_with_parent
 from conch.domain.exposition import Family, Point, pieces
-from conch.domain.metrics.tunnel import CONNECTS, FAILURES, LAST_CONNECT, UP
 from conch.operate.tunnel.ssh_command import (
     ALL_FAILURES,
     EXPORTER,
@@ -49,10 +48,13 @@ class TunnelState:
         labels = self._labels
         failures = [Point(count, {**labels, "reason": reason}) for reason, count in self.failures.items()]
         for metric, points in (
-            (UP, [Point(int(self.up), labels)]),
-            (CONNECTS, [Point(self.connects, labels)]),
-            (LAST_CONNECT, [Point(self.last_connect, labels)] if self.last_connect else []),
-            (FAILURES, failures),
+            ("conch_tunnel_up", [Point(int(self.up), labels)]),
+            ("conch_tunnel_connects_total", [Point(self.connects, labels)]),
+            (
+                "conch_tunnel_last_connect_timestamp_seconds",
+                [Point(self.last_connect, labels)] if self.last_connect else [],
+            ),
+            ("conch_tunnel_failures_total", failures),
         ):
             yield from pieces(Family.of(metric, points))
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from conch.domain.exposition import Family, Labels, Point
-from conch.domain.metrics import server
 from conch.protocols.access.authorization import Access
 from conch.protocols.http.message import HttpLimits
 from conch.protocols.http.metrics_page import MetricsHttp
@@ -68,9 +67,9 @@ def _http_listener(
 
 
 _READINGS: tuple[Reading[Service], ...] = (
-    Reading(server.CONNECTIONS, lambda service: service.listener.connections),
-    Reading(server.RECEIVED_BYTES, lambda service: service.listener.traffic.received_bytes),
-    Reading(server.SENT_BYTES, lambda service: service.listener.traffic.sent_bytes),
+    Reading("conch_connections", lambda service: service.listener.connections),
+    Reading("conch_received_bytes_total", lambda service: service.listener.traffic.received_bytes),
+    Reading("conch_sent_bytes_total", lambda service: service.listener.traffic.sent_bytes),
 )
 
 
@@ -81,4 +80,6 @@ def listener_families(services: Iterable[Service]) -> Iterator[Family]:
     refused: Counter[str] = Counter()
     for _, service in listening:
         refused.update(service.listener.traffic.refused)
-    yield Family.of(server.REJECTED_REQUESTS, [Point(count, {"reason": reason}) for reason, count in refused.items()])
+    yield Family.of(
+        "conch_rejected_requests_total", [Point(count, {"reason": reason}) for reason, count in refused.items()]
+    )

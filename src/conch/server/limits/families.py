@@ -5,11 +5,10 @@ from time import monotonic_ns
 
 from conch.domain.exposition import Family, Labels, Point
 from conch.domain.limits import UNLIMITED
-from conch.domain.metrics import limits as catalog
-from conch.domain.metrics.metric import MetricDefinition
 from conch.server.limits.limiter import Bucket
 from conch.server.limits.manager import LimitManager
 
+_STAGE_LABELS = ("model", "version", "stage", "stage_version")
 # Ensemble and its version, stage and its version, and the requests of the stage.
 StageCount = tuple[str, str, str, str, int]
 
@@ -19,20 +18,20 @@ def limit_families(manager: LimitManager, stages: Iterable[StageCount], *, measu
     limiter = manager.limiter
     if measuring:
         yield from _rates(limiter.buckets)
-        yield _one(catalog.LIMIT_TENANTS, limiter.tenants)
-        yield _one(catalog.LIMIT_TENANTS_OVERFLOW, limiter.overflowed)
+        yield _one("conch_limit_tenants", limiter.tenants)
+        yield _one("conch_limit_tenants_overflow_total", limiter.overflowed)
         yield Family.of(
-            catalog.STAGE_REQUESTS,
-            [Point(number, dict(zip(catalog.STAGE_REQUESTS.labels, names, strict=True))) for *names, number in stages],
+            "conch_ensemble_stage_requests",
+            [Point(number, dict(zip(_STAGE_LABELS, names, strict=True))) for *names, number in stages],
         )
     sources = manager.sources.items()
-    yield Family.of(catalog.LIMIT_CHANGES, [Point(state.changes, {"source": name}) for name, state in sources])
-    yield Family.of(catalog.LIMIT_SOURCE_UP, [Point(int(state.up), {"source": name}) for name, state in sources])
+    yield Family.of("conch_limit_changes_total", [Point(state.changes, {"source": name}) for name, state in sources])
+    yield Family.of("conch_limit_source_up", [Point(int(state.up), {"source": name}) for name, state in sources])
     if manager.last_change:
-        yield _one(catalog.LIMIT_LAST_CHANGE, manager.last_change)
+        yield _one("conch_limit_last_change_timestamp_seconds", manager.last_change)
     if manager.audit is not None:
-        yield _one(catalog.LIMIT_AUDIT_RECORDS, manager.audit.seq)
-        yield _one(catalog.LIMIT_AUDIT_FAILURES, manager.audit_failures)
+        yield _one("conch_limit_audit_records", manager.audit.seq)
+        yield _one("conch_limit_audit_failures_total", manager.audit_failures)
 
 
 def _rates(buckets: list[Bucket]) -> Iterator[Family]:
@@ -40,19 +39,19 @@ def _rates(buckets: list[Bucket]) -> Iterator[Family]:
     labelled = [(_labels(bucket), bucket) for bucket in buckets]
     tokens = [(labels, bucket.tokens) for labels, bucket in labelled if bucket.tokens is not None]
     requests = [(labels, bucket.requests) for labels, bucket in labelled]
-    yield Family.of(catalog.REQUEST_RATE, [Point(window.advance(now), labels) for labels, window in requests])
-    yield Family.of(catalog.REQUEST_RATE_PEAK, [Point(window.take_peak(now), labels) for labels, window in requests])
-    yield Family.of(catalog.TOKEN_RATE, [Point(window.advance(now), labels) for labels, window in tokens])
-    yield Family.of(catalog.TOKEN_RATE_PEAK, [Point(window.take_peak(now), labels) for labels, window in tokens])
+    yield Family.of("conch_request_rate", [Point(window.advance(now), labels) for labels, window in requests])
+    yield Family.of("conch_request_rate_peak", [Point(window.take_peak(now), labels) for labels, window in requests])
+    yield Family.of("conch_token_rate", [Point(window.advance(now), labels) for labels, window in tokens])
+    yield Family.of("conch_token_rate_peak", [Point(window.take_peak(now), labels) for labels, window in tokens])
     yield _limits(
-        catalog.REQUEST_RATE_LIMIT,
+        "conch_request_rate_limit",
         [(labels, bucket.requests_soft, bucket.requests_enforced) for labels, bucket in labelled],
     )
     yield _limits(
-        catalog.TOKEN_RATE_LIMIT, [(labels, bucket.tokens_soft, bucket.tokens_enforced) for labels, bucket in labelled]
+        "conch_token_rate_limit", [(labels, bucket.tokens_soft, bucket.tokens_enforced) for labels, bucket in labelled]
     )
     yield Family.of(
-        catalog.LIMIT_EXCEEDED,
+        "conch_limit_exceeded_total",
         [
             Point(count, {**labels, "enforced": enforced})
             for labels, bucket in labelled
@@ -65,7 +64,7 @@ def _rates(buckets: list[Bucket]) -> Iterator[Family]:
     )
 
 
-def _limits(metric: MetricDefinition, rows: Iterable[tuple[Mapping[str, str], int, int]]) -> Family:
+def _limits(metric: str, rows: Iterable[tuple[Mapping[str, str], int, int]]) -> Family:
     points = [
         Point(value, {**labels, "enforced": enforced})
         for labels, soft, hard in rows
@@ -79,5 +78,5 @@ def _labels(bucket: Bucket) -> Labels:
     return Labels({"model": bucket.model, "version": bucket.version, "tenant": bucket.tenant})
 
 
-def _one(metric: MetricDefinition, value: float) -> Family:
+def _one(metric: str, value: float) -> Family:
     return Family.of(metric, [Point(value)])

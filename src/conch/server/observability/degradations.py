@@ -14,7 +14,6 @@ from typing import TypeAlias
 from conch.base.errors import ConfigError
 from conch.domain.degradations import REASONS, STRICT_ALL, Degradation
 from conch.domain.exposition import Family, Point
-from conch.domain.metrics.server import DEGRADED
 
 SAMPLE_INTERVAL_S = 5.0
 # How long a degradation is shown after an event that ends at once, such as the restart of a process.
@@ -125,7 +124,8 @@ class Degradations:
         """Yield the metric: a series for each model and reason, at most models × reasons."""
         series = dict.fromkeys((degradation.model, degradation.reason) for degradation in self.current())
         yield Family.of(
-            DEGRADED, [Point(1, {**({"model": model} if model else {}), "reason": reason}) for model, reason in series]
+            "conch_degraded",
+            [Point(1, {**({"model": model} if model else {}), "reason": reason}) for model, reason in series],
         )
 
     def log_table(self) -> None:

@@ -5,7 +5,8 @@ import pytest
 from conch.base.errors import ConfigError
 from conch.domain.config.pbtxt import parse_pbtxt
 from conch.domain.config.unsupported import refuse_namespaces, refuse_unsupported, unsupported_notices
-from conch.domain.metrics.triton import FIRST_RESPONSE
+
+FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_nothing_to_refuse(text: str) -> None:
         ("batch_output { }", "batch_output"),
         ('runtime: "libtriton_python.so"', "runtime"),
         (
-            f"model_metrics {{ metric_control {{ metric_identifier {{ family: '{FIRST_RESPONSE.name}' }} }} }}",
+            f"model_metrics {{ metric_control {{ metric_identifier {{ family: '{FIRST_RESPONSE}' }} }} }}",
             "model_metrics.metric_control[0]",
         ),
     ],

@@ -7,10 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from conch.domain.exposition import Family, render
-from conch.domain.metrics import accelerators
-from conch.domain.metrics.accelerators import READINGS
-from conch.domain.metrics.catalog import metrics_of
+from conch.domain.metrics.catalog import areas
 from conch.machine.accelerators.collectors import (
+    READINGS,
     CollectorError,
     CollectorStatus,
     DeviceIdentity,
@@ -114,7 +113,7 @@ def test_a_shared_device_has_a_series_for_each_container() -> None:
 def test_families_have_the_labels_of_their_definitions() -> None:
     status = CollectorStatus("acme", True, 0.1, 2.0, {"power_watts": 3})
     usage = ModelUsage("m", "1", "m_0", "ACME-1", 10.0, 0.25)
-    definitions = {metric.name: metric for metric in metrics_of(accelerators)}
+    definitions = {metric.name: metric for metric in areas()["accelerators"]}
     families = [*sample_families([SAMPLE], {}), *status_families([status]), *model_families([usage])]
     for family in families:
         definition = definitions[family.name]

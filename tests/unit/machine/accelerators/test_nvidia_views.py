@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ConfigError
-from conch.domain.metrics.dcgm import DCGM_FIELDS
+from conch.domain.metrics.dcgm import dcgm_fields
 from conch.machine.accelerators.collectors import DeviceIdentity, DeviceSample, NativeValue, VendorSample
 from conch.machine.accelerators.families import Containers, PodContainer
 from conch.machine.accelerators.nvidia_views import DcgmNames, DcgmView, TritonView, parse_counters, read_counter_file
@@ -174,7 +174,7 @@ def test_other_vendors_are_left_out() -> None:
 
 def test_legacy_values_follow_from_the_factor() -> None:
     """The factor is what translations of queries use."""
-    factors = {field.legacy.name: (field.current.name, field.legacy_factor) for field in DCGM_FIELDS}
+    factors = {field.legacy.name: (field.current.name, field.legacy_factor) for field in dcgm_fields()}
     for legacy, old, current, new in PAIRS:
         name, factor = factors[legacy]
         assert (name, new * factor) == (current, pytest.approx(old))
@@ -219,7 +219,7 @@ def test_the_page_lists_numbers_and_names_of_all_default_fields() -> None:
         shown[old] = (new, {int(number) for number in re.findall(r"\d+", numbers)})
     assert shown == {
         field.legacy.name: (field.current.name, {field.legacy_id, field.current_id} - {0})
-        for field in DCGM_FIELDS
+        for field in dcgm_fields()
         if field.current_default
     }
 

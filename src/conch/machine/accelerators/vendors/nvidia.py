@@ -9,7 +9,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import ClassVar
 
-from conch.domain.metrics import dcgm
 from conch.machine.accelerators.collectors import (
     AcceleratorAbsent,
     CollectorError,
@@ -24,17 +23,17 @@ from conch.machine.accelerators.vendors import nvml
 
 # Reading of the normal form → field of DCGM
 _READINGS = {
-    "utilization_ratio": dcgm.GPU_UTILIZATION,
-    "memory_used_bytes": dcgm.MEMORY_USED,
-    "memory_total_bytes": dcgm.MEMORY_TOTAL,
-    "power_watts": dcgm.POWER,
-    "energy_joules_total": dcgm.ENERGY,
-    "temperature_celsius": dcgm.GPU_TEMPERATURE,
-    "clock_hertz": dcgm.SM_CLOCK,
+    "utilization_ratio": "DCGM_FI_DEV_GPU_UTIL_RATIO",
+    "memory_used_bytes": "DCGM_FI_DEV_FB_USED_BYTES",
+    "memory_total_bytes": "DCGM_FI_DEV_FB_CAPACITY_BYTES",
+    "power_watts": "DCGM_FI_DEV_BOARD_POWER_WATTS",
+    "energy_joules_total": "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL",
+    "temperature_celsius": "DCGM_FI_DEV_GPU_TEMP_CELSIUS",
+    "clock_hertz": "DCGM_FI_DEV_SM_CLOCK_HERTZ",
 }
 _OF_DIVIDED = tuple(reader for reader in nvml.READERS if reader is not nvml.MEMORY)
 _FACTORS = {nvml.NVLINK_SENT_KIB: 1024, nvml.NVLINK_RECEIVED_KIB: 1024}
-_PCIE = ((dcgm.PCIE_SENT, nvml.PCIE_SENT_BYTES), (dcgm.PCIE_RECEIVED, nvml.PCIE_RECEIVED_BYTES))
+_PCIE = (("DCGM_FI_PROF_PCIE_TX_BYTES", nvml.PCIE_SENT_BYTES), ("DCGM_FI_PROF_PCIE_RX_BYTES", nvml.PCIE_RECEIVED_BYTES))
 
 
 class NvidiaCollector:
@@ -135,9 +134,9 @@ class _GpuState:
             processes = self._processes()
         except nvml.GpuLost:
             return lost_sample(self._identity, errors)
-        readings = {name: values.get(field.current.name) for name, field in _READINGS.items()}
+        readings = {name: values.get(field) for name, field in _READINGS.items()}
         if readings["utilization_ratio"] is None:
-            readings["utilization_ratio"] = values.get(dcgm.GRAPHICS_ACTIVE.current.name)
+            readings["utilization_ratio"] = values.get("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO")
         return device_sample(
             self._identity,
             readings,
@@ -169,9 +168,9 @@ class _GpuState:
         if self._gpm is None:
             activity |= self._pcie(rates, counters)
         if self._reports_xids:
-            values[dcgm.LAST_XID.current.name] = self._last_xid
+            values["DCGM_FI_DEV_XID_ERROR"] = self._last_xid
         else:
-            absent.append(dcgm.LAST_XID.current.name)
+            absent.append("DCGM_FI_DEV_XID_ERROR")
         return values | activity, [name for name in absent if name not in activity]
 
     def _activity(self, absent: list[str]) -> dict[str, float]:
@@ -196,7 +195,10 @@ class _GpuState:
         }
 
     def _nvlink(self, rates: dict[int, float], counters: dict[int, float], absent: list[str]) -> dict[str, float]:
-        name, directions = dcgm.NVLINK_THROUGHPUT.current.name, (nvml.NVLINK_SENT_KIB, nvml.NVLINK_RECEIVED_KIB)
+        name, directions = (
+            "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
+            (nvml.NVLINK_SENT_KIB, nvml.NVLINK_RECEIVED_KIB),
+        )
         if any(number not in counters for number in directions):
             absent.append(name)
         if any(number not in rates for number in directions):
@@ -206,7 +208,7 @@ class _GpuState:
     def _pcie(self, rates: dict[int, float], counters: dict[int, float]) -> dict[str, float]:
         """Return the throughput of PCIe of a GPU without GPM: from counters where it has them."""
         if all(number in counters for _, number in _PCIE):
-            return {field.current.name: rates[number] for field, number in _PCIE if number in rates}
+            return {field: rates[number] for field, number in _PCIE if number in rates}
         return nvml.pcie_throughput(self.gpu.handle)
 
     def _processes(self) -> tuple[ProcessUsage, ...]:
@@ -219,7 +221,7 @@ class _GpuState:
         )
 
     def _xid_totals(self) -> list[NativeValue]:
-        name = dcgm.XID_TOTAL.current.name
+        name = "DCGM_EXP_XID_ERRORS_TOTAL"
         return [NativeValue(name, count, {"xid": str(xid)}, "counter") for xid, count in self._xids.items()]
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pynvml
 
-from conch.domain.metrics import dcgm
 from conch.machine.accelerators.gpus import InstalledGpu
 
 # NVML's errors on a machine without a GPU or its driver; other errors are faults of the driver.
@@ -201,9 +200,8 @@ class Reader:
     read: Callable[[Any], Mapping[str, float]]
 
 
-def _number(metric: dcgm.DcgmField, call: str, *arguments: int, factor: float = 1.0) -> Reader:
+def _number(name: str, call: str, *arguments: int, factor: float = 1.0) -> Reader:
     """Return a reader of a call that returns one number; the field's value is that times `factor`."""
-    name = metric.current.name
     return Reader((name,), partial(_call, name, call, arguments, factor))
 
 
@@ -214,9 +212,8 @@ def _call(name: str, call: str, arguments: tuple[int, ...], factor: float, handl
     return {name: round(value * factor, 9)}
 
 
-def _named(metrics: Sequence[dcgm.DcgmField], read: Callable[[Any], Sequence[float | None]]) -> Reader:
+def _named(names: tuple[str, ...], read: Callable[[Any], Sequence[float | None]]) -> Reader:
     """Return a reader of several fields; `read` returns their values in order, None for those that are missing."""
-    names = tuple(metric.current.name for metric in metrics)
     return Reader(names, partial(_zipped, names, read))
 
 
@@ -262,36 +259,51 @@ def _violation(policy: int, handle: Any) -> tuple[float]:
     return (pynvml.nvmlDeviceGetViolationStatus(handle, policy).violationTime,)
 
 
-MEMORY = _named((dcgm.MEMORY_TOTAL, dcgm.MEMORY_FREE, dcgm.MEMORY_USED, dcgm.MEMORY_RESERVED), _memory)
+_VIOLATIONS = ("POWER", "THERMAL", "SYNC_BOOST", "BOARD_LIMIT", "LOW_UTIL", "RELIABILITY")
+MEMORY = _named(
+    (
+        "DCGM_FI_DEV_FB_CAPACITY_BYTES",
+        "DCGM_FI_DEV_FB_FREE_BYTES",
+        "DCGM_FI_DEV_FB_USED_BYTES",
+        "DCGM_FI_DEV_FB_RESERVED_BYTES",
+    ),
+    _memory,
+)
 READERS: tuple[Reader, ...] = (
-    _number(dcgm.SM_CLOCK, "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, factor=1e6),
-    _number(dcgm.MEMORY_CLOCK, "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, factor=1e6),
-    _named((dcgm.GPU_TEMPERATURE,), _temperature),
-    _number(dcgm.POWER, "nvmlDeviceGetPowerUsage", factor=1e-3),
-    _number(dcgm.ENERGY, "nvmlDeviceGetTotalEnergyConsumption", factor=1e-3),
-    _number(dcgm.PCIE_REPLAYS, "nvmlDeviceGetPcieReplayCounter"),
-    _named((dcgm.GPU_UTILIZATION, dcgm.MEMORY_UTILIZATION), _utilization),
-    _number(dcgm.ENCODER_UTILIZATION, "nvmlDeviceGetEncoderUtilization", factor=0.01),
-    _number(dcgm.DECODER_UTILIZATION, "nvmlDeviceGetDecoderUtilization", factor=0.01),
+    _number("DCGM_FI_DEV_SM_CLOCK_HERTZ", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, factor=1e6),
+    _number("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, factor=1e6),
+    _named(("DCGM_FI_DEV_GPU_TEMP_CELSIUS",), _temperature),
+    _number("DCGM_FI_DEV_BOARD_POWER_WATTS", "nvmlDeviceGetPowerUsage", factor=1e-3),
+    _number("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", "nvmlDeviceGetTotalEnergyConsumption", factor=1e-3),
+    _number("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "nvmlDeviceGetPcieReplayCounter"),
+    _named(("DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_DEV_MEMORY_UTIL_RATIO"), _utilization),
+    _number("DCGM_FI_DEV_ENC_UTIL_RATIO", "nvmlDeviceGetEncoderUtilization", factor=0.01),
+    _number("DCGM_FI_DEV_DEC_UTIL_RATIO", "nvmlDeviceGetDecoderUtilization", factor=0.01),
     MEMORY,
-    _named((dcgm.VGPU_LICENSE,), _license),
-    _named((dcgm.ROWS_CORRECTABLE, dcgm.ROWS_UNCORRECTABLE, dcgm.ROWS_PENDING, dcgm.ROWS_FAILED), _remapped_rows),
-    _number(dcgm.POWER_LIMIT, "nvmlDeviceGetPowerManagementLimit", factor=1e-3),
-    _number(dcgm.POWER_LIMIT_ENFORCED, "nvmlDeviceGetEnforcedPowerLimit", factor=1e-3),
-    _number(dcgm.CLOCK_EVENT_REASONS, "nvmlDeviceGetCurrentClocksEventReasons"),
+    _named(("DCGM_FI_DEV_VGPU_LICENSE_STATUS",), _license),
+    _named(
+        (
+            "DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL",
+            "DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL",
+            "DCGM_FI_DEV_ROW_REMAP_PENDING",
+            "DCGM_FI_DEV_ROW_REMAP_FAILED",
+        ),
+        _remapped_rows,
+    ),
+    _number("DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS", "nvmlDeviceGetPowerManagementLimit", factor=1e-3),
+    _number("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", "nvmlDeviceGetEnforcedPowerLimit", factor=1e-3),
+    _number("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "nvmlDeviceGetCurrentClocksEventReasons"),
     *(
-        _named((field,), partial(_violation, policy))
-        for field, policy in zip(dcgm.VIOLATIONS, range(6), strict=True)  # NVML_PERF_POLICY_* has DCGM's order
+        _named((f"DCGM_FI_DEV_{cause}_VIOLATION",), partial(_violation, policy))
+        for cause, policy in zip(_VIOLATIONS, range(6), strict=True)  # NVML_PERF_POLICY_* has DCGM's order
     ),
     *(
-        _number(field, "nvmlDeviceGetTotalEccErrors", kind, counter)
-        for field, (counter, kind) in zip(dcgm.ECC_ERRORS, ((0, 0), (0, 1), (1, 0), (1, 1)), strict=True)
+        _number(f"DCGM_FI_DEV_ECC_{name}_TOTAL", "nvmlDeviceGetTotalEccErrors", kind, counter)
+        for name, counter, kind in (("SBE_VOL", 0, 0), ("DBE_VOL", 0, 1), ("SBE_AGG", 1, 0), ("DBE_AGG", 1, 1))
     ),
-    *(
-        _number(field, "nvmlDeviceGetRetiredPages", cause)
-        for field, cause in zip(dcgm.RETIRED_PAGES, (0, 1), strict=True)
-    ),
-    _number(dcgm.RETIRED_PENDING, "nvmlDeviceGetRetiredPagesPendingStatus"),
+    _number("DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL", "nvmlDeviceGetRetiredPages", 0),
+    _number("DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL", "nvmlDeviceGetRetiredPages", 1),
+    _number("DCGM_FI_DEV_PAGE_RETIRED_PENDING", "nvmlDeviceGetRetiredPagesPendingStatus"),
 )
 
 
@@ -329,8 +341,11 @@ class absent_if_unsupported:  # noqa: N801 - used as a function
 NVLINK_SENT_KIB, NVLINK_RECEIVED_KIB = 138, 139
 PCIE_SENT_BYTES, PCIE_RECEIVED_BYTES = 197, 198
 _FIELD_NUMBERS: Mapping[int, str] = {
-    82: dcgm.MEMORY_TEMPERATURE.current.name,
-    **{number: field.current.name for number, field in zip((38, 45, 52, 59), dcgm.NVLINK_ERRORS, strict=True)},
+    82: "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS",
+    38: "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_TOTAL",
+    45: "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_TOTAL",
+    52: "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_TOTAL",
+    59: "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL",
 }
 _COUNTER_NUMBERS = (NVLINK_SENT_KIB, NVLINK_RECEIVED_KIB, PCIE_SENT_BYTES, PCIE_RECEIVED_BYTES)
 FIELD_NAMES = tuple(_FIELD_NUMBERS.values())
@@ -359,9 +374,9 @@ def read_fields(handle: Any) -> tuple[dict[str, float], dict[int, float]]:
 def pcie_throughput(handle: Any) -> dict[str, float]:
     """Return the bytes per second over PCIe of GPUs without counters. Each of two calls measures for 20 ms."""
     found: dict[str, float] = {}
-    for field, counter in ((dcgm.PCIE_SENT, 0), (dcgm.PCIE_RECEIVED, 1)):
+    for name, counter in (("DCGM_FI_PROF_PCIE_TX_BYTES", 0), ("DCGM_FI_PROF_PCIE_RX_BYTES", 1)):
         with absent_if_unsupported():
-            found[field.current.name] = pynvml.nvmlDeviceGetPcieThroughput(handle, counter) * 1000.0
+            found[name] = pynvml.nvmlDeviceGetPcieThroughput(handle, counter) * 1000.0
     return found
 
 
@@ -369,18 +384,18 @@ def pcie_throughput(handle: Any) -> dict[str, float]:
 
 # DCGM's field, NVML_GPM_METRIC_…, factor
 _GPM = (
-    (dcgm.GRAPHICS_ACTIVE, 1, 0.01),
-    (dcgm.SM_ACTIVE, 2, 0.01),
-    (dcgm.SM_OCCUPANCY, 3, 0.01),
-    (dcgm.TENSOR_ACTIVE, 5, 0.01),
-    (dcgm.DRAM_ACTIVE, 10, 0.01),
-    (dcgm.FP64_ACTIVE, 11, 0.01),
-    (dcgm.FP32_ACTIVE, 12, 0.01),
-    (dcgm.FP16_ACTIVE, 13, 0.01),
-    (dcgm.PCIE_SENT, 20, _MIB),
-    (dcgm.PCIE_RECEIVED, 21, _MIB),
+    ("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", 1, 0.01),
+    ("DCGM_FI_PROF_SM_UTIL_RATIO", 2, 0.01),
+    ("DCGM_FI_PROF_SM_OCCUPANCY_RATIO", 3, 0.01),
+    ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", 5, 0.01),
+    ("DCGM_FI_PROF_DRAM_UTIL_RATIO", 10, 0.01),
+    ("DCGM_FI_PROF_FP64_UTIL_RATIO", 11, 0.01),
+    ("DCGM_FI_PROF_FP32_UTIL_RATIO", 12, 0.01),
+    ("DCGM_FI_PROF_FP16_UTIL_RATIO", 13, 0.01),
+    ("DCGM_FI_PROF_PCIE_TX_BYTES", 20, _MIB),
+    ("DCGM_FI_PROF_PCIE_RX_BYTES", 21, _MIB),
 )
-GPM_NAMES = tuple(field.current.name for field, _, _ in _GPM)
+GPM_NAMES = tuple(name for name, _, _ in _GPM)
 
 
 class GpmReader:
@@ -416,7 +431,7 @@ class GpmReader:
         pynvml.nvmlGpmMetricsGet(request)
         for slot, (field, _, factor) in zip(request.metrics, _GPM, strict=False):
             if slot.nvmlReturn == pynvml.NVML_SUCCESS:
-                values[field.current.name] = round(slot.value * factor, 9)
+                values[field] = round(slot.value * factor, 9)
 
     def close(self) -> None:
         """Free the samples."""

@@ -2,24 +2,31 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from time import monotonic_ns
 
 from conch.base.http.prometheus import ScrapeSettings, scrape
-from conch.domain.metrics import dcgm
+from conch.domain.metrics.dcgm import fields_by_name
 from conch.measure.bench.measurement import GpuFigures, Note
 from conch.measure.bench.observers.observer import Gauges, Observed, ServerObserver
 from conch.measure.bench.observers.server_metrics import MetricSeries, parse_exposition
 
 _FIELDS = {
-    "utilization": dcgm.GPU_UTILIZATION,
-    "power": dcgm.POWER,
-    "energy": dcgm.ENERGY,
-    "memory": dcgm.MEMORY_USED,
+    "utilization": "DCGM_FI_DEV_GPU_UTIL_RATIO",
+    "power": "DCGM_FI_DEV_BOARD_POWER_WATTS",
+    "energy": "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL",
+    "memory": "DCGM_FI_DEV_FB_USED_BYTES",
 }
-# Name of a metric → field and the factor from its unit to the base unit.
-_METRICS = {metric.legacy.name: (field, 1 / metric.legacy_factor) for field, metric in _FIELDS.items()} | {
-    metric.current.name: (field, 1.0) for field, metric in _FIELDS.items() if metric.current.name != metric.legacy.name
-}
+
+
+@cache
+def _metrics() -> dict[str, tuple[str, float]]:
+    """Return the field of each name of a metric, and the factor from its unit to the base unit."""
+    found: dict[str, tuple[str, float]] = {}
+    for field, current in _FIELDS.items():
+        metric = fields_by_name()[current]
+        found |= {metric.legacy.name: (field, 1 / metric.legacy_factor), metric.current.name: (field, 1.0)}
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +41,10 @@ class GpuSample:
 def gpu_samples(series: Sequence[MetricSeries], time_ns: int) -> dict[str, GpuSample]:
     """Return a sample for each GPU, by UUID. Parts of a GPU (MIG) do not count."""
     samples: dict[str, GpuSample] = {}
+    metrics = _metrics()
     for line in series:
-        if line.name in _METRICS and not line.labels.get("GPU_I_ID"):
-            field, factor = _METRICS[line.name]
+        if line.name in metrics and not line.labels.get("GPU_I_ID"):
+            field, factor = metrics[line.name]
             uuid = line.labels.get("UUID", line.labels.get("gpu", ""))
             name = f"GPU {line.labels.get('gpu', '?')} {line.labels.get('modelName', '')}".strip()
             sample = samples.setdefault(uuid, GpuSample(time_ns, name, {}))

@@ -7,7 +7,6 @@ from itertools import pairwise
 from time import monotonic_ns
 
 from conch.base.http.prometheus import ScrapeSettings, scrape
-from conch.domain.metrics import triton
 from conch.measure.bench.measurement import Note, ServerFigures
 from conch.measure.bench.observers.observer import Gauges, Observed, ServerObserver, nearest
 
@@ -63,20 +62,20 @@ class _Dialect:
 
 
 _TRITON = _Dialect(
-    requests=triton.REQUEST_SUCCESS.name,
-    inferences=triton.INFERENCE_COUNT.name,
-    executions=triton.EXEC_COUNT.name,
+    requests="nv_inference_request_success",
+    inferences="nv_inference_count",
+    executions="nv_inference_exec_count",
     scale=_MICROSECOND,
     durations={
-        "queue_s": triton.QUEUE_DURATION.name,
-        "compute_input_s": triton.COMPUTE_INPUT_DURATION.name,
-        "compute_infer_s": triton.COMPUTE_INFER_DURATION.name,
-        "compute_output_s": triton.COMPUTE_OUTPUT_DURATION.name,
+        "queue_s": "nv_inference_queue_duration_us",
+        "compute_input_s": "nv_inference_compute_input_duration_us",
+        "compute_infer_s": "nv_inference_compute_infer_duration_us",
+        "compute_output_s": "nv_inference_compute_output_duration_us",
     },
-    queue=triton.PENDING_REQUESTS.name,
+    queue="nv_inference_pending_request_count",
     label="model",
-    hits=triton.MODEL_CACHE_HITS.name,
-    lookups=(triton.MODEL_CACHE_HITS.name, triton.MODEL_CACHE_MISSES.name),
+    hits="nv_cache_num_hits_per_model",
+    lookups=("nv_cache_num_hits_per_model", "nv_cache_num_misses_per_model"),
 )
 _VLLM = _Dialect(
     requests="vllm:request_success_total",
@@ -133,7 +132,7 @@ def figures_between(before: Totals, after: Totals) -> ServerFigures | None:
 
 def has_restarted(before: Totals, after: Totals) -> bool:
     """Return whether a counter fell, or the duration of the model's load changed: the model was loaded again."""
-    loaded = triton.LOAD_DURATION.name
+    loaded = "nv_model_load_duration_secs"
     if loaded in before and loaded in after and before[loaded] != after[loaded]:
         return True
     return any(

@@ -6,7 +6,7 @@ from math import inf
 
 from conch.base.errors import FailureReason
 from conch.base.suggestion import closest, did_you_mean
-from conch.domain.metrics.dcgm import DCGM_OPTIONAL
+from conch.domain.metrics.dcgm import optional_names
 from conch.domain.metrics.metric import MetricDefinition
 
 # Labels that Prometheus, its operator and usual scrape configurations add.
@@ -113,7 +113,7 @@ class MetricTable:
 
     def find(self, name: str) -> KnownMetric | None:
         """Return a metric by the name of its series; None if it is unknown."""
-        if name in DCGM_OPTIONAL and not self._optional_counters and name not in self._added:
+        if name in optional_names() and not self._optional_counters and name not in self._added:
             return None
         if definition := self._catalog.get(name):
             return KnownMetric(definition)
@@ -158,7 +158,7 @@ class MetricTable:
             for suffix in (("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",))
         ]
         if not self._optional_counters and name.startswith(_DCGM_PREFIXES):
-            names = [name for name in names if name not in DCGM_OPTIONAL]
+            names = [name for name in names if name not in optional_names()]
             hint = did_you_mean(name, names, cutoff=_MIN_SIMILARITY)
             return f"{hint}; no exporter has it by default: if your counter file names it, give --metric {name}"
         return did_you_mean(name, names, cutoff=_MIN_SIMILARITY)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from conch.domain.metrics.catalog import all_metrics
-from conch.domain.metrics.dcgm import DCGM_FIELDS
+from conch.domain.metrics.dcgm import dcgm_fields
 from conch.domain.metrics.metric import Kind, Unit
 from conch.operate.monitoring.units import conversion
 
@@ -58,7 +58,7 @@ def correspondences() -> tuple[Correspondence, ...]:
     elsewhere = _table()["dcgm"]
     fields = [
         {"dcgm-legacy": field.legacy.name, "dcgm-4.7": field.current.name, **elsewhere.get(field.legacy.name, {})}
-        for field in DCGM_FIELDS
+        for field in dcgm_fields()
     ]
     return tuple(map(_correspondence, (*fields, *_table()["series"])))
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from conch.domain.exposition import Buckets, Family, Point, Value
 from conch.domain.metrics.metric import Kind, is_label_name, is_metric_name
-from conch.domain.metrics.server import CUSTOM_SERIES_DROPPED
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class CustomMetrics:
         points = [Point(count, {"reason": reason}) for reason, count in dropped.items()]
         return [
             *(_family(list(series.values())) for series in families.values()),
-            Family.of(CUSTOM_SERIES_DROPPED, points),
+            Family.of("conch_custom_series_dropped", points),
         ]
 
     def _reason(

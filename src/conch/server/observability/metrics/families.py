@@ -18,9 +18,7 @@ from typing import Protocol, TypeAlias
 
 from conch.base.errors import ConfigError
 from conch.domain.exposition import Buckets, Exemplar, Family, Labels, Point, Quantiles, pieces, render
-from conch.domain.metrics import server, triton, vllm
 from conch.domain.metrics.catalog import all_metrics
-from conch.domain.metrics.metric import MetricDefinition
 from conch.domain.openmetrics import openmetrics_pieces
 from conch.domain.statistics.generation_statistics import Distribution, GenerationStatistics
 from conch.domain.statistics.model_statistics import CacheStatistics, Duration, Histogram, ModelState, ModelStatistics
@@ -71,31 +69,33 @@ def _bounds(bounds_ns: tuple[int, ...], unit_ns: int) -> tuple[float, ...]:
 
 
 COUNTS: tuple[Reading[ModelStatistics] | LabelledReading[ModelStatistics], ...] = (
-    Reading(triton.REQUEST_SUCCESS, lambda s: s.success.count),
+    Reading("nv_inference_request_success", lambda s: s.success.count),
     # Series with the value 0 are included, so that the first failure is an increase.
     LabelledReading(
-        triton.REQUEST_FAILURE, "reason", lambda s: [(reason.value, count) for reason, count in s.failures.items()]
+        "nv_inference_request_failure",
+        "reason",
+        lambda s: [(reason.value, count) for reason, count in s.failures.items()],
     ),
-    Reading(triton.INFERENCE_COUNT, lambda s: s.inference_count),
-    Reading(triton.EXEC_COUNT, lambda s: s.execution_count),
+    Reading("nv_inference_count", lambda s: s.inference_count),
+    Reading("nv_inference_exec_count", lambda s: s.execution_count),
 )
 LATENCIES: tuple[Reading[ModelStatistics], ...] = (
-    Reading(triton.REQUEST_DURATION, lambda s: _us(s.success)),
-    Reading(triton.QUEUE_DURATION, lambda s: _us(s.queue)),
-    Reading(triton.COMPUTE_INPUT_DURATION, lambda s: _us(s.compute_input)),
-    Reading(triton.COMPUTE_INFER_DURATION, lambda s: _us(s.compute_infer)),
-    Reading(triton.COMPUTE_OUTPUT_DURATION, lambda s: _us(s.compute_output)),
+    Reading("nv_inference_request_duration_us", lambda s: _us(s.success)),
+    Reading("nv_inference_queue_duration_us", lambda s: _us(s.queue)),
+    Reading("nv_inference_compute_input_duration_us", lambda s: _us(s.compute_input)),
+    Reading("nv_inference_compute_infer_duration_us", lambda s: _us(s.compute_infer)),
+    Reading("nv_inference_compute_output_duration_us", lambda s: _us(s.compute_output)),
 )
 FIRST_RESPONSES: tuple[Reading[ModelStatistics], ...] = (
-    Reading(triton.FIRST_RESPONSE, lambda s: _buckets(s.first_response, 1_000_000)),
+    Reading("nv_inference_first_response_histogram_ms", lambda s: _buckets(s.first_response, 1_000_000)),
 )
 STATES: tuple[Reading[ModelStatistics], ...] = (
-    Reading(triton.PENDING_REQUESTS, lambda s: s.pending),
-    Reading(triton.LOAD_DURATION, lambda s: s.load_duration_s),
-    Reading(triton.MODEL_CACHE_HITS, lambda s: s.cache_hit.count if s.cached else None),
-    Reading(triton.MODEL_CACHE_HIT_DURATION, lambda s: _us(s.cache_hit) if s.cached else None),
-    Reading(triton.MODEL_CACHE_MISSES, lambda s: s.cache_miss.count if s.cached else None),
-    Reading(triton.MODEL_CACHE_MISS_DURATION, lambda s: _us(s.cache_miss) if s.cached else None),
+    Reading("nv_inference_pending_request_count", lambda s: s.pending),
+    Reading("nv_model_load_duration_secs", lambda s: s.load_duration_s),
+    Reading("nv_cache_num_hits_per_model", lambda s: s.cache_hit.count if s.cached else None),
+    Reading("nv_cache_hit_duration_per_model", lambda s: _us(s.cache_hit) if s.cached else None),
+    Reading("nv_cache_num_misses_per_model", lambda s: s.cache_miss.count if s.cached else None),
+    Reading("nv_cache_miss_duration_per_model", lambda s: _us(s.cache_miss) if s.cached else None),
 )
 
 
@@ -109,51 +109,51 @@ def _batch_sizes(model: ModelStatistics) -> Buckets:
 
 
 HISTOGRAMS: tuple[Reading[ModelStatistics], ...] = (
-    Reading(server.REQUEST_DURATION, lambda s: _buckets(s.request_duration, _SECOND_NS)),
-    Reading(server.QUEUE_DURATION, lambda s: _buckets(s.queue_duration, _SECOND_NS)),
-    Reading(server.BATCH_SIZE, _batch_sizes),
+    Reading("conch_request_duration_seconds", lambda s: _buckets(s.request_duration, _SECOND_NS)),
+    Reading("conch_queue_duration_seconds", lambda s: _buckets(s.queue_duration, _SECOND_NS)),
+    Reading("conch_batch_size", _batch_sizes),
 )
 LIVE: tuple[Reading[ModelState], ...] = (
-    Reading(server.MODEL_READY, lambda s: int(s.ready)),
-    Reading(server.INSTANCES, lambda s: s.instances or None),
-    Reading(server.INSTANCE_BUSY, lambda s: s.busy_ns / _SECOND_NS if s.instances else None),
-    Reading(server.QUEUE_DEPTH, lambda s: s.queued if s.instances else None),
+    Reading("conch_model_ready", lambda s: int(s.ready)),
+    Reading("conch_instances", lambda s: s.instances or None),
+    Reading("conch_instance_busy_seconds_total", lambda s: s.busy_ns / _SECOND_NS if s.instances else None),
+    Reading("conch_queue_depth", lambda s: s.queued if s.instances else None),
     Reading(
-        server.QUEUE_OLDEST,
+        "conch_queue_oldest_request_seconds",
         lambda s: ((monotonic_ns() - s.oldest_ns) / _SECOND_NS if s.oldest_ns else 0) if s.instances else None,
     ),
-    Reading(server.PROCESS_RESTARTS, lambda s: s.restarts if s.instances else None),
+    Reading("conch_process_restarts_total", lambda s: s.restarts if s.instances else None),
 )
-SUMMARIES: tuple[tuple[MetricDefinition, Callable[[LatencySummaries], Summary]], ...] = (
-    (triton.REQUEST_SUMMARY, lambda s: s.success),
-    (triton.QUEUE_SUMMARY, lambda s: s.queue),
-    (triton.COMPUTE_INPUT_SUMMARY, lambda s: s.compute_input),
-    (triton.COMPUTE_INFER_SUMMARY, lambda s: s.compute_infer),
-    (triton.COMPUTE_OUTPUT_SUMMARY, lambda s: s.compute_output),
-    (triton.CACHE_HIT_SUMMARY, lambda s: s.cache_hit),
-    (triton.CACHE_MISS_SUMMARY, lambda s: s.cache_miss),
+SUMMARIES: tuple[tuple[str, Callable[[LatencySummaries], Summary]], ...] = (
+    ("nv_inference_request_summary_us", lambda s: s.success),
+    ("nv_inference_queue_summary_us", lambda s: s.queue),
+    ("nv_inference_compute_input_summary_us", lambda s: s.compute_input),
+    ("nv_inference_compute_infer_summary_us", lambda s: s.compute_infer),
+    ("nv_inference_compute_output_summary_us", lambda s: s.compute_output),
+    ("nv_cache_hit_summary_per_model", lambda s: s.cache_hit),
+    ("nv_cache_miss_summary_per_model", lambda s: s.cache_miss),
 )
-_OF_CACHED_MODELS = (triton.CACHE_HIT_SUMMARY, triton.CACHE_MISS_SUMMARY)
+_OF_CACHED_MODELS = ("nv_cache_hit_summary_per_model", "nv_cache_miss_summary_per_model")
 SERVER_CACHE: tuple[Reading[CacheStatistics], ...] = (
-    Reading(triton.CACHE_UTILIZATION, lambda c: c.used / c.size),
-    Reading(triton.CACHE_ENTRIES, lambda c: c.entries),
-    Reading(triton.CACHE_HITS, lambda c: c.hits),
-    Reading(triton.CACHE_MISSES, lambda c: c.misses),
-    Reading(triton.CACHE_LOOKUPS, lambda c: c.hits + c.misses),
-    Reading(triton.CACHE_EVICTIONS, lambda c: c.evictions),
-    Reading(triton.CACHE_LOOKUP_DURATION, lambda c: c.lookup_ns // 1000),
-    Reading(triton.CACHE_INSERTION_DURATION, lambda c: c.insertion_ns // 1000),
+    Reading("nv_cache_util", lambda c: c.used / c.size),
+    Reading("nv_cache_num_entries", lambda c: c.entries),
+    Reading("nv_cache_num_hits", lambda c: c.hits),
+    Reading("nv_cache_num_misses", lambda c: c.misses),
+    Reading("nv_cache_num_lookups", lambda c: c.hits + c.misses),
+    Reading("nv_cache_num_evictions", lambda c: c.evictions),
+    Reading("nv_cache_lookup_duration", lambda c: c.lookup_ns // 1000),
+    Reading("nv_cache_insertion_duration", lambda c: c.insertion_ns // 1000),
 )
 HOST: tuple[Reading[HostUsage], ...] = (
-    Reading(triton.CPU_UTILIZATION, lambda u: u.cpu_utilization),
-    Reading(triton.CPU_MEMORY_TOTAL, lambda u: u.memory_total_bytes),
-    Reading(triton.CPU_MEMORY_USED, lambda u: u.memory_used_bytes),
+    Reading("nv_cpu_utilization", lambda u: u.cpu_utilization),
+    Reading("nv_cpu_memory_total_bytes", lambda u: u.memory_total_bytes),
+    Reading("nv_cpu_memory_used_bytes", lambda u: u.memory_used_bytes),
 )
 REQUEST_MEMORY: tuple[Reading[RequestMemory], ...] = (
-    Reading(server.REQUEST_MEMORY_LIMIT, lambda m: m.limit_bytes),
-    Reading(server.REQUEST_MEMORY_USED, lambda m: m.used_bytes),
-    Reading(server.REQUEST_MEMORY_REFUSED, lambda m: m.refused),
-    Reading(server.REQUEST_MEMORY_EVICTED, lambda m: m.evicted),
+    Reading("conch_request_memory_limit_bytes", lambda m: m.limit_bytes),
+    Reading("conch_request_memory_used_bytes", lambda m: m.used_bytes),
+    Reading("conch_request_memory_refused_total", lambda m: m.refused),
+    Reading("conch_request_memory_evicted_total", lambda m: m.evicted),
 )
 
 
@@ -161,12 +161,12 @@ def _of_processes(meter: ProcessMeter) -> tuple[LabelledReading[ModelState], ...
     usage = meter.usage
     return (
         LabelledReading(
-            server.PROCESS_CPU,
+            "conch_process_cpu_seconds_total",
             "instance",
             lambda s: [(name, usage[pid].cpu_s) for name, pid in s.processes if pid in usage],
         ),
         LabelledReading(
-            server.PROCESS_MEMORY,
+            "conch_process_resident_memory_bytes",
             "instance",
             lambda s: [(name, usage[pid].resident_bytes) for name, pid in s.processes if pid in usage],
         ),
@@ -320,41 +320,41 @@ def _distribution(distribution: Distribution) -> Buckets:
 
 
 GENERATION_STATES: tuple[Reading[GenerationStatistics] | LabelledReading[GenerationStatistics], ...] = (
-    Reading(vllm.REQUESTS_RUNNING, lambda s: s.load().running),
-    Reading(vllm.REQUESTS_WAITING, lambda s: s.load().waiting),
-    Reading(vllm.KV_CACHE_USAGE, lambda s: s.load().kv_cache_usage),
-    Reading(vllm.PREFIX_CACHE_QUERIES, lambda s: s.load().prefix_cache_queries),
-    Reading(vllm.PREFIX_CACHE_HITS, lambda s: s.load().prefix_cache_hits),
-    Reading(vllm.PREEMPTIONS, lambda s: s.load().preemptions),
+    Reading("vllm:num_requests_running", lambda s: s.load().running),
+    Reading("vllm:num_requests_waiting", lambda s: s.load().waiting),
+    Reading("vllm:kv_cache_usage_perc", lambda s: s.load().kv_cache_usage),
+    Reading("vllm:prefix_cache_queries_total", lambda s: s.load().prefix_cache_queries),
+    Reading("vllm:prefix_cache_hits_total", lambda s: s.load().prefix_cache_hits),
+    Reading("vllm:num_preemptions_total", lambda s: s.load().preemptions),
     LabelledReading(
-        vllm.SLEEP_STATE,
+        "vllm:engine_sleep_state",
         "sleep_state",
         lambda s: [("awake", int(not s.load().stopped)), ("discard_all", int(s.load().stopped))],
     ),
 )
 GENERATION_REQUESTS: tuple[Reading[GenerationStatistics] | LabelledReading[GenerationStatistics], ...] = (
-    Reading(vllm.PROMPT_TOKENS, lambda s: s.prompt_tokens),
-    Reading(vllm.PROMPT_TOKENS_CACHED, lambda s: s.cached_tokens),
-    Reading(vllm.GENERATION_TOKENS, lambda s: s.generation_tokens),
+    Reading("vllm:prompt_tokens_total", lambda s: s.prompt_tokens),
+    Reading("vllm:prompt_tokens_cached_total", lambda s: s.cached_tokens),
+    Reading("vllm:generation_tokens_total", lambda s: s.generation_tokens),
     # Series with the value 0 are included, so that the first one is an increase.
     LabelledReading(
-        vllm.REQUEST_SUCCESS,
+        "vllm:request_success_total",
         "finished_reason",
         lambda s: [(reason.value, count) for reason, count in s.finished.items()],
     ),
-    Reading(vllm.TIME_TO_FIRST_TOKEN, lambda s: _distribution(s.time_to_first_token)),
-    Reading(vllm.INTER_TOKEN_LATENCY, lambda s: _distribution(s.inter_token_latency)),
-    Reading(vllm.REQUEST_LATENCY, lambda s: _distribution(s.end_to_end_latency)),
-    Reading(vllm.TIME_PER_OUTPUT_TOKEN, lambda s: _distribution(s.time_per_token)),
-    Reading(vllm.QUEUE_TIME, lambda s: _distribution(s.queue_time)),
-    Reading(vllm.PREFILL_TIME, lambda s: _distribution(s.prefill_time)),
-    Reading(vllm.INFERENCE_TIME, lambda s: _distribution(s.inference_time)),
-    Reading(vllm.DECODE_TIME, lambda s: _distribution(s.decode_time)),
-    Reading(vllm.PROMPT_LENGTH, lambda s: _distribution(s.prompt_length)),
-    Reading(vllm.GENERATION_LENGTH, lambda s: _distribution(s.generation_length)),
-    Reading(vllm.LONGEST_GENERATION, lambda s: _distribution(s.longest_generation)),
-    Reading(vllm.REQUESTED_N, lambda s: _distribution(s.requested_n)),
-    Reading(vllm.REQUESTED_MAX_TOKENS, lambda s: _distribution(s.requested_max_tokens)),
+    Reading("vllm:time_to_first_token_seconds", lambda s: _distribution(s.time_to_first_token)),
+    Reading("vllm:inter_token_latency_seconds", lambda s: _distribution(s.inter_token_latency)),
+    Reading("vllm:e2e_request_latency_seconds", lambda s: _distribution(s.end_to_end_latency)),
+    Reading("vllm:request_time_per_output_token_seconds", lambda s: _distribution(s.time_per_token)),
+    Reading("vllm:request_queue_time_seconds", lambda s: _distribution(s.queue_time)),
+    Reading("vllm:request_prefill_time_seconds", lambda s: _distribution(s.prefill_time)),
+    Reading("vllm:request_inference_time_seconds", lambda s: _distribution(s.inference_time)),
+    Reading("vllm:request_decode_time_seconds", lambda s: _distribution(s.decode_time)),
+    Reading("vllm:request_prompt_tokens", lambda s: _distribution(s.prompt_length)),
+    Reading("vllm:request_generation_tokens", lambda s: _distribution(s.generation_length)),
+    Reading("vllm:request_max_num_generation_tokens", lambda s: _distribution(s.longest_generation)),
+    Reading("vllm:request_params_n", lambda s: _distribution(s.requested_n)),
+    Reading("vllm:request_params_max_tokens", lambda s: _distribution(s.requested_max_tokens)),
 )
 
 
@@ -362,7 +362,9 @@ def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Fami
     """Yield all families of language models."""
     listed = [(_generation_labels(model), model) for model in models]
     yield from read(GENERATION_STATES, listed)
-    yield Family.of(vllm.CACHE_CONFIG, [Point(1, {**labels, **_cache_config(model)}) for labels, model in listed])
+    yield Family.of(
+        "vllm:cache_config_info", [Point(1, {**labels, **_cache_config(model)}) for labels, model in listed]
+    )
     yield from read(GENERATION_REQUESTS, listed)
 
 

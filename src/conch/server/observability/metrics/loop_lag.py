@@ -18,7 +18,6 @@ from types import FrameType
 
 from conch.base.process.cpu_wait import CpuWait
 from conch.domain.exposition import Buckets, Family
-from conch.domain.metrics import server
 from conch.server.observability.metrics.reading import Reading, read_one
 
 INTERVAL_S = 0.025
@@ -127,9 +126,12 @@ class LoopLag:
 
 
 LAG: tuple[Reading[LoopLag], ...] = (
-    Reading(server.LOOP_LAG, lambda lag: Buckets((*BUCKETS_S, inf), list(accumulate(lag.counts)), lag.total_s)),
-    Reading(server.LOOP_STALLS, lambda lag: lag.stalls),
-    Reading(server.LOOP_LONGEST_STALL, lambda lag: lag.longest_s),
+    Reading(
+        "conch_event_loop_lag_seconds",
+        lambda lag: Buckets((*BUCKETS_S, inf), list(accumulate(lag.counts)), lag.total_s),
+    ),
+    Reading("conch_event_loop_stalls_total", lambda lag: lag.stalls),
+    Reading("conch_event_loop_longest_stall_seconds", lambda lag: lag.longest_s),
 )
 
 

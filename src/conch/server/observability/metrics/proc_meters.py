@@ -10,7 +10,6 @@ from pathlib import Path
 from time import monotonic
 
 from conch.domain.exposition import Family
-from conch.domain.metrics import server
 from conch.server.observability.metrics.reading import Reading, read_one
 
 # Fields of `/proc/<pid>/stat` after the name of the program, from the state on.
@@ -104,12 +103,12 @@ class ProcessMeter:
 
 
 SERVER: tuple[Reading[ServerUsage], ...] = (
-    Reading(server.PROCESS_CPU_SECONDS, lambda u: u.cpu_s),
-    Reading(server.PROCESS_RESIDENT_MEMORY, lambda u: u.resident_bytes),
-    Reading(server.PROCESS_VIRTUAL_MEMORY, lambda u: u.virtual_bytes),
-    Reading(server.PROCESS_START_TIME, lambda u: u.started_s),
-    Reading(server.PROCESS_OPEN_FDS, lambda u: u.open_fds),
-    Reading(server.PROCESS_MAX_FDS, lambda u: u.max_fds),
+    Reading("process_cpu_seconds_total", lambda u: u.cpu_s),
+    Reading("process_resident_memory_bytes", lambda u: u.resident_bytes),
+    Reading("process_virtual_memory_bytes", lambda u: u.virtual_bytes),
+    Reading("process_start_time_seconds", lambda u: u.started_s),
+    Reading("process_open_fds", lambda u: u.open_fds),
+    Reading("process_max_fds", lambda u: u.max_fds),
 )
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from conch.domain.exposition import Family, Labels, Point, Value
-from conch.domain.metrics.metric import MetricDefinition
 
 S = TypeVar("S")
 NO_LABELS = Labels({})
@@ -15,7 +14,7 @@ NO_LABELS = Labels({})
 class Reading(Generic[S]):
     """A metric of sources, such as models. `value` returns None for a source that does not have it."""
 
-    metric: MetricDefinition
+    metric: str
     value: Callable[[S], Value | None]
 
 
@@ -23,7 +22,7 @@ class Reading(Generic[S]):
 class LabelledReading(Generic[S]):
     """A metric with several series of each source, by one more label."""
 
-    metric: MetricDefinition
+    metric: str
     label: str
     values: Callable[[S], Sequence[tuple[str, Value]]]
 

@@ -3,12 +3,12 @@
 import pytest
 
 from conch.domain.metrics.catalog import all_metrics
-from conch.domain.metrics.dcgm import DCGM_FIELDS
+from conch.domain.metrics.dcgm import dcgm_fields
 from conch.operate.monitoring.translate.dialects import correspondences, counterparts
 
 
 def test_factors_of_dcgm_are_those_of_the_exporter() -> None:
-    for field in DCGM_FIELDS:
+    for field in dcgm_fields():
         [found] = counterparts(field.current.name, "dcgm-4.7", "dcgm-legacy")
         assert found.name == field.legacy.name
         assert float(found.factor) == pytest.approx(field.legacy_factor)

@@ -139,3 +139,8 @@ def test_a_wrong_line_is_found(tmp_path: Path) -> None:
     variables = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert [name for name, *_ in json.loads(done.stdout.splitlines()[-1])] == ["other", "fails", "server"]
+
+
+def test_the_page_of_python_models_shows_the_example() -> None:
+    example = (ROOT / "examples" / "python_models" / "app.py").read_text().partition("\n\n\nif __name__")[0]
+    assert f"```python\n{example}\n```" in (ROOT / "docs" / "python-models.md").read_text()

@@ -259,6 +259,8 @@ ONNX: dict[str, Write] = {
 PYTHON: dict[str, Write] = {
     "python-good": python(),
     "python-no-config": files(None, model__py=EXECUTE),
+    "python-declared": files(None, model__py="import conch\n@conch.model\ndef any_name(x: str) -> str: ...\n"),
+    "python-declared-by-name": files(None, model__py="from conch import model\n@model\ndef a(x: str) -> str: ...\n"),
     "python-syntax": python("class TritonPythonModel:\n    def execute(self, requests)\n        return []\n"),
     "python-no-class": python("class Model:\n    def execute(self, requests):\n        return []\n"),
     "python-no-execute": python("class TritonPythonModel:\n    pass\n"),

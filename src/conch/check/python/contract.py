@@ -11,10 +11,10 @@ from conch.domain.model_config import ModelConfig, TensorSpec
 
 
 def check_class(file: PythonFile) -> Iterator[Finding]:
-    """Check that there is a TritonPythonModel with a method `execute(self, requests)`."""
+    """Check that there is a TritonPythonModel with a method `execute(self, requests)`, or a file that imports conch."""
     model = file.model_class
     if model is None:
-        if not file.binds(MODEL_CLASS):
+        if not file.binds(MODEL_CLASS) and not file.imports("conch"):
             message = f"{file.source.path.name} does not define a class {MODEL_CLASS}"
             yield Finding("python-class", file.place(file.tree), message)
         return

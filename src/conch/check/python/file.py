@@ -101,6 +101,14 @@ class PythonFile:
                 return True
         return False
 
+    def imports(self, package: str) -> bool:
+        """Whether the module imports a package, or names from it."""
+        return any(
+            package in (getattr(node, "module", ""), *(alias.name for alias in node.names))
+            for node in self.nodes
+            if isinstance(node, ast.ImportFrom | ast.Import)
+        )
+
     def value_of(self, node: ast.expr | None) -> ast.expr | None:
         """Resolve a name that is assigned exactly once in its function or module; else return the node."""
         for _ in range(8):

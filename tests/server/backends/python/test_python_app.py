@@ -3,8 +3,11 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,9 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
+from conch.server.backends import child
 from tests.server.conformance.test_generate import events, post
+from tests.support.ports import free_port
 from tests.support.server_process import ConchProcess
 
 APP = '''
@@ -180,3 +185,44 @@ def test_a_declared_model_in_an_ordinary_repository(tmp_path: Path) -> None:
     )
     with ConchProcess(tmp_path / "models", log=tmp_path / "log") as conch:
         assert answer(conch, "double/generate", x=[1, 2]) == [2, 4]
+
+
+def test_a_declared_model_needs_numpy_only(tmp_path: Path) -> None:
+    """As in another environment, which Conch is not installed in."""
+    for path in Path(np.__file__).parents[1].glob("numpy*"):
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text("from conch import model\n@model\ndef a(x: str) -> str: ...\n")
+    code = (
+        "import importlib.util, sys; sys.path.append(sys.argv[1]); assert importlib.util.find_spec('conch') is None; "
+        "from conch_child.python.model_host import load_class; print(load_class(sys.argv[2], '1', 'model.py').endpoint)"
+    )
+    command = [sys.executable, "-S", "-c", code, str(Path(child.__file__).parent), str(tmp_path)]
+    done = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert "DeclaredModel(name='a'" in done.stdout, done.stderr
+
+
+def test_a_script_serves_its_models(app: Path, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        script = app.read_text().replace("conch.serve()", f"conch.serve(port={free_port()})")
+        (tmp_path / "app.py").write_text(script)
+        shutil.copy(app.with_name("suffix.py"), tmp_path)
+        process = subprocess.Popen([sys.executable, "app.py"], cwd=tmp_path, stdout=log, stderr=log)
+    try:
+        port = int(re.findall(r"port=(\d+)", script)[-1])
+        until(lambda: _reachable(port, process))
+        body = json.dumps({"x": [2]}).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/square/generate", body) as response:
+            assert json.load(response)["output"] == 4
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0, (tmp_path / "log").read_text()
+
+
+def _reachable(port: int, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready"):
+            return True
+    except OSError:
+        return False

@@ -40,12 +40,21 @@ def load_class(model_directory: str, version: str, filename: str) -> Any:
     for directory in (os.path.join(model_directory, version), model_directory):  # noqa: PTH118
         if directory not in sys.path:
             sys.path.append(directory)
-    module = importlib.import_module("{}.{}".format(version, filename[: -len(".py")].replace("/", ".")))
-    model = getattr(module, "TritonPythonModel", None)
-    if model is None and "conch" in vars(module):
-        from .app.function_model import in_module
+    name = "{}.{}".format(version, filename[: -len(".py")].replace("/", "."))
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "conch":
+            raise
+        from .app.endpoints import provide_declarations
 
-        return in_module(module, model_directory)
+        provide_declarations()
+        module = importlib.import_module(name)
+    model = getattr(module, "TritonPythonModel", None)
+    if model is None:
+        from .app.function_model import in_module  # for such files only
+
+        model = in_module(module, model_directory)
     if model is None:
         raise AttributeError("'{}' defines no class TritonPythonModel".format(filename))
     return model

@@ -103,7 +103,9 @@ def import_app(path: str) -> types.ModuleType:
 
 def provide_declarations() -> None:
     """Let `import conch` work in an environment without it (`EXECUTION_ENV_PATH`)."""
-    if "conch" not in sys.modules and importlib.util.find_spec("conch") is None:
+    try:
+        import conch  # noqa: F401
+    except ImportError:
         stand_in: Any = types.ModuleType("conch")
         for name in ("Image", "InvalidInput", "Tensor", "endpoint", "model"):
             setattr(stand_in, name, getattr(declare, name))
@@ -111,14 +113,19 @@ def provide_declarations() -> None:
         sys.modules["conch"] = stand_in
 
 
-def endpoints_of(module: Any) -> Dict[str, DeclaredModel]:
-    """Return the models of a module by name. Raises DeclarationError."""
+def declared_in(module: Any) -> List[Any]:
+    """Return the declared functions and classes of a module, also those that it imports."""
     declared: List[Any] = []
     for value in vars(module).values():
         if declare.MODEL in getattr(value, "__dict__", ()) and not any(value is known for known in declared):
             declared.append(value)
+    return declared
+
+
+def endpoints_of(module: Any) -> Dict[str, DeclaredModel]:
+    """Return the models of a module by name. Raises DeclarationError."""
     endpoints: Dict[str, DeclaredModel] = {}
-    for target in declared:
+    for target in declared_in(module):
         for endpoint in _of_target(target):
             if endpoint.name in endpoints:
                 raise DeclarationError(

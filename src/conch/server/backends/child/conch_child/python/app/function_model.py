@@ -17,7 +17,7 @@ from ..api.responses import RESPONSE_COMPLETE_FINAL, InferenceResponse
 from ..api.tensor import Tensor
 from ..failure import describe
 from .declare import InvalidInput
-from .endpoints import DeclaredModel, endpoints_of, import_app
+from .endpoints import DeclaredModel, declared_in, endpoints_of, import_app
 from .kinds import TensorKind
 
 Reply = Callable[[InferenceResponse], None]
@@ -38,6 +38,8 @@ def in_module(module: Any, model_directory: str) -> Any:
 
     The folder names one of several. Raises DeclarationError.
     """
+    if not declared_in(module):
+        return None
     endpoints = endpoints_of(module)
     name = os.path.basename(model_directory.rstrip("/"))  # noqa: PTH119
     return model_class(endpoints[name] if name in endpoints else next(iter(endpoints.values())))

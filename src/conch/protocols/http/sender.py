@@ -60,7 +60,6 @@ class HttpSender(ReplyChannel):
 
     @property
     def peer(self) -> str:
-        """The address of the client, "" for a Unix socket."""
         return peer_address(self._transport)
 
     @property
@@ -131,18 +130,15 @@ class HttpSender(ReplyChannel):
     # Called by the reply.
 
     def write(self, data: Buffer) -> None:
-        """Send one buffer."""
         self._traffic.sent_bytes += len(data)
         self._transport.write(data)
 
     def write_parts(self, parts: list[Buffer]) -> None:
-        """Send several buffers without joining them."""
         for part in parts:
             self._traffic.sent_bytes += len(part)
         self._transport.writelines(parts)
 
     def finished(self, keep_alive: bool) -> None:
-        """Go to the next request, or close: the answer is complete."""
         self._reply = None
         self._discharge()
         self.since = self._context.clock.now
@@ -153,15 +149,12 @@ class HttpSender(ReplyChannel):
             self._continue()
 
     def count_status(self, status: int) -> None:
-        """Count an error that may be a refusal."""
         self._traffic.count_status(status)
 
     def abort(self) -> None:
-        """Close immediately."""
         self._transport.abort()
 
     async def drained(self) -> None:
-        """Wait until the client has taken enough of what was written, or has disconnected."""
         if self.writable:
             return
         if self._drained is None:

@@ -66,7 +66,6 @@ class ThreadedInstance(Instance):
 
     @property
     def ready(self) -> bool:
-        """Whether the model is loaded and `stop` has not been called."""
         return self._ready
 
     async def start(self) -> None:
@@ -85,7 +84,6 @@ class ThreadedInstance(Instance):
         self._batches.put(batch)
 
     async def stop(self) -> None:
-        """Finish the batches in the queue, and end the thread."""
         self._ready = False
         if self._thread is None:
             return

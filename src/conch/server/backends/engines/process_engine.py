@@ -62,11 +62,9 @@ class ProcessEngine(Engine):
 
     @property
     def ready(self) -> bool:
-        """Whether the process runs and its model is loaded."""
         return self._processes.ready
 
     async def start(self) -> None:
-        """Start the process and load the model. Raises ModelLoadError with the engine's error."""
         await self._processes.start()
 
     def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:

@@ -48,7 +48,6 @@ class FilBackend(Backend):
     default_model_filename = ""  # depends on the parameter `model_type`
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add input, output and batching from the model. Raises ModelLoadError if the file cannot be read."""
         return await completed(source, _read_signature)
 
     def instance(self, plan: InstancePlan) -> Instance:
@@ -68,7 +67,6 @@ class FilInstance(ThreadedInstance):
         self._threads = 1
 
     def load(self) -> None:
-        """Read the forest and check the configuration against it."""
         source = self.plan.source
         config = source.config
         self._forest = _read(source, self.plan.name)

@@ -73,7 +73,6 @@ class IdentityInstance(Instance):
             loop.call_soon(self._answer, batch)
 
     async def stop(self) -> None:
-        """Nothing to release."""
         self._ready = False
 
     def _answer(self, batch: Batch) -> None:

@@ -78,10 +78,6 @@ class OnnxRuntimeBackend(Backend):
         return CUDA in ort.get_available_providers()
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add missing inputs, outputs and batching from the model file.
-
-        Raises ModelLoadError if the file cannot be read, ConfigError if the model does not support the configuration.
-        """
         return await completed(source, _read_signature)
 
     def instance(self, plan: InstancePlan) -> Instance:
@@ -105,7 +101,6 @@ class OnnxRuntimeInstance(ThreadedInstance):
         self._has_bf16 = False
 
     def load(self) -> None:
-        """Make the session and check the configuration against the model."""
         source = self.plan.source
         accelerators = choose(self.plan, ort.get_available_providers())
         if accelerators.openvino is not None:

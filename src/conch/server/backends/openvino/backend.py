@@ -54,10 +54,6 @@ class OpenVinoBackend(Backend):
     default_model_filename = _MODEL_FILE
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add missing inputs, outputs and batching from the model file.
-
-        Raises ModelLoadError if the file cannot be read, ConfigError if the model does not support the configuration.
-        """
         return await completed(source, _read_signature)
 
     def instance(self, plan: InstancePlan) -> Instance:
@@ -82,7 +78,6 @@ class OpenVinoInstance(ThreadedInstance):
         self._pad = False
 
     def load(self) -> None:
-        """Read the model, check the configuration against it, and compile it."""
         source = self.plan.source
         if self.plan.kind is InstanceKind.GPU:
             source.report(

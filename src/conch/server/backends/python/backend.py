@@ -135,7 +135,6 @@ class PythonBackend(Backend):
         self._instances: WeakSet[PythonInstance] = WeakSet()
 
     async def stop(self) -> None:
-        """End the fork server; remove the unpacked environments of models."""
         self._fork_server.stop()
         await self._environments.remove()
 
@@ -156,7 +155,6 @@ class PythonBackend(Backend):
         return instance
 
     def custom_metrics(self) -> Sequence[MetricSample]:
-        """Return the models' custom metrics, summed over their instances."""
         return total(instance.metrics for instance in self._instances)
 
 

@@ -48,12 +48,10 @@ class PythonInstance(Instance):
 
     @property
     def ready(self) -> bool:
-        """Whether the process runs and its model is initialized."""
         process = self._processes.current  # not through the supervisor: it is asked for every request
         return process is not None and process.alive
 
     async def start(self) -> None:
-        """Start the process and initialize the model. Raises ModelLoadError with the model's error."""
         await self._processes.start()
 
     def execute(self, batch: Batch) -> None:
@@ -77,7 +75,6 @@ class PythonInstance(Instance):
 
     @property
     def ahead_when_crowded(self) -> int:
-        """How many batches to send ahead while a full one waits for every instance."""
         process = self._processes.current
         return process.requests.ahead(crowded=True) if process is not None else 0
 

@@ -117,7 +117,6 @@ class TorchScriptInstance(ThreadedInstance):
         self._places: dict[str, int] = {}
 
     def load(self) -> None:
-        """Load the module and map its arguments and results."""
         config = self.plan.source.config
         self._settings = settings = parse_settings(self.plan.source)
         refuse_file_operators(open_archive(self._path))

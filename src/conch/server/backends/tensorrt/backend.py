@@ -131,10 +131,6 @@ class TensorRtBackend(Backend):
         self._engines = TensorRtEngines()
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add missing inputs, outputs and batching from the plan.
-
-        Raises ModelLoadError if the plan cannot be read, ConfigError if it does not support the configuration.
-        """
         document = source.config.document
         if not needs_completion(document):
             return document
@@ -172,7 +168,6 @@ class TensorRtInstance(ThreadedInstance):
         self._dtypes: dict[str, np.dtype[Any]] = {}
 
     def load(self) -> None:
-        """Load the plan, check the configuration against it, and make the contexts."""
         plan, config = self.plan, self.plan.source.config
         check_device(plan.device_id)
         if plan.kind is not InstanceKind.GPU:

@@ -32,7 +32,6 @@ class GrpcFrontend(Http2Server[Opener]):
         )
 
     async def start(self, *, listen: bool = True, attempts: int = 1) -> None:
-        """Bind the port, and accept connections now or at `listen`. Raises OSError if the address is not available."""
         try:
             await super().start(listen=listen, attempts=attempts)
         except OSError as error:

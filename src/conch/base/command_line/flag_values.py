@@ -107,12 +107,7 @@ AT_LEAST_ONE = integer("count", 1)
 BYTES = integer("bytes", 0)
 BYTES_ABOVE_ZERO = integer("bytes", 1)
 COMPUTE_CAPABILITY = ValueKind("major.minor", "a compute capability such as 7.5", _read_compute_capability)
-LOG_FORMAT = choice("default", "ISO8601", "json")
-LOG_REQUESTS = choice("off", "errors", "all")
-RATE_LIMIT = choice("off", "execution_count")
 DCGM_NAMES = choice("off", "legacy", "4.7", "both")
-CONTROL_MODE = choice("none", "poll", "explicit")
-COMPRESSION_LEVEL = choice("none", "low", "medium", "high")
 
 
 # ---- settings inside one flag's value --------------------------------------------------------------------------------

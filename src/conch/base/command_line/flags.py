@@ -9,9 +9,9 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from conch.base.command_line.flag_values import ValueKind
+from conch.base.command_line.flag_values import BOOLEAN, TEXT, ValueKind, choice
 
 _Settings = TypeVar("_Settings")
 
@@ -60,7 +60,7 @@ def flag_field(
     default: object,
     group: str,
     text: str,
-    kind: ValueKind,
+    kind: ValueKind | None = None,
     *,
     name: str = "",
     repeatable: bool = False,
@@ -70,6 +70,7 @@ def flag_field(
 ) -> Any:
     """Return a dataclass field that declares a flag, by default with the field's name.
 
+    Without a `kind` the field's type says what values are: true or false, the words of a Literal, or else texts.
     A repeatable flag collects its values in a tuple, or a dict if `default` is one. A bare flag whose default is True
     makes it False. Without a default, which is `dataclasses.MISSING`, the flag is required.
     """
@@ -93,7 +94,8 @@ def declared_flags(settings: Any) -> tuple[Flag, ...]:
             found += declared_flags(nested)
         elif details := item.metadata.get("flag"):
             default = {} if callable(item.default_factory) else item.default
-            found.append(Flag(default=default, **{**details, "name": _flag_name(item)}))
+            kind = details["kind"] or _kind_of(item.type)
+            found.append(Flag(default=default, **{**details, "name": _flag_name(item), "kind": kind}))
     return tuple(found)
 
 
@@ -114,3 +116,10 @@ def settings_of(settings: type[_Settings], given: Namespace, **more: object) -> 
 
 def _flag_name(item: Field[Any]) -> str:
     return item.metadata["flag"]["name"] or item.name.replace("_", "-")
+
+
+def _kind_of(annotation: Any) -> ValueKind:
+    """Return the kind of values of a field's type."""
+    if get_origin(annotation) is Literal:
+        return choice(*get_args(annotation))
+    return BOOLEAN if annotation is bool else TEXT

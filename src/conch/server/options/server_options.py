@@ -1,7 +1,8 @@
 """The server's options and flags.
 
 Every field of `ServerOptions` is a flag, with Triton's name where Triton has it: `http_port` is `--http-port` and, in
-the environment, `CONCH_HTTP_PORT`. A field has the flag's type, default and help text.
+the environment, `CONCH_HTTP_PORT`. A field has the flag's type, default and help text,
+and the kind of its values unless the type says it.
 """
 
 from dataclasses import Field, dataclass, fields
@@ -15,16 +16,12 @@ from conch.base.command_line.flag_values import (
     BYTES_ABOVE_ZERO,
     CACHE,
     CACHE_SIZE,
-    COMPRESSION_LEVEL,
     COMPUTE_CAPABILITY,
-    CONTROL_MODE,
     COUNT,
     DAYS_ABOVE_ZERO,
     DCGM_NAMES,
     KEY,
     LEVEL,
-    LOG_FORMAT,
-    LOG_REQUESTS,
     METRICS_SETTING,
     MILLISECONDS,
     MILLISECONDS_ABOVE_ZERO,
@@ -32,12 +29,10 @@ from conch.base.command_line.flag_values import (
     PATH,
     PATTERN,
     PORT,
-    RATE_LIMIT,
     RESOURCE_LIMIT,
     RESTRICTION,
     SECONDS,
     SECONDS_ABOVE_ZERO,
-    TEXT,
     BackendSetting,
     CacheSetting,
     MetricsValue,
@@ -72,7 +67,7 @@ _STRICT = ValueKind(
 class ServerOptions:
     """The options of one server. `conch.server.options.parser.parse` checks them, the constructor does not."""
 
-    id: str = _flag("triton", "Server", "Name of this server in its metadata.", TEXT)
+    id: str = _flag("triton", "Server", "Name of this server in its metadata.")
     exit_timeout_secs: int = _flag(
         30, "Server", "Seconds to wait for requests in flight when the server stops.", SECONDS
     )
@@ -87,9 +82,8 @@ class ServerOptions:
         "Server",
         "Accept connections, except for metrics, when the initial models are loaded, as Triton does: for load "
         "balancers without health checks.",
-        BOOLEAN,
     )
-    exit_on_error: bool = _flag(True, "Server", "Exit if a model cannot be loaded at start.", BOOLEAN)
+    exit_on_error: bool = _flag(True, "Server", "Exit if a model cannot be loaded at start.")
     strict: str = _flag(
         "false",
         "Server",
@@ -98,7 +92,7 @@ class ServerOptions:
         _STRICT,
     )
 
-    openai_address: str = _flag("", "OpenAI", "Address of the OpenAI port; --http-address if not given.", TEXT)
+    openai_address: str = _flag("", "OpenAI", "Address of the OpenAI port; --http-address if not given.")
     openai_port: int = _flag(
         -1,
         "OpenAI",
@@ -111,7 +105,7 @@ class ServerOptions:
     )
     openai_api_key_file: str = _flag("", "OpenAI", "File of such keys, one per line; reloaded when it changes.", PATH)
     lora_separator: str = _flag(
-        "_lora_", "OpenAI", "Text between the names of a model and its LoRA adapter in the OpenAI API.", TEXT
+        "_lora_", "OpenAI", "Text between the names of a model and its LoRA adapter in the OpenAI API."
     )
 
     api_key_file: str = _flag(
@@ -130,14 +124,14 @@ class ServerOptions:
     )
 
     log_verbose: int = _flag(0, "Logging", "Verbosity: 0 for none, 1 for requests, instances and polls.", LEVEL)
-    log_info: bool = _flag(True, "Logging", "Log at level info.", BOOLEAN)
-    log_warning: bool = _flag(True, "Logging", "Log at level warning.", BOOLEAN)
-    log_error: bool = _flag(True, "Logging", "Log at level error.", BOOLEAN)
+    log_info: bool = _flag(True, "Logging", "Log at level info.")
+    log_warning: bool = _flag(True, "Logging", "Log at level warning.")
+    log_error: bool = _flag(True, "Logging", "Log at level error.")
     log_format: Literal["default", "ISO8601", "json"] = _flag(
-        "default", "Logging", "Format of the start of a line; json for one object per line.", LOG_FORMAT
+        "default", "Logging", "Format of the start of a line; json for one object per line."
     )
     log_requests: Literal["off", "errors", "all"] = _flag(
-        "off", "Logging", "Log a line with times and sizes for each request, or each failed one.", LOG_REQUESTS
+        "off", "Logging", "Log a line with times and sizes for each request, or each failed one."
     )
     log_file: str = _flag("", "Logging", "Append the log to this file instead of writing it to stderr.", PATH)
 
@@ -161,7 +155,6 @@ class ServerOptions:
         "",
         "Model repository",
         "Name of the model in --model-dir; the name of the directory if not given.",
-        TEXT,
         aliases=("model_name",),
     )
     model_dir_wait_secs: int = _flag(
@@ -174,7 +167,6 @@ class ServerOptions:
         False,
         "Model repository",
         "Serve model.joblib and other pickles in --model-dir, in a Python process. A pickle can run any code.",
-        BOOLEAN,
     )
     repository_cache: str = _flag(
         "",
@@ -200,16 +192,15 @@ class ServerOptions:
         "Model repository",
         "none: load all models at start. poll: also apply changes of the repository. explicit: load the models of "
         "--load-model at start, others when a client requests it.",
-        CONTROL_MODE,
     )
     repository_poll_secs: int = _flag(
         15, "Model repository", "Seconds between polls of the repository, in mode poll.", SECONDS_ABOVE_ZERO
     )
     load_model: tuple[str, ...] = _flag(
-        (), "Model repository", "Model to load at start, in mode explicit; '*' for all.", TEXT, repeatable=True
+        (), "Model repository", "Model to load at start, in mode explicit; '*' for all.", repeatable=True
     )
     model_config_name: str = _flag(
-        "", "Model repository", "Name of configurations: <model>/configs/<name>.pbtxt instead of config.pbtxt.", TEXT
+        "", "Model repository", "Name of configurations: <model>/configs/<name>.pbtxt instead of config.pbtxt."
     )
     default_max_queue_size: int = _flag(
         16384,
@@ -229,29 +220,25 @@ class ServerOptions:
     )
     model_load_retry_count: int = _flag(0, "Model repository", "Number of retries of a failed load.", COUNT)
     disable_auto_complete_config: bool = _flag(
-        False, "Model repository", "Require complete configurations of models.", BOOLEAN, bare=True
+        False, "Model repository", "Require complete configurations of models.", bare=True
     )
     model_namespacing: bool = _flag(
         False,
         "Model repository",
         "Allow models of the same name in several repositories; calls between models prefer the same repository.",
-        BOOLEAN,
     )
     allow_native_extensions: bool = _flag(
         False,
         "Model repository",
         "Allow models to load libraries from their folders into the server process: "
         "op_library_filename of onnxruntime, CPU_EXTENSION_PATH of OpenVINO, plug-ins of accelerators.",
-        BOOLEAN,
     )
-    strict_readiness: bool = _flag(
-        True, "Model repository", "Report readiness only if all models are available.", BOOLEAN
-    )
+    strict_readiness: bool = _flag(True, "Model repository", "Report readiness only if all models are available.")
 
-    allow_http: bool = _flag(True, "HTTP", "Listen for HTTP requests.", BOOLEAN)
-    http_address: str = _flag("0.0.0.0", "HTTP", "Address to listen on.", TEXT)  # noqa: S104 - Triton's default
+    allow_http: bool = _flag(True, "HTTP", "Listen for HTTP requests.")
+    http_address: str = _flag("0.0.0.0", "HTTP", "Address to listen on.")  # noqa: S104 - Triton's default
     http_port: int = _flag(8000, "HTTP", "Port to listen on; 0 for any free port.", PORT)
-    reuse_http_port: bool = _flag(False, "HTTP", "Share the port with other servers that also set this.", BOOLEAN)
+    reuse_http_port: bool = _flag(False, "HTTP", "Share the port with other servers that also set this.")
     http_max_input_size: int = _flag(
         67108864, "HTTP", "Maximum bytes of a JSON or decompressed body.", BYTES_ABOVE_ZERO
     )
@@ -262,12 +249,12 @@ class ServerOptions:
         (), "HTTP", "Endpoints that require this header.", RESTRICTION, repeatable=True, separator=";"
     )
 
-    allow_grpc: bool = _flag(True, "gRPC", "Listen for gRPC requests.", BOOLEAN)
-    grpc_address: str = _flag("0.0.0.0", "gRPC", "Address to listen on.", TEXT)  # noqa: S104 - Triton's default
+    allow_grpc: bool = _flag(True, "gRPC", "Listen for gRPC requests.")
+    grpc_address: str = _flag("0.0.0.0", "gRPC", "Address to listen on.")  # noqa: S104 - Triton's default
     grpc_port: int = _flag(8001, "gRPC", "Port to listen on; 0 for any free port.", PORT)
-    reuse_grpc_port: bool = _flag(False, "gRPC", "Share the port with other servers that also set this.", BOOLEAN)
+    reuse_grpc_port: bool = _flag(False, "gRPC", "Share the port with other servers that also set this.")
     grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = _flag(
-        "none", "gRPC", "Compression of inference responses.", COMPRESSION_LEVEL
+        "none", "gRPC", "Compression of inference responses."
     )
     grpc_header_forward_pattern: str = _flag(
         "", "gRPC", "Forward metadata with matching keys as request parameters, except credentials.", PATTERN
@@ -275,8 +262,8 @@ class ServerOptions:
     grpc_restricted_protocol: tuple[str, ...] = _flag(
         (), "gRPC", "Calls that require this metadata.", RESTRICTION, repeatable=True, separator=";"
     )
-    grpc_use_ssl: bool = _flag(False, "gRPC", "Serve over TLS.", BOOLEAN)
-    grpc_use_ssl_mutual: bool = _flag(False, "gRPC", "Serve over TLS and require a certificate from clients.", BOOLEAN)
+    grpc_use_ssl: bool = _flag(False, "gRPC", "Serve over TLS.")
+    grpc_use_ssl_mutual: bool = _flag(False, "gRPC", "Serve over TLS and require a certificate from clients.")
     grpc_server_cert: str = _flag("", "gRPC", "PEM file of the server's certificate.", PATH)
     grpc_server_key: str = _flag("", "gRPC", "PEM file of the server's key.", PATH)
     grpc_root_cert: str = _flag("", "gRPC", "PEM file of the certificate authority of the clients.", PATH)
@@ -284,9 +271,7 @@ class ServerOptions:
     grpc_keepalive_timeout: int = _flag(
         20000, "gRPC", "Milliseconds to wait for the acknowledgement of a ping.", MILLISECONDS
     )
-    grpc_keepalive_permit_without_calls: bool = _flag(
-        False, "gRPC", "Send pings also without calls in flight.", BOOLEAN
-    )
+    grpc_keepalive_permit_without_calls: bool = _flag(False, "gRPC", "Send pings also without calls in flight.")
     grpc_http2_max_pings_without_data: int = _flag(
         2, "gRPC", "Maximum pings without data in between; 0 for no limit.", COUNT
     )
@@ -306,10 +291,10 @@ class ServerOptions:
         MILLISECONDS,
     )
 
-    allow_metrics: bool = _flag(True, "Metrics", "Serve metrics for Prometheus.", BOOLEAN)
-    allow_cpu_metrics: bool = _flag(True, "Metrics", "Export metrics of the CPU and its memory.", BOOLEAN)
+    allow_metrics: bool = _flag(True, "Metrics", "Serve metrics for Prometheus.")
+    allow_cpu_metrics: bool = _flag(True, "Metrics", "Export metrics of the CPU and its memory.")
     allow_gpu_metrics: bool = _flag(
-        True, "Metrics", "Export metrics of GPUs and other accelerators, where there are any.", BOOLEAN
+        True, "Metrics", "Export metrics of GPUs and other accelerators, where there are any."
     )
     dcgm_names: str = _flag(
         "off",
@@ -323,7 +308,7 @@ class ServerOptions:
         "Folder with /proc of the machine, for accelerator metrics by model in a container with its own process ids.",
         PATH,
     )
-    metrics_address: str = _flag("", "Metrics", "Address to listen on; --http-address if not given.", TEXT)
+    metrics_address: str = _flag("", "Metrics", "Address to listen on; --http-address if not given.")
     metrics_port: int = _flag(8002, "Metrics", "Port to listen on; 0 for any free port.", PORT)
     metrics_interval_ms: int = _flag(
         2000, "Metrics", "Milliseconds between measurements of the machine.", MILLISECONDS_ABOVE_ZERO
@@ -347,20 +332,17 @@ class ServerOptions:
         False,
         "Limits",
         "Read limits from annotations (max_qps, conch.ai/...) of the Deployment or other object that owns this pod.",
-        BOOLEAN,
     )
     limits_tenant_header: str = _flag(
         "",
         "Limits",
         "Header, or gRPC metadata, with the tenant of a request; set by a trusted proxy. Without it the tenant is the "
         "name of the API key.",
-        TEXT,
     )
     limits_admin_remote: bool = _flag(
         False,
         "Limits",
         "Allow clients on other machines to call /v2/limits where neither API keys nor a restriction protect it.",
-        BOOLEAN,
     )
     limits_audit_log: str = _flag(
         "", "Limits", "File to which changes of limits are appended as hash-chained JSON lines.", PATH
@@ -369,7 +351,7 @@ class ServerOptions:
         180, "Limits", "Days to keep rotated files of --limits-audit-log.", DAYS_ABOVE_ZERO
     )
     limits_measure: bool = _flag(
-        False, "Limits", "Measure requests and tokens per second also while there are no limits.", BOOLEAN
+        False, "Limits", "Measure requests and tokens per second also while there are no limits."
     )
 
     model_env_allow: tuple[str, ...] = _flag(
@@ -377,7 +359,6 @@ class ServerOptions:
         "Backends",
         "Shell pattern of environment variables that model and engine processes inherit, such as AWS_*; by default all "
         "but CONCH_*. PATH, HOME, locale, PYTHON* and similar ones are always inherited.",
-        TEXT,
         repeatable=True,
         separator=";",
     )
@@ -386,7 +367,6 @@ class ServerOptions:
         "Backends",
         "Shell pattern of environment variables that model and engine processes do not inherit; has precedence over "
         "--model-env-allow.",
-        TEXT,
         repeatable=True,
         separator=";",
     )
@@ -395,7 +375,6 @@ class ServerOptions:
         "Backends",
         "Allow debuggers and core dumps of the server. Its memory, with keys and requests, is then readable for "
         "processes of the same user, including models.",
-        BOOLEAN,
     )
     backend_config: tuple[BackendSetting, ...] = _flag(
         (),
@@ -418,14 +397,11 @@ class ServerOptions:
         0, "Response cache", "Deprecated form of --cache-config=local,size=<bytes>.", CACHE_SIZE
     )
 
-    allow_client_shm: bool = _flag(
-        False, "Memory and devices", "Allow clients to register shared memory for tensors.", BOOLEAN
-    )
+    allow_client_shm: bool = _flag(False, "Memory and devices", "Allow clients to register shared memory for tensors.")
     client_shm_prefix: str = _flag(
         "",
         "Memory and devices",
         "Start of the names of the objects in /dev/shm that clients may register, without the slash; any if not given.",
-        TEXT,
     )
 
     min_supported_compute_capability: str = _flag(
@@ -440,7 +416,7 @@ class ServerOptions:
     )
 
     rate_limit: Literal["off", "execution_count"] = _flag(
-        "off", "Rate limiter", "execution_count: limit concurrent executions by resources of instances.", RATE_LIMIT
+        "off", "Rate limiter", "execution_count: limit concurrent executions by resources of instances."
     )
     rate_limit_resource: tuple[ResourceLimit, ...] = _flag(
         (),
@@ -469,8 +445,8 @@ class ServerOptions:
         return f"ServerOptions({', '.join(f'{option.name}={self._shown(option)}' for option in shown)})"
 
     def _shown(self, one: Field[Any]) -> str:
-        secret = "flag" in one.metadata and one.metadata["flag"]["kind"].secret
-        return "..." if secret else repr(getattr(self, one.name))
+        kind = one.metadata.get("flag", {}).get("kind")
+        return "..." if kind is not None and kind.secret else repr(getattr(self, one.name))
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """Return the settings of one backend by key; those for all backends have a lower precedence."""

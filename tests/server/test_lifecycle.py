@@ -123,14 +123,15 @@ def test_flags_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest
 
 
 def test_requests_in_flight_are_answered_after_sigterm(tmp_path: Path) -> None:
-    slow = 'parameters { key: "execute_delay_ms" value { string_value: "700" } }'
-    write_identity(tmp_path / "models", "m", "INT32", 1, extra=slow)
+    gate = tmp_path / "gate"
+    write_python(tmp_path / "models", "m", ONE_INT, f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n{ECHO}")
     with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server, ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(ask, server, "m", i) for i in range(2)]
-        while "nv_inference_pending_request_count" not in server.metrics():
-            time.sleep(0.01)
         wait_for_metric(server, "nv_inference_pending_request_count", 1)
-        assert server.stop() == 0
+        server.process.send_signal(signal.SIGTERM)
+        server.until_logged("Waiting for in-flight requests to complete")
+        gate.touch()
+        assert server.process.wait(60) == 0
         assert [answer.result() for answer in answers] == [0, 1]
 
 

@@ -27,7 +27,10 @@ DAY_S = 86_400
 
 
 class GpuExporter(BaseHTTPRequestHandler):
+    scrapes = 0
+
     def do_GET(self) -> None:
+        GpuExporter.scrapes += 1
         body = f'DCGM_FI_DEV_GPU_UTIL{{gpu="0"}} 42\nunwanted 1\nclock {time.time()}\n'.encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4")
@@ -160,8 +163,8 @@ def test_samples_of_an_outage_reach_the_store(tmp_path: Path, exporter: int, sta
     until(moments)
     running.terminate()
     running.wait(TIMEOUT_S)
-    outage = time.time()
-    time.sleep(3)
+    outage, scrapes = time.time(), GpuExporter.scrapes
+    until(lambda: GpuExporter.scrapes >= scrapes + 6)
     end = time.time()
     start(*command)
     until_inserted(store)

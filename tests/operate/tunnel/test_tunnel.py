@@ -49,7 +49,7 @@ class RunningTunnel:
             f"--ssh-port={port or sshd.port}",
             f"--identity={sshd.identity}",
             f"--known-hosts={sshd.known_hosts}",
-            *("--keepalive-secs=1", "--keepalive-count=2", "--connect-timeout-secs=5", "--probe-interval-secs=0.2"),
+            *("--keepalive-secs=20", "--keepalive-count=2", "--connect-timeout-secs=5", "--probe-interval-secs=0.2"),
             *("--min-backoff-secs=0.2", "--max-backoff-secs=1", "--metrics-port=0", "--name=gpu1", *flags),
         ]
         with self.log_file.open("wb") as log:
@@ -249,7 +249,7 @@ def test_a_half_dead_connection_is_noticed(start: Callable[..., RunningTunnel], 
         port = asyncio.run_coroutine_threadsafe(proxy.start("127.0.0.1", 0), loop).result(TIMEOUT_S)
         key = sshd.host_key.with_suffix(".pub").read_text()
         sshd.known_hosts.write_text(f"[127.0.0.1]:{port} {key}")
-        tunnel = start(f"--forward={free_port()}:127.0.0.1:{exporter}", port=port)
+        tunnel = start(f"--forward={free_port()}:127.0.0.1:{exporter}", "--keepalive-secs=1", port=port)
         tunnel.wait("is up")
         proxy.frozen = True
         tunnel.wait("is down")

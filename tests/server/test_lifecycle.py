@@ -124,7 +124,8 @@ def test_flags_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest
 
 def test_requests_in_flight_are_answered_after_sigterm(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    write_python(tmp_path / "models", "m", ONE_INT, f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n{ECHO}")
+    slow = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n" + ECHO
+    write_python(tmp_path / "models", "m", ONE_INT, slow)
     with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server, ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(ask, server, "m", i) for i in range(2)]
         wait_for_metric(server, "nv_inference_pending_request_count", 1)

@@ -247,7 +247,8 @@ def test_clients_wait_for_a_model_that_is_loading(tmp_path: Path, command: str, 
         with run_command(*words) as process:
             assert process.stderr is not None
             line = process.stderr.readline()
-            assert re.match(rf"conch {words[0]}: .*(slow' is loading|is loading slow).*; waiting", line), line + process.stderr.read()
+            expected = rf"conch {words[0]}: .*(slow' is loading|is loading slow).*; waiting"
+            assert re.match(expected, line), line + process.stderr.read()
             (tmp_path / "gate").touch()
             rest = process.stderr.read()
             if command == "chat":  # which it can ask for by then; it is not a language model

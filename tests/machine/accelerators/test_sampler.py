@@ -174,7 +174,7 @@ async def test_a_collector_that_hangs_is_killed_and_restarted(acme: Callable[[st
         await until(lambda: error_of(sampler) == "it does not respond; the driver or tool hangs")
         assert not is_up(sampler)
         assert sampler.sample is None
-        await until(lambda: starts() == 3 and is_up(sampler))
+        await until(lambda: starts() >= 3 and is_up(sampler))
 
 
 async def test_output_of_a_driver_is_ignored(acme: Callable[[str], None]) -> None:
@@ -204,7 +204,7 @@ async def test_a_collector_that_cannot_be_imported_is_reported(acme: Callable[[s
 
 
 async def test_lost_devices_are_down_until_they_answer(acme: Callable[[str], None]) -> None:
-    acme("    def count(self):\n        return 1 if 2 < self.samples < 20 else 2\n")
+    acme("    def count(self):\n        return 1 if self.samples % 40 >= 20 else 2\n")
     async with sampled() as sampler:
         seen: set[tuple[tuple[str, bool], ...]] = set()
 

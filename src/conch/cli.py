@@ -30,6 +30,7 @@ _TASKS = {
         "engine": ("measure.advise.engine", "plan the GPUs for a language model"),
     },
     "observe": {
+        "top": ("clients.top", "show the models of a running server live"),
         "rules": ("operate.monitoring.commands.rules", "write alerting rules, and find alerts that can never fire"),
         "drill": ("operate.monitoring.commands.drill", "make an alert fire on a running system, and time it"),
         "alerts": ("operate.alerts.command", "receive alerts of Alertmanager and send them to chat services"),

@@ -1,0 +1,279 @@
+"""What a running server does, read from its metrics, its index of models and their configurations.
+
+`conch top`, `conch ps` and `conch doctor` show it. A reading is one moment; rates come from two readings.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from conch.base.errors import Unavailable
+from conch.base.http.client import HttpClient, HttpSettings, RequestFailed
+from conch.base.http.prometheus import ScrapeSettings, scrape
+from conch.base.process.running_servers import running_servers
+from conch.measure.bench.observers.server_metrics import MetricSeries, parse_exposition
+
+_TIMEOUT_S = 3.0
+_METRICS_PORT, _METRICS_OFFSET = 8002, 2
+_OK = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a server answers: the URL of its API, that of its metrics ("" if it serves none), and a key to send."""
+
+    url: str
+    metrics: str = ""
+    key: str = field(default="", repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of requests."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+
+@dataclass(slots=True)
+class ModelReading:
+    """One model version at one moment. Counters count since the model was loaded; `buckets` are cumulative."""
+
+    name: str
+    version: str
+    state: str = ""  # READY, LOADING, UNAVAILABLE
+    reason: str = ""  # of the state
+    backend: str = ""
+    device: str = ""  # CPU, GPU 0, …
+    instances: int = 0
+    queued: int = 0
+    oldest_s: float = 0.0  # age of the oldest request in the queue
+    memory_bytes: int = 0  # of its processes; 0 for a model inside the server's process
+    requests: float = 0
+    failures: float = 0
+    executions: float = 0
+    inferences: float = 0
+    busy_s: float = 0.0  # summed over the instances
+    tokens: float = 0
+    buckets: dict[float, float] = field(default_factory=dict)  # upper bound in seconds → requests
+    degraded: tuple[str, ...] = ()  # reasons
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Name and version."""
+        return self.name, self.version
+
+
+@dataclass(slots=True)
+class ServerReading:
+    """A server at one moment (`taken_s`, monotonic). `problems` says what could not be read."""
+
+    url: str
+    taken_s: float = 0.0
+    models: list[ModelReading] = field(default_factory=list)
+    degraded: tuple[str, ...] = ()  # reasons of the whole server
+    memory_bytes: int = 0  # of the server's process
+    cpu_s: float = 0.0
+    connections: int = 0
+    gpus: dict[str, float] = field(default_factory=dict)  # GPU → share in use, 0 to 1
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRates:
+    """What a model did between two readings, per second; latencies are upper bounds in seconds, None without data."""
+
+    requests: float
+    failures: float
+    tokens: float
+    batch: float  # mean inferences per execution
+    busy: float  # mean of the busy instances, as a share
+    median_s: float | None
+    slow_s: float | None  # 99th percentile
+
+
+def find_address(url: str | None, metrics: str | None, key: str = "") -> ServerAddress:
+    """Return the address of a server: the given one, or the newest of this user on this machine, or port 8000."""
+    if url is None:
+        found = running_servers()
+        if found:
+            page = f"http://{found[-1].metrics}" if found[-1].metrics else ""
+            return ServerAddress(found[-1].url, metrics or page, key)
+        url = "http://127.0.0.1:8000"
+    url = url if "://" in url else f"http://{url}"
+    parts = urlsplit(url)
+    port = _METRICS_PORT if parts.port in (None, 8000) else parts.port + _METRICS_OFFSET
+    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
+    return ServerAddress(url.rstrip("/"), metrics or f"{parts.scheme}://{host}:{port}", key)
+
+
+class ServerReader:
+    """Reads one server. The configurations of models are read once for each version."""
+
+    def __init__(self, address: ServerAddress) -> None:
+        self.address = address
+        self._client = HttpClient(HttpSettings.once(_TIMEOUT_S, environment_proxies=False))
+        self._configs: dict[tuple[str, str], Mapping[str, Any]] = {}
+
+    def read(self) -> ServerReading:
+        """Return what the server does now. Raises Unavailable if it does not answer."""
+        reading = ServerReading(self.address.url)
+        index = self._ask("POST", "/v2/repository/index", b"{}")
+        models = {}
+        for row in index if isinstance(index, list) else ():
+            model = ModelReading(str(row.get("name", "")), str(row.get("version", "")))
+            model.state, model.reason = str(row.get("state", "")), str(row.get("reason", ""))
+            if model.state:
+                models[model.key] = model
+        if self.address.metrics:
+            try:
+                page = scrape(ScrapeSettings(self.address.metrics, tuple(self.address.headers.items())))
+                _apply(reading, models, parse_exposition(page))
+            except OSError as error:
+                reading.problems.append(f"metrics at {self.address.metrics}: {error}; --metrics-url names another")
+        else:
+            reading.problems.append("the server serves no metrics (--allow-metrics=false)")
+        for model in models.values():
+            if model.state == "READY":
+                _describe(model, self._config(model))
+        reading.models = list(models.values())
+        reading.taken_s = monotonic()
+        return reading
+
+    def metadata(self) -> Mapping[str, Any]:
+        """Return name, version and extensions. Raises Unavailable."""
+        answer = self._ask("GET", "/v2")
+        return answer if isinstance(answer, dict) else {}
+
+    def _config(self, model: ModelReading) -> Mapping[str, Any]:
+        if model.key not in self._configs:
+            path = f"/v2/models/{quote(model.name, safe='')}/versions/{quote(model.version, safe='')}/config"
+            try:
+                answer = self._ask("GET", path)
+            except Unavailable:
+                answer = {}
+            self._configs[model.key] = answer if isinstance(answer, dict) else {}
+        return self._configs[model.key]
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+        url = f"{self.address.url}{path}"
+        try:
+            with self._client.open(method, url, self.address.headers, body) as response:
+                if response.status != _OK:
+                    hint = "; send a key with --api-key-file" if response.status in (401, 403) else ""
+                    raise Unavailable(f"{self.address.url}: status {response.status} for {path}{hint}")
+                return response.json()
+        except RequestFailed as error:
+            raise Unavailable(f"no server answers at {self.address.url}: {error.cause}") from None
+
+
+def rates(before: ServerReading | None, now: ServerReading) -> dict[tuple[str, str], ModelRates]:
+    """Return what each model did between two readings; a model without an earlier reading has no rates."""
+    if before is None or now.taken_s <= before.taken_s:
+        return {}
+    seconds = now.taken_s - before.taken_s
+    earlier = {model.key: model for model in before.models}
+    found = {}
+    for model in now.models:
+        old = earlier.get(model.key)
+        if old is None or model.requests < old.requests:  # loaded again
+            continue
+        executions = model.executions - old.executions
+        counts = {bound: count - old.buckets.get(bound, 0) for bound, count in model.buckets.items()}
+        found[model.key] = ModelRates(
+            requests=(model.requests - old.requests) / seconds,
+            failures=(model.failures - old.failures) / seconds,
+            tokens=(model.tokens - old.tokens) / seconds,
+            batch=(model.inferences - old.inferences) / executions if executions else 0.0,
+            busy=min((model.busy_s - old.busy_s) / seconds / max(model.instances, 1), 1.0),
+            median_s=_quantile(counts, 0.5),
+            slow_s=_quantile(counts, 0.99),
+        )
+    return found
+
+
+def _quantile(buckets: Mapping[float, float], share: float) -> float | None:
+    """Return the upper bound of the bucket with a quantile, None without requests."""
+    total = max(buckets.values(), default=0)
+    if not total:
+        return None
+    return next(bound for bound, count in sorted(buckets.items()) if count >= share * total)
+
+
+# Metric → attribute of a model that is the sum of its series.
+_SUMS = {
+    "nv_inference_request_success": "requests",
+    "nv_inference_request_failure": "failures",
+    "nv_inference_exec_count": "executions",
+    "nv_inference_count": "inferences",
+    "conch_instances": "instances",
+    "conch_instance_busy_seconds_total": "busy_s",
+    "conch_queue_depth": "queued",
+    "conch_queue_oldest_request_seconds": "oldest_s",
+    "conch_process_resident_memory_bytes": "memory_bytes",
+    "vllm:generation_tokens_total": "tokens",
+    "vllm:request_success_total": "requests",
+}
+_BUCKETS = ("conch_request_duration_seconds_bucket", "vllm:e2e_request_latency_seconds_bucket")
+# Metric → attribute of the server that is the sum of its series.
+_OF_SERVER = {
+    "process_resident_memory_bytes": "memory_bytes",
+    "process_cpu_seconds_total": "cpu_s",
+    "conch_connections": "connections",
+}
+
+
+def _apply(
+    reading: ServerReading, models: Mapping[tuple[str, str], ModelReading], page: Iterable[MetricSeries]
+) -> None:
+    """Add the values of a page of metrics."""
+    reasons: defaultdict[str, list[str]] = defaultdict(list)
+    for series in page:
+        labels, name = series.labels, series.name
+        if name == "conch_degraded":
+            reasons[labels.get("model", "")].append(labels.get("reason", ""))
+        elif name in _OF_SERVER:
+            attribute = _OF_SERVER[name]
+            setattr(reading, attribute, getattr(reading, attribute) + type(getattr(reading, attribute))(series.value))
+        elif name == "nv_gpu_utilization":
+            reading.gpus[labels.get("gpu_uuid", "")] = series.value
+        elif model := models.get((labels.get("model", labels.get("model_name", "")), labels.get("version", ""))):
+            if name in _BUCKETS:
+                bound = float(labels.get("le", "inf"))
+                model.buckets[bound] = model.buckets.get(bound, 0) + series.value
+            elif attribute := _SUMS.get(name, ""):
+                setattr(model, attribute, getattr(model, attribute) + type(getattr(model, attribute))(series.value))
+    reading.degraded = tuple(reasons[""])
+    for model in models.values():
+        model.degraded = tuple(reasons[model.name])
+
+
+def _describe(model: ModelReading, config: Mapping[str, Any]) -> None:
+    """Add backend and device from the configuration, in which KIND_AUTO is already resolved."""
+    model.backend = str(config.get("backend") or config.get("platform") or "")
+    devices: list[str] = []
+    for group in config.get("instance_group") or ():
+        kind = str(group.get("kind", "")).removeprefix("KIND_")
+        devices += [f"GPU {number}" for number in group.get("gpus") or ()] if kind == "GPU" else [kind]
+    model.device = ", ".join(dict.fromkeys(filter(None, devices)))
+
+
+def document(reading: ServerReading, before: ServerReading | None = None) -> dict[str, Any]:
+    """Return a reading, with the rates since an earlier one, as JSON values."""
+    changes = rates(before, reading)
+    models = []
+    for model in reading.models:
+        row = {name: getattr(model, name) for name in model.__slots__ if name != "buckets"}
+        if change := changes.get(model.key):
+            values = {name: getattr(change, name) for name in change.__slots__}
+            row["rates"] = {name: None if value == inf else value for name, value in values.items()}
+        models.append(row)
+    shown = {name: getattr(reading, name) for name in reading.__slots__ if name not in ("models", "taken_s")}
+    return {**shown, "models": models}
+
+
+def all_reasons(reading: ServerReading) -> Iterable[tuple[str, str]]:
+    """Yield (model, reason) of all degradations, model "" for the server."""
+    yield from (("", reason) for reason in reading.degraded)
+    yield from dict.fromkeys((model.name, reason) for model in reading.models for reason in model.degraded)

@@ -1,0 +1,178 @@
+"""`conch top`: the models of a running server live: queues, rates, latencies, memory, and what is degraded."""
+
+import json
+import sys
+import time
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.option_types import duration
+from conch.base.control_characters import printable
+from conch.base.errors import ConchError
+from conch.base.http.credentials import KEY_HELP, client_key
+from conch.clients.run.memory import size_text
+from conch.clients.server_view import (
+    ModelRates,
+    ModelReading,
+    ServerReader,
+    ServerReading,
+    all_reasons,
+    document,
+    find_address,
+    rates,
+)
+from conch.domain.degradations import REASONS
+
+_FAILURE, _INTERRUPTED = 1, 130
+_PLAIN_COLUMNS = 160
+_MAX_DEGRADED = 5
+# Heading, minimum width of the terminal.
+_COLUMNS = (
+    ("Model", 0),
+    ("State", 0),
+    ("req/s", 0),
+    ("fail/s", 80),
+    ("tok/s", 100),
+    ("p50", 100),
+    ("p99", 0),
+    ("Queue", 0),
+    ("Oldest", 100),
+    ("Batch", 90),
+    ("Busy", 70),
+    ("Memory", 60),
+    ("Device", 100),
+)
+_EPILOG = """
+p50 and p99 are upper bounds of buckets of conch_request_duration_seconds in the interval. Ctrl-C ends the view.
+Exit status: 0; 1 if no server answers; 2 for invalid arguments; 130 after Ctrl-C before the first reading.
+
+examples:
+  conch top                                           # the newest server of this user on this machine
+  conch top --url http://gpu1:8000 --interval 5s
+  conch top --json | jq '.models[] | {name, queued, rates}'
+"""
+
+
+def top(arguments: Sequence[str]) -> int:
+    """Show a server until Ctrl-C, or once without a terminal; return the exit status."""
+    parser = CommandParser(
+        "conch top",
+        description="Show the models of a running server live. Without a terminal, print one table.",
+        epilog=_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    add_server_flags(parser)
+    parser.add_argument("--interval", type=duration, default=2.0, metavar="TIME", help="between readings (default: 2s)")
+    parser.add_argument("--once", action="store_true", help="print one table of one interval, then exit")
+    parser.add_argument("--json", action="store_true", help="print one reading and its rates as JSON, then exit")
+    given = parser.parse_args(arguments)
+    console = Console(highlight=False)
+    before: ServerReading | None = None
+    try:
+        reader = ServerReader(find_address(given.url, given.metrics_url, client_key(given.api_key_file)))
+        if given.json or given.once or not console.is_terminal:
+            before = reader.read()
+            time.sleep(max(given.interval, 0.0))
+            reading = reader.read()
+            if given.json:
+                print(json.dumps(document(reading, before)))
+            else:
+                width = console.width if console.is_terminal else _PLAIN_COLUMNS
+                Console(highlight=False, width=width).print(_view(reading, before, width))
+            return 0
+        before = reader.read()
+        with Live(_view(before, None, console.width), console=console, auto_refresh=False, screen=True) as live:
+            for reading in _readings(reader, max(given.interval, 0.1)):
+                live.update(_view(reading, before, console.width), refresh=True)
+                before = reading
+    except ConchError as error:
+        print(f"conch top: {printable(str(error))}", file=sys.stderr)
+        return _FAILURE
+    except KeyboardInterrupt:
+        return 0 if before else _INTERRUPTED
+    return 0
+
+
+def add_server_flags(parser: CommandParser) -> None:
+    """Add the flags that say which server to read."""
+    parser.add_argument("--url", help="HTTP port of the server (default: the newest of this user, or 127.0.0.1:8000)")
+    parser.add_argument("--metrics-url", metavar="URL", help="of its metrics (default: as recorded, or port + 2)")
+    parser.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
+
+
+def _readings(reader: ServerReader, interval_s: float) -> Iterator[ServerReading]:
+    while True:
+        time.sleep(interval_s)
+        yield reader.read()
+
+
+def _view(reading: ServerReading, before: ServerReading | None, width: int) -> RenderableType:
+    """Return the header, the table of models and the degradations."""
+    changes = rates(before, reading)
+    shown = [number for number, (_, minimum) in enumerate(_COLUMNS) if width >= minimum]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=False)
+    for number in shown:
+        table.add_column(_COLUMNS[number][0], justify="left" if number in (0, 1, 12) else "right", no_wrap=number > 0)
+    for model in sorted(reading.models, key=lambda model: (-getattr(changes.get(model.key), "requests", 0), model.key)):
+        cells = _cells(model, changes.get(model.key))
+        table.add_row(*(escape(printable(cells[number])) for number in shown))
+    parts: list[RenderableType] = [Text(_head(reading, before)), table]
+    parts += [Text(f"cannot read {problem}", "yellow") for problem in reading.problems]
+    reasons = list(all_reasons(reading))
+    for model_name, reason in reasons[:_MAX_DEGRADED]:
+        costs = REASONS[reason].costs if reason in REASONS else ""
+        parts.append(
+            Text(printable(f"degraded: {reason}{f' ({model_name})' if model_name else ''}  {costs}"), "yellow")
+        )
+    if len(reasons) > _MAX_DEGRADED:
+        parts.append(Text(f"and {len(reasons) - _MAX_DEGRADED} more; conch doctor lists them with cures", "yellow"))
+    return Group(*parts)
+
+
+def _head(reading: ServerReading, before: ServerReading | None) -> str:
+    ready = sum(model.state == "READY" for model in reading.models)
+    words = [reading.url, f"{ready} of {len(reading.models)} models ready"]
+    if before is not None and reading.taken_s > before.taken_s:
+        words.append(f"CPU {(reading.cpu_s - before.cpu_s) / (reading.taken_s - before.taken_s):.0%}")
+    if reading.memory_bytes:
+        words.append(f"memory {size_text(reading.memory_bytes)}")
+    words.append(f"{reading.connections} connections")
+    words += [f"GPU {number} {share:.0%}" for number, share in enumerate(reading.gpus.values())]
+    return "  ".join(words)
+
+
+def _cells(model: ModelReading, change: ModelRates | None) -> list[str]:
+    state = model.state if not model.reason else f"{model.state}: {model.reason.splitlines()[0][:60]}"
+    known = [
+        _seconds(model.oldest_s) if model.queued else "",
+        "",
+        "",
+        size_text(model.memory_bytes) if model.memory_bytes else "",
+        model.device,
+    ]
+    name = model.name if model.version in ("", "1") else f"{model.name}/{model.version}"
+    if change is None:
+        return [name, state, "", "", "", "", "", str(model.queued or ""), *known]
+    known[1:3] = [f"{change.batch:.1f}" if change.batch else "", f"{change.busy:.0%}"]
+    rated = [f"{change.requests:.1f}", f"{change.failures:.1f}" if change.failures else ""]
+    rated.append(f"{change.tokens:.0f}" if change.tokens else "")
+    return [name, state, *rated, _bound(change.median_s), _bound(change.slow_s), str(model.queued), *known]
+
+
+def _bound(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return "> 60 s" if seconds == inf else f"≤ {_seconds(seconds)}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -60,40 +60,30 @@ def report_threads(plan: InstancePlan, threads: int) -> None:
         plan.source.report("threads_exceed_cores", text)
 
 
-class Instance(ABC):
-    """One executor of one model version.
+class Worker(ABC):
+    """What runs one model version: an instance, or an engine of a language model.
 
-    `start` → `execute`* → `stop`. After `start` the instance is `ready`. An instance that breaks down fails its batch,
-    becomes not ready and recovers if it can; it calls `on_ready_change` whenever `ready` changes.
+    After `start` it is `ready`. A worker that breaks down fails its requests, becomes not ready and recovers if it can;
+    it calls `on_ready_change` whenever `ready` changes. All methods must be called on the event loop's thread.
     """
 
-    plan: InstancePlan
-    # Whether `execute` reads tensors from their sources; a failed read then fails that request only.
-    takes_sources: ClassVar[bool] = False
     # Set by the owner before start(); called on the event loop.
     on_ready_change: Callable[[], None]
 
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """Whether `execute` may be called."""
+        """Whether it can execute requests."""
 
     @abstractmethod
     async def start(self) -> None:
         """Load the model. Raises ModelLoadError with the cause."""
 
     @abstractmethod
-    def execute(self, batch: Batch) -> None:
-        """Run one batch. Returns immediately; the batch is finished and released later, on the event loop.
-
-        The caller guarantees that the instance is ready and has no more batches than one and `ahead`.
-        """
-
-    @abstractmethod
     async def stop(self) -> None:
-        """Finish what is running, release everything. Safe to call at any time, more than once."""
+        """End, and release everything. Safe to call at any time, more than once."""
 
-    async def kill(self) -> None:  # noqa: B027 - most instances end with the server's process
+    async def kill(self) -> None:  # noqa: B027 - most end with the server's process
         """End immediately, whatever is running, if possible: `stop` has timed out, and may still be running."""
 
     @property
@@ -105,6 +95,21 @@ class Instance(ABC):
     def restarts(self) -> int:
         """How often a process that had exited was to be replaced."""
         return 0
+
+
+class Instance(Worker):
+    """One executor of one model version: `start` → `execute`* → `stop`, which finishes what is running."""
+
+    plan: InstancePlan
+    # Whether `execute` reads tensors from their sources; a failed read then fails that request only.
+    takes_sources: ClassVar[bool] = False
+
+    @abstractmethod
+    def execute(self, batch: Batch) -> None:
+        """Run one batch. Returns immediately; the batch is finished and released later, on the event loop.
+
+        The caller guarantees that the instance is ready and has no more batches than one and `ahead`.
+        """
 
     @property
     def ahead(self) -> int:

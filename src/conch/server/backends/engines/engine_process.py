@@ -22,6 +22,8 @@ from conch.server.backends.processes import untrusted
 from conch.server.backends.processes.child_process import ChildProcess
 from conch.server.backends.processes.launch import Exit, Launcher
 
+# Then the process is killed.
+_STOP_TIMEOUT_S: Final = 10.0
 # In a message while a request is in flight that returns its prompt: 20 log probabilities of 100,000 tokens.
 _MAX_PROMPT_VALUES: Final = 100 * MAX_VALUES
 
@@ -133,7 +135,7 @@ class EngineProcess:
             self._child.send((messages.ABORT, key))
             generation.on_deltas((), Cancelled("request was cancelled by the client"))
 
-    async def stop(self, timeout_s: float) -> None:
+    async def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
         """Stop the process, after `timeout_s` by SIGKILL; its requests end with Unavailable."""
         self._stopping = True
         self._child.resume()

@@ -17,16 +17,14 @@ from conch.server.backends.engines.engine_process import EngineProcess
 from conch.server.backends.engines.memory import EngineMemory, folder_size
 from conch.server.backends.processes.launch import ChildEnvironment, Launcher, Program
 from conch.server.backends.processes.sandbox import confined
-from conch.server.backends.processes.supervisor import ProcessSupervisor
+from conch.server.backends.processes.supervisor import ProcessSupervisor, SupervisedWorker
 from conch.server.backends.progress import reported
 from conch.server.backends.python.settings import stub_timeout_s
 
 MAIN = Path(child.__file__).with_name("engine_main.py")
-# Then the process is killed.
-_STOP_TIMEOUT_S = 10.0
 
 
-class ProcessEngine(Engine):
+class ProcessEngine(SupervisedWorker[EngineProcess], Engine):
     """Runs `driver`, a module of `conch_child.engine`, in a process. Ready while one runs that has loaded the model.
 
     `python` is the interpreter, by default the server's; `memory` has the reservations of all engines, and
@@ -60,38 +58,12 @@ class ProcessEngine(Engine):
     def __repr__(self) -> str:
         return f"<ProcessEngine {self._name} {self._processes.current!r}>"
 
-    @property
-    def ready(self) -> bool:
-        return self._processes.ready
-
-    async def start(self) -> None:
-        await self._processes.start()
-
     def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
         """Send a request to the process. Raises Unavailable while there is none."""
         process = self._processes.current
         if process is None or not process.alive:
             raise Unavailable(f"model '{self._name}' is not ready: its engine is being restarted", retry_after_s=1.0)
         return process.generate(request, on_deltas)
-
-    @property
-    def pid(self) -> int:
-        return self._processes.pid
-
-    @property
-    def restarts(self) -> int:
-        return self._processes.restarts
-
-    async def stop(self) -> None:
-        """Stop the process, after a timeout by SIGKILL."""
-        process = await self._processes.withdraw()
-        if process is not None:
-            await process.stop(_STOP_TIMEOUT_S)
-
-    async def kill(self) -> None:
-        process = await self._processes.withdraw()
-        if process is not None:
-            await process.kill()
 
     def _launcher(self) -> Launcher:
         environment = self._environment.variables()

@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from conch.base.errors import ConchError
 from conch.base.logs import MODEL_LOGGER
 from conch.base.pacing import backoff_s
+from conch.server.backends.base import Worker
 from conch.server.backends.processes.launch import Exit
 
 _FIRST_RESTART_S, _MAX_RESTART_S = 0.5, 30.0
@@ -38,6 +39,12 @@ class Supervised(Protocol):
     @property
     def has_worked(self) -> bool:
         """Whether it has executed anything."""
+
+    async def stop(self) -> None:
+        """End the process when it has finished what it does, or after a timeout."""
+
+    async def kill(self) -> None:
+        """End the process immediately."""
 
 
 P = TypeVar("P", bound=Supervised)
@@ -121,3 +128,34 @@ class ProcessSupervisor(Generic[P]):
     def _log(self, text: str) -> None:
         first, _, rest = text.partition("\n")
         _log.error("%s", first, extra={"instance": self._name, "block": rest})
+
+
+class SupervisedWorker(Worker, Generic[P]):
+    """An instance or an engine that is a process."""
+
+    _processes: ProcessSupervisor[P]
+
+    @property
+    def ready(self) -> bool:
+        return self._processes.ready
+
+    @property
+    def pid(self) -> int:
+        return self._processes.pid
+
+    @property
+    def restarts(self) -> int:
+        return self._processes.restarts
+
+    async def start(self) -> None:
+        await self._processes.start()
+
+    async def stop(self) -> None:
+        process = await self._processes.withdraw()
+        if process is not None:
+            await process.stop()
+
+    async def kill(self) -> None:
+        process = await self._processes.withdraw()
+        if process is not None:
+            await process.kill()

@@ -8,7 +8,7 @@ from conch.base.errors import ModelLoadError
 from conch.server.backends.base import Instance, InstancePlan
 from conch.server.backends.batch import Batch
 from conch.server.backends.bls import ModelCalls
-from conch.server.backends.processes.supervisor import ProcessSupervisor
+from conch.server.backends.processes.supervisor import ProcessSupervisor, SupervisedWorker
 from conch.server.backends.progress import reported
 from conch.server.backends.python.custom_metrics import InstanceMetrics
 from conch.server.backends.python.environment import Environments
@@ -18,7 +18,7 @@ from conch.server.backends.python.outgoing_bls import OutgoingCalls
 from conch.server.backends.python.settings import PythonSettings
 
 
-class PythonInstance(Instance):
+class PythonInstance(SupervisedWorker[ModelProcess], Instance):
     """Executes batches in a process. Ready while a process runs whose model is initialized."""
 
     takes_sources = True
@@ -51,21 +51,10 @@ class PythonInstance(Instance):
         process = self._processes.current  # not through the supervisor: it is asked for every request
         return process is not None and process.alive
 
-    async def start(self) -> None:
-        await self._processes.start()
-
     def execute(self, batch: Batch) -> None:
         process = self._processes.current
         assert process is not None
         process.execute(batch)
-
-    @property
-    def pid(self) -> int:
-        return self._processes.pid
-
-    @property
-    def restarts(self) -> int:
-        return self._processes.restarts
 
     @property
     def ahead(self) -> int:
@@ -80,15 +69,8 @@ class PythonInstance(Instance):
 
     async def stop(self) -> None:
         """Drain, finalize and end the process; kill it if that takes longer than `stub-timeout-seconds`."""
-        process = await self._processes.withdraw()
-        if process is not None:
-            await process.stop()
+        await super().stop()
         self.metrics.clear()
-
-    async def kill(self) -> None:
-        process = await self._processes.withdraw()
-        if process is not None:
-            await process.kill()
 
     async def check_ready(self) -> bool:
         process = self._processes.current

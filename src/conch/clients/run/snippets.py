@@ -12,6 +12,7 @@ from conch.domain.model_config import ModelConfig, TensorSpec
 _MAX_VALUES = 64  # of inputs that are written as JSON; others are zeros in binary form
 _IMAGE_DIMS, _IMAGE_SIZE = 3, 224  # an input of three dimensions or more may be an image
 _PROMPT, _MAX_TOKENS = "Say hello in one sentence.", 100
+_EXAMPLE = "example_request"  # of models that are declared in Python
 _KEY_VARIABLE = "CONCH_API_KEY"
 _BYTES_EACH = {"BOOL": 1, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8}
 
@@ -35,8 +36,8 @@ def curl(url: str, config: ModelConfig, *, api: Api, with_key: bool) -> str:
     if api is not Api.INFER:
         return f"curl -s{key} {url}/v1/{api.value} -d {_quoted(json.dumps(_prompt_body(config.name, api)))}"
     path = f"{url}/v2/models/{quote(config.name)}"
-    if config.decoupled:
-        return f"curl -s{key} {path}/generate_stream -d {_quoted(json.dumps(_fields(config)))}"
+    if config.decoupled or _EXAMPLE in config.parameters:
+        return f"curl -s{key} {path}/{_generate(config)} -d {_quoted(json.dumps(_fields(config)))}"
     if sum(_count(config, spec) for spec in _sent(config)) <= _MAX_VALUES:
         return f"curl -s{key} {path}/infer -d {_quoted(json.dumps(_request(config)))}"
     head, size = _binary_request(config)
@@ -53,8 +54,8 @@ def python(url: str, config: ModelConfig, *, api: Api, with_key: bool) -> str:
     if api is not Api.INFER:
         path, body = f"/v1/{api.value}", repr(_prompt_body(config.name, api))
         shown = '["choices"][0]' + ('["message"]["content"]' if api is Api.CHAT else '["text"]')
-    elif config.decoupled:
-        path, body, shown = f"/v2/models/{quote(config.name)}/generate_stream", repr(_fields(config)), ""
+    elif config.decoupled or _EXAMPLE in config.parameters:
+        path, body, shown = f"/v2/models/{quote(config.name)}/{_generate(config)}", repr(_fields(config)), ""
     else:
         path, body, shown = f"/v2/models/{quote(config.name)}/infer", _python_request(config), '["outputs"]'
     read = f"json.load(response){shown}" if shown else "response.read().decode()"
@@ -129,8 +130,15 @@ def _element_bytes(datatype: str) -> int:
     return _BYTES_EACH.get(datatype) or int(datatype.lstrip("UINT")) // 8
 
 
+def _generate(config: ModelConfig) -> str:
+    return "generate_stream" if config.decoupled else "generate"
+
+
 def _fields(config: ModelConfig) -> dict[str, Any]:
-    """Return the body of `generate_stream`: each input by its name."""
+    """Return the body of `generate`: the example of a model that is declared in Python, or each input by its name."""
+    if _EXAMPLE in config.parameters:
+        example: dict[str, Any] = json.loads(config.parameters[_EXAMPLE])
+        return example
     return {
         spec.name: value[0] if len(value) == 1 else value
         for spec in _sent(config)

@@ -11,7 +11,7 @@ from conch.base.process.running_servers import temporary_folder, user_folder
 from conch.base.suggestion import did_you_mean
 from conch.server.repository.model_entry import EntryOptions, entry_of, link, write_entry
 from conch.server.repository.model_kinds import is_model_folder, name_of
-from conch.server.repository.python_app import is_python_app
+from conch.server.repository.python_app import PythonAppRoot, is_python_app
 from conch.server.repository.store import ModelFiles, Repository, check_name
 from conch.server.repository.temporary_folders import TemporaryFolders
 
@@ -26,14 +26,12 @@ class RunSource:
     """A repository, and the flags of `conch serve` that name it."""
 
     flags: tuple[str, ...]
-    repository: Repository | None  # None for a file of Python, which is not imported only to look at it
+    repository: Repository
     text: str  # as the user wrote it
     links: TemporaryFolders | None = None  # which remove the links at the end of this process
 
     def models(self) -> list[ModelFiles]:
         """Return the models; a remote repository is fetched for that. Raises ConchError if one cannot be read."""
-        if self.repository is None:
-            return []
         names = self.repository.names()
         if not names:
             raise NotFound(f"there are no models in {self.text}")
@@ -101,7 +99,7 @@ def _of_file(path: Path, given: Namespace) -> RunSource:
     if path.suffix != ".py":
         return _linked(path, given)
     if is_python_app(path):
-        return RunSource((f"--model-repository={path}",), None, str(path))
+        return RunSource((f"--model-repository={path}",), Repository([PythonAppRoot(path.absolute())]), str(path))
     if _TRITON_CLASS not in path.read_bytes():
         raise InvalidRequest(
             f"'{path}' has no model: expected functions or classes with @conch.model, or a class "

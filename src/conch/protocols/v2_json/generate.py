@@ -5,7 +5,8 @@ request. The same applies to the keys in the object `parameters`. A response has
 version and the response's parameters in one object, with sorted keys.
 
 Models that are Python functions name in the parameter `json_tensors` of their configuration the tensors whose values
-have a structure: a BYTES tensor of JSON is any JSON value, and an array of numbers may be nested lists.
+have a structure: a BYTES tensor of JSON is any JSON value, and an array of numbers may be nested lists. `name[]` there
+is an output that is a list even if it has one element.
 """
 
 import json
@@ -27,7 +28,7 @@ from conch.protocols.v2_json import data as json_data
 from conch.protocols.v2_json import large as large_json
 from conch.protocols.v2_json.inference import parameter, read_parameters
 
-JSON_TENSORS = "json_tensors"
+JSON_TENSORS, LIST = "json_tensors", "[]"
 _NO_TENSORS: frozenset[str] = frozenset()
 _NO_PARAMETERS: dict[str, Any] = {}
 # All strings of a JSON text; keys have a second group.
@@ -259,7 +260,8 @@ def _encoded(response: InferResponse, encode: Callable[[Tensor], Any], structure
     for tensor in response.outputs:
         values = _values(tensor) if tensor.name in structured else encode(tensor)
         is_list = not isinstance(values, orjson.Fragment)
-        document[tensor.name] = values[0] if is_list and len(values) == 1 else values
+        single = is_list and len(values) == 1 and f"{tensor.name}{LIST}" not in structured
+        document[tensor.name] = values[0] if single else values
     if response.id:
         document["id"] = response.id
     document["model_name"] = response.model_name

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,6 @@ def is_python_app(path: Path) -> bool:
     return b"conch" in text and b"TritonPythonModel" not in text
 
 
-def describe(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the configurations of a file's models by name. Imports the file in another process, and waits for it.
-
-    Raises ConfigError with the place of the error.
-    """
-    return _import(file).models()
-
-
 @dataclass(frozen=True, slots=True)
 class _Imported:
     """What an import of a file gave: its models or the error, and the files whose change gives something else."""
@@ -63,6 +56,12 @@ class _Imported:
         if self.error:
             raise ConfigError(self.error)
         return dict(self.configs)
+
+
+@cache
+def _first_import(file: Path) -> _Imported:
+    """Import a file for the first time: `conch run` looks at the models before it makes a server of them."""
+    return _import(file)
 
 
 def _import(file: Path) -> _Imported:
@@ -104,7 +103,7 @@ class PythonAppRoot:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._folders = TemporaryFolders()
-        self._imported = _Imported(file)
+        self._imported: _Imported | None = None
 
     def __str__(self) -> str:
         return str(self._file)
@@ -115,7 +114,8 @@ class PythonAppRoot:
 
     def scan(self) -> Mapping[str, Fingerprint]:
         """Return the fingerprints of the models, after another import if files have changed. Raises ConfigError."""
-        return dict.fromkeys(self._current(), self._imported.stamps)
+        imported = self._current()
+        return dict.fromkeys(imported.models(), imported.stamps)
 
     def fingerprint(self, name: str) -> Fingerprint:
         """Return the fingerprint of a model, () if the file does not declare it. Raises ConfigError."""
@@ -130,7 +130,8 @@ class PythonAppRoot:
 
     def find(self, name: str) -> ModelLocation | None:
         """Return a new folder with the model's configuration and code. Raises ConfigError, Unavailable."""
-        document = self._current().get(name)
+        imported = self._current()
+        document = imported.models().get(name)
         if document is None:
             return None
         try:
@@ -141,17 +142,19 @@ class PythonAppRoot:
             folder = self._folders.write(name, lambda folder: _write(folder, config, self._file, name))
         except OSError as error:
             raise Unavailable(f"load of '{name}': its folder cannot be written: {error}") from error
-        return ModelLocation(folder, self._imported.stamps, temporary=True, linked=(self._file.parent,))
+        return ModelLocation(folder, imported.stamps, temporary=True, linked=(self._file.parent,))
 
     def _known(self) -> Mapping[str, dict[str, Any]]:
         """Return the configurations by name; only the first call imports the file."""
-        return self._imported.models() if self._imported.stamps else self._current()
+        return self._current().models() if self._imported is None else self._imported.models()
 
-    def _current(self) -> Mapping[str, dict[str, Any]]:
-        """Return the configurations by name, read again after a change. Raises ConfigError."""
-        if not self._imported.stamps or self._imported.stamps != _stamps(path for path, *_ in self._imported.stamps):
-            self._imported = _import(self._file)
-        return self._imported.models()
+    def _current(self) -> _Imported:
+        """Return what the file declares now. Its methods raise ConfigError."""
+        imported = self._imported or _first_import(self._file)
+        if imported.stamps != _stamps(path for path, *_ in imported.stamps):
+            imported = _import(self._file)
+        self._imported = imported
+        return imported
 
 
 def _write(folder: Path, config: str, file: Path, name: str) -> None:

@@ -213,7 +213,7 @@ def test_a_script_serves_its_models(app: Path, tmp_path: Path) -> None:
         until(lambda: _reachable(port, process))
         body = json.dumps({"x": [2]}).encode()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/square/generate", body) as response:
-            assert json.load(response)["output"] == 4
+            assert json.load(response)["output"] == [4]
     finally:
         process.terminate()
         assert process.wait(60) == 0, (tmp_path / "log").read_text()
@@ -226,3 +226,21 @@ def _reachable(port: int, process: subprocess.Popen[bytes]) -> bool:
             return True
     except OSError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("@conch.model\ndef a(x) -> str: ...\n", "{file}:3: parameter 'x' of 'a' has no annotation"),
+        ("raise SystemExit(3)\n", '{file}: the import failed\n  File "{file}", line 2, in <module>'),
+        ("import os\nos._exit(7)\n", "{file}: the import ended the process, with status 7"),
+        ("x = (\n", "SyntaxError: '(' was never closed"),
+    ],
+)
+def test_conch_run_explains_a_file_that_cannot_be_served(tmp_path: Path, code: str, error: str) -> None:
+    file = tmp_path / "app.py"
+    file.write_text("import conch\n" + code)
+    command = [sys.executable, "-m", "conch", "run", str(file), "--serve"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert error.format(file=file) in done.stderr

@@ -3,9 +3,11 @@
 import asyncio
 import base64
 import io
+import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 
 import conch
 from conch.base.errors import BackendError, Code, InvalidRequest, NotFound
-from conch.server.backends.child.conch_child.python.app.endpoints import DeclarationError
+from conch.server.backends.child.conch_child.python.app.endpoints import DeclarationError, endpoints_of
 
 
 @conch.model
@@ -90,7 +92,7 @@ def test_a_declared_function_stays_a_function() -> None:
 
 def test_values_become_tensors_and_back() -> None:
     assert call(square, x=[1, 2, 3]) == {"output": [1.0, 4.0, 9.0]}
-    assert call(square, x=3) == {"output": 9.0}
+    assert call(square, x=3) == {"output": [9.0]}
     assert call(stats, x=[3, 1, 2], options={"top": 2}) == {"mean": 2.0, "order": [1, 2]}
     assert call(stats, x=[3, 1, 2], options={"top": 2, "reverse": True})["order"] == [2, 1]
     assert call(pair, text="a") == {"first": "anone", "second": {"length": 1, "bytes": 4}}
@@ -271,6 +273,16 @@ def test_wrong_results_name_the_output() -> None:
         call(flat, x=1)
     with pytest.raises(BackendError, match="output 'output' has 1 items for a batch of 2"):
         call(short, texts=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "model", [square, stats, pair, transposed, size, swapped, Pipeline, Staged, doubled, countdown, ticks, later]
+)
+def test_the_example_of_a_model_is_one_that_it_accepts(model: Any) -> None:
+    [declared] = endpoints_of(SimpleNamespace(model=model)).values()
+    example = json.loads(declared.config()["parameters"]["example_request"]["string_value"])
+    with conch.TestClient(model) as client:
+        assert next(client.generate_stream(example)).keys() == declared.outputs.keys()
 
 
 # ── wrong declarations ──

@@ -7,6 +7,7 @@ import collections.abc
 import dataclasses
 import importlib.util
 import inspect
+import json
 import os
 import sys
 import textwrap
@@ -19,9 +20,9 @@ from .kinds import SUPPORTED, TensorKind, kind_of
 
 OUTPUT = "output"
 PREPROCESS, POSTPROCESS, DEFAULT_METHOD = "preprocess", "postprocess", "predict"
-JSON_PARAMETER = (
-    "json_tensors"  # of the configuration: tensors that `generate` takes and returns as JSON or nested lists
-)
+# Parameters of the configuration: the tensors that `generate` takes and returns as JSON or lists, and a body of
+# `generate` that the model accepts, which clients show.
+JSON_PARAMETER, EXAMPLE_PARAMETER = "json_tensors", "example_request"
 _STREAMS = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator)
 _ASYNC_STREAMS = (collections.abc.AsyncIterator, collections.abc.AsyncIterable, collections.abc.AsyncGenerator)
 
@@ -72,10 +73,16 @@ class DeclaredModel:
             for name, kind in [*self.inputs.items(), *self.outputs.items()]
             if kind.is_json or (kind.is_array and len(kind.shape) + self.batch > 1)
         ]
-        if structured:
-            document["parameters"] = {JSON_PARAMETER: {"string_value": ",".join(structured)}}
-        parameters = {**document.get("parameters", {}), **declaration["config"].get("parameters", {})}
-        return {**document, **declaration["config"], **({"parameters": parameters} if parameters else {})}
+        if not self.batch:
+            structured += [name + "[]" for name, kind in self.outputs.items() if kind.is_array or kind.item]
+        parameters = {JSON_PARAMETER: ",".join(structured)} if structured else {}
+        sent = [name for name in self.inputs if name not in self.optional] or list(self.inputs)[:1]
+        example = {name: self.inputs[name].example for name in sent}
+        if None not in example.values():
+            parameters[EXAMPLE_PARAMETER] = json.dumps(example)
+        own = declaration["config"].get("parameters", {})
+        document["parameters"] = {**{name: {"string_value": text} for name, text in parameters.items()}, **own}
+        return {**document, **declaration["config"], "parameters": document["parameters"]}
 
 
 def _tensor(name: str, kind: TensorKind) -> Dict[str, Any]:
@@ -275,7 +282,8 @@ def _kind(function: Any, parameter: str, hints: Dict[str, Any], batch: bool, fie
         name = getattr(hints[subject], "__name__", "str")
         text = "is of one item, but with batch=True the function has several at a time"
         raise _error(function, parameter, text, parameter, "list[{}]".format(name))
-    return TensorKind(kind.datatype, [1], kind.read, kind.write, item=kind.item, is_json=kind.is_json)
+    kind.shape = [1]
+    return kind
 
 
 def _without_none(annotation: Any) -> Any:

@@ -17,6 +17,9 @@ from ..api.datatypes import DTYPES, name_of
 from .declare import InvalidInput, Tensor
 
 _MAX_PIXELS = 89_478_485  # of an image, whose file may be much smaller; from more Pillow warns
+_MAX_EXAMPLE_VALUES = 64
+# A PNG file of one red pixel, in base64.
+_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
 _SCALARS: Dict[Any, Tuple[str, Any]] = {float: ("FP64", float), int: ("INT64", int), bool: ("BOOL", bool)}
 SUPPORTED = (
     'np.ndarray, NDArray[np.float32], Annotated[np.ndarray, conch.Tensor("FP32", [3, -1])], conch.Image, float, int, '
@@ -28,7 +31,8 @@ class TensorKind:
     """The tensor of one annotation: `read` makes a value of an array, `write` an array of a value.
 
     Both are for one item: `shape` has no batch dimension. `item` is the kind of a list's elements, `is_array` whether
-    values are arrays, and `is_json` whether the tensor contains JSON.
+    values are arrays, and `is_json` whether the tensor contains JSON. `example` is a value as clients send it in JSON,
+    None if that is long or unknown.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class TensorKind:
         item: Optional[TensorKind] = None,
         is_array: bool = False,
         is_json: bool = False,
+        example: Any = None,
     ) -> None:
         self.datatype = datatype
         self.shape = shape
@@ -49,6 +54,7 @@ class TensorKind:
         self.item = item
         self.is_array = is_array
         self.is_json = is_json
+        self.example = example
 
 
 def kind_of(annotation: Any) -> TensorKind:
@@ -69,11 +75,11 @@ def kind_of(annotation: Any) -> TensorKind:
     if annotation in _SCALARS:
         return _scalar_kind(*_SCALARS[annotation])
     if annotation is str:
-        return TensorKind("BYTES", [1], _read_text, lambda value: _one(str(value).encode()))
+        return TensorKind("BYTES", [1], _read_text, lambda value: _one(str(value).encode()), example="hello")
     if annotation is bytes:
-        return TensorKind("BYTES", [1], lambda array: array.flat[0], lambda value: _one(bytes(value)))
+        return TensorKind("BYTES", [1], lambda array: array.flat[0], lambda value: _one(bytes(value)), example="hello")
     if annotation in (list, dict, Any, object) or origin is dict:
-        return _json_kind(lambda value: value)
+        return _json_kind(lambda value: value, [] if annotation is list else {})
     if isinstance(annotation, type):
         return _class_kind(annotation)
     raise TypeError("'{}' is not supported".format(_name_of(annotation)))
@@ -82,14 +88,30 @@ def kind_of(annotation: Any) -> TensorKind:
 def _class_kind(annotation: type) -> TensorKind:
     if annotation.__name__ == "Image":
         as_pil = annotation.__module__.startswith("PIL")
-        return TensorKind("BYTES", [1], lambda array: _read_image(array.flat[0], as_pil=as_pil), _no_image_output)
+        read = lambda array: _read_image(array.flat[0], as_pil=as_pil)  # noqa: E731
+        return TensorKind("BYTES", [1], read, _no_image_output, example=_PIXEL)
     if dataclasses.is_dataclass(annotation):
-        return _json_kind(lambda value: annotation(**value))
+        required = [
+            field.name
+            for field in dataclasses.fields(annotation)
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        ]
+        return _json_kind(lambda value: annotation(**value), _example_of(annotation, required))
     if hasattr(annotation, "__total__"):  # a TypedDict
-        return _json_kind(lambda value: value)
+        return _json_kind(lambda value: value, _example_of(annotation, list(annotation.__annotations__)))
     if hasattr(annotation, "model_validate"):  # of pydantic
         return _json_kind(annotation.model_validate)
     raise TypeError("'{}' is not supported".format(_name_of(annotation)))
+
+
+def _example_of(annotated: type, names: List[str]) -> Any:
+    """Return an example with these fields, None if one of them has none."""
+    try:
+        hints = typing.get_type_hints(annotated)
+        example = {name: kind_of(hints[name]).example for name in names}
+    except (NameError, TypeError):
+        return None
+    return None if None in example.values() else example
 
 
 def _name_of(annotation: Any) -> str:
@@ -121,12 +143,24 @@ def _array_kind(datatype: str, shape: List[int]) -> TensorKind:
         array = np.asarray(value)
         return array if array.dtype == dtype else array.astype(dtype)
 
-    return TensorKind(name_of(dtype) or "", shape, lambda array: array, write, is_array=True)
+    example: Any = "hello" if datatype == "BYTES" else True if datatype == "BOOL" else 1
+    sizes = [2 if size < 0 else size for size in shape]
+    for size in reversed(sizes):
+        example = [example] * size
+    if int(np.prod(sizes)) > _MAX_EXAMPLE_VALUES:
+        example = None
+    return TensorKind(name_of(dtype) or "", shape, lambda array: array, write, is_array=True, example=example)
 
 
 def _scalar_kind(datatype: str, convert: Callable[[Any], Any]) -> TensorKind:
     dtype = DTYPES[datatype]
-    return TensorKind(datatype, [1], lambda array: convert(array.flat[0]), lambda value: np.array([value], dtype))
+    return TensorKind(
+        datatype,
+        [1],
+        lambda array: convert(array.flat[0]),
+        lambda value: np.array([value], dtype),
+        example=convert(1),
+    )
 
 
 def _list_kind(item: TensorKind) -> TensorKind:
@@ -140,7 +174,8 @@ def _list_kind(item: TensorKind) -> TensorKind:
         arrays = [item.write(value) for value in values]
         return np.concatenate(arrays) if arrays else np.empty(0, DTYPES[item.datatype])
 
-    return TensorKind(item.datatype, [-1], read, write, item=item, is_json=item.is_json)
+    example = None if item.example is None else [item.example]
+    return TensorKind(item.datatype, [-1], read, write, item=item, is_json=item.is_json, example=example)
 
 
 def _one(element: bytes) -> Any:
@@ -156,7 +191,7 @@ def _read_text(array: Any) -> str:
         raise InvalidInput("it is not UTF-8 text: {}".format(error)) from None
 
 
-def _json_kind(convert: Callable[[Any], Any]) -> TensorKind:
+def _json_kind(convert: Callable[[Any], Any], example: Any = None) -> TensorKind:
     def read(array: Any) -> Any:
         try:
             value = json.loads(array.flat[0])
@@ -167,7 +202,10 @@ def _json_kind(convert: Callable[[Any], Any]) -> TensorKind:
         except (TypeError, ValueError) as error:
             raise InvalidInput(str(error)) from None
 
-    return TensorKind("BYTES", [1], read, lambda value: _one(json.dumps(value, default=_plain).encode()), is_json=True)
+    def write(value: Any) -> Any:
+        return _one(json.dumps(value, default=_plain).encode())
+
+    return TensorKind("BYTES", [1], read, write, is_json=True, example=example)
 
 
 def _plain(value: Any) -> Any:

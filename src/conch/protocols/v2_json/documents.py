@@ -3,7 +3,7 @@
 Members have Triton's names and order.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -27,6 +27,12 @@ _EXTENSIONS = (
     "trace",
     "logging",
 )
+
+
+# Members of statistics that are durations, in Triton's order.
+_BATCH_TIMES = ("compute_input", "compute_infer", "compute_output")
+_REQUEST_TIMES = ("success", "fail", "queue", *_BATCH_TIMES, "cache_hit", "cache_miss")
+_RESPONSE_TIMES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
 
 
 def error(message: str) -> bytes:
@@ -102,45 +108,17 @@ def _statistics(model: ModelStatistics) -> dict[str, Any]:
         "last_inference": model.last_inference_ms,
         "inference_count": model.inference_count,
         "execution_count": model.execution_count,
-        "inference_stats": _durations(
-            {
-                "success": model.success,
-                "fail": model.fail,
-                "queue": model.queue,
-                "compute_input": model.compute_input,
-                "compute_infer": model.compute_infer,
-                "compute_output": model.compute_output,
-                "cache_hit": model.cache_hit,
-                "cache_miss": model.cache_miss,
-            }
-        ),
-        "response_stats": {str(index): _response(response) for index, response in sorted(model.responses.items())},
-        "batch_stats": [_batch(size, batch) for size, batch in sorted(model.batches.items())],
+        "inference_stats": _durations(model, _REQUEST_TIMES),
+        "response_stats": {
+            str(index): _durations(response, _RESPONSE_TIMES) for index, response in sorted(model.responses.items())
+        },
+        "batch_stats": [
+            {"batch_size": size, **_durations(batch, _BATCH_TIMES)} for size, batch in sorted(model.batches.items())
+        ],
         "memory_usage": [],
     }
 
 
-def _batch(size: int, batch: BatchStatistics) -> dict[str, Any]:
-    durations = {
-        "compute_input": batch.compute_input,
-        "compute_infer": batch.compute_infer,
-        "compute_output": batch.compute_output,
-    }
-    return {"batch_size": size, **_durations(durations)}
-
-
-def _response(response: ResponseStatistics) -> dict[str, Any]:
-    return _durations(
-        {
-            "compute_infer": response.compute_infer,
-            "compute_output": response.compute_output,
-            "success": response.success,
-            "fail": response.fail,
-            "empty_response": response.empty_response,
-            "cancel": response.cancel,
-        }
-    )
-
-
-def _durations(durations: Mapping[str, Duration]) -> dict[str, Any]:
-    return {name: {"count": duration.count, "ns": duration.ns} for name, duration in durations.items()}
+def _durations(counted: ModelStatistics | BatchStatistics | ResponseStatistics, names: Sequence[str]) -> dict[str, Any]:
+    durations: list[Duration] = [getattr(counted, name) for name in names]
+    return {name: {"count": duration.count, "ns": duration.ns} for name, duration in zip(names, durations, strict=True)}

@@ -175,7 +175,7 @@ async def test_a_pickle_is_refused_with_the_cure(tmp_path: Path, name: str, name
     ("text", "said"),
     [
         (parameter("model_type", "catboost"), "must be one of xgboost, xgboost_json, .*; got 'catboost'"),
-        (parameter("output_class", "maybe"), "parameter 'output_class' must be true or false, got 'maybe'"),
+        (parameter("output_class", "maybe"), "parameter 'output_class' must be one of 1, true, 0, false; got 'maybe'"),
         (CLASSES + parameter("threshold", "high"), "parameter 'threshold' must be a number, got 'high'"),
         (parameter("threshold", "0.3"), "parameter 'threshold' is for binary classifiers, with output_class: true"),
         ('input { name: "input__0" data_type: TYPE_FP32 dims: 6 }', "model expects shape .*5.* specifies .*6"),

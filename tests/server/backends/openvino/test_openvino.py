@@ -172,7 +172,12 @@ async def test_compiled_models_are_kept_in_the_model_cache(tmp_path: Path, caplo
             ConfigError,
             "'CPU_THREADS_NUM' of the openvino backend was renamed; use 'INFERENCE_NUM_THREAD",
         ),
-        ("RESHAPE_IO_LAYERS", "maybe", ConfigError, "parameter 'RESHAPE_IO_LAYERS' must be YES or NO, got 'maybe'"),
+        (
+            "RESHAPE_IO_LAYERS",
+            "maybe",
+            ConfigError,
+            "parameter 'RESHAPE_IO_LAYERS' must be one of yes, no, 1, true, 0, false; got 'maybe'",
+        ),
         ("ENABLE_BATCH_PADDING", "YES", ConfigError, "'ENABLE_BATCH_PADDING' needs 'SKIP_OV_DYNAMIC_BATCHSIZE'"),
         ("PERFORMANCE_HINT", "SPEED", ModelLoadError, "SPEED"),
         ("TARGET_DEVICE", "TPU", ModelLoadError, "TPU"),

@@ -17,6 +17,7 @@ from conch.machine.cores import usable_cores
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.server.backends.fil.forest import VERSION, Forest, read_forest
 from conch.server.backends.fil.forest_files import locate_forest
+from conch.server.backends.parameters import BOOLEANS, chosen
 from conch.server.backends.signature import check_signature, completed
 from conch.server.backends.threaded import Arrays, ThreadedInstance
 
@@ -26,7 +27,6 @@ _log = getLogger(__name__)
 _INPUT, _OUTPUT = "input__0", "output__0"
 _FLOATS = ("FP32", "FP64")
 
-_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
 # They control the layout of trees in GPU memory, and do not change results.
 _WITHOUT_EFFECT = (
     "algo",
@@ -127,7 +127,7 @@ class _Output:
             self._threshold = float(text)
         except ValueError:
             raise ConfigError(f"parameter 'threshold' must be a number, got '{text}'") from None
-        if "threshold" in parameters and (classes != 1 or not _switch(parameters, "output_class")):
+        if "threshold" in parameters and (classes != 1 or not chosen(parameters, "output_class", BOOLEANS, False)):
             raise ConfigError("parameter 'threshold' is for binary classifiers, with output_class: true")
 
     def compute(self, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -142,7 +142,9 @@ class _Output:
 
 
 def _gives_classes(parameters: Mapping[str, str]) -> bool:
-    return _switch(parameters, "output_class") and not _switch(parameters, "predict_proba")
+    return chosen(parameters, "output_class", BOOLEANS, False) and not chosen(
+        parameters, "predict_proba", BOOLEANS, False
+    )
 
 
 def _read_signature(source: ModelSource) -> Signature:
@@ -153,7 +155,12 @@ def _signature(forest: Forest, config: ModelConfig) -> Signature:
     """Return the one input and the one output, in the precision of the configuration."""
     width = 1 if _gives_classes(config.parameters) else forest.classes
     output = config.output(_OUTPUT)
-    if output is not None and width == 1 and output.dims[-1:] == (2,) and _switch(config.parameters, "predict_proba"):
+    if (
+        output is not None
+        and width == 1
+        and output.dims[-1:] == (2,)
+        and chosen(config.parameters, "predict_proba", BOOLEANS, False)
+    ):
         width = 2  # one column for each of the two classes
     return Signature(inputs=(_info(_INPUT, forest.features, config),), outputs=(_info(_OUTPUT, width, config),))
 
@@ -167,17 +174,10 @@ def _info(name: str, width: int, config: ModelConfig) -> TensorInfo:
 def _read(source: ModelSource, instance: str) -> Forest:
     parameters = source.config.parameters
     path, kind = locate_forest(source, instance)
-    lenient = _switch(parameters, "xgboost_allow_unknown_field")
+    lenient = chosen(parameters, "xgboost_allow_unknown_field", BOOLEANS, False)
     try:
         return read_forest(path, kind, lenient=lenient)
     except (ValueError, OSError) as error:
         raise ModelLoadError(
             f"treelite error: {error} ('{path}', read as {kind}, for model instance '{instance}')"
         ) from error
-
-
-def _switch(parameters: Mapping[str, str], name: str) -> bool:
-    text = parameters.get(name, "false")
-    if text.lower() not in _SWITCHES:
-        raise ConfigError(f"parameter '{name}' must be true or false, got '{text}'")
-    return _SWITCHES[text.lower()]

@@ -7,7 +7,7 @@ import ctypes
 import re
 from collections.abc import Mapping, Sequence
 from logging import getLogger
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,12 @@ from conch.server.backends.model_file import model_path
 from conch.server.backends.native_options import checked_session_entry, library_path, thread_count
 from conch.server.backends.onnxruntime.accelerators import CPU, CUDA, choose
 from conch.server.backends.openvino.options import accelerator_options
+from conch.server.backends.parameters import BOOLEANS, chosen
 from conch.server.backends.signature import check_signature, completed
 from conch.server.backends.stacking import BF16_BITS
 from conch.server.backends.threaded import Arrays, ThreadedInstance
 
 _log = getLogger(__name__)
-
-_Value = TypeVar("_Value")
 
 _MODEL_FILE = "model.onnx"
 
@@ -57,7 +56,6 @@ _GRAPH_LEVELS = {
     2: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
 _EXECUTION_MODES = {"0": ort.ExecutionMode.ORT_SEQUENTIAL, "1": ort.ExecutionMode.ORT_PARALLEL}
-_BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 
 _VERSION = tuple(int(number) for number in ort.__version__.split(".")[:2])
 _SPIN_DURATION_SINCE = (1, 26)
@@ -266,11 +264,11 @@ def _session_options(plan: InstancePlan) -> ort.SessionOptions:
     options.logid = plan.name
     options.log_severity_level = 3  # errors
     options.graph_optimization_level = _graph_level(source.config.document)
-    options.execution_mode = _choice(parameters, "execution_mode", _EXECUTION_MODES, ort.ExecutionMode.ORT_SEQUENTIAL)
+    options.execution_mode = chosen(parameters, "execution_mode", _EXECUTION_MODES, ort.ExecutionMode.ORT_SEQUENTIAL)
     options.intra_op_num_threads = _threads(source, "intra_op_thread_count") or max(1, usable_cores() // plan.siblings)
     options.inter_op_num_threads = _threads(source, "inter_op_thread_count")
-    options.enable_cpu_mem_arena = _choice(parameters, "enable_mem_arena", _BOOLEANS, options.enable_cpu_mem_arena)
-    options.enable_mem_pattern = _choice(parameters, "enable_mem_pattern", _BOOLEANS, options.enable_mem_pattern)
+    options.enable_cpu_mem_arena = chosen(parameters, "enable_mem_arena", BOOLEANS, options.enable_cpu_mem_arena)
+    options.enable_mem_pattern = chosen(parameters, "enable_mem_pattern", BOOLEANS, options.enable_mem_pattern)
     configured = {key: value for key, value in parameters.items() if key.startswith("session.")}
     entries = _spinning() | {key: checked_session_entry(source, key, value) for key, value in configured.items()}
     for key, value in entries.items():
@@ -330,12 +328,3 @@ def _integer(text: str, key: str) -> int:
     if not text.strip().isdecimal():
         raise ConfigError(f"'{key}' must be a whole number >= 0, got '{text}'")
     return int(text)
-
-
-def _choice(parameters: Mapping[str, str], key: str, choices: Mapping[str, _Value], default: _Value) -> _Value:
-    text = parameters.get(key)
-    if text is None:
-        return default
-    if text.lower() not in choices:
-        raise ConfigError(f"parameter '{key}' must be one of {', '.join(choices)}; got '{text}'")
-    return choices[text.lower()]

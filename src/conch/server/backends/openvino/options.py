@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from conch.base.errors import ConfigError
 from conch.server.backends.base import ModelSource
 from conch.server.backends.native_options import folder_path, library_path, thread_count
+from conch.server.backends.parameters import BOOLEANS, chosen
 
 # Properties that are passed on unchanged; OpenVINO validates the values.
 _PROPERTIES = (
@@ -50,7 +51,7 @@ _COUNTS = frozenset(
     {"INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS", "NUM_STREAMS", "PERFORMANCE_HINT_NUM_REQUESTS"}
 )
 _STREAMS = {"AUTO": "-1", "NUMA": "-2"}
-_SWITCHES = {"YES": True, "TRUE": True, "1": True, "NO": False, "FALSE": False, "0": False}
+_SWITCHES = {"yes": True, "no": False, **BOOLEANS}
 
 # Names in onnxruntime's OpenVINO provider → names here.
 _ACCELERATOR_NAMES = {
@@ -93,15 +94,15 @@ def read_options(parameters: Mapping[str, str], settings: Mapping[str, str]) -> 
         properties["NUM_STREAMS"] = _STREAMS.get(values["NUM_STREAMS"].upper(), values["NUM_STREAMS"])
     if "PERFORMANCE_HINT" in properties:
         properties["PERFORMANCE_HINT"] = values["PERFORMANCE_HINT"].upper()
-    if _switch(values, "HINT_BF16"):
+    if chosen(values, "HINT_BF16", _SWITCHES, False):
         properties.setdefault("INFERENCE_PRECISION_HINT", "bf16")
     options = OpenVinoOptions(
         device=values.get("TARGET_DEVICE", "CPU"),
         properties=properties,
         extension=values.get("CPU_EXTENSION_PATH", ""),
-        static_batch=_switch(values, "SKIP_OV_DYNAMIC_BATCHSIZE"),
-        pad_batch=_switch(values, "ENABLE_BATCH_PADDING"),
-        reshape=_switch(values, "RESHAPE_IO_LAYERS"),
+        static_batch=chosen(values, "SKIP_OV_DYNAMIC_BATCHSIZE", _SWITCHES, False),
+        pad_batch=chosen(values, "ENABLE_BATCH_PADDING", _SWITCHES, False),
+        reshape=chosen(values, "RESHAPE_IO_LAYERS", _SWITCHES, False),
     )
     if options.pad_batch and not options.static_batch:
         raise ConfigError("parameter 'ENABLE_BATCH_PADDING' needs 'SKIP_OV_DYNAMIC_BATCHSIZE' (a fixed batch size)")
@@ -142,10 +143,3 @@ def checked_parameters(source: ModelSource) -> dict[str, str]:
     for name in _COUNTS & values.keys():
         thread_count(values[name], name, source.config.name)
     return values
-
-
-def _switch(values: Mapping[str, str], name: str) -> bool:
-    text = values.get(name, "NO")
-    if text.upper() not in _SWITCHES:
-        raise ConfigError(f"parameter '{name}' must be YES or NO, got '{text}'")
-    return _SWITCHES[text.upper()]

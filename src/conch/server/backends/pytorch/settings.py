@@ -8,8 +8,8 @@ from typing import Any
 from conch.base.errors import ConfigError
 from conch.server.backends.base import ModelSource
 from conch.server.backends.native_options import MAX_THREADS
+from conch.server.backends.parameters import BOOLEANS, chosen
 
-_BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 _COMPILE = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 _REMOVED = {"ENABLE_NVFUSER": "PyTorch has no NvFuser any more"}
 
@@ -55,12 +55,7 @@ def parse_settings(source: ModelSource) -> TorchSettings:
 
 
 def _boolean(parameters: Mapping[str, str], key: str) -> bool | None:
-    text = parameters.get(key)
-    if text is None:
-        return None
-    if text.strip().lower() not in _BOOLEANS:
-        raise ConfigError(f"parameter '{key}' must be one of {', '.join(_BOOLEANS)}; got '{text}'")
-    return _BOOLEANS[text.strip().lower()]
+    return chosen(parameters, key, BOOLEANS, None)
 
 
 def _count(parameters: Mapping[str, str], key: str) -> int:

@@ -12,6 +12,7 @@ from conch.domain.triton_messages import service_pb2
 from conch.protocols.classification import classify
 from conch.protocols.compression import MAX_RATIO
 from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyBudget
+from conch.protocols.http2.flow_control import Http2Stream
 from conch.protocols.regions import Regions, write_outputs
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.protocols.v2_proto.inference import InferMessage, ResponseOptions, split_fields
@@ -45,20 +46,6 @@ class Cancellable(Protocol):
 
     def cancel(self) -> None:
         """Cancel: no answer is needed."""
-
-
-class Origin(Protocol):
-    """Where a call comes from."""
-
-    @property
-    def peer(self) -> str:
-        """The address of the client, "" for a Unix socket."""
-
-
-class LocalOrigin:
-    """A call without a connection."""
-
-    peer = ""
 
 
 class GrpcInferEndpoint:
@@ -97,9 +84,9 @@ class GrpcInferEndpoint:
         self._forwarded.add(request.parameters, metadata)
         return request, options
 
-    def client(self, metadata: Metadata, origin: Origin) -> str:
+    def client(self, metadata: Metadata, peer: str) -> str:
         """Return the client in whose turn worker processes work for a call."""
-        return self._tenants.client_of_grpc(metadata, origin.peer)
+        return self._tenants.client_of_grpc(metadata, peer)
 
     def read_large(
         self, data: Buffer | Compressed, done: Callable[[RequestMessage | ConchError], None], client: Callable[[], str]
@@ -143,13 +130,13 @@ class GrpcInferEndpoint:
         return memoryview(kept)
 
     def infer(
-        self, data: Buffer | Compressed, metadata: Metadata, reply: Reply, origin: Origin | None = None
+        self, data: Buffer | Compressed, metadata: Metadata, reply: Reply, stream: Http2Stream | None = None
     ) -> Cancellable:
         """Serve one ModelInfer call: `reply` gets its response or error, once, later or before this returns.
 
         Raises ConchError if the request is refused; then `reply` is not called.
         """
-        call = _InferCall(self, metadata, reply, origin)
+        call = _InferCall(self, metadata, reply, stream)
         if len(data) > MAX_INLINE_BYTES or isinstance(data, Compressed):
             call.stage = self.read_large(data, call.continue_with, call.client)
             if call.stage is not None:
@@ -214,17 +201,19 @@ class _InferCall:
         "_metadata",
         "_model",
         "_options",
-        "_origin",
         "_reply",
+        "_stream",
         "_timeline",
         "stage",
     )
 
-    def __init__(self, endpoint: GrpcInferEndpoint, metadata: Metadata, reply: Reply, origin: Origin | None) -> None:
+    def __init__(
+        self, endpoint: GrpcInferEndpoint, metadata: Metadata, reply: Reply, stream: Http2Stream | None
+    ) -> None:
         self._endpoint = endpoint
         self._metadata = metadata
         self._reply = reply
-        self._origin = origin
+        self._stream = stream
         self._timeline = Timeline()
         self._model: ServedModel | None = None
         self._options = _NO_OPTIONS
@@ -239,7 +228,7 @@ class _InferCall:
 
     def client(self) -> str:
         """Return the client in whose turn worker processes work for this call."""
-        return self._endpoint.client(self._metadata, self._origin or LocalOrigin())
+        return self._endpoint.client(self._metadata, "" if self._stream is None else self._stream.peer)
 
     def continue_with(self, message: RequestMessage | ConchError) -> None:
         """Continue with a request that a worker process has decoded."""

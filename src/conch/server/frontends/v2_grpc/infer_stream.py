@@ -115,7 +115,7 @@ class InferStream:
 
     def client(self) -> str:
         """Return the client in whose turn worker processes work for this call."""
-        return self.endpoint.client(self._metadata, self._sink)
+        return self.endpoint.client(self._metadata, self._sink.peer)
 
     def _read(self, exchange: "_Exchange", timeline: Timeline, found: RequestMessage | ConchError) -> None:
         """Continue with a request that a worker process has decoded."""

@@ -1,6 +1,7 @@
 """Requests as bytes, ready to be sent, and the scripts that virtual users follow."""
 
 from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import IntEnum
 
 
@@ -37,6 +38,7 @@ class ChangingBody(ABC):
         """Return a body that was not sent before, by any process of the run."""
 
 
+@dataclass(slots=True, eq=False)
 class PreparedRequest:
     """One request, encoded.
 
@@ -46,46 +48,24 @@ class PreparedRequest:
     With `changing`, `body` is one example, and each time the request is sent with the next one.
     """
 
-    __slots__ = ("body", "cancel", "cancel_after", "changing", "expected", "head", "index", "input_tokens", "response")
-
-    def __init__(
-        self,
-        index: int,
-        head: bytes,
-        body: bytes,
-        response: ResponseKind = ResponseKind.UNARY,
-        *,
-        expected: "ExpectedAnswer | None" = None,
-        cancel: Cancel = Cancel.NEVER,
-        cancel_after: int = 0,
-        input_tokens: int = -1,
-        changing: ChangingBody | None = None,
-    ) -> None:
-        self.index = index
-        self.head = head
-        self.body = body
-        self.response = response
-        self.expected = expected
-        self.cancel = cancel
-        self.cancel_after = cancel_after
-        self.input_tokens = input_tokens
-        self.changing = changing
+    index: int
+    head: bytes
+    body: bytes
+    response: ResponseKind = ResponseKind.UNARY
+    _: KW_ONLY
+    expected: "ExpectedAnswer | None" = None
+    cancel: Cancel = Cancel.NEVER
+    cancel_after: int = 0
+    input_tokens: int = -1
+    changing: ChangingBody | None = None
 
     def changed(self) -> "PreparedRequest":
         """Return the request with the next body."""
         assert self.changing is not None
-        return PreparedRequest(
-            self.index,
-            self.head,
-            self.changing.next(),
-            self.response,
-            expected=self.expected,
-            cancel=self.cancel,
-            cancel_after=self.cancel_after,
-            input_tokens=self.input_tokens,
-        )
+        return replace(self, body=self.changing.next(), changing=None)
 
 
+@dataclass(slots=True, eq=False)
 class Answer:
     """What came back, for scripts that continue a conversation and for checks of answers.
 
@@ -93,13 +73,10 @@ class Answer:
     the content of a stream.
     """
 
-    __slots__ = ("body", "output_tokens", "status", "text")
-
-    def __init__(self, status: int, body: bytes, text: str = "", output_tokens: int = -1) -> None:
-        self.status = status
-        self.body = body
-        self.text = text
-        self.output_tokens = output_tokens
+    status: int
+    body: bytes
+    text: str = ""
+    output_tokens: int = -1
 
 
 class ExpectedAnswer(ABC):

@@ -1,6 +1,7 @@
 """Conversations of several turns, which grow with the server's answers."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -14,33 +15,20 @@ from conch.measure.bench.prepared_request import Answer, PreparedRequest, Script
 _OK = 200
 
 
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """What one user says, turn by turn, and the maximum number of tokens of each answer."""
 
-    __slots__ = ("output_tokens", "prompts")
-
-    def __init__(self, prompts: Sequence[str], output_tokens: Sequence[int | None]) -> None:
-        self.prompts = prompts
-        self.output_tokens = output_tokens
+    prompts: Sequence[str]
+    output_tokens: Sequence[int | None]
 
 
 class ConversationScript(Script):
     """Sends the turns of one conversation; it ends early when an answer fails."""
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        encoder: OpenAiEncoder,
-        think_s: float,
-        cancellations: CancellationPattern,
-        number: int,
-        unique: UniqueWords | None = None,
-    ) -> None:
+    def __init__(self, source: "ConversationSource", conversation: Conversation, number: int) -> None:
+        self._source = source
         self._conversation = conversation
-        self._unique = unique
-        self._encoder = encoder
-        self._think_s = think_s
-        self._cancellations = cancellations
         self._number = number
         self._messages: list[Message] = []
         self._turn = 0
@@ -53,18 +41,18 @@ class ConversationScript(Script):
             if previous is None or previous.status != _OK:
                 return None
             self._messages.append({"role": "assistant", "content": answer_text(previous)})
-        prompt = self._conversation.prompts[turn]
-        self._messages.append(user_message(prompt if self._unique is None else self._unique.filled(prompt)))
+        source, prompt = self._source, self._conversation.prompts[turn]
+        self._messages.append(user_message(prompt if source.unique is None else source.unique.filled(prompt)))
         self._turn += 1
-        request = PreparedRequest(turn, *self._encode(turn), self._encoder.response)
-        self._cancellations.mark(request, self._number * len(self._conversation.prompts) + turn)
+        request = PreparedRequest(turn, *self._encode(turn), source.encoder.response)
+        source.cancellations.mark(request, self._number * len(self._conversation.prompts) + turn)
         return request
 
     def _encode(self, turn: int) -> tuple[bytes, bytes]:
-        output_tokens = self._conversation.output_tokens[turn]
-        if self._encoder.form.route is OpenAiRoute.CHAT:
-            return self._encoder.encode(self._messages, output_tokens)
-        return self._encoder.encode("\n".join(str(message["content"]) for message in self._messages), output_tokens)
+        encoder, output_tokens = self._source.encoder, self._conversation.output_tokens[turn]
+        if encoder.form.route is OpenAiRoute.CHAT:
+            return encoder.encode(self._messages, output_tokens)
+        return encoder.encode("\n".join(str(message["content"]) for message in self._messages), output_tokens)
 
     @property
     def needs_answers(self) -> bool:
@@ -72,31 +60,21 @@ class ConversationScript(Script):
 
     @property
     def think_s(self) -> float:
-        return self._think_s
+        return self._source.think_s
 
 
+@dataclass(frozen=True, slots=True)
 class ConversationSource(ScriptSource):
     """Gives each session one of the conversations, in turn; with `unique`, marked prompts never repeat."""
 
-    def __init__(
-        self,
-        conversations: Sequence[Conversation],
-        encoder: OpenAiEncoder,
-        think_s: float,
-        cancellations: CancellationPattern,
-        unique: UniqueWords | None = None,
-    ) -> None:
-        self._unique = unique
-        self._conversations = conversations
-        self._encoder = encoder
-        self._think_s = think_s
-        self._cancellations = cancellations
+    conversations: Sequence[Conversation]
+    encoder: OpenAiEncoder
+    think_s: float
+    cancellations: CancellationPattern
+    unique: UniqueWords | None = None
 
     def script(self, session: int) -> Script:
-        conversation = self._conversations[session % len(self._conversations)]
-        return ConversationScript(
-            conversation, self._encoder, self._think_s, self._cancellations, session, self._unique
-        )
+        return ConversationScript(self, self.conversations[session % len(self.conversations)], session)
 
 
 def answer_text(answer: Answer) -> str:

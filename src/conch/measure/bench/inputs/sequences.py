@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,9 +29,10 @@ def with_cancellations(
     total = repeats * len(requests)
     chosen = np.random.default_rng(seed).permutation(total)[: max(1, round(cancel.share * total))]
     marked = set(chosen.tolist())
-    return [
-        _copy(requests[number % len(requests)], number, cancel if number in marked else None) for number in range(total)
-    ]
+    made = [replace(requests[number % len(requests)], index=number) for number in range(total)]
+    for number in marked:
+        _mark(made[number], cancel)
+    return made
 
 
 class CancellationPattern:
@@ -46,35 +48,18 @@ class CancellationPattern:
             _mark(request, cancel)
 
 
-def _copy(request: PreparedRequest, index: int, cancel: Cancellation | None) -> PreparedRequest:
-    made = PreparedRequest(
-        index,
-        request.head,
-        request.body,
-        request.response,
-        expected=request.expected,
-        input_tokens=request.input_tokens,
-        changing=request.changing,
-    )
-    if cancel is not None:
-        _mark(made, cancel)
-    return made
-
-
 def _mark(request: PreparedRequest, cancel: Cancellation) -> None:
     by_time = cancel.after_ms is not None
     request.cancel = Cancel.AFTER_TIME if by_time else Cancel.AFTER_RESPONSES
     request.cancel_after = (cancel.after_ms if by_time else cancel.after_responses) or 1
 
 
+@dataclass(frozen=True, slots=True)
 class SequenceStep:
     """Tensors of one request, and the answer that is expected."""
 
-    __slots__ = ("expected", "tensors")
-
-    def __init__(self, tensors: Sequence[Tensor], expected: ExpectedAnswer | None = None) -> None:
-        self.tensors = tensors
-        self.expected = expected
+    tensors: Sequence[Tensor]
+    expected: ExpectedAnswer | None = None
 
 
 class SequenceScript(Script):

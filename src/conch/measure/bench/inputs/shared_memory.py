@@ -12,6 +12,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,7 @@ def _shared(
     made = []
     for request, form in zip(requests, forms, strict=True):
         head, body = form.encode([(name, next(places), len(part)) for part in form.contents], _laid_out(outputs, sizes))
-        made.append(_replaced(request, head, body))
+        made.append(replace(request, head=head, body=body))
     return made
 
 
@@ -289,18 +290,6 @@ def _set_parameters(parameters: Any, place: tuple[str, int, int]) -> None:
             parameters[key].string_param = value
         else:
             parameters[key].int64_param = value
-
-
-def _replaced(request: PreparedRequest, head: bytes, body: bytes) -> PreparedRequest:
-    return PreparedRequest(
-        request.index,
-        head,
-        body,
-        request.response,
-        cancel=request.cancel,
-        cancel_after=request.cancel_after,
-        input_tokens=request.input_tokens,
-    )
 
 
 def _laid_out(region: str, sizes: dict[str, int]) -> dict[str, tuple[str, int, int]]:

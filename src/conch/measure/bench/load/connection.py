@@ -41,8 +41,6 @@ _OUT: Final = select.EPOLLOUT
 class Wire:
     """Bytes in, bytes out. `TlsWire` overrides all of it."""
 
-    __slots__ = ("_recv", "_send", "_size", "layered", "sock")
-
     def __init__(self, sock: socket.socket) -> None:
         """`sock` is connecting."""
         self.sock = sock
@@ -95,8 +93,6 @@ class KnownAnswers:
     ones. Others are compared with these only.
     """
 
-    __slots__ = ("_check", "_count", "_lengths", "_prefix")
-
     def __init__(self, check: AnswerCheck) -> None:
         self._check = check
         self._prefix = b""
@@ -132,19 +128,6 @@ class KnownAnswers:
 class EncodedRequest:
     """A PreparedRequest as the loop uses it. `wire` is the whole request of HTTP/1.1; gRPC leaves it empty."""
 
-    __slots__ = (
-        "cancel",
-        "cancel_after",
-        "changes",
-        "expected",
-        "index",
-        "keep_body",
-        "kind",
-        "prepared",
-        "streams",
-        "wire",
-    )
-
     def __init__(self, prepared: PreparedRequest, wire: bytes, keep_body: bool) -> None:
         """`keep_body`: whether something reads the body of a unary answer."""
         self.prepared = prepared
@@ -162,8 +145,6 @@ class EncodedRequest:
 class LoadUser:
     """A virtual user: one script after the other."""
 
-    __slots__ = ("answer", "failures", "free_ns", "script", "session")
-
     def __init__(self, session: int, script: Script | None) -> None:
         self.session = session
         self.script = script  # None: the fixed requests
@@ -174,31 +155,6 @@ class LoadUser:
 
 class LoadRequest:
     """One request, from the time when it is intended until it is settled. Protocols fill in what they measure."""
-
-    __slots__ = (
-        "body",
-        "cached_tokens",
-        "chunks",
-        "deadline_ns",
-        "encoded",
-        "first_ns",
-        "input_tokens",
-        "intended_ns",
-        "message",
-        "output_tokens",
-        "reasoning_tokens",
-        "received_bytes",
-        "responses",
-        "retries",
-        "sent_bytes",
-        "sent_ns",
-        "settled",
-        "status",
-        "text",
-        "user",
-        "via",
-        "waited",
-    )
 
     def __init__(self, encoded: EncodedRequest, user: LoadUser, intended_ns: int, deadline_ns: int) -> None:
         self.encoded = encoded
@@ -285,21 +241,6 @@ class LoadOwner(ABC):
 
 class LoadConnection(ABC):
     """One connection to the endpoint, over TLS or not."""
-
-    __slots__ = (
-        "_unsent",
-        "answered",
-        "capacity",
-        "fd",
-        "in_flight",
-        "listed",
-        "opened_ns",
-        "owner",
-        "retired",
-        "state",
-        "wire",
-        "writing",
-    )
 
     def __init__(self, owner: LoadOwner, wire: Wire, capacity: int) -> None:
         """`capacity` is the number of requests that may be in flight at once; a subclass may change it."""

@@ -13,8 +13,6 @@ BUCKETS: Final = 64 * _SUB_BUCKETS
 class LagHistogram:
     """Counts of times in nanoseconds, in logarithmic buckets."""
 
-    __slots__ = ("counts",)
-
     def __init__(self) -> None:
         self.counts = [0] * BUCKETS
 
@@ -58,8 +56,6 @@ class CpuWaits:
     A closed loop has no schedule that it could be late for: a process that waits for a processor reads answers late
     instead, and the wait is in their latency.
     """
-
-    __slots__ = ("_wait", "histogram", "total_ns")
 
     def __init__(self) -> None:
         self._wait = CpuWait()

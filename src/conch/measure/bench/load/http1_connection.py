@@ -31,8 +31,6 @@ class MalformedResponse(Exception):
 class ResponseHead:
     """What a head says. `length` of the body is NO_LENGTH if chunked, or if the end of the connection ends it."""
 
-    __slots__ = ("chunked", "keeps_alive", "length", "raw", "status", "total")
-
     def __init__(self, raw: bytes, status: int, length: int, chunked: bool, keeps_alive: bool) -> None:
         self.raw = raw
         self.status = status
@@ -45,8 +43,6 @@ class ResponseHead:
 
 class KnownHeads:
     """Heads seen before: the answers of one server mostly have equal ones."""
-
-    __slots__ = ("_heads", "last")
 
     def __init__(self) -> None:
         self._heads: dict[bytes, ResponseHead] = {}
@@ -110,8 +106,6 @@ def parse_head(raw: bytes) -> ResponseHead:
 
 class ChunkedBody:
     """A body of Transfer-Encoding: chunked, which may come in any pieces."""
-
-    __slots__ = ("_held", "_left", "_trailers", "ended")
 
     def __init__(self) -> None:
         self._held = b""  # an incomplete line
@@ -188,21 +182,6 @@ def encode_http1(request: PreparedRequest, connection_fields: bytes) -> bytes:
 
 class Http1Connection(LoadConnection):
     """One HTTP/1.1 connection."""
-
-    __slots__ = (
-        "_answers",
-        "_body",
-        "_checked",
-        "_chunked",
-        "_content_bytes",
-        "_head",
-        "_held",
-        "_known",
-        "_left",
-        "_pieces",
-        "_request",
-        "_stream",
-    )
 
     def __init__(self, owner: LoadOwner, wire: Wire, known: KnownHeads, answers: KnownAnswers | None = None) -> None:
         super().__init__(owner, wire, 1)

@@ -22,8 +22,6 @@ _NOT_OUTPUTS: Final = ("id", "model_name", "model_version", "sequence_start", "s
 class ResponseStream(ABC):
     """The events of one streamed answer, fed in pieces of any size."""
 
-    __slots__ = ("_data", "_held", "_owner", "_request", "_texts", "finished", "message", "outcome")
-
     def __init__(self, owner: LoadOwner, request: LoadRequest) -> None:
         self._owner = owner
         self._request = request
@@ -107,8 +105,6 @@ class ResponseStream(ABC):
 class OpenAiStream(ResponseStream):
     """Chunks of chat and of text completions."""
 
-    __slots__ = ("_has_choices", "_tokens")
-
     def __init__(self, owner: LoadOwner, request: LoadRequest) -> None:
         super().__init__(owner, request)
         self._tokens = 0  # of the chunks so far, as the server has reported them
@@ -164,8 +160,6 @@ class OpenAiStream(ResponseStream):
 
 class GenerateStream(ResponseStream):
     """Responses of Triton's generate_stream, each of which counts; the end of the body ends them."""
-
-    __slots__ = ("_answers",)
 
     def __init__(self, owner: LoadOwner, request: LoadRequest, answers: KnownAnswers | None) -> None:
         super().__init__(owner, request)

@@ -3,9 +3,9 @@
 
 import select
 import struct
-from array import array
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from time import monotonic_ns
 from typing import Final
@@ -65,62 +65,30 @@ _MAX_RETRIES: Final = 3
 _FOREVER: Final = 1 << 62
 
 
+@dataclass(frozen=True)
 class LoadShare:
-    """The share of process number `process` of `processes`. Times are nanoseconds."""
+    """The share of process number `process` of `processes`. Times are nanoseconds.
 
-    __slots__ = (
-        "connect_timeout_ns",
-        "connections",
-        "initial_connections",
-        "open_loop",
-        "process",
-        "processes",
-        "request_indexes",
-        "requests",
-        "source",
-        "think_ns",
-        "timeout_ns",
-        "times_ns",
-        "users",
-    )  # fmt: skip
+    `users` and `think_ns` are of a closed loop, `times_ns` from its start and indexes of an open one.
+    """
 
-    def __init__(
-        self,
-        process: int,
-        processes: int,
-        source: ScriptSource,
-        *,
-        users: int,
-        think_ns: int,
-        open_loop: bool,
-        times_ns: "array[int]",
-        request_indexes: "array[int] | None",
-        connections: int,
-        initial_connections: int,
-        requests: int,
-        timeout_ns: int,
-        connect_timeout_ns: int,
-    ) -> None:
-        """`users` and `think_ns` are of a closed loop, `times_ns` from its start and indexes of an open one."""
-        self.process = process
-        self.processes = processes
-        self.source = source
-        self.users = users
-        self.think_ns = think_ns
-        self.open_loop = open_loop
-        self.times_ns: Sequence[int] = times_ns
-        self.request_indexes: Sequence[int] | None = request_indexes
-        self.connections = connections  # at most
-        self.initial_connections = initial_connections
-        self.requests = requests  # UNLIMITED, or the number after which it ends
-        self.timeout_ns = timeout_ns
-        self.connect_timeout_ns = connect_timeout_ns
+    process: int
+    processes: int
+    source: ScriptSource
+    users: int
+    think_ns: int
+    open_loop: bool
+    times_ns: Sequence[int]
+    request_indexes: Sequence[int] | None
+    connections: int  # at most
+    initial_connections: int
+    requests: int  # UNLIMITED, or the number after which it ends
+    timeout_ns: int
+    connect_timeout_ns: int
 
 
 class RecordBatch:
     """Rows that have not been handed over."""
-
-    __slots__ = ("_at", "_process", "_rows", "chunks", "count")
 
     def __init__(self, process: int) -> None:
         self._process = process
@@ -129,36 +97,19 @@ class RecordBatch:
         self.count = 0
         self.chunks = bytearray()
 
-    def add(
-        self,
-        intended_ns: int,
-        sent_ns: int,
-        first_ns: int,
-        done_ns: int,
-        outcome: int,
-        status: int,
-        request: int,
-        session: int,
-        sent_bytes: int,
-        received_bytes: int,
-        responses: int,
-        input_tokens: int,
-        output_tokens: int,
-        reasoning_tokens: int,
-        cached_tokens: int,
-        chunks: bytearray | None,
-    ) -> None:
-        """Append a row; `chunks` are its rows of CHUNK."""
+    def add(self, request: LoadRequest, done_ns: int, outcome: int) -> None:
+        """Append a row, and the request's rows of CHUNK."""
         if self._at == len(self._rows):
             self._rows.extend(bytes(len(self._rows)))
         chunks_from = -1
-        if chunks is not None:
+        if request.chunks is not None:
             chunks_from = len(self.chunks) // CHUNK_ROW.size
-            self.chunks += chunks
+            self.chunks += request.chunks
         RECORD_ROW.pack_into(
-            self._rows, self._at, intended_ns, sent_ns, first_ns, done_ns, outcome, self._process, status, request,
-            session, sent_bytes, received_bytes, responses, input_tokens, output_tokens, reasoning_tokens,
-            cached_tokens, chunks_from,
+            self._rows, self._at, request.intended_ns, request.sent_ns, request.first_ns, done_ns, outcome,
+            self._process, request.status, request.encoded.index, request.user.session, request.sent_bytes,
+            request.received_bytes, request.responses, request.input_tokens, request.output_tokens,
+            request.reasoning_tokens, request.cached_tokens, chunks_from,
         )  # fmt: skip
         self._at += RECORD_ROW.size
         self.count += 1
@@ -240,24 +191,7 @@ class LoadLoop(LoadOwner):
                     outcome = _WRONG_ANSWER
         if message:
             self.error(message)
-        self._batch.add(
-            request.intended_ns,
-            request.sent_ns,
-            request.first_ns,
-            now_ns,
-            outcome,
-            request.status,
-            encoded.index,
-            user.session,
-            request.sent_bytes,
-            request.received_bytes,
-            request.responses,
-            request.input_tokens,
-            request.output_tokens,
-            request.reasoning_tokens,
-            request.cached_tokens,
-            request.chunks,
-        )
+        self._batch.add(request, now_ns, outcome)
         self._continue(request, user, outcome, now_ns)
 
     def responded(self, request: LoadRequest, now_ns: int, tokens: int, characters: int) -> bool:

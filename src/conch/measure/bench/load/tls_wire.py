@@ -15,8 +15,6 @@ _SEND_BYTES: Final = 16_384
 class TlsWire(Wire):
     """A socket below TLS."""
 
-    __slots__ = ("_context", "_name", "_secure")
-
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, name: str) -> None:
         """`name` is the server's, which the certificate must have."""
         super().__init__(sock)

@@ -43,8 +43,6 @@ _STRING_LENGTH_BYTES: Final = 4
 class GrpcConnection(Http2ClientConnection):
     """One connection with calls of gRPC."""
 
-    __slots__ = ("_answers", "_calls", "_checked", "_idle", "_numbers", "_opening", "_path", "_response", "_waiting")
-
     def __init__(
         self,
         owner: LoadOwner,

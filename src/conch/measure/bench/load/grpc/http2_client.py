@@ -48,38 +48,6 @@ _UPDATE: Final = frames.window_update_frame(0, _WINDOW_BYTES - frames.DEFAULT_WI
 class Http2ClientConnection(LoadConnection):
     """One HTTP/2 connection. A subclass makes calls of streams."""
 
-    __slots__ = (
-        "_ask",
-        "_block",
-        "_block_ends",
-        "_block_pieces",
-        "_block_stream",
-        "_blocked",
-        "_blocks",
-        "_data_ends",
-        "_data_head",
-        "_data_key",
-        "_data_left",
-        "_data_stream",
-        "_goaway",
-        "_headers",
-        "_leaving",
-        "_limit",
-        "_next",
-        "_open_head",
-        "_open_size",
-        "_out",
-        "_padding_left",
-        "_partial",
-        "_peer_frame",
-        "_peer_window",
-        "_queued",
-        "_settled",
-        "_streams",
-        "_unreturned",
-        "_window",
-    )
-
     def __init__(self, owner: LoadOwner, wire: Wire, capacity: int, fields: list[tuple[bytes, bytes]]) -> None:
         """`fields`, `:authority` among them, go with each request; names are in lower case."""
         super().__init__(owner, wire, capacity)

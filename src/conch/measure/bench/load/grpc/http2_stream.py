@@ -56,8 +56,6 @@ class RequestHeaders:
 class GrpcHead:
     """A header block of a response: its head, its trailers, or both in one."""
 
-    __slots__ = ("content_type", "grpc_status", "http_status", "message")
-
     def __init__(self) -> None:
         self.http_status = -1  # -1: there is none, as in trailers; 0: not a number
         self.grpc_status = -1  # -1: there is none
@@ -67,28 +65,6 @@ class GrpcHead:
 
 class ClientStream:
     """One call. `number` is its stream identifier."""
-
-    __slots__ = (
-        "bidirectional",
-        "data",
-        "ended",
-        "ends",
-        "failed",
-        "head",
-        "message",
-        "message_left",
-        "messages",
-        "number",
-        "pending",
-        "prefix",
-        "received_bytes",
-        "request",
-        "sent",
-        "unreturned",
-        "user",
-        "window",
-        "wrong",
-    )
 
     def __init__(self, number: int, request: LoadRequest, window: int, bidirectional: bool) -> None:
         self.number = number

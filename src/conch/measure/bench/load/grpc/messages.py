@@ -89,8 +89,6 @@ def with_id(message: bytes, number: bytes) -> bytes:
 class StreamResponse:
     """What the generator needs of a ModelStreamInferResponse; one object reads one message after the other."""
 
-    __slots__ = ("_at", "content_bytes", "error", "final", "id", "infer_end", "infer_start", "outputs")
-
     def __init__(self) -> None:
         self._at = 0
         self.error = ""

@@ -1,6 +1,5 @@
 """One run of `conch bench`: what is sent to each server, levels one after the other, a search, or two in turn."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -9,12 +8,11 @@ from typing import TYPE_CHECKING
 from conch.base.durations import duration_text
 from conch.base.errors import InvalidRequest
 from conch.base.http.prometheus import ScrapeSettings
-from conch.measure.bench.generator import Load, LoadPlan
+from conch.measure.bench.generator import LoadPlan
 from conch.measure.bench.input_settings import DEFAULT_INPUT_DATA, DEFAULT_OUTPUT_TOKENS, PreparedInputs
 from conch.measure.bench.inputs.answer_check import answer_check
 from conch.measure.bench.inputs.build import prepare_inputs, prepare_trace
 from conch.measure.bench.levels import FindMax, LoadLevel, Replay, window_for
-from conch.measure.bench.load.process_load import ProcessLoad
 from conch.measure.bench.measure_level import IN_WARM_UP, INTERRUPTED, measure_level
 from conch.measure.bench.measurement import Measurement, Note
 from conch.measure.bench.observers.local_processes import LocalProcesses, is_local
@@ -116,14 +114,12 @@ class BenchRun:
         run: PreparedRun,
         view: RunView,
         interruption: Interruption | None = None,
-        make_load: Callable[[LoadPlan], Load] | None = None,
         records: "RequestRecords | None" = None,
     ) -> None:
         self._run = run
         self._plan = run.plan
         self._view = view
         self._interruption = interruption or Interruption()
-        self._make_load = make_load or partial(ProcessLoad, processes=run.plan.processes)
         self._records = records
         self._rounds: dict[str, list[Measurement]] = {}  # by label of the level
         self._baseline: dict[str, list[Measurement]] = {}
@@ -205,6 +201,7 @@ class BenchRun:
             seed=seed,
             check=answer_check(side.target),
             has_tokens=side.target.takes_prompts,
+            processes=self._plan.processes,
         )
         measured = measure_level(
             plan,
@@ -215,7 +212,6 @@ class BenchRun:
             percentiles=self._plan.percentile,
             on_progress=self._view.progress,
             interruption=self._interruption,
-            make_load=self._make_load,
             on_records=None
             if self._records is None
             else partial(self._records.add, side.target.url, repetition, level.level),

@@ -1,11 +1,9 @@
-"""The interface of the load generator: where requests go, what one level of load is, and what comes back."""
+"""What the load generator is told: where requests go, what one level of load is, and what comes back."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from conch.measure.bench.measurement import ClientHealth
 from conch.measure.bench.prepared_request import AnswerCheck, ScriptSource
 
 if TYPE_CHECKING:  # a benchmark asks the server what it is before it imports numpy
@@ -95,6 +93,7 @@ class LoadPlan:
     seed: int = 0
     check: AnswerCheck | None = None  # of answers; None: any answer of status 200 is right
     has_tokens: bool = True  # whether answers are of a language model; else a stream has responses
+    processes: int | None = None  # None: as many as the load needs, at most one for each core
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,30 +107,3 @@ class Collected:
     """Some of the messages of failed requests, at most 100 a call, one line each."""
     ended: bool
     """Whether all processes have ended: the requests are sent, or `stop` was called."""
-
-
-class Load(ABC):
-    """A load that runs in processes forked from this one. Start it before threads."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Fork, connect, and begin. Raises ConnectionError with address and cause if nothing can be opened."""
-
-    @abstractmethod
-    def collect(self, timeout_s: float) -> Collected:
-        """Wait for up to `timeout_s` and return what has come in. Raises RuntimeError if a process died."""
-
-    @abstractmethod
-    def stop(self, grace_s: float) -> None:
-        """Send nothing more; requests in flight after `grace_s` become UNFINISHED.
-
-        Continue to call `collect` until it says `ended`.
-        """
-
-    @abstractmethod
-    def health(self) -> ClientHealth:
-        """Return how the processes kept up since the last call of `health`."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End all processes at once, in any state."""

@@ -1,7 +1,7 @@
 """Measure one level of load: start it, warm up, measure for a window, stop it, summarise."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.measure.bench.generator import Load, LoadPlan, OpenLoop
+from conch.measure.bench.generator import LoadPlan, OpenLoop
+from conch.measure.bench.load.process_load import ProcessLoad
 from conch.measure.bench.measurement import ClientHealth, Level, Measurement, Note
 from conch.measure.bench.observers.observer import Sampling, ServerObserver
 from conch.measure.bench.plan import Interruption, MeasuringWindow, Precision
@@ -28,8 +29,6 @@ _END_MARGIN_S = 5.0  # beyond the grace, for the generator to end
 # Codes of notes on a level that a signal ended.
 INTERRUPTED = "interrupted"
 IN_WARM_UP = "interrupted-warm-up"
-
-LoadFactory = Callable[[LoadPlan], Load]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,6 @@ def measure_level(
     percentiles: tuple[float, ...] = (),
     on_progress: Callable[[Progress], None] | None = None,
     interruption: Interruption | None = None,
-    make_load: LoadFactory | None = None,
     on_records: Callable[[RecordLog, "RunWindow"], None] | None = None,
 ) -> Measurement:
     """Measure one level and return its figures, also if the server failed or `interruption` was requested meanwhile.
@@ -64,7 +62,7 @@ def measure_level(
     `on_records` gets all records at the end. Raises ConnectionError if no connection can be opened, RuntimeError if a
     process of the generator died.
     """
-    load = (make_load or _process_load)(plan)
+    load = ProcessLoad(plan)
     run = _LevelRun(load, plan, window, level, Sampling(observers), on_progress, interruption or Interruption())
     try:
         run.measure()
@@ -73,12 +71,6 @@ def measure_level(
     if on_records is not None:
         on_records(run.log, run.window())
     return run.measurement(slo or {}, percentiles)
-
-
-def _process_load(plan: LoadPlan) -> Load:
-    from conch.measure.bench.load.process_load import ProcessLoad
-
-    return ProcessLoad(plan)
 
 
 def _input_tokens(source: ScriptSource) -> NDArray[np.int64] | None:
@@ -110,41 +102,33 @@ def _stopping_rule(precision: Precision) -> "StoppingRule":
     return StoppingRule(precision.percentile, precision.half_width_ratio)
 
 
+@dataclass(slots=True)
 class _LevelRun:
     """One run of one level, from start to summary."""
 
-    def __init__(
-        self,
-        load: Load,
-        plan: LoadPlan,
-        window: MeasuringWindow,
-        level: Level,
-        sampling: Sampling,
-        on_progress: Callable[[Progress], None] | None,
-        interruption: Interruption,
-    ) -> None:
-        self._load = load
-        self._plan = plan
-        self._window = window
-        self._level = level
-        self._sampling = sampling
-        self._on_progress = on_progress
-        self._interruption = interruption
-        self.log = RecordLog()
-        self._started_at = ""
-        self._start_ns = 0
-        self._window_start_ns: int | None = None
-        self._window_end_ns = 0
-        self._marked_end_ns = 0  # when the end was noticed: servers are sampled then
-        self._next_check_ns = 0
-        self._last_success_ns = 0
-        self._health: ClientHealth | None = None
-        self._notes: list[Note] = []
-        precision = window.precision
-        self._rule = None if precision is None else _stopping_rule(precision)
+    _load: ProcessLoad
+    _plan: LoadPlan
+    _window: MeasuringWindow
+    _level: Level
+    _sampling: Sampling
+    _on_progress: Callable[[Progress], None] | None
+    _interruption: Interruption
+    log: RecordLog = field(default_factory=RecordLog)
+    _started_at: str = ""
+    _start_ns: int = 0
+    _window_start_ns: int | None = None
+    _window_end_ns: int = 0
+    _marked_end_ns: int = 0  # when the end was noticed: servers are sampled then
+    _next_check_ns: int = 0
+    _last_success_ns: int = 0
+    _health: ClientHealth | None = None
+    _notes: list[Note] = field(default_factory=list)
+    _rule: "StoppingRule | None" = None
 
     def measure(self) -> None:
         """Run the load until the window has ended and all of its processes have."""
+        if self._window.precision is not None:
+            self._rule = _stopping_rule(self._window.precision)
         self._load.start()
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._start_ns = self._last_success_ns = monotonic_ns()

@@ -10,9 +10,7 @@ from conch.domain.tensor import Tensor
 from conch.domain.triton_messages import service_pb2
 from conch.measure.bench.inputs.expected_answers import (
     ExpectedEmbedding,
-    ExpectedGrpcResponses,
-    ExpectedGrpcTensors,
-    ExpectedHttpTensors,
+    ExpectedTensors,
     ExpectedText,
     read_grpc_outputs,
     read_http_outputs,
@@ -37,13 +35,13 @@ def test_answers_are_read_as_the_server_writes_them(options: OutputOptions) -> N
 
 
 def test_ids_and_other_outputs_are_not_compared() -> None:
-    expected = ExpectedHttpTensors({"OUT": FLOATS}, 1e-3)
+    expected = ExpectedTensors({"OUT": FLOATS}, 1e-3, read_http_outputs)
     assert expected.difference(Answer(200, body(FLOATS, number="a"))) == ""
     assert expected.difference(Answer(200, body(TEXTS, FLOATS, number="b"))) == ""
 
 
 def test_floats_may_differ_by_the_tolerance() -> None:
-    expected = ExpectedHttpTensors({"OUT": FLOATS}, 1e-3)
+    expected = ExpectedTensors({"OUT": FLOATS}, 1e-3, read_http_outputs)
     near = Tensor.from_numpy("OUT", np.array([1.0005, -2.0, np.nan], np.float32))
     far = Tensor.from_numpy("OUT", np.array([1.5, -2.5, np.nan], np.float32))
     assert expected.difference(Answer(200, body(near))) == ""
@@ -55,10 +53,10 @@ def test_floats_may_differ_by_the_tolerance() -> None:
 def test_integers_and_texts_are_exact() -> None:
     numbers = Tensor.from_numpy("OUT", np.array([1000, 2000]))
     other = Tensor.from_numpy("OUT", np.array([1000, 2001]))
-    said = ExpectedHttpTensors({"OUT": numbers}, 0.5).difference(Answer(200, body(other)))
+    said = ExpectedTensors({"OUT": numbers}, 0.5, read_http_outputs).difference(Answer(200, body(other)))
     assert said == "output 'OUT' element 1 is 2001, expected 2000"
     changed = Tensor.from_numpy("TEXT", np.array([b"cafe", b"b"], object))
-    said = ExpectedHttpTensors({"TEXT": TEXTS}, 0).difference(Answer(200, body(changed)))
+    said = ExpectedTensors({"TEXT": TEXTS}, 0, read_http_outputs).difference(Answer(200, body(changed)))
     assert said == r"output 'TEXT' element 0 is b'cafe', expected b'caf\xc3\xa9'"
 
 
@@ -73,14 +71,14 @@ def test_integers_and_texts_are_exact() -> None:
     ],
 )
 def test_other_answers_are_described(answer: bytes, said: str) -> None:
-    assert ExpectedHttpTensors({"OUT": FLOATS}, 1e-3).difference(Answer(200, answer)).startswith(said)
+    assert ExpectedTensors({"OUT": FLOATS}, 1e-3, read_http_outputs).difference(Answer(200, answer)).startswith(said)
 
 
 def test_grpc_answers() -> None:
     message = service_pb2.ModelInferResponse(model_name="m", id="7")
     message.outputs.add(name="OUT", datatype="FP32", shape=[3])
     message.raw_output_contents.append(bytes(FLOATS.data))
-    expected = ExpectedGrpcTensors({"OUT": FLOATS}, 0)
+    expected = ExpectedTensors({"OUT": FLOATS}, 0, read_grpc_outputs)
     assert expected.difference(Answer(0, message.SerializeToString())) == ""
     assert expected.difference(Answer(0, b"\xff\xff")).startswith("not well-formed")
 
@@ -93,7 +91,7 @@ def response(value: float) -> bytes:
 
 
 def test_all_responses_of_a_stream_are_compared() -> None:
-    expected = ExpectedGrpcResponses(read_grpc_outputs(response(1) + response(2)), 0)
+    expected = ExpectedTensors(read_grpc_outputs(response(1) + response(2)), 0, read_grpc_outputs, complete=True)
     assert expected.difference(Answer(0, response(1) + response(2))) == ""
     for answer, said in [
         (response(1) + response(3), "output 'OUT, response 2' element 0 is 3, expected 2"),

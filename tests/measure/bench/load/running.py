@@ -1,9 +1,9 @@
 """Runs a load to its end."""
 
-import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tests.measure.bench.load.servers import HEAD
 DEADLINE_S = 60.0
 
 
-@dataclasses.dataclass
+@dataclass
 class Ran:
     """What came in."""
 
@@ -62,7 +62,7 @@ def run(
     grace_s: float = 10.0,
 ) -> Ran:
     """Run until the load ends; stop it when `stop_when` is true of the number of records so far."""
-    load = ProcessLoad(load_plan, processes)
+    load = ProcessLoad(replace(load_plan, processes=processes))
     records, chunks, errors = [], [], []
     count = 0
     stopped = False

@@ -154,15 +154,21 @@ class GrpcAnswerCheck(_ModelCheck):
         self._check_names(output.name for output in message.outputs)
 
 
+def leading_json(body: bytes) -> tuple[Any, int]:
+    """Return the JSON value at the start of a body, and where it ends. Raises ValueError, RecursionError."""
+    try:
+        return orjson.loads(body), len(body)
+    except ValueError:  # the header with its length is not at hand; JSON in latin-1 has the same offsets as the bytes
+        _, end = _DECODER.raw_decode(body.decode("latin-1"))
+        return json.loads(body[:end]), end
+
+
 def _json_object(body: bytes) -> tuple[dict[str, Any], int]:
     """Return the JSON object at the start of an answer, and where it ends. Raises _Malformed."""
     try:
-        document, end = orjson.loads(body), len(body)
-    except ValueError:
-        try:
-            document, end = _DECODER.raw_decode(body.decode("latin-1"))
-        except (ValueError, RecursionError):
-            raise _Malformed(f"the answer is not valid JSON: {body[:_SHOWN_BYTES]!r}") from None
+        document, end = leading_json(body)
+    except (ValueError, RecursionError):
+        raise _Malformed(f"the answer is not valid JSON: {body[:_SHOWN_BYTES]!r}") from None
     if not isinstance(document, dict):
         raise _Malformed(f"the answer is not a JSON object: {body[:_SHOWN_BYTES]!r}")
     if document.get("error"):

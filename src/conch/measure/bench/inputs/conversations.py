@@ -78,11 +78,14 @@ class ConversationSource(ScriptSource):
 
 
 def answer_text(answer: Answer) -> str:
-    """Return the text of a streamed or unary answer of chat or completions, "" if it has none."""
+    """Return the text of an answer of chat, completions or generate, streamed or whole; "" if it has none."""
     if answer.text or not answer.body:
         return answer.text
     try:
-        choice: Any = orjson.loads(answer.body)["choices"][0]
+        document: Any = orjson.loads(answer.body)
+        if "text_output" in document:
+            return str(document["text_output"])
+        choice = document["choices"][0]
         return str(choice["message"]["content"] if "message" in choice else choice["text"])
     except (ValueError, KeyError, IndexError, TypeError):
         return ""

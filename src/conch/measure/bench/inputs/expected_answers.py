@@ -1,9 +1,7 @@
 """Expected answers: of a file, or the first ones; tensors are compared exactly or with a tolerance, texts exactly."""
 
-import json
-from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import orjson
 
 from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes, unpack_bytes
 from conch.measure.bench.input_settings import InputError, InputSettings
+from conch.measure.bench.inputs.answer_check import leading_json
 from conch.measure.bench.inputs.conversations import answer_text
 from conch.measure.bench.inputs.sequences import SequenceSource
 from conch.measure.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest
@@ -21,18 +20,27 @@ from conch.measure.bench.targets.target import BenchTarget, Protocol
 _FLOATS = ("FP16", "BF16", "FP32", "FP64")
 _ABSOLUTE_TOLERANCE = 1e-6
 _MAX_SHOWN = 60
-_DECODER = json.JSONDecoder()
 FIRST = "first"
 _TIMEOUT_S = 300.0
 _OK = 200
 
 
 class ExpectedTensors(ExpectedAnswer):
-    """Named outputs. Others of the answer are not compared, nor are ids, versions and parameters."""
+    """Named outputs, as `read` finds them in a body. Ids, versions and parameters of answers are not compared."""
 
-    def __init__(self, outputs: Mapping[str, Tensor], tolerance: float) -> None:
+    def __init__(
+        self,
+        outputs: Mapping[str, Tensor],
+        tolerance: float,
+        read: Callable[[bytes], Mapping[str, Tensor]],
+        *,
+        complete: bool = False,
+    ) -> None:
+        """`complete`: the answer has no other outputs. `read` raises ValueError, KeyError, IndexError or TypeError."""
         self._outputs = {name: (tensor.datatype, tensor.shape, bytes(tensor.data)) for name, tensor in outputs.items()}
         self._tolerance = tolerance
+        self._read = read
+        self._complete = complete
         self._equal = b""  # the last body that was equal: most answers are the same bytes
 
     def difference(self, answer: Answer) -> str:
@@ -52,12 +60,10 @@ class ExpectedTensors(ExpectedAnswer):
                 found = self._compared(name, datatype, bytes(output.data), data)
                 if found:
                     return found
+        if self._complete and (surplus := [name for name in outputs if name not in self._outputs]):
+            return f"output '{surplus[0]}' is not expected"
         self._equal = answer.body
         return ""
-
-    @abstractmethod
-    def _read(self, body: bytes) -> Mapping[str, Tensor]:
-        """Return the outputs of an answer. Raises ValueError and others for one that is not well-formed."""
 
     def _compared(self, name: str, datatype: str, got: bytes, wanted: bytes) -> str:
         if datatype == BYTES:
@@ -83,30 +89,6 @@ def _numbers(data: bytes, datatype: str) -> Any:
     return np.frombuffer(data, NUMPY_DTYPES[datatype])
 
 
-class ExpectedHttpTensors(ExpectedTensors):
-    """Of a v2 answer over HTTP: JSON, or JSON followed by binary outputs."""
-
-    def _read(self, body: bytes) -> Mapping[str, Tensor]:
-        return read_http_outputs(body)
-
-
-class ExpectedGrpcTensors(ExpectedTensors):
-    """Of a ModelInferResponse."""
-
-    def _read(self, body: bytes) -> Mapping[str, Tensor]:
-        return read_grpc_outputs(body)
-
-
-class ExpectedGrpcResponses(ExpectedGrpcTensors):
-    """Of all responses of a ModelStreamInfer, in their order."""
-
-    def difference(self, answer: Answer) -> str:
-        if found := super().difference(answer):
-            return found
-        surplus = [name for name in self._read(answer.body) if name not in self._outputs]
-        return f"output '{surplus[0]}' is not expected" if surplus else ""
-
-
 class ExpectedText(ExpectedAnswer):
     """The text of an answer of the OpenAI API or of generate."""
 
@@ -114,7 +96,7 @@ class ExpectedText(ExpectedAnswer):
         self._text = text
 
     def difference(self, answer: Answer) -> str:
-        text = answer_text(answer) or generated_text(answer.body)
+        text = answer_text(answer)
         if text == self._text:
             return ""
         pairs = enumerate(zip(text, self._text, strict=False))
@@ -146,26 +128,12 @@ def _vectors(body: bytes) -> Any:
     return np.array([entry["embedding"] for entry in orjson.loads(body)["data"]], np.float64)
 
 
-def generated_text(body: bytes) -> str:
-    """Return `text_output` of an answer to generate, "" if there is none."""
-    try:
-        document = orjson.loads(body)
-    except ValueError:
-        return ""
-    return str(document.get("text_output", "")) if isinstance(document, dict) else ""
-
-
 def read_http_outputs(body: bytes) -> dict[str, Tensor]:
     """Return the outputs of a v2 answer. The JSON ends where the binary outputs begin, as its sizes say.
 
     Raises ValueError, KeyError or TypeError for an answer that is not well-formed.
     """
-    # The header with the length of the JSON is not at hand; JSON in latin-1 has the same offsets as the bytes.
-    try:
-        document, end = orjson.loads(body), len(body)
-    except ValueError:
-        document, end = _DECODER.raw_decode(body.decode("latin-1"))
-        document = json.loads(body[:end])
+    document, end = leading_json(body)
     found: dict[str, Tensor] = {}
     for entry in document["outputs"]:
         name, datatype, shape = entry["name"], entry["datatype"], entry["shape"]
@@ -215,9 +183,9 @@ def expect_outputs(target: BenchTarget, outputs: Mapping[str, Tensor], tolerance
     if not outputs:
         return None
     if target.protocol in (Protocol.GRPC, Protocol.GRPC_STREAM):
-        return ExpectedGrpcTensors(outputs, tolerance)  # of a stream, the first response
+        return ExpectedTensors(outputs, tolerance, read_grpc_outputs)  # of a stream, the first response
     if target.protocol is Protocol.HTTP:
-        return ExpectedHttpTensors(outputs, tolerance)
+        return ExpectedTensors(outputs, tolerance, read_http_outputs)
     raise InputError(f"expected outputs are compared with --protocol http, grpc or grpc-stream, not {target.protocol}")
 
 
@@ -268,17 +236,16 @@ def _check_for(
     try:
         is_text = target.protocol is Protocol.GRPC_STREAM and target.takes_prompts  # in chunks that vary
         if target.protocol in (Protocol.GRPC, Protocol.GRPC_STREAM) and not is_text:
-            if of_file:
-                return ExpectedGrpcTensors(read_http_outputs(answer.body), tolerance)
-            kind = ExpectedGrpcTensors if target.protocol is Protocol.GRPC else ExpectedGrpcResponses
-            return kind(read_grpc_outputs(answer.body), tolerance)
+            outputs = (read_http_outputs if of_file else read_grpc_outputs)(answer.body)
+            complete = target.protocol is Protocol.GRPC_STREAM and not of_file
+            return ExpectedTensors(outputs, tolerance, read_grpc_outputs, complete=complete)
         if target.protocol is Protocol.HTTP:
-            return ExpectedHttpTensors(read_http_outputs(answer.body), tolerance)
+            return ExpectedTensors(read_http_outputs(answer.body), tolerance, read_http_outputs)
         if target.protocol is Protocol.OPENAI and request.head.split(b" ", 2)[1].endswith(b"/embeddings"):
             return ExpectedEmbedding(answer.body, tolerance)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"--expect: the answer is not well-formed: {error}") from None
-    text = answer_text(answer) or generated_text(answer.body)
+    text = answer_text(answer)
     if not text and not target.takes_prompts:
         raise InputError(
             f"--expect compares the text of --protocol {target.protocol}, and '{target.model.name}' answers without "

@@ -10,7 +10,6 @@ import contextlib
 import mmap
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
@@ -36,6 +35,7 @@ _ELEMENT_BYTES = {"BOOL": 1, "INT8": 1, "UINT8": 1, "INT16": 2, "UINT16": 2, "FP
                   "INT32": 4, "UINT32": 4, "FP32": 4, "INT64": 8, "UINT64": 8, "FP64": 8}  # fmt: skip
 _JSON_LENGTH = re.compile(rb"Inference-Header-Content-Length: (\d+)\r\n", re.IGNORECASE)
 _numbers = iter(range(1_000_000))
+_Place = tuple[str, int, int]  # region, offset, size
 
 
 def share_tensors(target: BenchTarget, source: ScriptSource, output_bytes: int | None = None) -> ScriptSource:
@@ -58,27 +58,62 @@ def share_tensors(target: BenchTarget, source: ScriptSource, output_bytes: int |
         raise
 
 
-class RegionRegistrar(ABC):
-    """Registers regions with a server. Methods raise TargetError."""
+class _HttpRegistrar:
+    def __init__(self, target: BenchTarget) -> None:
+        self._endpoint = target.endpoint
+        self._path = f"{target.base_path}/v2/systemsharedmemory"
 
-    @abstractmethod
     def register(self, name: str, size: int) -> None:
-        """Register the region of shared memory of this name, under this name."""
+        document = {"key": f"/{name}", "offset": 0, "byte_size": size}
+        self._post(f"{self._path}/region/{quote(name)}/register", document)
 
-    @abstractmethod
     def unregister(self, name: str) -> None:
-        """Unregister it; no error if it is not registered."""
+        self._post(f"{self._path}/region/{quote(name)}/unregister", {})
 
-    @abstractmethod
     def registered(self) -> list[str]:
-        """Return the names of all regions."""
+        with contextlib.closing(HttpProbe(self._endpoint)) as probe:
+            answer = probe.get(f"{self._path}/status")
+        found = answer.json if answer.status == 200 else []
+        return [str(region.get("name")) for region in found or () if isinstance(region, dict)]
+
+    def _post(self, path: str, document: dict[str, Any]) -> None:
+        with contextlib.closing(HttpProbe(self._endpoint)) as probe:
+            answer = probe.post(path, document)
+        if answer.status != 200:
+            raise _refused(answer.error_message())
+
+
+class _GrpcRegistrar:
+    def __init__(self, target: BenchTarget) -> None:
+        from conch.domain.triton_messages import service_pb2
+
+        self._endpoint = target.endpoint
+        self._messages = service_pb2
+
+    def register(self, name: str, size: int) -> None:
+        message = self._messages.SystemSharedMemoryRegisterRequest(name=name, key=f"/{name}", offset=0, byte_size=size)
+        try:
+            call(self._endpoint, "SystemSharedMemoryRegister", message.SerializeToString())
+        except TargetError as error:
+            raise _refused(error.message) from None
+
+    def unregister(self, name: str) -> None:
+        message = self._messages.SystemSharedMemoryUnregisterRequest(name=name)
+        call(self._endpoint, "SystemSharedMemoryUnregister", message.SerializeToString())
+
+    def registered(self) -> list[str]:
+        answer = self._messages.SystemSharedMemoryStatusResponse()
+        answer.ParseFromString(call(self._endpoint, "SystemSharedMemoryStatus", b""))
+        return list(answer.regions)
+
+
+RegionRegistrar = _HttpRegistrar | _GrpcRegistrar
+"""Registers and unregisters regions with a server, and lists the names of all. Methods raise TargetError."""
 
 
 def registrar(target: BenchTarget) -> RegionRegistrar:
     """Return the registrar for a target's protocol."""
-    if target.protocol is Protocol.HTTP:
-        return _HttpRegistrar(target)
-    return _GrpcRegistrar(target)
+    return _HttpRegistrar(target) if target.protocol is Protocol.HTTP else _GrpcRegistrar(target)
 
 
 class SharedRegions:
@@ -139,55 +174,6 @@ class SharedRegions:
         (_FOLDER / name).unlink(missing_ok=True)
 
 
-class _HttpRegistrar(RegionRegistrar):
-    def __init__(self, target: BenchTarget) -> None:
-        self._endpoint = target.endpoint
-        self._path = f"{target.base_path}/v2/systemsharedmemory"
-
-    def register(self, name: str, size: int) -> None:
-        document = {"key": f"/{name}", "offset": 0, "byte_size": size}
-        self._post(f"{self._path}/region/{quote(name)}/register", document)
-
-    def unregister(self, name: str) -> None:
-        self._post(f"{self._path}/region/{quote(name)}/unregister", {})
-
-    def registered(self) -> list[str]:
-        with contextlib.closing(HttpProbe(self._endpoint)) as probe:
-            answer = probe.get(f"{self._path}/status")
-        found = answer.json if answer.status == 200 else []
-        return [str(region.get("name")) for region in found or () if isinstance(region, dict)]
-
-    def _post(self, path: str, document: dict[str, Any]) -> None:
-        with contextlib.closing(HttpProbe(self._endpoint)) as probe:
-            answer = probe.post(path, document)
-        if answer.status != 200:
-            raise _refused(answer.error_message())
-
-
-class _GrpcRegistrar(RegionRegistrar):
-    def __init__(self, target: BenchTarget) -> None:
-        from conch.domain.triton_messages import service_pb2
-
-        self._endpoint = target.endpoint
-        self._messages = service_pb2
-
-    def register(self, name: str, size: int) -> None:
-        message = self._messages.SystemSharedMemoryRegisterRequest(name=name, key=f"/{name}", offset=0, byte_size=size)
-        try:
-            call(self._endpoint, "SystemSharedMemoryRegister", message.SerializeToString())
-        except TargetError as error:
-            raise _refused(error.message) from None
-
-    def unregister(self, name: str) -> None:
-        message = self._messages.SystemSharedMemoryUnregisterRequest(name=name)
-        call(self._endpoint, "SystemSharedMemoryUnregister", message.SerializeToString())
-
-    def registered(self) -> list[str]:
-        answer = self._messages.SystemSharedMemoryStatusResponse()
-        answer.ParseFromString(call(self._endpoint, "SystemSharedMemoryStatus", b""))
-        return list(answer.regions)
-
-
 def _refused(reason: str) -> TargetError:
     return TargetError(
         f"--shared-memory system: the server refuses the region: {reason}; it must run on this machine and allow it"
@@ -197,7 +183,8 @@ def _refused(reason: str) -> TargetError:
 def _shared(
     target: BenchTarget, requests: Sequence[PreparedRequest], regions: SharedRegions, output_bytes: int | None
 ) -> list[PreparedRequest]:
-    forms = [_request_form(target, request) for request in requests]
+    decoded = _HttpForm if target.protocol is Protocol.HTTP else _GrpcForm
+    forms = [decoded(request) for request in requests]
     contents = [part for form in forms for part in form.contents]
     name, offsets = regions.create(contents, max(1, sum(_aligned(len(part)) for part in contents)))
     batch = max((form.batch for form in forms), default=1) if target.model.batched else 1
@@ -211,24 +198,9 @@ def _shared(
     return made
 
 
-class _RequestForm(ABC):
-    """A decoded request: the bytes of its inputs, and how to encode it without them."""
+class _HttpForm:
+    """A decoded request: the bytes of its inputs, the batch, and how to encode it without them."""
 
-    contents: list[bytes]
-    batch: int  # the first dimension
-
-    @abstractmethod
-    def encode(
-        self, inputs: Sequence[tuple[str, int, int]], outputs: dict[str, tuple[str, int, int]]
-    ) -> tuple[bytes, bytes]:
-        """Return head and body; places are region, offset and size."""
-
-
-def _request_form(target: BenchTarget, request: PreparedRequest) -> _RequestForm:
-    return _HttpForm(request) if target.protocol is Protocol.HTTP else _GrpcForm(request)
-
-
-class _HttpForm(_RequestForm):
     def __init__(self, request: PreparedRequest) -> None:
         found = _JSON_LENGTH.search(request.head)
         if found is None:
@@ -244,9 +216,7 @@ class _HttpForm(_RequestForm):
             at += size
         self.batch = max((tensor["shape"][0] for tensor in self._document["inputs"] if tensor["shape"]), default=1)
 
-    def encode(
-        self, inputs: Sequence[tuple[str, int, int]], outputs: dict[str, tuple[str, int, int]]
-    ) -> tuple[bytes, bytes]:
+    def encode(self, inputs: Sequence[_Place], outputs: dict[str, _Place]) -> tuple[bytes, bytes]:
         document = self._document
         for tensor, place in zip(document["inputs"], inputs, strict=True):
             tensor["parameters"] = _parameters(place)
@@ -255,7 +225,9 @@ class _HttpForm(_RequestForm):
         return self._head.replace(b"application/octet-stream", b"application/json"), orjson.dumps(document)
 
 
-class _GrpcForm(_RequestForm):
+class _GrpcForm:
+    """As `_HttpForm`, of a ModelInferRequest."""
+
     def __init__(self, request: PreparedRequest) -> None:
         from conch.domain.triton_messages import service_pb2
 
@@ -266,9 +238,7 @@ class _GrpcForm(_RequestForm):
         if len(self.contents) != len(self._message.inputs):
             raise InputError("--shared-memory is for raw tensors, not for typed contents")
 
-    def encode(
-        self, inputs: Sequence[tuple[str, int, int]], outputs: dict[str, tuple[str, int, int]]
-    ) -> tuple[bytes, bytes]:
+    def encode(self, inputs: Sequence[_Place], outputs: dict[str, _Place]) -> tuple[bytes, bytes]:
         message = self._message
         message.ClearField("raw_input_contents")
         message.ClearField("outputs")
@@ -279,12 +249,12 @@ class _GrpcForm(_RequestForm):
         return self._head, message.SerializeToString()
 
 
-def _parameters(place: tuple[str, int, int]) -> dict[str, str | int]:
+def _parameters(place: _Place) -> dict[str, str | int]:
     name, offset, size = place
     return {REGION: name, OFFSET: offset, BYTE_SIZE: size}
 
 
-def _set_parameters(parameters: Any, place: tuple[str, int, int]) -> None:
+def _set_parameters(parameters: Any, place: _Place) -> None:
     for key, value in _parameters(place).items():
         if isinstance(value, str):
             parameters[key].string_param = value
@@ -292,7 +262,7 @@ def _set_parameters(parameters: Any, place: tuple[str, int, int]) -> None:
             parameters[key].int64_param = value
 
 
-def _laid_out(region: str, sizes: dict[str, int]) -> dict[str, tuple[str, int, int]]:
+def _laid_out(region: str, sizes: dict[str, int]) -> dict[str, _Place]:
     places = {}
     at = 0
     for name, size in sizes.items():

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from conch.machine.cores import usable_cores
-from conch.measure.bench.generator import ClosedLoop, Collected, Load, LoadPlan, OpenLoop, Transport
+from conch.measure.bench.generator import ClosedLoop, Collected, LoadPlan, OpenLoop, Transport
 from conch.measure.bench.load.connection_factory import CONNECTIONS_PER_SOURCE, ConnectionFactory, reach
 from conch.measure.bench.load.controller_link import FRAME_HEAD, ControllerLink, GcPauses
 from conch.measure.bench.load.delays import percentile_s
@@ -65,13 +65,11 @@ class _Process:
     gc_pauses_before: int = 0
 
 
-class ProcessLoad(Load):
-    """A load that runs in processes forked from this one."""
+class ProcessLoad:
+    """A load that runs in processes forked from this one. Start it before threads."""
 
-    def __init__(self, plan: LoadPlan, processes: int | None = None) -> None:
-        """`processes` is their number; None: as many as the load needs, at most one for each core."""
+    def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
-        self._count = processes
         self._processes: list[_Process] = []
         self._records: list[bytes] = []
         self._chunks: list[bytes] = []
@@ -84,10 +82,11 @@ class ProcessLoad(Load):
         self._machine: MachineCounters | None = None
 
     def start(self) -> None:
+        """Fork, connect, and begin. Raises ConnectionError with address and cause if nothing can be opened."""
         plan = self._plan
         address = reach(plan.endpoint, plan.connect_timeout_s)
         raise_descriptor_limit()
-        count = self._count or processes_needed(plan)
+        count = plan.processes or processes_needed(plan)
         divided = shares(plan, count)
         check_descriptors(plan, max(share.connections for share in divided))
         for share in divided:
@@ -108,6 +107,7 @@ class ProcessLoad(Load):
         self._command("go", self._health_since_ns + _START_DELAY_NS)
 
     def collect(self, timeout_s: float) -> Collected:
+        """Wait for up to `timeout_s` and return what has come in. Raises RuntimeError if a process died."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._read(max(0.0, deadline - time.monotonic()))
@@ -120,9 +120,14 @@ class ProcessLoad(Load):
         return Collected(records, chunks, in_flight, errors, all(process.ended for process in self._processes))
 
     def stop(self, grace_s: float) -> None:
+        """Send nothing more; requests in flight after `grace_s` become UNFINISHED.
+
+        Continue to call `collect` until it says `ended`.
+        """
         self._command("stop", int(grace_s * _S))
 
     def health(self) -> ClientHealth:
+        """Return how the processes kept up since the last call of `health`."""
         now = time.monotonic_ns()
         wall = max(1, now - self._health_since_ns)
         self._health_since_ns = now
@@ -161,6 +166,7 @@ class ProcessLoad(Load):
         )
 
     def close(self) -> None:
+        """End all processes at once, in any state."""
         for process in self._processes:
             process.ended = True
             process.sock.close()

@@ -21,6 +21,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.machine import machine
+from conch.measure.bench.input_settings import InputSettings
 from conch.measure.tune.knobs import LOAD, composing_models
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess, ServerRefusal
 from conch.measure.tune.space import Dimension, Space
@@ -96,7 +97,11 @@ def record(work: GridWork, url: str, rounds: int, state: Path) -> dict[str, obje
     config = client.config(work.model)
     documents = {name: client.config(name) for name in (work.model, *composing_models(config))}
     deployment = Deployment(client, work.model, documents)
-    meter = BenchMeter(access, work.model, TrialSettings(window_s=work.window_s, warm_up_s=0.2, images=work.images))
+    meter = BenchMeter(
+        access,
+        work.model,
+        TrialSettings(window_s=work.window_s, warm_up_s=0.2, inputs=InputSettings(images=work.images)),
+    )
     session = ModelSession(client, StateFolder.of(state, url, work.model), work.model, print)
     points = list(work.space.points())
     measured: dict[tuple[int, ...], list[dict[str, float] | None]] = {point: [] for point in points}

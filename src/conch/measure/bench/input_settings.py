@@ -97,7 +97,8 @@ def _route(text: str) -> OpenAiRoute:
         ) from None
 
 
-_GROUP = "requests"
+REQUESTS = "requests"
+"""Group of the flags."""
 _COUNT, _TOKENS = value_kind("N", count), value_kind("N|N±S", lambda text: Amount(*amount(text)))
 
 
@@ -107,24 +108,24 @@ class InputSettings:
 
     input_data: str = flag_field(
         DEFAULT_INPUT_DATA,
-        _GROUP,
+        REQUESTS,
         "JSON or folder of perf_analyzer, prompts (.txt, .jsonl), or a trace file with tensors (default: random)",
         value_kind("random|zero|FILE|DIR"),
     )
-    images: str | None = flag_field(None, _GROUP, "send the images of a folder", value_kind("DIR"))
+    images: str | None = flag_field(None, REQUESTS, "send the images of a folder", value_kind("DIR"))
     normalization: str = flag_field(
-        "unit", _GROUP, "of decoded images (default: unit)", value_kind("unit|signed|imagenet|none")
+        "unit", REQUESTS, "of decoded images (default: unit)", value_kind("unit|signed|imagenet|none")
     )
     """For float inputs: "unit" (0 to 1), "signed" (-1 to 1), "imagenet", or "none" (0 to 255)."""
     distinct: int | None = flag_field(
-        None, _GROUP, "different requests, sent in turn (default: 16; generated prompts never repeat)", _COUNT
+        None, REQUESTS, "different requests, sent in turn (default: 16; generated prompts never repeat)", _COUNT
     )
     json_tensors: bool = flag_field(
-        False, _GROUP, "tensors in JSON over HTTP rather than as binary data", value_kind(""), bare=True
+        False, REQUESTS, "tensors in JSON over HTTP rather than as binary data", value_kind(""), bare=True
     )
     shapes: Mapping[str, tuple[int, ...]] = flag_field(
         {},
-        _GROUP,
+        REQUESTS,
         "shape of a variable input; repeatable",
         value_kind("NAME:1,3,224,224", _shape),
         name="shape",
@@ -132,43 +133,45 @@ class InputSettings:
     )
     ranges: Mapping[str, tuple[float, float]] = flag_field(
         {},
-        _GROUP,
+        REQUESTS,
         "range of random values; repeatable",
         value_kind("NAME:LOW,HIGH", _value_range),
         name="range",
         repeatable=True,
     )
-    batch_size: int = flag_field(1, _GROUP, "batch dimension of requests (default: 1)", _COUNT, aliases=("b",))
-    string_length: int = flag_field(DEFAULT_STRING_LENGTH, _GROUP, "length of generated strings (default: 128)", _COUNT)
+    batch_size: int = flag_field(1, REQUESTS, "batch dimension of requests (default: 1)", _COUNT, aliases=("b",))
+    string_length: int = flag_field(
+        DEFAULT_STRING_LENGTH, REQUESTS, "length of generated strings (default: 128)", _COUNT
+    )
     route: OpenAiRoute | None = flag_field(
         None,
-        _GROUP,
+        REQUESTS,
         "v1/chat/completions, v1/completions or v1/embeddings",
         value_kind("PATH", _route),
         name="endpoint",
     )
-    prompt_tokens: Amount | None = flag_field(None, _GROUP, "tokens of generated prompts", _TOKENS)
-    output_tokens: Amount | None = flag_field(None, _GROUP, "max_tokens of generations", _TOKENS)
-    turns: Amount | None = flag_field(None, _GROUP, "turns of a conversation (default: 1)", _TOKENS)
-    prefix_tokens: int = flag_field(0, _GROUP, "tokens of a prefix that all prompts share", value_kind("N", natural))
-    prefixes: int = flag_field(1, _GROUP, "number of different prefixes (default: 1)", _COUNT)
-    tokenizer: str | None = flag_field(None, _GROUP, "tokenizer.json for exact token counts", value_kind("FILE"))
+    prompt_tokens: Amount | None = flag_field(None, REQUESTS, "tokens of generated prompts", _TOKENS)
+    output_tokens: Amount | None = flag_field(None, REQUESTS, "max_tokens of generations", _TOKENS)
+    turns: Amount | None = flag_field(None, REQUESTS, "turns of a conversation (default: 1)", _TOKENS)
+    prefix_tokens: int = flag_field(0, REQUESTS, "tokens of a prefix that all prompts share", value_kind("N", natural))
+    prefixes: int = flag_field(1, REQUESTS, "number of different prefixes (default: 1)", _COUNT)
+    tokenizer: str | None = flag_field(None, REQUESTS, "tokenizer.json for exact token counts", value_kind("FILE"))
     """The file, or a folder with one."""
     streaming: bool = flag_field(
-        True, _GROUP, "ask language models for whole answers", value_kind(""), name="no-streaming", bare=True
+        True, REQUESTS, "ask language models for whole answers", value_kind(""), name="no-streaming", bare=True
     )
-    sequence_length: Amount | None = flag_field(None, _GROUP, "requests per sequence of stateful models", _TOKENS)
+    sequence_length: Amount | None = flag_field(None, REQUESTS, "requests per sequence of stateful models", _TOKENS)
     cancel: Cancellation | None = flag_field(
         None,
-        _GROUP,
+        REQUESTS,
         "cancel a share of requests, after a time or N responses: 10%%@50ms",
         value_kind("SHARE[@TIME|@N]", _cancellation),
     )
     expect: str | None = flag_field(
-        None, _GROUP, "compare answers with those of a file, or with the first ones", value_kind("FILE|first")
+        None, REQUESTS, "compare answers with those of a file, or with the first ones", value_kind("FILE|first")
     )
     tolerance: float = flag_field(
-        1e-3, _GROUP, "of floats in expected answers (default: 0.001)", value_kind("RATIO", ratio)
+        1e-3, REQUESTS, "of floats in expected answers (default: 0.001)", value_kind("RATIO", ratio)
     )
     priority: int = 0
     timeout_us: int = 0

@@ -25,7 +25,7 @@ from conch.base.durations import duration_text
 from conch.base.errors import InvalidRequest
 from conch.base.http.credentials import client_key
 from conch.measure.bench.generator import Tls
-from conch.measure.bench.input_settings import InputSettings
+from conch.measure.bench.input_settings import REQUESTS, InputSettings
 from conch.measure.bench.measurement import BATCH_SIZE, PERCENTILES
 from conch.measure.bench.targets.target import is_address
 
@@ -34,13 +34,13 @@ _DEFAULT_ROUNDS = 6
 _PRECISION = re.compile(r"\s*p(\d+(?:\.\d+)?)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 # Groups of flags.
-_TARGET, _LOAD, _WINDOW, _INPUTS = "what is measured", "load", "how long", "requests"
+_TARGET, _LOAD, _WINDOW = "what is measured", "load", "how long"
 _ACCESS, _OBSERVED, _OUTPUT, _CLIENT = "access", "observed beside the load", "output", "client"
 GROUPS = {
     _TARGET: "",
     _LOAD: "",
     _WINDOW: "of each level; a time is 500us, 30s, 3m",
-    _INPUTS: "by default they are random values of the model's metadata",
+    REQUESTS: "by default they are random values of the model's metadata",
     _ACCESS: "",
     _OBSERVED: "",
     _OUTPUT: "",
@@ -177,9 +177,9 @@ class BenchPlan:
 
     inputs: InputSettings = settings_field(InputSettings)
     shared_memory: str = flag_field(
-        "none", _INPUTS, "send tensors in shared memory", one_of("none", "system", "cuda"))
+        "none", REQUESTS, "send tensors in shared memory", one_of("none", "system", "cuda"))
     output_shared_memory_size: int | None = flag_field(
-        None, _INPUTS, "region of each output (default: fits)", value_kind("BYTES", count))
+        None, REQUESTS, "region of each output (default: fits)", value_kind("BYTES", count))
 
     api_key_file: str | None = flag_field(
         None, _ACCESS, "file with the API key, sent as a bearer token", _FILE)

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from conch.base.command_line.flag_values import one_of, value_kind
-from conch.base.command_line.flags import flag_field
-from conch.base.command_line.option_types import duration, slo
+from conch.base.command_line.flags import flag_field, settings_field
+from conch.base.command_line.option_types import concurrencies, duration, rate_list, slo
+from conch.measure.bench.input_settings import InputSettings
 from conch.measure.tune.objective import Goal
 from conch.measure.tune.search import DEFAULT_STRATEGY, STRATEGIES
 from conch.measure.tune.space import Value
@@ -20,19 +21,6 @@ GOAL, LOAD, SEARCH, RESULT, ACCESS = "goal", "load", "search", "result", "access
 _NUMBER, TIME, URL = value_kind("N", int), value_kind("TIME", duration), value_kind("URL")
 
 
-def _integers(text: str) -> tuple[int, ...]:
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in text.split(",")):
-        raise ArgumentTypeError(f"'{text}' is not a list of whole numbers above 0, such as 1,4,16")
-    return tuple(dict.fromkeys(int(part) for part in text.split(",")))
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not a list of numbers, such as 100,200") from None
-
-
 def _share(text: str) -> float:
     try:
         share = float(text.removesuffix("%")) / 100
@@ -43,16 +31,22 @@ def _share(text: str) -> float:
     return share
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, dims = text.rpartition(":")
-    if not name:
-        raise ArgumentTypeError(f"'{text}' must be NAME:DIMS, such as INPUT:3,224,224")
-    return name, _integers(dims)
+def _concurrencies(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(concurrencies(text)))
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    from conch.domain.arrivals import parse_rates  # imports numpy
+
+    try:
+        return tuple(dict.fromkeys(parse_rates(rate_list(text))))
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
-    """How one configuration is measured. `batch_size` is the batch of each request."""
+    """How one configuration is measured."""
 
     # fmt: off
     slo: Mapping[str, float] = flag_field(
@@ -61,16 +55,10 @@ class TrialSettings:
     concurrency: tuple[int, ...] = flag_field(
         DEFAULT_CONCURRENCY, LOAD,
         f"concurrent users, tried each (default: {','.join(map(str, DEFAULT_CONCURRENCY))})",
-        value_kind("LIST", _integers))
+        value_kind("LIST", _concurrencies))
     rates: tuple[float, ...] = flag_field(
-        (), LOAD, "requests per second in place of users", value_kind("LIST", _numbers), name="rate")
-    batch_size: int = flag_field(1, LOAD, "of each request (default: 1)", _NUMBER, aliases=("b",))
-    input_data: str | None = flag_field(None, LOAD, "random, zero, or a file; see conch bench", value_kind("WHAT"))
-    images: str | None = flag_field(None, LOAD, "folder of images to send", value_kind("DIR"))
-    shapes: Mapping[str, tuple[int, ...]] = flag_field(
-        {}, LOAD, "of an input", value_kind("NAME:DIMS", _shape), name="shape", repeatable=True)
-    prompt_tokens: int | None = flag_field(None, LOAD, "", _NUMBER)
-    output_tokens: int | None = flag_field(None, LOAD, "", _NUMBER)
+        (), LOAD, "requests per second in place of users", value_kind("LIST", _rates), name="rate")
+    inputs: InputSettings = settings_field(InputSettings)
     window_s: float = flag_field(3.0, LOAD, "of a measurement (default: 3s)", TIME, name="window")
     warm_up_s: float = flag_field(1.0, LOAD, "before a measurement (default: 1s)", TIME, name="warm-up")
     grpc_url: str | None = flag_field(None, ACCESS, "default: the port after that of --url", URL)
@@ -78,7 +66,6 @@ class TrialSettings:
     gpu_metrics_url: str | None = flag_field(None, ACCESS, "of conch gpu-exporter or dcgm-exporter", URL)
     # fmt: on
     timeout_s: float = 60.0
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

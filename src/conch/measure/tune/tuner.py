@@ -3,11 +3,12 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
+from conch.measure.bench.input_settings import DEFAULT_INPUT_DATA
 from conch.measure.bench.targets.server_api import server_name
 from conch.measure.tune.knobs import LOAD, Document, backend_of, composing_models
 from conch.measure.tune.outcome import (
@@ -195,11 +196,8 @@ class Tuner:
             "server": [server.get("name"), server.get("version"), self._client.access.url],
             "models": self._documents,
             "cores": self._context.cores,
-            "load": [
-                trial.protocol, trial.batch_size, trial.window_s, trial.warm_up_s, dict(trial.shapes), trial.input_data,
-                trial.images, trial.prompt_tokens, trial.output_tokens, dict(trial.slo), trial.seed,
-            ],
-        }  # fmt: skip
+            "load": [trial.protocol, trial.window_s, trial.warm_up_s, dict(trial.slo), asdict(trial.inputs)],
+        }
 
     def _measure_current(self) -> None:
         """Measure the current configuration at each level of load; find stages of a BLS model by their requests."""
@@ -236,8 +234,9 @@ class Tuner:
                 self._trial({LOAD: levels[-1]}, 0.5)
 
     def _inputs_hint(self) -> str:
-        trial = self._settings.trial
-        return "" if trial.images or trial.input_data else "; inputs were random: --images or --input-data name others"
+        inputs = self._settings.trial.inputs
+        is_random = not inputs.images and inputs.input_data == DEFAULT_INPUT_DATA
+        return "" if not is_random else "; inputs were random: --images or --input-data name others"
 
     def _engine_files(self) -> dict[str, Path]:
         """Return the model.json of each engine in the local repository, of the newest version."""

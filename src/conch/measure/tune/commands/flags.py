@@ -9,7 +9,9 @@ from pathlib import Path
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
+from conch.base.errors import InvalidRequest
 from conch.base.http.credentials import KEY_HELP
+from conch.measure.bench.input_settings import REQUESTS
 from conch.measure.tune.knobs import FIELD_PREFIX, KNOBS, KnobError, parse_values
 from conch.measure.tune.objective import METRICS, Constraint, Goal, Objective
 from conch.measure.tune.repository_client import ServerAccess
@@ -134,7 +136,7 @@ class TuneFlags:
             knobs=self._knobs(),
             max_instances=self.max_instances or None,
             composing=self.composing or None,
-            trial=replace(self.trial, seed=search.seed),
+            trial=replace(self.trial, inputs=replace(self.trial.inputs, seed=search.seed)),
             search=search,
         )
 
@@ -190,13 +192,16 @@ def tune_parser() -> CommandParser:
     )
     parser.add_argument("model", nargs="?", help="the model; optional with --restore")
     figures = f"figures: {', '.join(METRICS)}"
-    parser.add_flags(TuneFlags, {GOAL: figures, LOAD: "", SEARCH: "", RESULT: "", ACCESS: ""})
+    parser.add_flags(TuneFlags, {GOAL: figures, LOAD: "", REQUESTS: "", SEARCH: "", RESULT: "", ACCESS: ""})
     return parser
 
 
 def read_flags(parser: CommandParser, arguments: Sequence[str]) -> TuneFlags:
     """Parse the flags; exit with status 2 for wrong ones, or after the list of knobs."""
-    given = parser.parse_args(arguments)
+    try:
+        given = parser.parse_args(arguments)
+    except InvalidRequest as error:  # of a flag that conch bench has too
+        parser.error(error.message)
     flags = settings_of(TuneFlags, given, model=given.model)
     if flags.list_knobs:
         for knob in KNOBS.values():

@@ -9,16 +9,15 @@ from conch.base.report.chart import Chart, ChartPoint, ChartSeries, draw, draw_h
 from conch.base.report.page import charts, table, tag
 from conch.base.report.page import page as report_page
 from conch.base.report.page import verdict as verdict_box
+from conch.measure.bench.report.fact_tables import FactTable
 from conch.measure.tune.knobs import LOAD
-from conch.measure.tune.objective import METRICS
 from conch.measure.tune.outcome import TuneOutcome, best_compromises, measured_configurations
 from conch.measure.tune.report.wording import (
-    effect_texts,
+    effect_table,
     figure_text,
-    finalist_label,
-    gain_text,
-    metric_columns,
+    finalist_table,
     settings_text,
+    stage_table,
     value_text,
     verdict,
 )
@@ -33,26 +32,18 @@ def page(outcome: TuneOutcome) -> str:
     parts = [tag("p", facts, class_="lead"), verdict_box([verdict(outcome)], "" if outcome.winner else "warning")]
     drawn = [*_compromises(outcome), *_heat_maps(outcome)]
     parts.append(charts(drawn) if drawn else tag("p", "No trial succeeded."))
-    if outcome.stages:
-        rows = [
-            (stage.model, _ms(stage.queue_s), _ms(stage.compute_s),
-             f"{stage.busy_instances:.1f} of {stage.instances}",
-             "bottleneck" if stage.model == outcome.bottleneck else "")
-            for stage in outcome.stages
-        ]  # fmt: skip
-        parts += _section("Stages", ("stage", "queue", "compute", "busy instances", ""), rows)
-    if outcome.finalists:
-        parts += _finalists(outcome)
-    if outcome.effects:
-        parts += _effects(outcome)
+    winners = [index for index, finalist in enumerate(outcome.finalists) if finalist.name == outcome.winner]
+    parts += _section("Stages", stage_table(outcome))
+    parts += _section("Finalists", finalist_table(outcome), marked=winners)
+    parts += _section("Effect of each knob", effect_table(outcome))
     for model, diff in outcome.diffs.items():
         parts += [tag("h2", f"config.pbtxt of {model}"), tag("pre", map(_diff_line, diff.splitlines()))]
     parts += _trials(outcome.trials)
     return report_page(f"Tuning of {outcome.model}", parts, kind=f"Tuning · {outcome.started_at}")
 
 
-def _section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], **more: Sequence[int]) -> list[Markup]:
-    return [tag("h2", title), table(head, rows, title, **more)]
+def _section(title: str, facts: FactTable, **more: Sequence[int]) -> list[Markup]:
+    return [tag("h2", title), table(facts.head, facts.rows, title, **more)] if facts.rows else []
 
 
 def _compromises(outcome: TuneOutcome) -> list[Markup]:
@@ -107,45 +98,15 @@ def _heat_maps(outcome: TuneOutcome) -> list[Markup]:
     return maps
 
 
-def _finalists(outcome: TuneOutcome) -> list[Markup]:
-    columns = metric_columns(outcome)
-    gains = {gain.name: gain_text(gain) for gain in outcome.gains}
-    rows = []
-    for finalist in outcome.finalists:
-        figures = [figure_text(name, finalist.figures.get(name)) for name in columns]
-        met = "met" if finalist.feasible else "not met"
-        load = value_text(finalist.settings.get(LOAD))
-        rows.append((finalist_label(finalist, outcome.current), load, *figures, gains.get(finalist.name, ""), met))
-    marked = [index for index, finalist in enumerate(outcome.finalists) if finalist.name == outcome.winner]
-    return _section("Finalists", ("configuration", "load", *columns, "gain", "constraints"), rows, marked=marked)
-
-
-def _effects(outcome: TuneOutcome) -> list[Markup]:
-    names = list(dict.fromkeys(name for effect in outcome.effects for name in effect.ratios))
-    rows = [
-        (
-            f"{effect.knob}={value_text(effect.value)}",
-            str(effect.trials),
-            *(effect_texts(effect).get(name, "") for name in names),
-        )
-        for effect in outcome.effects
-    ]
-    return _section("Effect of each knob, other knobs equal", ("knob", "trials", *names), rows)
-
-
 def _trials(trials: Sequence[Trial]) -> list[Markup]:
-    rows = [
+    rows = tuple(
         (settings_text(t.settings), value_text(t.settings.get(LOAD)), f"{t.effort:g}", t.purpose,
          figure_text("throughput", t.figures.get("throughput")), figure_text("p99", t.figures.get("p99")), t.failure)
         for t in trials
-    ]  # fmt: skip
+    )  # fmt: skip
     head = ("configuration", "load", "effort", "purpose", "throughput", "p99", "failure")
-    return _section("Trials", head, rows, prose=(6,))
+    return _section("Trials", FactTable(head, rows), prose=(6,))
 
 
 def _diff_line(line: str) -> Markup:
     return tag("span", f"{line}\n", class_={"+": "added", "-": "removed"}.get(line[:1]))
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds / METRICS['p99'].unit:.1f} ms"

@@ -1,19 +1,21 @@
 """Tables for a terminal."""
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from conch.measure.bench.report.fact_tables import FactTable
 from conch.measure.tune.knobs import LOAD
 from conch.measure.tune.outcome import TuneOutcome, best_compromises
 from conch.measure.tune.report.wording import (
-    effect_texts,
+    effect_table,
     figure_text,
-    finalist_label,
-    gain_text,
-    metric_columns,
+    finalist_table,
     settings_text,
+    stage_table,
     value_text,
     verdict,
 )
@@ -23,13 +25,13 @@ _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 def print_outcome(outcome: TuneOutcome, console: Console) -> None:
     """Print finalists, effects, front, differences and the verdict."""
-    if outcome.stages:
-        _print_stages(outcome, console)
-    if outcome.finalists:
-        _print_finalists(outcome, console)
-    if outcome.effects:
-        _print_effects(outcome, console)
-    _print_front(outcome, console)
+    _print(console, stage_table(outcome), [stage.model == outcome.bottleneck for stage in outcome.stages], "bold")
+    if outcome.bottleneck is not None:
+        console.print(Text(f"bottleneck: {outcome.bottleneck}"))
+    winners = [finalist.name == outcome.winner for finalist in outcome.finalists]
+    _print(console, finalist_table(outcome), winners, "bold green")
+    _print(console, effect_table(outcome))
+    _print(console, _front(outcome))
     for diff in outcome.diffs.values():
         for line in diff.splitlines():
             console.print(Text(line, style=_DIFF_STYLES.get(line[:1], "")))
@@ -47,55 +49,22 @@ def print_outcome(outcome: TuneOutcome, console: Console) -> None:
     console.print(Text(verdict(outcome), style="bold"))
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
-    return table
-
-
-def _print_stages(outcome: TuneOutcome, console: Console) -> None:
-    table = _table("stage", "queue", "compute", "busy instances")
-    for stage in outcome.stages:
-        busy = f"{stage.busy_instances:.1f} of {stage.instances}"
-        style = "bold" if stage.model == outcome.bottleneck else ""
-        times = (f"{time_s * 1e3:.1f} ms" for time_s in (stage.queue_s, stage.compute_s))
-        table.add_row(stage.model, *times, busy, style=style)
-    console.print(table)
-    if outcome.bottleneck is not None:
-        console.print(Text(f"bottleneck: {outcome.bottleneck}"))
-
-
-def _print_finalists(outcome: TuneOutcome, console: Console) -> None:
-    columns = metric_columns(outcome)
-    table = _table("configuration", "load", *columns, "gain", "constraints")
-    gains = {gain.name: gain_text(gain) for gain in outcome.gains}
-    for finalist in outcome.finalists:
-        label = finalist_label(finalist, outcome.current)
-        figures = (figure_text(name, finalist.figures.get(name)) for name in columns)
-        met = "met" if finalist.feasible else "not met"
-        style = "bold green" if finalist.name == outcome.winner else ""
-        load = value_text(finalist.settings.get(LOAD))
-        table.add_row(label, load, *figures, gains.get(finalist.name, ""), met, style=style)
-    console.print(table)
-
-
-def _print_effects(outcome: TuneOutcome, console: Console) -> None:
-    names = list(dict.fromkeys(name for effect in outcome.effects for name in effect.ratios))
-    table = _table("knob, other knobs equal", "trials", *names)
-    for effect in outcome.effects:
-        texts = effect_texts(effect)
-        row = (texts.get(name, "") for name in names)
-        table.add_row(f"{effect.knob}={value_text(effect.value)}", str(effect.trials), *row)
-    console.print(table)
-
-
-def _print_front(outcome: TuneOutcome, console: Console) -> None:
-    front = best_compromises(outcome.trials, outcome.current)
-    if not front:
+def _print(console: Console, facts: FactTable, marked: Sequence[bool] = (), style: str = "") -> None:
+    """Print a table, if it has rows; those that are marked in a style."""
+    if not facts.rows:
         return
-    table = _table("best compromises", "load", "throughput", "p99")
-    for trial in front:
-        figures = (figure_text(name, trial.figures[name]) for name in ("throughput", "p99"))
-        table.add_row(settings_text(trial.settings, outcome.current), value_text(trial.settings.get(LOAD)), *figures)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for number, title in enumerate(facts.head):
+        table.add_column(title, justify="left" if number == 0 else "right", overflow="fold")
+    for number, row in enumerate(facts.rows):
+        table.add_row(*row, style=style if marked and marked[number] else "")
     console.print(table)
+
+
+def _front(outcome: TuneOutcome) -> FactTable:
+    rows = tuple(
+        (settings_text(trial.settings, outcome.current), value_text(trial.settings.get(LOAD)),
+         *(figure_text(name, trial.figures[name]) for name in ("throughput", "p99")))
+        for trial in best_compromises(outcome.trials, outcome.current)
+    )  # fmt: skip
+    return FactTable(("best compromises", "load", "throughput", "p99"), rows)

@@ -1,10 +1,11 @@
-"""Sentences and cells that terminal and page share."""
+"""Sentences and tables that terminal and page share."""
 
 from collections.abc import Mapping
 
+from conch.measure.bench.report.fact_tables import FactTable
 from conch.measure.tune.knobs import LOAD
 from conch.measure.tune.objective import METRICS, shown
-from conch.measure.tune.outcome import Finalist, Gain, KnobEffect, TuneOutcome
+from conch.measure.tune.outcome import Finalist, Gain, TuneOutcome
 from conch.measure.tune.space import Value
 
 CURRENT = "current"
@@ -68,9 +69,38 @@ def verdict(outcome: TuneOutcome) -> str:
     return "no configuration is shown to be better than the current one"
 
 
-def metric_columns(outcome: TuneOutcome) -> list[str]:
-    """Return the figures to print: those that the finalists have."""
-    return [name for name in COLUMNS if any(name in finalist.figures for finalist in outcome.finalists)]
+def stage_table(outcome: TuneOutcome) -> FactTable:
+    """Return the times of each stage, and which is the bottleneck."""
+    rows = tuple(
+        (stage.model, _ms(stage.queue_s), _ms(stage.compute_s), f"{stage.busy_instances:.1f} of {stage.instances}",
+         "bottleneck" if stage.model == outcome.bottleneck else "")
+        for stage in outcome.stages
+    )  # fmt: skip
+    return FactTable(("stage", "queue", "compute", "busy instances", ""), rows)
+
+
+def finalist_table(outcome: TuneOutcome) -> FactTable:
+    """Return the figures of the finalists that any of them has, their gains, and whether they meet the constraints."""
+    columns = [name for name in COLUMNS if any(name in finalist.figures for finalist in outcome.finalists)]
+    gains = {gain.name: gain_text(gain) for gain in outcome.gains}
+    rows = tuple(
+        (finalist_label(finalist, outcome.current), value_text(finalist.settings.get(LOAD)),
+         *(figure_text(name, finalist.figures.get(name)) for name in columns),
+         gains.get(finalist.name, ""), "met" if finalist.feasible else "not met")
+        for finalist in outcome.finalists
+    )  # fmt: skip
+    return FactTable(("configuration", "load", *columns, "gain", "constraints"), rows)
+
+
+def effect_table(outcome: TuneOutcome) -> FactTable:
+    """Return the change of each figure by each value of a knob: +20 %."""
+    names = list(dict.fromkeys(name for effect in outcome.effects for name in effect.ratios))
+    rows = tuple(
+        (f"{effect.knob}={value_text(effect.value)}", str(effect.trials),
+         *(f"{(effect.ratios[name] - 1) * 100:+.0f} %" if name in effect.ratios else "" for name in names))
+        for effect in outcome.effects
+    )  # fmt: skip
+    return FactTable(("knob, other knobs equal", "trials", *names), rows)
 
 
 def finalist_label(finalist: Finalist, current: Mapping[str, Value]) -> str:
@@ -79,9 +109,8 @@ def finalist_label(finalist: Finalist, current: Mapping[str, Value]) -> str:
     return finalist.name + changes
 
 
-def effect_texts(effect: KnobEffect) -> dict[str, str]:
-    """Return the changes of an effect by figure: +20 %."""
-    return {name: f"{(ratio - 1) * 100:+.0f} %" for name, ratio in effect.ratios.items()}
+def _ms(time_s: float) -> str:
+    return f"{time_s * 1e3:.1f} ms"
 
 
 def figure_text(name: str, value: float | None) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 from conch.base.http.prometheus import ScrapeSettings
 from conch.domain.arrivals import Arrivals, arrival_times, steady
 from conch.measure.bench.generator import ClosedLoop, LoadPlan, OpenLoop, Tls
-from conch.measure.bench.input_settings import Amount, InputSettings
 from conch.measure.bench.inputs.answer_check import answer_check
 from conch.measure.bench.inputs.build import build_source
 from conch.measure.bench.measure_level import measure_level
@@ -91,7 +90,7 @@ class BenchMeter(TrialMeter):
             source=source,
             pacing=self._pacing(level, warm_up_s + window_s),
             timeout_s=self.settings.timeout_s,
-            seed=self.settings.seed,
+            seed=self.settings.inputs.seed,
             check=answer_check(target),
             has_tokens=target.takes_prompts,
         )
@@ -123,23 +122,14 @@ class BenchMeter(TrialMeter):
                 tls=Tls(ca_file=self.access.ca_file) if self.access.ca_file else None,
                 metrics=False,
             )
-            inputs = InputSettings(
-                input_data=settings.input_data or "random",
-                images=settings.images,
-                shapes=settings.shapes,
-                batch_size=settings.batch_size,
-                prompt_tokens=None if settings.prompt_tokens is None else Amount(settings.prompt_tokens),
-                output_tokens=None if settings.output_tokens is None else Amount(settings.output_tokens),
-                seed=settings.seed,
-            )
-            self._source = build_source(self._target, inputs)
+            self._source = build_source(self._target, settings.inputs)
         return self._target, self._source
 
     def _pacing(self, level: Level, duration_s: float) -> ClosedLoop | OpenLoop:
         if level.kind == "concurrency":
             return ClosedLoop(int(level.value))
         arrivals = Arrivals(steady(level.value))
-        return OpenLoop(arrival_times(arrivals, duration_s + 1, np.random.default_rng(self.settings.seed)))
+        return OpenLoop(arrival_times(arrivals, duration_s + 1, np.random.default_rng(self.settings.inputs.seed)))
 
 
 def reading_of(measured: Measurement) -> TrialReading:

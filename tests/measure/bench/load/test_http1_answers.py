@@ -73,15 +73,18 @@ def test_a_server_that_closes_after_each_answer_is_connected_to_again(answer: by
 
 MALFORMED = {
     "no HTTP": (b"SSH-2.0-OpenSSH_9.2\r\n", "expected an HTTP/1.1 response, got b'SSH-2.0"),
-    "status": (b"HTTP/1.1 abc\r\n\r\n", "expected an HTTP/1.1 status line, got 'HTTP/1.1 abc'"),
-    "field": (b"HTTP/1.1 200 OK\r\nnonsense\r\n\r\n", "malformed header field 'nonsense'"),
-    "length": (b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\n", "invalid Content-Length '-2'"),
-    "two lengths": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n", "invalid Content-Length '3'"),
+    "status": (
+        b"HTTP/1.1 abc\r\n\r\n",
+        "expected an HTTP/1.1 response, got b'HTTP/1.1 abc\\r\\n\\r\\n': Invalid status code",
+    ),
+    "field": (b"HTTP/1.1 200 OK\r\nnonsense\r\n\r\n", "nonsense\\r\\n\\r\\n': Invalid header token"),
+    "length": (b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\n", ": Invalid character in Content-Length"),
+    "two lengths": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n", ": Duplicate Content-Length"),
     "coding": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "Transfer-Encoding 'gzip' is not supported"),
-    "excess": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}xyz", "3 bytes more than its Content-Length"),
-    "chunk size": (CHUNKED + b"zz\r\n", "invalid chunk size 'zz'"),
-    "chunk end": (CHUNKED + b"1\r\nabc", "a chunk does not end with CR LF"),
-    "behind the end": (CHUNKED + b"0\r\n\r\nabc", "bytes after the last chunk"),
+    "excess": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}xyz", "sent more bytes than the answer has"),
+    "chunk size": (CHUNKED + b"zz\r\n", "the body of the answer is malformed: Invalid character in chunk size"),
+    "chunk end": (CHUNKED + b"1\r\nabc", "the body of the answer is malformed: Expected LF after chunk data"),
+    "behind the end": (CHUNKED + b"0\r\n\r\nabc", "sent more bytes than the answer has"),
     "huge head": (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "has more than 65536 bytes"),
     "switch": (b"HTTP/1.1 101 Switching\r\n\r\n", "switched protocols"),
 }

@@ -14,8 +14,8 @@ from conch.measure.bench.inputs.answer_check import leading_json
 from conch.measure.bench.inputs.conversations import answer_text
 from conch.measure.bench.inputs.sequences import SequenceSource
 from conch.measure.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest
-from conch.measure.bench.targets.single_request import RequestFailure, send_alone
-from conch.measure.bench.targets.target import BenchTarget, Protocol
+from conch.measure.bench.targets.single_request import send_alone
+from conch.measure.bench.targets.target import BenchTarget, Protocol, RequestFailure
 
 _FLOATS = ("FP16", "BF16", "FP32", "FP64")
 _ABSOLUTE_TOLERANCE = 1e-6

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from conch.measure.bench.generator import Endpoint, Transport
 from conch.measure.bench.load.connection import EncodedRequest, KnownAnswers, LoadConnection, LoadOwner, Wire, describe
-from conch.measure.bench.load.http1_connection import Http1Connection, KnownHeads, encode_http1
+from conch.measure.bench.load.http1_connection import Http1Connection, KnownAnswer, encode_http1
 from conch.measure.bench.prepared_request import AnswerCheck, PreparedRequest
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class ConnectionFactory:
         self._answers = None if check is None else KnownAnswers(check)
         self._family, self._address = address
         self._tls = tls_of(endpoint)
-        self._known = KnownHeads()
+        self._known = KnownAnswer()
         self._fields = connection_fields(endpoint)
         self._first_source = 0
 

@@ -24,6 +24,7 @@ from conch.measure.bench.targets.target import (
     Address,
     BenchTarget,
     ModelKind,
+    NotHttp2,
     Protocol,
     TargetError,
     TargetModel,
@@ -392,7 +393,6 @@ class _Discovery:
 
     def _grpc(self, model: str | None, version: str) -> BenchTarget:
         from conch.measure.bench.targets.kserve_grpc import KServeGrpc
-        from conch.measure.bench.targets.single_request import NotHttp2
 
         endpoint = self._endpoint(Transport.GRPC)
         api = KServeGrpc(endpoint)

@@ -14,8 +14,8 @@ from conch.measure.bench.targets.server_api import (
     listed,
     model_of_metadata,
 )
-from conch.measure.bench.targets.single_request import RequestFailure, connected, send_alone
-from conch.measure.bench.targets.target import TargetError, TargetModel
+from conch.measure.bench.targets.single_request import connected, send_alone
+from conch.measure.bench.targets.target import RequestFailure, TargetError, TargetModel
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _UNIMPLEMENTED = 12

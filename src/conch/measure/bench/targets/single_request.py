@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """One request outside of a run, over the load generator's connections: by these gRPC is probed, and answers learned."""
 
 import select
@@ -10,25 +11,13 @@ from conch.measure.bench.generator import Endpoint, Transport
 from conch.measure.bench.load.connection import OPEN, EncodedRequest, LoadConnection, LoadOwner, LoadRequest, LoadUser
 from conch.measure.bench.load.connection import Wire as PlainWire
 from conch.measure.bench.load.connection_factory import connection_fields, server_name
-from conch.measure.bench.load.http1_connection import Http1Connection, KnownHeads, encode_http1
+from conch.measure.bench.load.http1_connection import Http1Connection, KnownAnswer, encode_http1
 from conch.measure.bench.prepared_request import PreparedRequest
 from conch.measure.bench.records import RequestOutcome
 from conch.measure.bench.targets.http_probe import TIMEOUT_S, client_context, place, refuse_connection
-from conch.measure.bench.targets.target import TargetError
+from conch.measure.bench.targets.target import NotHttp2, RequestFailure
 
 _GRPC_STATUSES = range(1, 100)  # those above are of HTTP
-
-
-class NotHttp2(TargetError):
-    """The server does not speak gRPC, or ends the connection."""
-
-
-class RequestFailure(TargetError):
-    """The answer is an error. `status` is that of gRPC or HTTP."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def send_alone(endpoint: Endpoint, request: PreparedRequest, timeout_s: float = TIMEOUT_S) -> LoadRequest:
@@ -88,7 +77,7 @@ def _prepared(
 ) -> tuple[LoadConnection, EncodedRequest]:
     if endpoint.transport is Transport.HTTP1:
         encoded = EncodedRequest(request, encode_http1(request, connection_fields(endpoint)), True)
-        return Http1Connection(owner, wire, KnownHeads()), encoded
+        return Http1Connection(owner, wire, KnownAnswer()), encoded
     from conch.measure.bench.load.grpc.connection import GrpcConnection, grpc_fields  # HPACK takes time to import
     from conch.measure.bench.load.grpc.messages import encode_grpc
 

@@ -25,6 +25,18 @@ class TargetError(ConchError):
     """What answers at a URL cannot be measured as asked. The message says what answered and what would be right."""
 
 
+class NotHttp2(TargetError):
+    """The server does not speak gRPC, or ends the connection."""
+
+
+class RequestFailure(TargetError):
+    """The answer is an error. `status` is that of gRPC or HTTP."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class Protocol(StrEnum):
     """The value of `--protocol`."""
 

@@ -2,7 +2,6 @@
 
 import json
 import time
-from contextlib import closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -143,9 +142,9 @@ class RepositoryClient:
         try:
             address = parse_address(self.access.url)
             endpoint = address.endpoint(Transport.HTTP1, Tls(ca_file=self.access.ca_file), self._headers)
-            with closing(HttpProbe(endpoint, timeout_s)) as probe:
-                content = None if body is None else json.dumps(body).encode()
-                answer = probe.ask(method, address.path + path, content, {"content-type": "application/json"})
+            content = None if body is None else json.dumps(body).encode()
+            headers = {"content-type": "application/json"}
+            answer = HttpProbe(endpoint, timeout_s).ask(method, address.path + path, content, headers)
         except TargetError as error:
             raise ServerUnreachable(error.message) from error
         request = f"{method} {path}"

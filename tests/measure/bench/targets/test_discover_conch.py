@@ -37,11 +37,7 @@ def send(target: BenchTarget, request: PreparedRequest) -> HttpAnswer:
     lines = request.head.decode().splitlines()
     method, path, _ = lines[0].split()
     headers = dict(line.split(": ", 1) for line in lines[1:])
-    probe = HttpProbe(target.endpoint)
-    try:
-        return probe.ask(method, path, request.body, headers)
-    finally:
-        probe.close()
+    return HttpProbe(target.endpoint).ask(method, path, request.body, headers)
 
 
 def test_a_model_with_tensors_is_measured_over_http(server: ConchProcess) -> None:

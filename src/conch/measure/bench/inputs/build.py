@@ -70,8 +70,8 @@ def _prepare(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
         if generated or prompts is not None:
             from conch.measure.bench.inputs.language import LanguageInputs
 
-            with LanguageInputs(target, settings) as language:
-                return language.generated() if prompts is None else language.of_prompts(prompts)
+            language = LanguageInputs(target, settings)
+            return language.generated() if prompts is None else language.of_prompts(prompts)
     _refuse_language_settings(target, settings)
     if generated:
         return _generated(target, settings)
@@ -92,8 +92,7 @@ def prepare_trace(
     if target.takes_prompts:
         from conch.measure.bench.inputs.language import LanguageInputs
 
-        with LanguageInputs(target, settings) as language:
-            return language.of_sizes(sizes, block_tokens)
+        return LanguageInputs(target, settings).of_sizes(sizes, block_tokens)
     return prepare_inputs(target, settings)
 
 

@@ -101,7 +101,7 @@ class RequestSize:
 
 
 class LanguageInputs:
-    """Makes requests with prompts for one target. Use as a context manager: it may hold a connection."""
+    """Makes requests with prompts for one target."""
 
     def __init__(self, target: BenchTarget, settings: InputSettings) -> None:
         """Send a few requests to find out which fields the server accepts. Raises InputError, TargetError."""
@@ -115,13 +115,6 @@ class LanguageInputs:
             self.notes += form.notes
             self._openai = OpenAiEncoder(target, settings, form)
         self._encoder: OpenAiEncoder | TextTensorEncoder = self._openai or TextTensorEncoder(target, settings)
-
-    def __enter__(self) -> "LanguageInputs":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._counter is not None:
-            self._counter.close()
 
     def generated(self) -> PreparedInputs:
         """Return requests with prompts of random words."""

@@ -98,14 +98,11 @@ def try_server(target: BenchTarget, settings: InputSettings) -> AcceptedForm:
         routes = list(OpenAiRoute)
     probe = HttpProbe(target.endpoint, _TRIAL_TIMEOUT_S)
     refusals = []
-    try:
-        for route in routes:
-            accepted = _try_route(probe, target, settings, route)
-            if isinstance(accepted, AcceptedForm):
-                return accepted
-            refusals.append(accepted)
-    finally:
-        probe.close()
+    for route in routes:
+        accepted = _try_route(probe, target, settings, route)
+        if isinstance(accepted, AcceptedForm):
+            return accepted
+        refusals.append(accepted)
     first = refusals[0]
     raise InputError(f"the server refuses a request to {first.path}: {first.status} {first.error_message()}")
 

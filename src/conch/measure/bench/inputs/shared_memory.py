@@ -71,14 +71,12 @@ class _HttpRegistrar:
         self._post(f"{self._path}/region/{quote(name)}/unregister", {})
 
     def registered(self) -> list[str]:
-        with contextlib.closing(HttpProbe(self._endpoint)) as probe:
-            answer = probe.get(f"{self._path}/status")
+        answer = HttpProbe(self._endpoint).get(f"{self._path}/status")
         found = answer.json if answer.status == 200 else []
         return [str(region.get("name")) for region in found or () if isinstance(region, dict)]
 
     def _post(self, path: str, document: dict[str, Any]) -> None:
-        with contextlib.closing(HttpProbe(self._endpoint)) as probe:
-            answer = probe.post(path, document)
+        answer = HttpProbe(self._endpoint).post(path, document)
         if answer.status != 200:
             raise _refused(answer.error_message())
 

@@ -54,9 +54,6 @@ class TokenCounter(ABC):
     def count(self, text: str) -> int:
         """Return the tokens of a request with this prompt, with what the chat template adds. Raises InputError."""
 
-    def close(self) -> None:  # noqa: B027  only those with a connection
-        """Release the connection."""
-
 
 class ServerTokenizer(TokenCounter):
     """`/tokenize` of vLLM and Conch."""
@@ -80,9 +77,6 @@ class ServerTokenizer(TokenCounter):
             raise InputError(f"{self._path} answers {answer.status}: {answer.error_message()}")
         return int(document["count"])
 
-    def close(self) -> None:
-        self._probe.close()
-
 
 class UsageCounter(TokenCounter):
     """`usage.prompt_tokens` of real requests for one token."""
@@ -100,9 +94,6 @@ class UsageCounter(TokenCounter):
         if answer.status != 200 or not isinstance(usage, dict) or not usage.get("prompt_tokens"):
             raise InputError(f"{self._encoder.path} answers {answer.status} without usage: {answer.error_message()}")
         return int(usage["prompt_tokens"])
-
-    def close(self) -> None:
-        self._probe.close()
 
 
 class LocalTokenizer(TokenCounter):
@@ -137,13 +128,8 @@ def openai_counter(target: BenchTarget, encoder: OpenAiEncoder, tokenizer: str |
     server = ServerTokenizer(target, chat=encoder.form.route is OpenAiRoute.CHAT)
     by_server = _works(server)
     if by_server is not None and counted in (None, by_server):
-        usage.close()
         return server
-    server.close()
-    if counted is not None:
-        return usage
-    usage.close()
-    return None
+    return None if counted is None else usage
 
 
 def _works(counter: TokenCounter) -> int | None:

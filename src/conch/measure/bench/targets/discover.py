@@ -173,13 +173,10 @@ def find_metrics(endpoint: Endpoint, root: str) -> str | None:
     if other < 65_536:
         candidates.append((Endpoint(endpoint.host, other, Transport.HTTP1), ""))
     for candidate, path in candidates:
-        probe = HttpProbe(candidate, _TIMEOUT_S)
         try:
-            answer = probe.get(f"{path}/metrics")
+            answer = HttpProbe(candidate, _TIMEOUT_S).get(f"{path}/metrics")
         except TargetError:
             continue
-        finally:
-            probe.close()
         if answer.status == 200 and _OF_INFERENCE.search(answer.body):
             return f"{'https' if candidate.tls else 'http'}://{place(candidate)}{path}/metrics"
     return None
@@ -266,8 +263,6 @@ class _Discovery:
                     raise self._wrong_port("speaks gRPC", "8000", self._protocol) from None
                 return self._grpc(model, version)
             raise not_http(probe, failure) from None
-        finally:
-            probe.close()
 
     def _endpoint(self, transport: Transport) -> Endpoint:
         return self._address.endpoint(transport, self._tls, self._headers)
@@ -426,8 +421,6 @@ class _Discovery:
             answer = probe.get(f"{self._root}/v2")
         except TargetError:
             return failure
-        finally:
-            probe.close()
         if isinstance(answer.json, dict):
             return TargetError(f"{self._address.place} speaks HTTP/1.1; use http://, or the gRPC port, usually 8001")
         return not_an_inference_server(probe, answer)

@@ -118,12 +118,15 @@ def speaks_tls(endpoint: Endpoint) -> bool:
 
 
 class HttpProbe:
-    """Requests over one connection at a time. The endpoint's headers go with each."""
+    """Requests over one connection at a time, which ends with the object. The endpoint's headers go with each."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> None:
         self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._connection: HTTPConnection | None = None
+
+    def __del__(self) -> None:
+        self.close()
 
     def get(self, path: str) -> HttpAnswer:
         """Send GET. Raises TargetError, NotHttp."""

@@ -1,4 +1,4 @@
-"""What the load generator is told: where requests go, what one level of load is, and what comes back."""
+"""The input and output of the load generator: where requests go, what one level of load is, and what comes back."""
 
 from dataclasses import dataclass, field
 from enum import Enum

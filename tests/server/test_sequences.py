@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 from tests.support.models import tensor, write_python
 from tests.support.server_process import ConchProcess
 
+HOUR_US = 3_600_000_000  # so that no pause between two requests ends a sequence
 # Adds up. Given a negative number it says so by a file `begun`, and waits until there is a file of the number's name.
 ADD = """
 value = int(request.inputs()[0].as_numpy().item())
@@ -39,7 +40,8 @@ def initialize(self, args):
 def config(candidates: int) -> str:
     return (
         f"max_batch_size: 4 input {tensor('INPUT', 'INT32', 1)} output {tensor('OUTPUT', 'INT32', 1)} "
-        f"sequence_batching {{ oldest {{ max_candidate_sequences: {candidates} }} }}"
+        f"sequence_batching {{ max_sequence_idle_microseconds: {HOUR_US} oldest {{ "
+        f"max_candidate_sequences: {candidates} }} }}"
     )
 
 
@@ -146,9 +148,8 @@ def test_a_new_version_leaves_sequences_to_the_one_they_began_with(
 def test_a_stop_waits_for_no_sequence_of_a_version_that_was_replaced(
     conch: ConchProcess, models: Path, client: triton.InferenceServerClient
 ) -> None:
-    hour = config(2).replace("oldest", "max_sequence_idle_microseconds: 3600000000 oldest")
     for source in (ADD, ADD + " "):
-        write_python(models, "sum", hour, source, more=SUMS)
+        write_python(models, "sum", config(2), source, more=SUMS)
         client.load_model("sum")
         assert ask(client, 1, sequence_id=1, sequence_start=True) == 1
         assert ask(client, 1, sequence_id=source.count(" "), sequence_start=True) == 1
@@ -204,6 +205,7 @@ def test_a_client_that_hangs_up_ends_its_sequence(
         until_begun(models)
         other = Later(client, 7, sequence_id=2, sequence_start=True, sequence_end=True)
         until_pending(conch, 1)
+    until(lambda: metric(conch, 'nv_inference_request_failure{model="sum",reason="CANCELED"') == 1)
     (models / "sum" / "-1").touch()
     assert other.value() == 7
 

@@ -125,8 +125,8 @@ def test_openvino_comes_back_with_all_of_its_cache(conch: ConchProcess) -> None:
 def test_killed_again_and_again_it_is_waited_with_and_the_server_says_so(conch: ConchProcess) -> None:
     """Without having been of use, it is started later and later; meanwhile requests are refused with a time."""
     killed = 0
-    deadline = time.monotonic() + 30
-    while not re.search(r"(restarting|retrying) in 1 s", conch.text):
+    deadline = time.monotonic() + 60
+    while not re.search(r"(restarting|retrying) in 2 s", conch.text):
         assert time.monotonic() < deadline, conch.text
         pid = engine_or_none(conch, "endless")
         if pid is not None:
@@ -136,7 +136,7 @@ def test_killed_again_and_again_it_is_waited_with_and_the_server_says_so(conch: 
             except ProcessLookupError:
                 pass
         time.sleep(0.01)
-    assert killed >= 3
+    assert killed >= 4
     conch.until("/v2/models/endless/ready", 400)
     conch.until("/v2/health/ready", 400)
     conch.until("/v2/health/live")
@@ -158,7 +158,7 @@ def test_a_request_that_kills_the_engine_does_so_to_no_one_for_long(conch: Conch
 
 
 def test_unloading_lets_streams_end_and_loading_takes_new_ones(conch: ConchProcess) -> None:
-    words = 400
+    words = 1200
     asked = Asked(conch, "other", ignore_eos=True, max_tokens=words)
     running(conch, "other", len(ENDPOINTS))
     assert post(conch, "/v2/repository/models/other/unload") == 200

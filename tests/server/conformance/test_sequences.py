@@ -17,6 +17,8 @@ from tests.server.backends.onnxruntime.onnx_models import write_model
 from tests.support.models import tensor, write_ensemble, write_python
 from tests.support.server_process import ConchProcess
 
+# A pause between two requests is not to end a sequence.
+IDLE = "max_sequence_idle_microseconds: 60000000"
 CONTROLS = """
 control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
 control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY fp32_false_true: [ 0, 1 ] } }
@@ -101,7 +103,7 @@ def write_onnx(root: Path, name: str, strategy: str) -> None:
         nodes,
         {each: (integer, [None, 1]) for each in ("INPUT", "START", "SUM_IN")},
         {each: (integer, [None, 1]) for each in ("OUTPUT", "SUM_OUT")},
-        config=f'backend: "onnxruntime" max_batch_size: 4 sequence_batching {{ {strategy} {start} {state} }}',
+        config=f'backend: "onnxruntime" max_batch_size: 4 sequence_batching {{ {IDLE} {strategy} {start} {state} }}',
     )
 
 
@@ -113,7 +115,7 @@ def write_models(root: Path) -> None:
         ("text", "oldest { max_candidate_sequences: 4 }", "STRING"),
         ("narrow", "oldest { max_candidate_sequences: 1 }", "UINT64"),
     ):
-        batching = f"sequence_batching {{ {strategy} {CONTROLS} {CORRID.format(kind)} }}"
+        batching = f"sequence_batching {{ {IDLE} {strategy} {CONTROLS} {CORRID.format(kind)} }}"
         write_python(root, name, f"{TENSORS} {batching}", ACCUMULATE, more=SUMS)
     write_onnx(root, "onnx_oldest", "oldest { max_candidate_sequences: 4 }")
     write_onnx(root, "onnx_direct", "direct { max_queue_delay_microseconds: 100 minimum_slot_utilization: 0.5 }")
@@ -135,7 +137,7 @@ def write_models(root: Path) -> None:
         TOLD_TURNS,
         more=SUMS + "def execute(self, requests):\n    for request in requests:\n        self.answer(request)\n",
     )
-    write_python(root, "implicit", f"{TENSORS} sequence_batching {{ {STATE} }}", ADD)
+    write_python(root, "implicit", f"{TENSORS} sequence_batching {{ {IDLE} {STATE} }}", ADD)
     (root / "implicit" / "initial_state").mkdir()
     (root / "implicit" / "initial_state" / "begin").write_bytes(np.array([100], np.int32).tobytes())
 
@@ -283,8 +285,9 @@ def test_controls_and_states_are_between_server_and_model(conch: ConchProcess) -
         metadata = client.get_model_metadata("implicit")
         assert [each["name"] for each in metadata["inputs"]] == ["INPUT"]
         assert [each["name"] for each in metadata["outputs"]] == ["OUTPUT"]
-        shown = client.get_model_config("oldest")["sequence_batching"]
+        shown = client.get_model_config("turns")["sequence_batching"]
         assert shown["max_sequence_idle_microseconds"] == 1_000_000
+        shown = client.get_model_config("oldest")["sequence_batching"]
         assert shown["oldest"]["preferred_batch_size"] == [4]
         given = http_client.InferInput("INPUT", [1, 1], "INT32")
         given.set_data_from_numpy(np.array([[7]], np.int32))

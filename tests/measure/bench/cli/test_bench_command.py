@@ -76,7 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
         models,
         "sums",
         f"max_batch_size: 4 input {tensor('INPUT', 'INT32', 1)} output {tensor('OUTPUT', 'INT32', 1)} "
-        "sequence_batching { oldest { max_candidate_sequences: 4 } }",
+        "sequence_batching { max_sequence_idle_microseconds: 60000000 oldest { max_candidate_sequences: 4 } }",
         SUMS,
         more=INITIALIZE,
     )
@@ -98,7 +98,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     write_python(
         models,
         "drifting_sums",
-        f"input {tensor('INPUT', 'INT32', 1)} output {tensor('OUTPUT', 'INT32', 1)} sequence_batching {{ }}",
+        f"input {tensor('INPUT', 'INT32', 1)} output {tensor('OUTPUT', 'INT32', 1)} "
+        "sequence_batching { max_sequence_idle_microseconds: 60000000 }",
         DRIFTING_SUM,
         more=INITIALIZE,
     )

@@ -51,7 +51,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     write_python(
         root,
         "sum",
-        f"sequence_batching {{ {CONTROL} }} "
+        f"sequence_batching {{ max_sequence_idle_microseconds: 60000000 {CONTROL} }} "
         f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}",
         SUM,
     )

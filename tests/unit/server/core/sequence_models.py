@@ -23,6 +23,7 @@ CONTROLS = (
 def sequences(max_batch_size: int = 4, **fields: object) -> ModelConfig:
     fields.setdefault("oldest", True)
     fields.setdefault("controls", CONTROLS)
+    fields.setdefault("max_idle_us", 3_600_000_000)
     return config(max_batch_size=max_batch_size, sequence_batching=SequenceBatching(**fields))
 
 

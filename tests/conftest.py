@@ -17,6 +17,8 @@ import pytest
 
 # gRPC's handlers of forks abort a child now and then, before it executes the program that a test starts.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+# Threads of OpenMP that spin beside other tests take ten times as much processor time to train a small model.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # An example takes long where the machine is busy, not only where the code is slow.
 hypothesis.settings.register_profile("conch", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

@@ -221,8 +221,8 @@ except pb_utils.TritonModelException as error:
 def test_output_without_end_delays_no_request(server: ConchProcess, tmp_path: Path) -> None:
     size = server.log.stat().st_size
     with OtherClients(server):
-        assert infer(server, "hostile", "os.write(1, b'x\\n' * 10_000_000)") == (200, "")
-        log = "for _ in range(50_000): pb_utils.Logger.log_info('y')"
+        assert infer(server, "hostile", "os.write(1, b'x\\n' * 6_000_000)") == (200, "")
+        log = "for _ in range(20_000): pb_utils.Logger.log_info('y')"
         assert infer(server, "hostile", log) == (200, "")
     server.until_logged(r"dropped \d+ lines \(\d+ bytes\) of its output, which exceeds 2000 lines or 2 MiB per second")
     assert server.log.stat().st_size - size < 10 << 20

@@ -12,9 +12,15 @@ _TASKS = {
     "serve": {
         "run": ("clients.run.command", "serve one model or chat with it, without configuration"),
         "serve": ("server.commands.serve", "serve a model repository over HTTP and gRPC"),
+        "ps": ("clients.run.servers", "list the loaded models of all running servers"),
+        "stop": ("clients.run.servers", "stop the server of a model"),
         "health": ("clients.health", "ask a server whether it is ready; the health check of containers"),
     },
     "models": {
+        "pull": ("clients.run.disk", "fetch a model to this machine's disk, for conch run"),
+        "ls": ("clients.run.disk", "list the models on this machine's disk"),
+        "show": ("clients.run.disk", "show a model's configuration, files and memory"),
+        "rm": ("clients.run.disk", "remove a model from this machine's disk"),
         "new": ("clients.python_app.new", "create a model: code, configuration, client and tests"),
         "repo": ("clients.repository.command", "add, list, show, pack and pull models"),
         "check": ("check.command", "find errors in repositories, manifests and rules"),

@@ -72,7 +72,7 @@ class Running:
             self.text += line
             if END in line:
                 return self
-        self.process.wait()
+        self.process.communicate()
         raise AssertionError(f"the server ended: {self.text}\n{self.errors}")
 
     def __exit__(

@@ -3,8 +3,9 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -23,12 +24,16 @@ class Hub:
         announced: Mapping[str, int] | None = None,
         commit: str = COMMIT,
         redirect: str = "",
+        stops_at: int = 0,
     ) -> None:
         self.models = models
         self.gated = gated
         self.announced = announced or {}  # sizes of files, where they differ from the contents
         self.commit = commit
         self.redirect = redirect  # base URL that files are redirected to
+        self.stops_at = stops_at  # bytes of a file that are sent until `goes_on` is set
+        self.goes_on = Event()
+        self.ranges: list[str] = []  # that were asked for
         self.fetched: list[str] = []
         self.authorizations: list[str] = []  # of requests for files
         hub = self
@@ -52,6 +57,7 @@ class Hub:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.goes_on.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -113,12 +119,22 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(content, "application/octet-stream", headers)
 
     def _send(self, content: bytes, kind: str, headers: Mapping[str, str]) -> None:
-        self.send_response(200)
+        if (asked := self.headers.get("Range")) and self.command == "GET":
+            self.hub.ranges.append(asked)
+            begin = int(asked.removeprefix("bytes=").partition("-")[0])
+            headers = {**headers, "Content-Range": f"bytes {begin}-{len(content) - 1}/{len(content)}"}
+            content = content[begin:]
+        self.send_response(206 if "Content-Range" in headers else 200)
         for header, value in {**headers, "Content-Type": kind, "Content-Length": str(len(content))}.items():
             self.send_header(header, value)
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(content)
+            with suppress(ConnectionError):
+                stop = self.hub.stops_at if kind == "application/octet-stream" else 0
+                self.wfile.write(content[: stop or None])
+                if stop:
+                    self.hub.goes_on.wait()
+                    self.wfile.write(content[stop:])
 
     def _refuse(self, status: int, code: str) -> None:
         self.send_response(status)

@@ -224,7 +224,10 @@ class Server:
         }
         places = {name: local_address(address, self.ports.get(name)) for name, address in addresses.items()}
         roots = (*map(public_name, options.model_repository), *filter(None, [options.model_dir]))
-        return RunningServer(os.getpid(), **places, source=options.source or ", ".join(roots), started=time.time())
+        source = options.source or ", ".join(roots)
+        return RunningServer(
+            os.getpid(), **places, source=source, started=time.time(), idle_unload_s=options.idle_unload_secs
+        )
 
     def _log_models(self) -> None:
         """Log the table of the models, or which repositories have none."""

@@ -19,7 +19,10 @@ _MAX_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server's process and where it listens, as host:port, "" without the service. `started` is in Unix time."""
+    """A server's process and where it listens, as host:port, "" without the service. `started` is in Unix time.
+
+    Idle engines are stopped after `idle_unload_s` seconds, 0 for never.
+    """
 
     pid: int
     http: str
@@ -27,6 +30,7 @@ class RunningServer:
     metrics: str
     source: str  # the repositories or the model that it serves
     started: float
+    idle_unload_s: int = 0
 
     @property
     def url(self) -> str:

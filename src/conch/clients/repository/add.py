@@ -55,7 +55,7 @@ def add(given: Namespace) -> int:
 def add_model(given: Namespace, console: Console) -> tuple[Path, Entry]:
     """Add a model's files, from this machine or the Hub; return its folder and entry. Raises ConchError."""
     url = _hub_url(given.source)
-    hub = _hub() if url else None
+    hub = hub_downloader() if url else None
     location = hub.parse_location(url) if hub is not None else None
     name = given.name or (location.name if location is not None else name_of(Path(given.source)))
     check_name(name)
@@ -147,7 +147,7 @@ def _add_folder(given: Namespace, console: Console) -> int:
     return 0
 
 
-def _hub() -> ModuleType:
+def hub_downloader() -> ModuleType:
     """Import the Hub downloader. Raises Unavailable if its package is not installed."""
     try:
         return import_module("conch.clients.repository.hub_download")

@@ -18,7 +18,7 @@ _REPOSITORY = "a directory, or an s3://, gs://, as://, oci:// or http(s):// URL"
 
 def repo(arguments: Sequence[str]) -> int:
     """Run a sub-command; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
-    given = _parser().parse_args(arguments)
+    given = repo_parser().parse_args(arguments)
     from conch.base.errors import ConchError
 
     try:
@@ -65,7 +65,8 @@ def _run(given: Namespace) -> int:
     return pack(given) if given.command == "pack" else tag(given)
 
 
-def _parser() -> CommandParser:
+def repo_parser() -> CommandParser:
+    """Return the parser of `conch repo`."""
     parser = CommandParser(
         "conch repo", description="Add models to a repository, list and show them, and pack them into OCI images."
     )

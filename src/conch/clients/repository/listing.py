@@ -2,9 +2,10 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -78,25 +79,33 @@ def show_model(given: Namespace) -> int:
             raise
         raise NotFound(f"model '{name}' is not in {given.repository}{models.suggestion(name)}") from error
     try:
-        labels = read_labels(found.config, found.directory)
-        document: dict[str, Any] = {
-            "config": found.document,
-            "versions": list(found.versions_on_disk),
-            "files": [{"path": path, "size": size} for path, _, size in found.fingerprint if not path.endswith("/")],
-            "labels": {output: list(texts) for output, texts in labels.items()},
-        }
+        print_model(found, as_json=given.json)
     finally:
         found.discard()
-    if given.json:
+    return 0
+
+
+def print_model(found: ModelFiles, *, as_json: bool, more: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Print the configuration, files and labels of a model, and `more` fields. Raises ConchError."""
+    labels = read_labels(found.config, found.directory)
+    document: dict[str, Any] = {
+        "config": found.document,
+        "versions": list(found.versions_on_disk),
+        "files": [{"path": path, "size": size} for path, _, size in found.fingerprint if not path.endswith("/")],
+        "labels": {output: list(texts) for output, texts in labels.items()},
+        **more,
+    }
+    if as_json:
         print(json.dumps(document, indent=2))
-        return 0
+        return
     console = Console()
     console.print_json(data=document["config"])
     for file in document["files"]:
         console.print(f"{decimal(file['size']):>10}  {printable(file['path'])}", highlight=False, markup=False)
     for output, texts in labels.items():
         console.print(f"labels of {output}: {len(texts)}: {', '.join(texts[:5])} …", highlight=False, markup=False)
-    return 0
+    for name, value in more.items():
+        console.print(f"{name}: {printable(str(value))}", highlight=False, markup=False)
 
 
 def _open(given: Namespace) -> Repository:

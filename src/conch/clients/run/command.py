@@ -3,7 +3,7 @@
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from multiprocessing import get_context
@@ -29,15 +29,20 @@ _RELOAD_POLL_S = 1
 
 def run(arguments: Sequence[str]) -> int:
     """Serve a model until SIGTERM or Ctrl-C, or chat with a language model; return the exit status."""
-    given = _parser().parse_intermixed_args(arguments)
+    given = run_parser().parse_intermixed_args(arguments)
+    return exit_status("run", lambda: _run(given))
+
+
+def exit_status(command: str, action: Callable[[], int]) -> int:
+    """Return what the action returns, 1 after an error and 130 after Ctrl-C, which are printed."""
     try:
-        _check_address(given)
-        return _run(given)
+        return action()
     except ConchError as error:
-        print("\n".join(map(printable, f"conch run: {error}".split("\n"))), file=sys.stderr)
+        # Files and servers choose parts of messages.
+        print("\n".join(map(printable, f"conch {command}: {error}".split("\n"))), file=sys.stderr)
         return _FAILURE
     except KeyboardInterrupt:
-        print("conch run: interrupted", file=sys.stderr)
+        print(f"conch {command}: interrupted", file=sys.stderr)
         return _INTERRUPTED
 
 
@@ -45,6 +50,7 @@ def _run(given: Namespace) -> int:
     from conch.clients.run.memory import check_memory
     from conch.clients.run.source import chats, find_source
 
+    _check_address(given)
     source = find_source(given)
     models = source.models()
     need = check_memory(models)
@@ -180,7 +186,8 @@ def _check_address(given: Namespace) -> None:
         )
 
 
-def _parser() -> CommandParser:
+def run_parser() -> CommandParser:
+    """Return the parser of `conch run`."""
     from conch.clients.chat import AnswerSettings
     from conch.clients.repository.command import add_entry_flags
 

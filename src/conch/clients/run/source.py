@@ -1,14 +1,13 @@
 """Find what `conch run X` is asked to serve, and present it as a model repository without copying large files."""
 
-import os
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conch.base.errors import InvalidRequest, NotFound
-from conch.base.process.running_servers import temporary_folder, user_folder
 from conch.base.suggestion import did_you_mean
+from conch.clients.run.disk import HUB, model_store, pulled
 from conch.server.repository.model_entry import EntryOptions, entry_of, link, write_entry
 from conch.server.repository.model_kinds import is_model_folder, name_of
 from conch.server.repository.python_app import PythonAppRoot, is_python_app
@@ -16,7 +15,6 @@ from conch.server.repository.store import ModelFiles, Repository, check_name
 from conch.server.repository.temporary_folders import TemporaryFolders
 
 REMOTE = ("oci://", "s3://", "gs://", "as://", "http://", "https://")
-HUB = "hf://"
 _LANGUAGE_BACKENDS = ("openvino_genai", "vllm", "tensorrtllm", "scripted")
 _TRITON_CLASS = b"class TritonPythonModel"
 
@@ -52,9 +50,7 @@ def find_source(given: Namespace) -> RunSource:
 
         return RunSource((f"--model-repository={text}",), Repository([open_root(text, "")]), text)
     if text.startswith(HUB):
-        from conch.clients.run.disk import pulled
-
-        return _of_model_folder(pulled(given), text)
+        return _of_model_folder(pulled(text, given), text)
     if path.is_dir():
         return _of_folder(path, given)
     if path.exists():
@@ -63,13 +59,6 @@ def find_source(given: Namespace) -> RunSource:
     if text and "/" not in text and is_model_folder(stored):
         return _of_model_folder(stored, text)
     raise NotFound(_nothing_there(text))
-
-
-def model_store() -> Path:
-    """Return the repository of pulled models: in the user's data, or a temporary one if that cannot be written."""
-    folder = user_folder("XDG_DATA_HOME", ".local/share") / "models"
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    return folder if os.access(existing, os.W_OK) else temporary_folder() / "models"
 
 
 def _nothing_there(text: str) -> str:

@@ -1,0 +1,114 @@
+"""`conch ps` and `stop` of real servers."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.running import TIMEOUT_S, Running, conch, environment
+from tests.support.models import write_identity
+from tests.support.screen import Screen
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def models(home: Path) -> Iterator[Running]:
+    for name in ("left", "right"):
+        write_identity(home / "models", name, "FP32", 4, extra="instance_group [ { kind: KIND_GPU } ]")
+    with Running(home, str(home / "models")) as server:
+        yield server
+
+
+def rows(home: Path) -> list[dict[str, Any]]:
+    result = conch(home, "ps", "--json")
+    assert result.returncode == 0, result.stderr
+    return list(json.loads(result.stdout))
+
+
+def test_ps_lists_models_with_the_device_really_used(home: Path, models: Running) -> None:
+    left, right = rows(home)
+    assert (left["model"], right["model"]) == ("left", "right")
+    assert (left["backend"], left["device"], left["state"], left["queue"]) == ("identity", "CPU", "ready", 0)
+    assert (left["url"], left["pid"], left["until"]) == (models.url, models.process.pid, None)
+    assert left["memory"] is None  # one process for both
+    assert "kind_gpu_on_cpu" in left["degraded"]
+
+
+def test_ps_prints_a_table_and_what_is_degraded(home: Path, models: Running) -> None:
+    result = conch(home, "ps", COLUMNS="120")
+    assert result.returncode == 0
+    head, *_ = result.stdout.splitlines()
+    assert head.split() == ["model", "backend", "device", "memory", "state", "queue", "rate", "until", "url"]
+    assert models.url in result.stdout
+    assert "degraded: left, right: kind_gpu_on_cpu." in result.stdout
+
+
+def test_ps_fits_forty_columns_and_watches_until_ctrl_c(home: Path, models: Running) -> None:
+    keyboard, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "conch", "ps", "--watch", "0.2"],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=environment(home, TERM="xterm", COLUMNS="40", NO_COLOR="1"),
+        start_new_session=True,
+    )
+    os.close(terminal)
+    try:
+        screen = Screen(keyboard)
+        screen.until("model    left")
+        screen.until(f"url      {models.url}")
+        screen.until("rate     0.0/s")  # of the second reading
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(keyboard)
+
+
+def test_stop_explains_that_a_model_is_one_of_several(home: Path, models: Running) -> None:
+    result = conch(home, "stop", "left")
+    assert result.returncode == 1
+    assert f"'left' is one of several models of {models.url}" in result.stderr
+    assert f"conch stop {models.process.pid} stops this server" in result.stderr
+    assert "did you mean 'left'" in conch(home, "stop", "leftt").stderr
+
+
+def test_a_model_that_is_served_alone_is_stopped_with_its_server(home: Path, tmp_path: Path) -> None:
+    idle = 'parameters { key: "idle_unload_secs" value { string_value: "600" } }'
+    write_identity(tmp_path, "alone", "FP32", 4, extra=idle)
+    with Running(tmp_path, str(tmp_path / "alone")) as server:
+        (row,) = rows(tmp_path)
+        assert row["memory"] > 1 << 20
+        assert row["until"] > 600
+        result = conch(tmp_path, "stop", "alone")
+        assert (result.returncode, result.stdout) == (0, f"stopped 'alone' at {server.url}\n")
+        assert server.process.wait(TIMEOUT_S) == 0
+        assert rows(tmp_path) == []
+        assert "no server runs; conch run X starts one" in conch(tmp_path, "ps").stdout
+
+
+def test_a_server_that_does_not_answer_is_listed(home: Path, tmp_path: Path) -> None:
+    write_identity(tmp_path, "alone", "FP32", 4)
+    with Running(tmp_path, str(tmp_path / "alone")) as server:
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            (row,) = rows(tmp_path)
+            assert row["state"].startswith("no answer: ")
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        with urllib.request.urlopen(f"{server.url}/v2/health/ready", timeout=TIMEOUT_S) as response:
+            assert response.status == 200

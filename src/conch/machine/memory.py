@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 _PROC = Path("/proc")
@@ -15,12 +16,12 @@ MIN_WORKER_MEMORY_BYTES = 2**30
 def free_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
     """Return the free bytes, within the limits of control groups. The page cache counts as free."""
     unused = [limit - used for limit, used in _limits(proc, groups)]
-    return max(min([_of_machine("MemAvailable", proc), *unused]), 0)
+    return max(min([of_machine("MemAvailable", proc), *unused]), 0)
 
 
 def total_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
     """Return the bytes of this machine, or the lowest limit of control groups if that is less. Raises OSError."""
-    return min([_of_machine("MemTotal", proc), *(limit for limit, _ in _limits(proc, groups))])
+    return min([of_machine("MemTotal", proc), *(limit for limit, _ in _limits(proc, groups))])
 
 
 def free_memory_share(proc: Path = _PROC, groups: Path = _GROUPS) -> float:
@@ -52,13 +53,23 @@ def resident_memory(pid: int, proc: Path = _PROC) -> int:
     """Return the resident bytes of a process and its descendants; 0 for a process that has ended."""
     try:
         own = int((proc / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        children = [thread.joinpath("children").read_text() for thread in (proc / str(pid) / "task").iterdir()]
     except (OSError, IndexError):
         return 0
-    return own + sum(resident_memory(int(child), proc) for line in children for child in line.split())
+    return own + sum(resident_memory(child, proc) for child in child_processes(pid, proc))
 
 
-def _of_machine(field: str, proc: Path) -> int:
+def child_processes(pid: int, proc: Path = _PROC) -> list[int]:
+    """Return the children of a process; those of a thread that ends meanwhile may be missing."""
+    children: list[int] = []
+    with suppress(OSError):
+        for task in (proc / str(pid) / "task").iterdir():
+            with suppress(OSError):  # the thread has ended, or the kernel has no such file
+                children += map(int, (task / "children").read_text().split())
+    return children
+
+
+def of_machine(field: str, proc: Path = _PROC) -> int:
+    """Return the bytes of a field of `/proc/meminfo`. Raises OSError."""
     for line in (proc / "meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024

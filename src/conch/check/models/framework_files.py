@@ -132,7 +132,7 @@ def _check_ir(model: CheckedModel, path: Path) -> Checked:
 
 def _check_torch(model: CheckedModel, source: ModelSource) -> Checked:
     try:
-        document = check_file(source, default_max_batch_size({}))
+        document = check_file(source)
     except ConfigError as error:
         return model, [Finding("model-signature", model.folder.locate(error.message), error.message)]
     except ModelLoadError as error:

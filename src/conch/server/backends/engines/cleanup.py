@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from conch.machine.memory import child_processes
 from conch.server.backends.processes.remove_tree import remove_tree
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
@@ -58,9 +59,8 @@ def _segments() -> dict[str, int]:
 
 def _process_tree(pid: int) -> Iterator[int]:
     yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        for child in _read(task / "children").split():
-            yield from _process_tree(int(child))
+    for child in child_processes(pid):
+        yield from _process_tree(child)
 
 
 def _mapped_inodes(pid: int) -> Iterator[int]:

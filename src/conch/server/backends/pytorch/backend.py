@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConfigError, ModelLoadError
@@ -19,11 +20,11 @@ from conch.server.backends.bls import ModelCalls
 from conch.server.backends.processes.fork_server import ForkServer
 from conch.server.backends.python.backend import PythonBackend
 from conch.server.backends.python.model_code import Adapter
-from conch.server.backends.pytorch.archive import Format, exported_signature, open_archive, refuse_file_operators
+from conch.server.backends.pytorch.archive import Format, exported_signature, open_archive
 from conch.server.backends.pytorch.files import (
     MODEL_FILE,
-    cannot_complete,
     check_exported,
+    check_file,
     code_path,
     file_path,
     input_names,
@@ -33,8 +34,6 @@ from conch.server.backends.pytorch.naming import input_places, output_places
 from conch.server.backends.pytorch.settings import parse_settings
 from conch.server.backends.pytorch.torch_script import SharedByProcess, TorchScriptInstance, has_cuda, read_arguments
 from conch.server.backends.signature import (
-    complete_document,
-    default_max_batch_size,
     needs_completion,
 )
 from conch.server.observability.metrics.custom import MetricSample
@@ -66,7 +65,7 @@ class PyTorchBackend(Backend):
         document = source.config.document
         if not needs_completion(document):
             return document
-        return await asyncio.to_thread(_complete, source)
+        return await asyncio.to_thread(check_file, source, partial(_arguments, source.config.name))
 
     def instance(self, plan: InstancePlan) -> Instance:
         """Make an instance. Raises ModelLoadError with the remedy if the file is missing or cannot be loaded."""
@@ -84,22 +83,12 @@ class PyTorchBackend(Backend):
 backend = PyTorchBackend
 
 
-def _complete(source: ModelSource) -> Mapping[str, Any]:
-    document = source.config.document
-    if is_code(source):
-        raise cannot_complete(document["name"], "code")
-    archive = open_archive(file_path(source))
-    if archive.format is Format.EXPORTED:
-        return complete_document(document, exported_signature(archive), default_max_batch_size(source.settings))
-    arguments: Sequence[str] = ()
-    if archive.format is Format.TORCHSCRIPT:
-        refuse_file_operators(archive)
-        try:
-            arguments = read_arguments(archive.path)
-        except RuntimeError as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise ModelLoadError(f"failed to load model '{document['name']}': {reason} ('{archive.path}')") from error
-    raise cannot_complete(document["name"], f"a {archive.format.value} file", arguments)
+def _arguments(model: str, path: Path) -> Sequence[str]:
+    try:
+        return read_arguments(path)
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelLoadError(f"failed to load model '{model}': {reason} ('{path}')") from error
 
 
 def _adapter(plan: InstancePlan) -> Adapter:

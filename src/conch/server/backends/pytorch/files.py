@@ -1,8 +1,9 @@
 """Files of PyTorch models, located and validated without torch: for the backend and for `conch check`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from conch.base.errors import Code, ConfigError, ModelLoadError
 from conch.domain.files.signature import Signature
@@ -10,16 +11,24 @@ from conch.domain.model_config import ModelConfig
 from conch.server.backends.base import ModelSource
 from conch.server.backends.pytorch.archive import Format, exported_signature, open_archive, refuse_file_operators
 from conch.server.backends.pytorch.naming import input_places, output_places
-from conch.server.backends.signature import check_signature, complete_document, needs_completion
+from conch.server.backends.signature import (
+    check_signature,
+    complete_document,
+    default_max_batch_size,
+    needs_completion,
+)
 
 MODEL_FILE = "model.pt"
 _PACKAGE_FILE = "model.pt2"
 _CODE_FILE = "model.py"
 
 
-def check_file(source: ModelSource, default_max_batch_size: int) -> Mapping[str, object]:
+def check_file(
+    source: ModelSource, read_arguments: Callable[[Path], Sequence[str]] = lambda _: ()
+) -> Mapping[str, Any]:
     """Check the files of a model, as far as possible without torch.
 
+    `read_arguments` returns the arguments of a TorchScript program, for the message that it needs a configuration.
     Returns the configuration's document, completed from the file if possible. Raises the errors of a load:
     ModelLoadError for a file that is missing, damaged or a pickle, ConfigError for one that contradicts the document.
     """
@@ -35,12 +44,13 @@ def check_file(source: ModelSource, default_max_batch_size: int) -> Mapping[str,
     if archive.format is Format.EXPORTED:
         signature = exported_signature(archive)
         if needs_completion(document):
-            return complete_document(document, signature, default_max_batch_size)
+            return complete_document(document, signature, default_max_batch_size(source.settings))
         names = input_names(source.config)
         places = input_places(source.config.name, names, [info.name for info in signature.inputs])
         check_exported(source.config, signature, places)
     elif needs_completion(document):
-        raise cannot_complete(source.config.name, f"a {archive.format.value} file")
+        arguments = read_arguments(archive.path) if archive.format is Format.TORCHSCRIPT else ()
+        raise cannot_complete(source.config.name, f"a {archive.format.value} file", arguments)
     return document
 
 

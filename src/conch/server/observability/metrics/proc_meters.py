@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 from conch.domain.exposition import Family
+from conch.machine.memory import child_processes, of_machine
 from conch.server.observability.metrics.reading import Reading, read_one
 
 # Fields of `/proc/<pid>/stat` after the name of the program, from the state on.
@@ -73,7 +74,7 @@ class ProcessMeter:
         ticks = sum(int(stat[field]) for field in (_UTIME, _STIME, _CUTIME, _CSTIME))
         pages = int(stat[_RSS])
         usage = ProcessTreeUsage(ticks / _TICKS_PER_S, pages * _PAGE_BYTES)
-        for child in self._children(pid):
+        for child in child_processes(pid, self._proc):
             with suppress(OSError, ValueError, IndexError):
                 more = self._tree(child)
                 usage = ProcessTreeUsage(usage.cpu_s + more.cpu_s, usage.resident_bytes + more.resident_bytes)
@@ -81,13 +82,6 @@ class ProcessMeter:
 
     def _stat(self, pid: int | str) -> list[str]:
         return (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-
-    def _children(self, pid: int) -> list[int]:
-        children: list[int] = []
-        for task in (self._proc / str(pid) / "task").iterdir():
-            with suppress(OSError):  # the thread has ended, or the kernel has no such file
-                children += map(int, (task / "children").read_text().split())
-        return children
 
     def _server(self) -> ServerUsage:
         stat = self._stat("self")
@@ -159,7 +153,7 @@ class HostMeter:
     def _measure(self) -> HostUsage | None:
         try:
             times = parse_stat((self._proc / "stat").read_text())
-            total, available = parse_meminfo((self._proc / "meminfo").read_text())
+            total, available = of_machine("MemTotal", self._proc), of_machine("MemAvailable", self._proc)
         except (OSError, ValueError):
             return None
         before, self._times = self._times, times
@@ -181,13 +175,3 @@ def parse_stat(text: str) -> CpuTimes:
     # The others are times of guests, which are included in user and nice.
     ticks = [int(word) for word in words[1:9]]
     return CpuTimes(total=sum(ticks), idle=sum(ticks[3:5]))
-
-
-def parse_meminfo(text: str) -> tuple[int, int]:
-    """Parse total and available bytes in `/proc/meminfo`. Raises ValueError."""
-    pairs = (line.partition(":")[::2] for line in text.splitlines())
-    kib = {name: value.split()[0] for name, value in pairs if value.strip()}
-    try:
-        return int(kib["MemTotal"]) * 1024, int(kib["MemAvailable"]) * 1024
-    except KeyError as error:
-        raise ValueError(f"no line {error} in /proc/meminfo") from None

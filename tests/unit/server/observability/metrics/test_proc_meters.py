@@ -10,12 +10,12 @@ from time import monotonic, sleep
 
 import pytest
 
+from conch.machine.memory import of_machine
 from conch.server.observability.metrics.proc_meters import (
     CpuTimes,
     HostMeter,
     HostUsage,
     ProcessMeter,
-    parse_meminfo,
     parse_stat,
     server_families,
 )
@@ -112,8 +112,9 @@ def test_idle_is_idle_and_waiting_for_the_disk() -> None:
     assert parse_stat(STAT) == CpuTimes(total=1000, idle=840)
 
 
-def test_memory_is_in_bytes() -> None:
-    assert parse_meminfo(MEMINFO) == (1024000, 409600)
+def test_memory_is_in_bytes(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    assert [of_machine(field, tmp_path) for field in ("MemTotal", "MemAvailable")] == [1024000, 409600]
 
 
 def test_the_first_measurement_is_since_boot(machine: Machine) -> None:

@@ -1,9 +1,9 @@
-"""The quick starts of LitServe and BentoML beside the same models in Conch: lines of code and requests per second.
+"""The quick starts of LitServe and BentoML beside the same models in Conch: lines, requests per second, processor time.
 
 Run as `python -m benchmarks.quick_starts`. It installs both into `.bench/` from the package index. The files are in
 `benchmarks/quick_start_files`: those of LitServe and BentoML are from their README files, unchanged. In place of the
 language model of BentoML's, both servers call the same function without a model. All servers run as their quick
-starts say, one worker each; while one is measured, the others are stopped (SIGSTOP).
+starts say, one worker each; while one is measured, the others have no requests.
 """
 
 import io
@@ -30,6 +30,7 @@ from rich.console import Console
 
 from benchmarks.load import WRK_SCRIPTS, run_program, wrk_load
 from benchmarks.machine import CHECKOUT, machine, package_versions
+from benchmarks.process_tree import ProcessTree
 
 FILES = Path(__file__).with_name("quick_start_files")
 CONNECTIONS = (1, 16)
@@ -39,7 +40,11 @@ _TEXT = "Conch serves models. It reads repositories of Triton. Clients keep work
 
 @dataclass
 class Contender:
-    """One file, how it is served, and a request with its right answer. `rates` are those of the rounds."""
+    """One file, how it is served, and a request with its right answer.
+
+    `rates` are the requests per second of each round, `costs` the processor time of the server's processes, in
+    milliseconds per request, by connections.
+    """
 
     file: str
     command: list[str]
@@ -48,6 +53,7 @@ class Contender:
     body: dict[str, Any]
     answer: Any
     rates: dict[int, list[float]] = field(default_factory=dict)
+    costs: dict[int, list[float]] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -62,7 +68,7 @@ class Contender:
 
     @contextmanager
     def served(self, log: Path) -> Iterator[None]:
-        """Run the server within the block; stopped whenever it is not measured."""
+        """Run the server within the block."""
         environment = dict(os.environ)
         if "transformers" in (FILES / self.file).read_text():
             environment["PYTHONPATH"] = str(FILES / "stand_ins")
@@ -75,11 +81,9 @@ class Contender:
             )
         try:
             self._wait(log)
-            self.signal(signal.SIGSTOP)
             yield
         finally:
-            for number in (signal.SIGCONT, signal.SIGTERM):
-                self.signal(number)
+            self.signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(30)
             self.signal(signal.SIGKILL)
@@ -87,9 +91,9 @@ class Contender:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the server and its workers, which may have left its process group."""
         assert self.process is not None
-        for pid in [self.process.pid, *_descendants(self.process.pid)]:
+        for stat in ProcessTree(self.process.pid).processes():
             with suppress(ProcessLookupError):
-                os.kill(pid, number)
+                os.kill(stat.pid, number)
 
     def check(self) -> None:
         """Raise AssertionError for a wrong answer."""
@@ -101,16 +105,18 @@ class Contender:
 
     def measure(self, connections: int, seconds: int, body: Path) -> None:
         """Run one round."""
+        assert self.process is not None
         body.write_text(json.dumps(self.body))
-        self.signal(signal.SIGCONT)
-        try:
-            self.check()
-            options = ["--threads=1", f"--connections={connections}", f"--duration={seconds}s", "--timeout=30s"]
-            script = [f"--script={WRK_SCRIPTS / 'post.lua'}", self.url, "--", str(body)]
-            output = run_program(["wrk", *options, *script, "Content-Type", "application/json"], seconds)
-        finally:
-            self.signal(signal.SIGSTOP)
-        self.rates.setdefault(connections, []).append(wrk_load(output).rate)
+        tree = ProcessTree(self.process.pid)
+        self.check()
+        before = tree.cpu_seconds()
+        options = ["--threads=1", f"--connections={connections}", f"--duration={seconds}s", "--timeout=30s"]
+        script = [f"--script={WRK_SCRIPTS / 'post.lua'}", self.url, "--", str(body)]
+        output = run_program(["wrk", *options, *script, "Content-Type", "application/json"], seconds)
+        used = tree.cpu_seconds() - before
+        load = wrk_load(output)
+        self.rates.setdefault(connections, []).append(load.rate)
+        self.costs.setdefault(connections, []).append(used / load.requests * 1000)
 
     def _wait(self, log: Path) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -152,8 +158,8 @@ def quick_starts(
 
 def table(pairs: list[tuple[Contender, Contender]]) -> Iterator[str]:
     """Yield the Markdown table. Ratios are medians over the rounds, with the smallest and the largest."""
-    yield "| Quick start | Lines | Connections | Requests/s | Conch: lines | Requests/s | Ratio |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    yield "| Quick start | Lines | Connections | Requests/s | CPU, ms | Conch: lines | Requests/s | Ratio | CPU, ms |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for other, conch in pairs:
         for connections in CONNECTIONS:
             theirs, ours = other.rates[connections], conch.rates[connections]
@@ -163,9 +169,11 @@ def table(pairs: list[tuple[Contender, Contender]]) -> Iterator[str]:
                 f"{other.lines}",
                 f"{connections}",
                 f"{statistics.median(theirs):,.0f}",
+                f"{statistics.median(other.costs[connections]):.2f}",
                 f"{conch.lines}",
                 f"{statistics.median(ours):,.0f}",
                 f"{statistics.median(ratios):.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})",
+                f"{statistics.median(conch.costs[connections]):.2f}",
             ]
             yield f"| {' | '.join(cells)} |"
 
@@ -241,16 +249,6 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return the processes that a process and its children have started, as far as they still run."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in map(int, task.read_text().split()):
-                found += [child, *_descendants(child)]
-    return found
 
 
 if __name__ == "__main__":

@@ -237,17 +237,20 @@ def encode_response(response: InferResponse, structured: frozenset[str] = _NO_TE
 
 
 def _values(tensor: Tensor) -> Any:
-    """Return the values of a structured output: parsed JSON, or nested lists. Raises as `json_data.encode`."""
+    """Return the values of a structured output: JSON as it is, or nested lists. Raises as `json_data.encode`."""
     if tensor.datatype != BYTES:
         flat = json_data.encode(tensor)
         nested = flat.reshape(tensor.shape) if len(flat) > 1 else flat
         if flat.dtype.kind != "f" or np.isfinite(flat).all():
             return nested
         return [orjson.Fragment(json.dumps(row)) for row in nested.tolist()]
+    elements = unpack_bytes(tensor.data)
     try:
-        return [orjson.loads(element) for element in unpack_bytes(tensor.data)]
-    except orjson.JSONDecodeError:  # such as NaN
+        for element in elements:
+            orjson.loads(element)  # a model may write anything
+    except orjson.JSONDecodeError:  # NaN, too
         return json_data.encode(tensor)
+    return [orjson.Fragment(element) for element in elements]
 
 
 def _exactly(tensor: Tensor) -> Any:

@@ -73,6 +73,11 @@ def text(x: str) -> str:
     return x
 
 
+@conch.model
+def keys(payload: dict) -> list[str]:
+    return list(payload)
+
+
 if __name__ == "__main__":
     conch.serve()
 '''
@@ -104,6 +109,22 @@ def test_generate_takes_the_inputs_as_json(server: ConchProcess) -> None:
     assert [event["output"] for event in events(post(server, "count/generate_stream", {"n": 3})[2])] == [0, 1, 2]
     stream = events(post(server, "words/generate_stream", {"text": "a b"})[2])
     assert [event["output"] for event in stream] == [{"word": "a"}, {"word": "b"}]
+
+
+def test_json_inputs(server: ConchProcess) -> None:
+    assert answer(server, "keys/generate", payload={"a": {"b": [1]}, "c": None}) == ["a", "c"]
+    # Larger than what is decoded in the event loop.
+    assert answer(server, "keys/generate", payload={"large": "x" * 3_000_000}) == ["large"]
+    for body, error in (
+        (
+            b'{"payload":%s1%s}' % (b'{"a":' * 300, b"}" * 300),
+            "input 'payload' cannot be read: Recursion limit reached",
+        ),
+        (b'{"payload":[1]}', "input 'payload': it must be a JSON object"),
+        (b"{}", "missing required input"),
+    ):
+        status, _, text = post(server, "keys/generate", body)
+        assert (status, error in text) == (400, True)
 
 
 def test_tensors_over_both_protocols(server: ConchProcess) -> None:

@@ -126,7 +126,7 @@ def test_an_image_of_too_many_pixels_is_refused() -> None:
     ("inputs", "error"),
     [
         ({}, "inputs are missing: options, x"),
-        ({"x": [1], "options": 5}, "input 'options': .*must be a mapping"),
+        ({"x": [1], "options": 5}, "input 'options': it must be a JSON object"),
         ({"x": [1], "options": {"bottom": 1}}, "unexpected keyword argument 'bottom'"),
         ({"x": ["a"], "options": {"top": 1}}, "non-number as double; element 0 of input 'x'"),
     ],
@@ -376,3 +376,23 @@ def test_a_file_without_models(tmp_path: Path) -> None:
     file.write_text("import conch\n")
     with pytest.raises(DeclarationError, match=r"nothing_here.py: declares no model; put @conch.model above"):
         conch.TestClient(file)
+
+
+def test_options_out_of_range() -> None:
+    @conch.model(batch=True, max_batch_size=0)
+    def never(x: list[str]) -> list[str]:
+        return x
+
+    with pytest.raises(DeclarationError, match=r"max_batch_size=0 of 'never' is not valid: it must be 1 or more"):
+        conch.TestClient(never)
+
+
+def test_json_may_be_nested_more_deeply_than_orjson_writes() -> None:
+    @conch.model
+    def nested(depth: int) -> list:
+        value: list[Any] = []
+        for _ in range(depth):
+            value = [value]
+        return value
+
+    assert str(call(nested, depth=400)["output"]).count("[") == 401

@@ -182,6 +182,13 @@ def _endpoint(name: str, function: Any, owner: Optional[type], declaration: Dict
     before = getattr(owner, PREPROCESS, None) if single else None
     after = getattr(owner, POSTPROCESS, None) if single else None
     batch = bool(declaration["batch"])
+    for option in ("max_batch_size", "instances", "concurrency"):
+        if not isinstance(declaration[option], int) or declaration[option] < 1:
+            raise DeclarationError(
+                "{}: {}={!r} of '{}' is not valid: it must be 1 or more".format(
+                    place_of(owner or function), option, declaration[option], name
+                )
+            )
     asynchronous = inspect.isasyncgenfunction(function)
     streams = asynchronous or inspect.isgeneratorfunction(function)
     if streams and batch:

@@ -84,12 +84,12 @@ class FunctionModel:
         endpoint = self.endpoint
         if endpoint.streams:
             for request in requests:
-                self._start(self._stream_async(request), 1) if endpoint.is_async else self._stream(request)
+                self._start(self._stream_async(request)) if endpoint.is_async else self._stream(request)
             return None
         groups = self._groups(requests) if endpoint.batch else [[request] for request in requests]
         if endpoint.is_async:
             for group in groups:
-                self._start(self._respond_async(group, [_replier(request) for request in group]), 1)
+                self._start(self._respond_async(group, [_replier(request) for request in group]))
             return None
         responses: Dict[int, InferenceResponse] = {}
         for group in groups:
@@ -249,10 +249,9 @@ class FunctionModel:
 
     # ── async functions ──
 
-    def _start(self, coroutine: Any, slots: int) -> None:
+    def _start(self, coroutine: Any) -> None:
         """Run a coroutine in the event loop's thread. Waits while `concurrency` of them run."""
-        for _ in range(slots):
-            self._slots.acquire()
+        self._slots.acquire()
         running = asyncio.run_coroutine_threadsafe(coroutine, self._event_loop())
         running.add_done_callback(lambda _: self._slots.release())
 

@@ -78,8 +78,12 @@ def kind_of(annotation: Any) -> TensorKind:
         return TensorKind("BYTES", [1], _read_text, lambda value: _one(str(value).encode()), example="hello")
     if annotation is bytes:
         return TensorKind("BYTES", [1], lambda array: array.flat[0], lambda value: _one(bytes(value)), example="hello")
-    if annotation in (list, dict, Any, object) or origin is dict:
-        return _json_kind(lambda value: value, [] if annotation is list else {})
+    if annotation in (Any, object):
+        return _json_kind(lambda value: value, {})
+    if annotation is list:
+        return _json_kind(_checked_list, [])
+    if annotation is dict or origin is dict:
+        return _json_kind(_checked_object, {})
     if isinstance(annotation, type):
         return _class_kind(annotation)
     raise TypeError("'{}' is not supported".format(_name_of(annotation)))
@@ -96,9 +100,9 @@ def _class_kind(annotation: type) -> TensorKind:
             for field in dataclasses.fields(annotation)
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         ]
-        return _json_kind(lambda value: annotation(**value), _example_of(annotation, required))
+        return _json_kind(lambda value: annotation(**_checked_object(value)), _example_of(annotation, required))
     if hasattr(annotation, "__total__"):  # a TypedDict
-        return _json_kind(lambda value: value, _example_of(annotation, list(annotation.__annotations__)))
+        return _json_kind(_checked_object, _example_of(annotation, list(annotation.__annotations__)))
     if hasattr(annotation, "model_validate"):  # of pydantic
         return _json_kind(annotation.model_validate)
     raise TypeError("'{}' is not supported".format(_name_of(annotation)))
@@ -206,6 +210,18 @@ def _json_kind(convert: Callable[[Any], Any], example: Any = None) -> TensorKind
         return _one(json.dumps(value, default=_plain).encode())
 
     return TensorKind("BYTES", [1], read, write, is_json=True, example=example)
+
+
+def _checked_object(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise InvalidInput("it must be a JSON object")
+    return value
+
+
+def _checked_list(value: Any) -> Any:
+    if not isinstance(value, list):
+        raise InvalidInput("it must be a JSON array")
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ _TASKS = {
         "serve": ("server.commands.serve", "serve a model repository over HTTP and gRPC"),
         "ps": ("clients.run.servers", "list the loaded models of all running servers"),
         "stop": ("clients.run.servers", "stop the server of a model"),
+        "doctor": ("clients.doctor", "inspect machine, installation and server, and name cures"),
         "health": ("clients.health", "ask a server whether it is ready; the health check of containers"),
     },
     "models": {

@@ -43,9 +43,9 @@ def podman(*arguments: str) -> str:
 def free_ports() -> list[str]:
     """Return variables with unused ports."""
     sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("HTTP", "GRPC", "METRICS")}
-    variables = [f"CONCH_{name}_PORT={each.getsockname()[1]}" for name, each in sockets.items()]
-    for each in sockets.values():
-        each.close()
+    variables = [f"CONCH_{name}_PORT={opened.getsockname()[1]}" for name, opened in sockets.items()]
+    for opened in sockets.values():
+        opened.close()
     return variables
 
 
@@ -99,7 +99,7 @@ def container(image: str, _root: str) -> float:
     ports = free_ports()
     options = [*OPTIONS, "--network=host", "--read-only", "--cap-drop=all", f"--volume={MODELS}:/models:ro"]
     began = time.monotonic()
-    name = podman("run", "--detach", "--no-healthcheck", *options, *(f"--env={each}" for each in ports), image, *SERVE)
+    name = podman("run", "--detach", "--no-healthcheck", *options, *(f"--env={port}" for port in ports), image, *SERVE)
     try:
         return seconds_until_ready(ports[0].partition("=")[2], began)
     finally:
@@ -132,7 +132,9 @@ def main(image: str, rounds: Annotated[int, typer.Option(min=1)] = 15) -> None:
     table = Table("start to ready", "median", "fastest", "slowest", title=f"{rounds} rounds, after one to warm up")
     for start, times in starts.items():
         kept = times[1:]
-        table.add_row(start.__name__, *(f"{each:.2f} s" for each in (statistics.median(kept), min(kept), max(kept))))
+        table.add_row(
+            start.__name__, *(f"{seconds:.2f} s" for seconds in (statistics.median(kept), min(kept), max(kept)))
+        )
     Console().print(table)
 
 

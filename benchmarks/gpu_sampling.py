@@ -73,7 +73,7 @@ def measure(samples: int) -> dict[str, float]:
         "decode": _median_ms(lambda: sample_from_json(line), samples),
         "scrape": _median_ms(scrape, samples),
         "bytes": float(len(line)),
-        "series": float(sum(not each.startswith("#") for each in text.splitlines())),
+        "series": float(sum(not line.startswith("#") for line in text.splitlines())),
     }
     collector.close()
     return figures

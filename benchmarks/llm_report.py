@@ -136,7 +136,7 @@ def markdown(results: Sequence[Measured]) -> str:
         for system in SYSTEMS:
             spreads = [measured.figure(name).spread(system) for name in SHOWN]
             if any(spreads):
-                cells = [in_words(spreads[0]), *(_number(each) for each in spreads[1:])]
+                cells = [in_words(spreads[0]), *(_number(value) for value in spreads[1:])]
                 named = [str(measured.work.prompt_tokens), str(measured.work.concurrency), system]
                 lines.append(_row([*named, *cells]))
     return "\n".join(lines) + "\n"
@@ -155,7 +155,7 @@ def verdicts(results: Sequence[Measured]) -> list[str]:
 
 def write_json(file: Path, results: Sequence[Measured], machine: Mapping[str, str], systems: Mapping[str, str]) -> None:
     """Write every figure of every round, with machine and packages."""
-    document = {"machine": dict(machine), "systems": dict(systems), "results": [asdict(each) for each in results]}
+    document = {"machine": dict(machine), "systems": dict(systems), "results": [asdict(result) for result in results]}
     file.write_text(json.dumps(document, indent=2) + "\n")
 
 
@@ -168,8 +168,8 @@ def _crowded(results: Sequence[Measured]) -> list[str]:
                 continue
             if lone.work.prompt_tokens != crowd.work.prompt_tokens:
                 continue
-            pairs = zip(*(each.figure(LATENCY).rounds.get(CONCH, []) for each in (crowd, lone)), strict=False)
-            ratio = spread([many / one for many, one in pairs if one])
+            pairs = zip(*(run.figure(LATENCY).rounds.get(CONCH, []) for run in (crowd, lone)), strict=False)
+            ratio = spread([many / pair for many, pair in pairs if pair])
             if ratio is not None:
                 lines.append(
                     f"{crowd.work.name}: {LATENCY} of {CONCH} ÷ that of a lone request {in_words(ratio)}, "

@@ -54,7 +54,7 @@ def main() -> None:
                         rows[protocol, level, kind].append(row)
     print("protocol, concurrency, in front, P50 in µs (ratio), processor time of the proxy in µs per request")
     for (protocol, level, kind), values in sorted(rows.items()):
-        p50, cpu = (median(each) for each in zip(*values, strict=True))
+        p50, cpu = (median(column) for column in zip(*values, strict=True))
         ratio = median(
             mine[0] / direct[0] for mine, direct in zip(values, rows[protocol, level, "direct"], strict=True)
         )
@@ -119,8 +119,8 @@ def _measured(
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+    times = [member.cpu_times() for member in (process, *process.children(recursive=True))]
+    return sum(duration.user + duration.system for duration in times)
 
 
 if __name__ == "__main__":

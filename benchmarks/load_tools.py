@@ -266,7 +266,7 @@ class LoadTools:
         _run(self._guidellm_command(self._server.http_address), self._others.environment(GUIDELLM))
         (benchmark,) = json.loads((self._scratch / "guidellm.json").read_bytes())["benchmarks"]
         metrics = benchmark["metrics"]
-        figures = {name: each["successful"] for name, each in metrics.items() if each and "successful" in each}
+        figures = {name: metric["successful"] for name, metric in metrics.items() if metric and "successful" in metric}
         latency = figures["request_latency"]
         return Reading(
             figures["requests_per_second"]["mean"],
@@ -309,13 +309,18 @@ def markdown(table: ToolTable) -> str:
 def start_table(times: Mapping[str, Sequence[float]], sizes: Mapping[str, int]) -> str:
     """Return start-up times and installed sizes as a table."""
     lines = ["| tool | start to first request s | installed MB |", "| --- | ---: | ---: |"]
-    lines += [f"| {name} | {statistics.median(each):.2f} | {sizes[name] / 1e6:,.0f} |" for name, each in times.items()]
+    lines += [
+        f"| {name} | {statistics.median(duration):.2f} | {sizes[name] / 1e6:,.0f} |" for name, duration in times.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
 def base_install_bytes(name: str, site_packages: Path) -> int:
     """Return the size of an installed package and of what it requires, without extras."""
-    found = {each.metadata["Name"].lower().replace("_", "-"): each for each in distributions(path=[str(site_packages)])}
+    found = {
+        distribution.metadata["Name"].lower().replace("_", "-"): distribution
+        for distribution in distributions(path=[str(site_packages)])
+    }
     wanted, known = [name], {name}
     size = 0
     while wanted:

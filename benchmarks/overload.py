@@ -218,17 +218,20 @@ def table(results: Sequence[Measured]) -> Table:
     headings = "work", "capacity", "offered", "answered", "ratio", "refused", "bound", "deepest"
     for heading in (*headings, "answers ms", "refusals ms", "health ms", "not sent", "wrong"):
         drawn.add_column(heading, justify="left" if heading == "work" else "right")
-    for one in results:
-        wrong = sum(one.broken.values()) + one.without_time
+    for result in results:
+        wrong = sum(result.broken.values()) + result.without_time
         drawn.add_row(
-            one.work,
-            *(f"{median(rates):,.0f}" for rates in (one.capacity, one.offered, one.answered)),
-            f"{one.ratio:.2f} ({one.ratios[0]:.2f}–{one.ratios[-1]:.2f})",
-            f"{median(one.refused):,.0f}",
-            str(one.bound),
-            str(one.deepest_queue),
-            *(" / ".join(f"{value:.1f}" for value in each) for each in (one.answer_ms, one.refusal_ms, one.health_ms)),
-            str(one.not_sent),
+            result.work,
+            *(f"{median(rates):,.0f}" for rates in (result.capacity, result.offered, result.answered)),
+            f"{result.ratio:.2f} ({result.ratios[0]:.2f}–{result.ratios[-1]:.2f})",
+            f"{median(result.refused):,.0f}",
+            str(result.bound),
+            str(result.deepest_queue),
+            *(
+                " / ".join(f"{value:.1f}" for value in times)
+                for times in (result.answer_ms, result.refusal_ms, result.health_ms)
+            ),
+            str(result.not_sent),
             str(wrong),
         )
     return drawn
@@ -256,9 +259,9 @@ def main(
                     console.print(work.name)
     console.print(table(results))
     if json is not None:
-        document = {"machine": machine(), "results": [{**asdict(one), "ratio": one.ratio} for one in results]}
+        document = {"machine": machine(), "results": [{**asdict(result), "ratio": result.ratio} for result in results]}
         json.write_text(json_format.dumps(document, indent=2) + "\n")
-    if any(one.ratio < GOODPUT_TARGET or one.broken or one.without_time for one in results):
+    if any(result.ratio < GOODPUT_TARGET or result.broken or result.without_time for result in results):
         raise typer.Exit(1)
 
 

@@ -59,7 +59,7 @@ def bench(
             )
     console.print(table(results))
     console.print(summary(results), soft_wrap=True)
-    versions = {each.name: f"{measuring.versions.get(each.name, '?')} with {each.packages()}" for each in peers}
+    versions = {peer.name: f"{measuring.versions.get(peer.name, '?')} with {peer.packages()}" for peer in peers}
     for name, value in {**measured_on, **versions}.items():
         console.print(f"{name}: {value}", style="dim", soft_wrap=True)
     if as_markdown:

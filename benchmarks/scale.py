@@ -85,17 +85,17 @@ def simulated(*options: str) -> tuple[str, dict[str, Any]]:
 
 def _policies(results: Mapping[str, Any]) -> list[str]:
     rows = []
-    for each in results["policies"]:
-        ready = each["ready"]
+    for policy in results["policies"]:
+        ready = policy["ready"]
         rows.append(
-            f"| {each['name']} | {100 * each['miss_share']:.2f} % | {each['replica_hours']:,.0f} | "
-            f"{min(ready):,.0f}–{max(ready):,.0f} | {'yes' if each['flapping'] else 'no'} |"
+            f"| {policy['name']} | {100 * policy['miss_share']:.2f} % | {policy['replica_hours']:,.0f} | "
+            f"{min(ready):,.0f}–{max(ready):,.0f} | {'yes' if policy['flapping'] else 'no'} |"
         )
     return ["| Policy | Missed | Replica-hours | Replicas | Flaps |", "|---|---:|---:|---:|---|", *rows]
 
 
 def _hours(results: Mapping[str, Any], policy: str) -> float:
-    return float(next(each["replica_hours"] for each in results["policies"] if each["name"] == policy))
+    return float(next(result["replica_hours"] for result in results["policies"] if result["name"] == policy))
 
 
 def _table(rows: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -124,7 +124,7 @@ def page() -> str:
         "--policy=counter",
     )
     winner = cell["winner"]
-    replicas = max(next(each["ready"] for each in cell["policies"] if each["name"] == winner))
+    replicas = max(next(policy["ready"] for policy in cell["policies"] if policy["name"] == winner))
     lost, outage = simulated(
         f"--traffic=diurnal:{0.4 * cell_peak:g}:{cell_peak:g}",
         f"--service-time={_fact('detect_cpu')}ms",
@@ -150,7 +150,7 @@ def page() -> str:
         "--policy=utilization",
     )
     best = language["winner"]
-    gpus = max(next(each["ready"] for each in language["policies"] if each["name"] == best)) * CELLS
+    gpus = max(next(policy["ready"] for policy in language["policies"] if policy["name"] == best)) * CELLS
     all_replicas = replicas * CELLS
     slices = ceil(replicas / _fact("slice_endpoints"))
     weights_gb = gpus / 10 * WEIGHTS_GB
@@ -173,7 +173,7 @@ def page() -> str:
         "",
         "| Fact | Value | Source |",
         "|---|---:|---|",
-        *(f"| {each.what} | {each.value:,g} {each.unit}".rstrip() + f" | {each.source} |" for each in FACTS.values()),
+        *(f"| {fact.what} | {fact.value:,g} {fact.unit}".rstrip() + f" | {fact.source} |" for fact in FACTS.values()),
         "",
         f"## {peak:,} images per second",
         "",

@@ -92,10 +92,10 @@ def bench(
     triton = TritonInstall(CHECKOUT / ".bench")
     triton.ensure()
     peers.append(Triton(triton))
-    chosen = [one for one in peers if one.name in (peer or ("conch", "triton"))]
+    chosen = [candidate for candidate in peers if candidate.name in (peer or ("conch", "triton"))]
     with tempfile.TemporaryDirectory(prefix="conch-bench-") as folder:
         console.print(scrape_table(chosen, models or [1, 100, 1000], rounds, seconds, Path(folder)))
-        if any(one.name == "conch" for one in chosen):
+        if any(candidate.name == "conch" for candidate in chosen):
             console.print(cost_table(conch, max(rounds // 3, 1), seconds, Path(folder)))
 
 
@@ -117,7 +117,7 @@ def scrape_table(peers: list[Peer], numbers: list[int], rounds: int, seconds: in
             table.add_row(
                 str(number),
                 peer.name,
-                f"{statistics.median(one.seconds for one in scrapes) * 1000:.1f}",
+                f"{statistics.median(taken.seconds for taken in scrapes) * 1000:.1f}",
                 str(scrapes[-1].lines),
                 f"{scrapes[-1].size / 1e6:.2f}",
                 f"{quiet.p99_us:.0f}",

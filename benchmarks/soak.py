@@ -128,7 +128,7 @@ async def capacity(mix: Sequence[Kind]) -> float:
             while books[kind.name].open < TOGETHER:
                 kind.sender.send(books[kind.name])
         await asyncio.sleep(TICK_S)
-    return min(len(each.waited) for each in books.values()) / took
+    return min(len(book.waited) for book in books.values()) / took
 
 
 class Soak:
@@ -227,7 +227,7 @@ class Soak:
         values = _counts(self._server)
         # Of the server's own: how many connections there are is the clients' doing.
         values["descriptors"] -= sum(kind.sender.connections for kind in self._mix)
-        values["median ms"] = float(np.mean([np.median(each) for each in waited])) * 1e3
+        values["median ms"] = float(np.mean([np.median(times) for times in waited])) * 1e3
         values["99 of 100 ms"] = float(np.percentile(np.concatenate(waited), 99)) * 1e3
         values["answers"] = answers
         self.samples.append(Sample(hours, values))
@@ -306,11 +306,11 @@ def table(found: Sequence[Trend]) -> Table:
     drawn = Table(caption=caption)
     for heading in ("", "at first", "at last", "slope an hour", "tolerance", "verdict"):
         drawn.add_column(heading, justify="left" if heading in ("", "verdict") else "right")
-    for one in found:
-        allowed = TOLERANCES.get(one.name)
-        tolerance = "" if allowed is None else f"{allowed * one.level:,.2f}"
-        slope = f"{one.slope:+,.2f} ± {one.error:,.2f}"
-        drawn.add_row(one.name, f"{one.first:,.2f}", f"{one.last:,.2f}", slope, tolerance, one.verdict)
+    for finding in found:
+        allowed = TOLERANCES.get(finding.name)
+        tolerance = "" if allowed is None else f"{allowed * finding.level:,.2f}"
+        slope = f"{finding.slope:+,.2f} ± {finding.error:,.2f}"
+        drawn.add_row(finding.name, f"{finding.first:,.2f}", f"{finding.last:,.2f}", slope, tolerance, finding.verdict)
     return drawn
 
 
@@ -352,7 +352,7 @@ def main(
     if json is not None:
         samples = [{"hours": sample.hours, **sample.values} for sample in run.samples]
         json.write_text(json_format.dumps({"machine": machine(), "samples": samples}, indent=2) + "\n")
-    if any(total.otherwise for total in run.totals.values()) or any(one.verdict == NOT_FLAT for one in found):
+    if any(total.otherwise for total in run.totals.values()) or any(finding.verdict == NOT_FLAT for finding in found):
         raise typer.Exit(1)
 
 

@@ -89,7 +89,7 @@ def tuning(
     for name, value in measured_on.items():
         console.print(f"{name}: {value}", style="dim", soft_wrap=True)
     if json_file is not None:
-        plain = [{"server": each.server, "rounds": each.rounds, "found": _plain(each.found)} for each in tables]
+        plain = [{"server": table.server, "rounds": table.rounds, "found": _plain(table.found)} for table in tables]
         json_file.write_text(json.dumps({"machine": measured_on, "servers": plain}, indent=2) + "\n")
 
 
@@ -137,7 +137,9 @@ def _conch_tune(server: Server, default: Document, scratch: Path, budget: int, m
     if not report.exists():
         return Found(None, 0, took, output[-300:])
     outcome = json.loads(report.read_text())
-    settings = next((each["settings"] for each in outcome["finalists"] if each["name"] == outcome["winner"]), None)
+    settings = next(
+        (finalist["settings"] for finalist in outcome["finalists"] if finalist["name"] == outcome["winner"]), None
+    )
     if settings is None:
         return Found(None, len(outcome["trials"]), took, "kept the current configuration")
     group = [{"count": settings["instances"], "kind": "KIND_CPU"}]
@@ -199,9 +201,9 @@ def best_of_checkpoint(checkpoint: Mapping[str, Any], max_p99: float, took_s: fl
         config = run["_model_run_configs"][0]["_model_config_variant"]["model_config"]
         for measurement in measurements.values():
             figures = measurement["_model_config_measurements"][0]["_non_gpu_data_from_tag"]
-            value = {name: each[1]["_value"] for name, each in figures.items()}
+            value = {name: figure[1]["_value"] for name, figure in figures.items()}
             trials.append((value["perf_throughput"], value["perf_latency_p99"], config))
-    allowed = [each for each in trials if each[1] <= max_p99]
+    allowed = [trial for trial in trials if trial[1] <= max_p99]
     if not allowed:
         return Found(None, len(trials), took_s, "none within the constraint")
     return Found(max(allowed, key=lambda each: each[0])[2], len(trials), took_s)
@@ -213,7 +215,7 @@ def _measure(
     report = scratch / "bench.json"
     command = [sys.executable, "-m", "conch", "bench", f"http://{server.http_address}", MODEL, "--protocol=http"]
     command += [f"--concurrency={USERS}", f"--duration={seconds}s", "--warm-up=1s", "--quiet", f"--json={report}"]
-    names = [name for name, each in table.found.items() if each.config is not None]
+    names = [name for name, outcome in table.found.items() if outcome.config is not None]
     for number in range(rounds):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
@@ -254,16 +256,16 @@ def markdown(table: ServerTable) -> str:
         "| tuner | time s | configurations tried | instances × batch | req/s | to default | P99 ms |",
         "| --- | ---: | ---: | --- | ---: | ---: | ---: |",
     ]
-    for name, found in table.found.items():
-        cells = [f"{found.took_s:.0f}", str(found.trials)] if found.trials else ["", ""]
-        if found.config is None:
-            lines.append(f"| {name} | {' | '.join(cells)} | {found.note} | | | |")
+    for name, outcome in table.found.items():
+        cells = [f"{outcome.took_s:.0f}", str(outcome.trials)] if outcome.trials else ["", ""]
+        if outcome.config is None:
+            lines.append(f"| {name} | {' | '.join(cells)} | {outcome.note} | | | |")
             continue
         rates = [rate for rate, _ in table.rounds[name]]
         base = [rate for rate, _ in table.rounds[DEFAULT]]
         gain = statistics.median(rate / before for rate, before in zip(rates, base, strict=True))
         cells += [
-            _shape(found.config),
+            _shape(outcome.config),
             f"{statistics.median(rates):.0f} ({min(rates):.0f}–{max(rates):.0f})",
             f"{gain:.2f}",
             f"{statistics.median(p99 for _, p99 in table.rounds[name]):.0f}",
@@ -279,7 +281,7 @@ def _shape(config: Document) -> str:
 
 
 def _plain(found: Mapping[str, Found]) -> dict[str, object]:
-    return {name: vars(each) for name, each in found.items()}
+    return {name: vars(outcome) for name, outcome in found.items()}
 
 
 def _list(values: Sequence[int]) -> str:

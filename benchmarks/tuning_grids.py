@@ -128,7 +128,8 @@ def record(work: GridWork, url: str, rounds: int, state: Path) -> dict[str, obje
         "model": work.model,
         "window_s": work.window_s,
         "dimensions": [
-            {"name": each.name, "values": each.values, "ordered": each.ordered} for each in work.space.dimensions
+            {"name": dimension.name, "values": dimension.values, "ordered": dimension.ordered}
+            for dimension in work.space.dimensions
         ],
         "points": [
             {

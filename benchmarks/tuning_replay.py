@@ -46,7 +46,7 @@ class RecordedGrid:
     @property
     def noise(self) -> float:
         """The mean standard deviation of rounds, as a ratio."""
-        spreads = [median(abs(each - median(found)) for each in found) for found in self.rounds.values() if found]
+        spreads = [median(abs(value - median(values)) for value in values) for values in self.rounds.values() if values]
         return exp(1.4826 * fmean(spreads)) - 1
 
 
@@ -86,10 +86,13 @@ def _measured(grid: RecordedGrid, proposal: Proposal, noise: Random) -> float | 
 
 
 def _grid(value: Mapping[str, Any]) -> RecordedGrid:
-    dimensions = tuple(Dimension(each["name"], tuple(each["values"]), each["ordered"]) for each in value["dimensions"])
+    dimensions = tuple(
+        Dimension(dimension["name"], tuple(dimension["values"]), dimension["ordered"])
+        for dimension in value["dimensions"]
+    )
     rounds = {
-        tuple(each["point"]): [log(figures["throughput"]) for figures in each["rounds"] if figures is not None]
-        for each in value["points"]
+        tuple(point["point"]): [log(figures["throughput"]) for figures in point["rounds"] if figures is not None]
+        for point in value["points"]
     }
     return RecordedGrid(value["model"], Space(dimensions), rounds)
 
@@ -103,7 +106,7 @@ def main(
         for percent in share or [10, 20]:
             for strategy in STRATEGIES:
                 results = [replay(grid, strategy, percent / 100, seed) for seed in range(seeds)]
-                reached = [each.reached for each in results]
+                reached = [result.reached for result in results]
                 table.add_row(
                     grid.model,
                     str(grid.space.size),
@@ -112,7 +115,7 @@ def main(
                     f"{percent} %",
                     f"{fmean(reached):.1%}",
                     f"{quantiles(reached, n=10)[0]:.1%}",
-                    f"{fmean(each.measurements for each in results):.0f}",
+                    f"{fmean(result.measurements for result in results):.0f}",
                 )
     Console(width=120).print(table)
 

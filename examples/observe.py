@@ -75,9 +75,9 @@ def find_programs() -> dict[str, str]:
 def free_ports(count: int) -> list[int]:
     """Return unused ports."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    ports = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
     return ports
 
 
@@ -150,20 +150,20 @@ class Load:
         self._http = http
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=each, daemon=True) for each in (self._pictures, self._pictures, self._chat)
+            threading.Thread(target=target, daemon=True) for target in (self._pictures, self._pictures, self._chat)
         ]
         self.started = time.monotonic()
 
     def start(self) -> None:
         """Send."""
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Stop sending."""
         self._stop.set()
-        for each in self._threads:
-            each.join(timeout=30)
+        for thread in self._threads:
+            thread.join(timeout=30)
 
     def _pictures(self) -> None:
         picture = (EXAMPLES / "images" / "plate.jpg").read_bytes()

@@ -91,7 +91,7 @@ def test_public_methods_have_docstrings_unless_they_override() -> None:
     methods = defaultdict[str, set[str]](set)
     bases = defaultdict[str, set[str]](set)
     for _, node in classes:
-        methods[node.name] |= {each.name for each in methods_of(node)}
+        methods[node.name] |= {method.name for method in methods_of(node)}
         plain = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
         bases[node.name] |= {base.id for base in plain if isinstance(base, ast.Name)}
 
@@ -99,16 +99,18 @@ def test_public_methods_have_docstrings_unless_they_override() -> None:
         return set[str]().union(*(methods[base] | inherited(base) for base in bases[name] - {name}))
 
     assert [
-        f"{path.relative_to(ROOT)}:{each.lineno} {node.name}.{each.name}"
+        f"{path.relative_to(ROOT)}:{method.lineno} {node.name}.{method.name}"
         for path, node in classes
         if not node.name.startswith("_")
-        for each in methods_of(node)
-        if not each.name.startswith("_") and ast.get_docstring(each) is None and each.name not in inherited(node.name)
+        for method in methods_of(node)
+        if not method.name.startswith("_")
+        and ast.get_docstring(method) is None
+        and method.name not in inherited(node.name)
     ] == []
 
 
 def methods_of(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [each for each in node.body if isinstance(each, FUNCTIONS)]
+    return [method for method in node.body if isinstance(method, FUNCTIONS)]
 
 
 def test_compiled_modules_define_no_function_within_a_function() -> None:

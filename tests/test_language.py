@@ -61,7 +61,7 @@ INSTEAD = {
     r"|shorter|older|newer|earlier|higher|lower|wider|greater|stricter|cheaper|more|less|worse|different|one|such|way"
     r"|use|good|limit|reason)\b)": "is not a …, has no …, there is no …",
 }
-PHRASE = re.compile("|".join(rf"(?P<p{n}>\b(?:{each})(?!\w))" for n, each in enumerate(INSTEAD)))
+PHRASE = re.compile("|".join(rf"(?P<p{n}>\b(?:{phrase})(?!\w))" for n, phrase in enumerate(INSTEAD)))
 
 # A number at the top of a module, written out or computed from others.
 NUMBER = re.compile(r"([A-Z_][A-Z0-9_]*)(?:: \w+)? = [-+*/<|~(). A-Z0-9_e]*\d[-+*/<|~(). A-Z0-9_e]*(?:#.*)?$")
@@ -247,7 +247,7 @@ def areas() -> dict[str, list[Path]]:
 
 
 def listing(findings: Iterable[Finding]) -> str:
-    return "\n".join(f"{one.path}:{one.line}: {one.what}: write {one.instead}" for one in findings)
+    return "\n".join(f"{finding.path}:{finding.line}: {finding.what}: write {finding.instead}" for finding in findings)
 
 
 @pytest.mark.parametrize("area", sorted(areas()))
@@ -300,13 +300,13 @@ def paragraph(text: str) -> Text:
 
 def test_phrases_are_found_across_lines() -> None:
     source = '# It has a thread of\n# its own.\nraise Error("let "\n  f"go of {x}")\n'
-    found = [(one.line, one.instead) for text in python_texts(source) for one in text.check("x")]
+    found = [(finding.line, finding.instead) for text in python_texts(source) for finding in text.check("x")]
     assert found == [(1, INSTEAD[r"of (its|their|his|one's) own"]), (3, INSTEAD[r"(let|lets|letting) (it |them )?go"])]
 
 
 def test_names_are_checked() -> None:
     source = "def _so_many(): pass\n_MOST_BYTES = 2 * GIB  # 2\nMAX_LIMIT = 3\nNOBODY = 65534\nclass Heard:\n"
-    assert [one.line for one in check_names("x", source)] == [1, 2, 5]
+    assert [name.line for name in check_names("x", source)] == [1, 2, 5]
 
 
 def main(arguments: list[str]) -> int:
@@ -315,7 +315,7 @@ def main(arguments: list[str]) -> int:
     numbers = Counter[str]()
     for area, files in areas().items():
         for path in files:
-            if not wanted or any(path.is_relative_to(one) for one in wanted):
+            if not wanted or any(path.is_relative_to(folder) for folder in wanted):
                 found = check(path)
                 numbers[area] += len(found)
                 print(listing(found), end="\n" if found else "")

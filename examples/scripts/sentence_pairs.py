@@ -130,7 +130,7 @@ def _modules() -> Iterator[object]:
         warnings.simplefilter("ignore")
         for package in _PACKAGES:
             found = importlib.import_module(package)
-            inner = [each.name for each in pkgutil.iter_modules(found.__path__)]
+            inner = [module.name for module in pkgutil.iter_modules(found.__path__)]
             names += [
                 package,
                 *(f"{package}.{name}" for name in inner if not name.startswith(("_", "test", "conf", "this"))),

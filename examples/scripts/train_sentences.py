@@ -78,7 +78,7 @@ def batches(taught: Lessons, pieces: WordPieces, steps: int) -> Iterator[tuple[T
             waiting = chance.sample(encoded, len(encoded))
         chosen, waiting = waiting[:BATCH], waiting[BATCH:]
         pairs = [chance.sample(group, 2) for group in chosen]
-        yield padded([one for one, _ in pairs]), padded([other for _, other in pairs])
+        yield padded([pair for pair, _ in pairs]), padded([other for _, other in pairs])
 
 
 def padded(texts: Sequence[Sequence[int]]) -> Tensor:
@@ -159,8 +159,8 @@ def examine(path: Path, taught: Lessons, pieces: WordPieces) -> None:
 
     def report(what: str, held: Sequence[Held], candidates: Sequence[str]) -> None:
         for size in SIZES:
-            scores = vectors([each.question for each in held], size) @ vectors(candidates, size).T
-            own = scores[np.arange(len(held)), [each.answer for each in held]]
+            scores = vectors([pair.question for pair in held], size) @ vectors(candidates, size).T
+            own = scores[np.arange(len(held)), [pair.answer for pair in held]]
             rank = (scores > own[:, None]).sum(1)
             print(
                 f"{what}, {len(held)} among {len(candidates)}, {size} numbers: "

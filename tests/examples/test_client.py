@@ -16,8 +16,8 @@ from .conftest import EXAMPLES
 def test_boxes_are_drawn_on_the_upright_picture(images: Path) -> None:
     defect = {"bbox": [100.0, 700.0, 200.0, 800.0], "confidence": 0.9, "class_id": 1, "class_name": "dent"}
     plain, drawn = (
-        cv2.imdecode(np.frombuffer(annotate((images / "plate_rotated.jpg").read_bytes(), found), np.uint8), 1)
-        for found in ([], [defect])
+        cv2.imdecode(np.frombuffer(annotate((images / "plate_rotated.jpg").read_bytes(), defects), np.uint8), 1)
+        for defects in ([], [defect])
     )
     assert drawn.shape == (900, 540, 3)
     changed = np.abs(plain.astype(int) - drawn).max(axis=2) > 60

@@ -59,7 +59,7 @@ def test_suppression_sees_one_image_only() -> None:
     letterboxes = np.stack((Letterbox.fit(640, 640).as_tensor(), Letterbox.fit(1280, 1280).as_tensor()))
     shapes = np.array(((640, 640), (1280, 1280)), dtype=np.int32)
     found = [detect(*item, Thresholds()) for item in zip(batch, letterboxes, shapes, strict=True)]
-    assert [each.boxes.tolist() for each in found] == [[[75, 75, 125, 125]], [[152, 150, 252, 250]]]
+    assert [detection.boxes.tolist() for detection in found] == [[[75, 75, 125, 125]], [[152, 150, 252, 250]]]
 
 
 def test_nothing_found_is_an_empty_list() -> None:

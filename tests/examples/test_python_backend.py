@@ -81,7 +81,7 @@ def test_sequences_are_kept_apart_and_restart(client: triton.InferenceServerClie
 
 def test_the_configuration_comes_from_the_code(client: triton.InferenceServerClient) -> None:
     config = client.get_model_config("auto_complete")
-    assert (config["max_batch_size"], [each["name"] for each in config["input"]]) == (4, ["INPUT0", "INPUT1"])
+    assert (config["max_batch_size"], [tensor["name"] for tensor in config["input"]]) == (4, ["INPUT0", "INPUT1"])
     assert "dynamic_batching" in config
 
 

@@ -82,8 +82,8 @@ def test_a_jpeg_goes_in_and_boxes_come_out(client: triton.InferenceServerClient,
     image = (EXAMPLES / "images" / name).read_bytes()
     (found,) = detect(client, [image])
     for truth in drawn(name):
-        matching = [one for one in found if one["class_name"] == truth["class_name"]]
-        assert any(overlap(one["bbox"], truth["bbox"]) > 0.5 for one in matching), (truth, found)
+        matching = [detection for detection in found if detection["class_name"] == truth["class_name"]]
+        assert any(overlap(detection["bbox"], truth["bbox"]) > 0.5 for detection in matching), (truth, found)
     assert annotate(image, found)[:2] == b"\xff\xd8"
 
 

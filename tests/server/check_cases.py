@@ -36,7 +36,7 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        return [self.answer(pb_utils.get_input_tensor_by_name(each, "IN").as_numpy()) for each in requests]
+        return [self.answer(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()) for request in requests]
 
     def answer(self, rows):
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", rows)])
@@ -210,8 +210,8 @@ def strings(folder: Path) -> None:
 
 def then(*writes: Write) -> Write:
     def write(folder: Path) -> None:
-        for each in writes:
-            each(folder)
+        for write in writes:
+            write(folder)
 
     return write
 

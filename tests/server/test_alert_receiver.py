@@ -36,7 +36,7 @@ def environment_for(servers: dict[str, ChatServer]) -> dict[str, str]:
 
 
 def names_in(request: Received) -> list[str]:
-    return [f"{each['labels']['alertname']}:{each['status']}" for each in request.json()["alerts"]]
+    return [f"{alert['labels']['alertname']}:{alert['status']}" for alert in request.json()["alerts"]]
 
 
 def delivered(server: ChatServer) -> Counter[str]:

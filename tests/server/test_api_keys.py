@@ -150,7 +150,7 @@ def test_health_is_open_and_metrics_have_a_scope(server: ConchProcess) -> None:
 
 
 def test_grpc_asks_for_a_key_with_the_right_scope(server: ConchProcess) -> None:
-    user, scraper = ({"authorization": f"Bearer key-of-{one}"} for one in ("user", "scraper"))
+    user, scraper = ({"authorization": f"Bearer key-of-{user_name}"} for user_name in ("user", "scraper"))
     with triton.InferenceServerClient(server.grpc) as client:
         assert client.is_server_live()
         assert client.is_server_ready()

@@ -22,7 +22,7 @@ if data.ravel()[0] < 0:
 self.runs = getattr(self, "runs", 0) + 1
 scale = json.loads(request.parameters()).get("scale", 1)
 outputs = [pb_utils.Tensor("OUTPUT0", data * scale), pb_utils.Tensor("RUN", np.array([self.runs], np.int32))]
-return pb_utils.InferenceResponse([each for each in outputs if each.name() in request.requested_output_names()])
+return pb_utils.InferenceResponse([output for output in outputs if output.name() in request.requested_output_names()])
 """
 OUTPUTS = f"output [{tensor('OUTPUT0', 'FP32', -1, -1)}, {tensor('RUN', 'INT32', 1)}]"
 
@@ -67,7 +67,7 @@ def test_the_same_again_is_answered_from_the_cache_and_anything_else_is_not(conc
         scaled = client.ask(protocol, {"INPUT0": flat}, parameters={"scale": 2})
         np.testing.assert_array_equal(scaled.as_numpy("OUTPUT0"), 2 * flat)
         assert client.ask(protocol, {"INPUT0": flat}, outputs=("OUTPUT0",)).as_numpy("RUN") is None
-        assert [run(client.ask(protocol, {"INPUT0": each})) for each in (flat, tall)] == [1, 2]
+        assert [run(client.ask(protocol, {"INPUT0": shape})) for shape in (flat, tall)] == [1, 2]
         statistics = client.statistics(protocol)
     counts = {name: int(duration.get("count", 0)) for name, duration in statistics["inference_stats"].items()}
     assert counts["success"] == counts["queue"] == 7

@@ -168,7 +168,9 @@ def test_check_and_server_agree_on_users_folders(tmp_path: Path) -> None:
     root = tmp_path / "models"
     write_cases(root)
     expected = failing(root)
-    notices = {(each.place.path.relative_to(root).parts[0], each.rule.id) for each in check_paths([root]).findings}
+    notices = {
+        (finding.place.path.relative_to(root).parts[0], finding.rule.id) for finding in check_paths([root]).findings
+    }
     missing_here = {name for name, rule in notices if rule in NOT_HERE}
     assert missing_here == {"python-missing-import"}
     with ConchProcess(root, "--exit-on-error=false", log=tmp_path / "log", wait="live") as server:
@@ -182,7 +184,7 @@ def test_check_and_server_agree_on_users_folders(tmp_path: Path) -> None:
 
 
 def found(root: Path, *rules: str) -> list[Finding]:
-    return [each for each in check_paths([root]).findings if each.rule.id in rules]
+    return [finding for finding in check_paths([root]).findings if finding.rule.id in rules]
 
 
 def test_an_unreadable_folder_does_not_end_the_check(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_failures_are_printed_for_each_prompt_and_fail_the_run(ask: Ask, place: 
     assert answered.endswith("It rains all day.\n")
     result = ask("--json", "-s")
     assert result.returncode == 1
-    assert [one["error"] for one in json.loads(result.stdout)["requests"]] == ["the engine has a fault", None]
+    assert [request["error"] for request in json.loads(result.stdout)["requests"]] == ["the engine has a fault", None]
 
 
 @pytest.mark.parametrize(

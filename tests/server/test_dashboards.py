@@ -155,13 +155,13 @@ def problem(panel: DashboardPanel, query: PanelQuery, found: list[Value]) -> str
     if not found:
         return "no data"
     least, greatest = panel.bounds
-    for each in found:
-        if math.isnan(each.value):
-            return f"NaN for {each.labels}"
-        if not least <= each.value <= (math.inf if greatest is None else greatest):
-            return f"{each.value} for {each.labels} is not within {panel.bounds}"
+    for series in found:
+        if math.isnan(series.value):
+            return f"NaN for {series.labels}"
+        if not least <= series.value <= (math.inf if greatest is None else greatest):
+            return f"{series.value} for {series.labels} is not within {panel.bounds}"
     # A label may be empty, but not in all series.
-    if missing := set(_LEGEND_LABEL.findall(query.legend)) - {label for each in found for label in each.labels}:
+    if missing := set(_LEGEND_LABEL.findall(query.legend)) - {label for series in found for label in series.labels}:
         return f"no label {missing} for the legend"
     return ""
 

@@ -15,7 +15,7 @@ from tests.support.server_process import ConchProcess
 
 # Which inputs came, by the first letters of their names.
 NAMES = """
-names = "".join(sorted(each.name()[0] for each in request.inputs()))
+names = "".join(sorted(tensor.name()[0] for tensor in request.inputs()))
 batch = request.inputs()[0].as_numpy().shape[0]
 return pb_utils.InferenceResponse([pb_utils.Tensor("NAMES", np.array([[names]] * batch, dtype=object))])
 """
@@ -156,7 +156,7 @@ def test_every_output_has_its_own_labels(client: Client) -> None:
     module = client._module
     wanted = [module.InferRequestedOutput(f"OUTPUT{n}", class_count=2) for n in range(3)]
     result = client.client.infer("labelled", client.inputs({f"INPUT{n}": data for n in range(3)}), outputs=wanted)
-    got = [[each.decode() for each in result.as_numpy(f"OUTPUT{n}")[0]] for n in range(3)]
+    got = [[text.decode() for text in result.as_numpy(f"OUTPUT{n}")[0]] for n in range(3)]
     assert got == [
         ["3.000000:1:bee", "2.000000:2:cat"],
         ["3.000000:1:Biene", "2.000000:2"],

@@ -297,7 +297,7 @@ def test_steps_are_counted_each_for_itself_and_add_up(conch: ConchProcess) -> No
             every = (client.get_inference_statistics(name).model_stats[0] for name in ("stream", "script", "plus"))
             return [
                 (s.success.count, s.queue.ns, s.compute_input.ns, s.compute_infer.ns)
-                for s in (each.inference_stats for each in every)
+                for s in (model.inference_stats for model in every)
             ]
 
         before = counted()

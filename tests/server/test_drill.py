@@ -72,7 +72,7 @@ def drilled(
 
 
 def stages(document: dict) -> list[str]:
-    return [each["stage"] for each in document["stages"]]
+    return [stage["stage"] for stage in document["stages"]]
 
 
 def test_samples_fire_an_alert_and_the_webhook_arrives(
@@ -82,12 +82,12 @@ def test_samples_fire_an_alert_and_the_webhook_arrives(
         status, document = drilled(capsys, prometheus, listen, "accelerator-error")
     assert (status, document["delivered"]) == (0, True), document
     # Without a hold time the alert is never pending.
-    assert [each for each in stages(document) if each != "alert pending"] == [
+    assert [stage for stage in stages(document) if stage != "alert pending"] == [
         "sample scraped",
         "alert firing",
         "webhook received",
     ]
-    after = [each["after_s"] for each in document["stages"]]
+    after = [stage["after_s"] for stage in document["stages"]]
     assert after == sorted(after)
     assert after[0] >= 0
 

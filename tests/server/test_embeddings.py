@@ -86,12 +86,12 @@ def test_paraphrases_are_nearer_than_other_texts(client: openai.OpenAI) -> None:
         "Press Ctrl-C or send SIGTERM: the server finishes the requests in flight and ends.",
     ]
     answer = client.embeddings.create(model="sentences", input=texts)
-    copying, copytree, sine, stopping, signals = [each.embedding for each in answer.data]
+    copying, copytree, sine, stopping, signals = [entry.embedding for entry in answer.data]
     assert similar(copying, copytree) > max(similar(copying, other) for other in (sine, stopping, signals)) + 0.1
     assert similar(stopping, signals) > max(similar(stopping, other) for other in (copying, copytree, sine)) + 0.1
-    assert np.allclose([np.linalg.norm(each.embedding) for each in answer.data], 1, atol=1e-5)
+    assert np.allclose([np.linalg.norm(entry.embedding) for entry in answer.data], 1, atol=1e-5)
     assert answer.model == "sentences"
-    assert [each.index for each in answer.data] == [0, 1, 2, 3, 4]
+    assert [entry.index for entry in answer.data] == [0, 1, 2, 3, 4]
 
 
 def test_an_embedding_is_what_the_model_gives_by_the_other_protocol(
@@ -106,7 +106,7 @@ def test_an_embedding_is_what_the_model_gives_by_the_other_protocol(
     with closing(triton.InferenceServerClient(server.http)) as direct:
         result = direct.infer("sentences", [given])
     for answer in (coded, plain):
-        vectors = np.array([each.embedding for each in answer.data], np.float32)
+        vectors = np.array([entry.embedding for entry in answer.data], np.float32)
         assert np.array_equal(vectors, result.as_numpy("embedding"))
         assert answer.usage.prompt_tokens == answer.usage.total_tokens == result.as_numpy("num_input_tokens").sum()
 
@@ -128,18 +128,18 @@ def test_token_ids_go_to_a_model_that_takes_them(server: ConchProcess, client: o
 def test_token_ids_of_a_pipeline_go_to_its_encoder(client: openai.OpenAI) -> None:
     given = client.embeddings.create(model="sentences", input=[[5, 6, 7], [8]])
     direct = client.embeddings.create(model="sentence_encoder", input=[[5, 6, 7], [8]])
-    assert [each.embedding for each in given.data] == [each.embedding for each in direct.data]
+    assert [entry.embedding for entry in given.data] == [entry.embedding for entry in direct.data]
     assert (given.model, given.usage.prompt_tokens) == ("sentences", 4)
     cut = client.embeddings.create(
         model="sentences", input=[[5, 6, 7, 1], [8]], extra_body={"truncate_prompt_tokens": 3}
     )
-    assert [each.embedding for each in cut.data] == [each.embedding for each in given.data]
+    assert [entry.embedding for entry in cut.data] == [entry.embedding for entry in given.data]
 
 
 def test_an_engine_takes_token_ids_and_truncates(client: openai.OpenAI) -> None:
     plain = client.embeddings.create(model="mean", input=["two threes one", "one"])
     by_ids = client.embeddings.create(model="mean", input=[[3, 4, 5, 2], [2]])
-    assert np.allclose([each.embedding for each in by_ids.data], [each.embedding for each in plain.data], atol=1e-6)
+    assert np.allclose([entry.embedding for entry in by_ids.data], [entry.embedding for entry in plain.data], atol=1e-6)
     assert by_ids.usage.prompt_tokens == 5
     long = "one two three one two three"
     for extra, text in (
@@ -173,7 +173,7 @@ def test_vectors_are_cut_where_the_model_is_made_for_it(client: openai.OpenAI) -
 def test_many_texts_are_answered_in_their_order(client: openai.OpenAI) -> None:
     texts = ["a" * (number % 7) + "b" * (number % 5) + "c" for number in range(500)]
     answer = client.embeddings.create(model="letters", input=texts)
-    assert [each.embedding for each in answer.data] == [[n % 7, n % 5, 1] for n in range(500)]
+    assert [entry.embedding for entry in answer.data] == [[n % 7, n % 5, 1] for n in range(500)]
     assert answer.usage.prompt_tokens == 0  # the model does not tell
 
 
@@ -215,11 +215,11 @@ def test_an_engine_of_openvino_makes_embeddings_of_an_ir_folder(client: openai.O
     rows = [[2], [3, 4, 5, 2], [1, 1]]
     means = np.array([TABLE[row].mean(axis=0) for row in rows])
     answer = client.embeddings.create(model="mean", input=texts)
-    vectors = np.array([each.embedding for each in answer.data])
+    vectors = np.array([entry.embedding for entry in answer.data])
     assert np.allclose(vectors, means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
     assert answer.usage.prompt_tokens == 7
     answer = client.embeddings.create(model="last_token", input=texts)
-    assert np.allclose([each.embedding for each in answer.data], [TABLE[row[-1]] for row in rows], atol=1e-5)
+    assert np.allclose([entry.embedding for entry in answer.data], [TABLE[row[-1]] for row in rows], atol=1e-5)
 
 
 def test_a_text_longer_than_the_context_is_refused_alone(client: openai.OpenAI) -> None:

@@ -65,7 +65,9 @@ def test_instances_come_and_go_one_by_one(conch: ConchProcess, models: Path) -> 
         override["instance_group"][0]["count"] = 1
         client.load_model("m", config=json.dumps(override))
         with ThreadPoolExecutor(4) as pool:
-            assert {pid for found in pool.map(lambda _: pids(conch, 1), range(8)) for pid in found} == {first}
+            assert {pid for process_ids in pool.map(lambda _: pids(conch, 1), range(8)) for pid in process_ids} == {
+                first
+            }
     assert conch.text.count("rearranged the instances of 'm' version 1") == 2
 
 

@@ -160,18 +160,18 @@ def test_no_child_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_dead_child_costs_its_own_request_and_comes_back(tmp_path: Path) -> None:
     body = "value = int(request.inputs()[0].as_numpy()[0])\nif value == 13:\n    os._exit(3)\n" + ECHO
-    write_python(tmp_path / "models", "mortal", ONE_INT, body)
+    write_python(tmp_path / "models", "crashing", ONE_INT, body)
     write_python(tmp_path / "models", "other", ONE_INT, ECHO)
     with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
-        assert ask(server, "mortal", 1) == 1
-        (before,) = [child.pid for child, line in command_lines(server.process.pid) if "mortal" in " ".join(line)]
-        with pytest.raises(InferenceServerException, match="Stub process 'mortal_0' is not healthy") as caught:
-            ask(server, "mortal", 13)
+        assert ask(server, "crashing", 1) == 1
+        (before,) = [child.pid for child, line in command_lines(server.process.pid) if "crashing" in " ".join(line)]
+        with pytest.raises(InferenceServerException, match="Stub process 'crashing_0' is not healthy") as caught:
+            ask(server, "crashing", 13)
         assert "exited with status 3" in str(caught.value)
         assert ask(server, "other", 5) == 5
-        server.until("/v2/models/mortal/ready")
-        assert ask(server, "mortal", 2) == 2
-        (after,) = [child.pid for child, line in command_lines(server.process.pid) if "mortal" in " ".join(line)]
+        server.until("/v2/models/crashing/ready")
+        assert ask(server, "crashing", 2) == 2
+        (after,) = [child.pid for child, line in command_lines(server.process.pid) if "crashing" in " ".join(line)]
         assert after != before
 
 

@@ -184,9 +184,13 @@ def test_restarts_of_processes_are_counted(conch: ConchProcess) -> None:
 
 
 def test_the_configuration_sets_buckets(conch: ConchProcess) -> None:
-    (family,) = [one for name, one in families(conch).items() if name == "conch_request_duration_seconds"]
+    (family,) = [family for name, family in families(conch).items() if name == "conch_request_duration_seconds"]
     bounds = {
-        model: [one.labels["le"] for one in family.samples if "le" in one.labels and one.labels["model"] == model]
+        model: [
+            sample.labels["le"]
+            for sample in family.samples
+            if "le" in sample.labels and sample.labels["model"] == model
+        ]
         for model in ("copy", "cached")
     }
     assert bounds["copy"] == ["0.5", "7", "+Inf"]

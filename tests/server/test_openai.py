@@ -189,8 +189,8 @@ def test_a_tool_is_called(client: openai.OpenAI) -> None:
         stream=True,
     )
     choices = [chunk.choices[0] for chunk in stream]
-    assert "".join(each.delta.content or "" for each in choices) == "Let me see."
-    (streamed,) = [part for each in choices for part in each.delta.tool_calls or ()]
+    assert "".join(choice.delta.content or "" for choice in choices) == "Let me see."
+    (streamed,) = [part for choice in choices for part in choice.delta.tool_calls or ()]
     assert streamed.function is not None
     assert (streamed.index, streamed.function.name) == (0, "weather")
     assert choices[-1].finish_reason == "tool_calls"

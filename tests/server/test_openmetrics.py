@@ -39,7 +39,7 @@ def conch(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Ite
     )
     settings = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1", f"opentelemetry,url={collector.url}")
     settings += ("opentelemetry,bsp_schedule_delay=50",)
-    flags = [*(f"--trace-config={one}" for one in settings), "--metrics-config=summary_latencies=true"]
+    flags = [*(f"--trace-config={setting}" for setting in settings), "--metrics-config=summary_latencies=true"]
     with ConchProcess(root / "models", *flags, log=root / "log") as running:
         with Client(running, "http") as client:
             client.ask("pipeline", ARRAY)

@@ -69,7 +69,7 @@ def test_a_histogram_has_buckets_and_the_trace_of_a_request(collector: Collector
     assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
     assert point.explicit_bounds[0] == 0.001
     (exemplar,) = point.exemplars
-    (span,) = {one.trace for one in collector.until(1)}
+    (span,) = {entry.trace for entry in collector.until(1)}
     assert exemplar.filtered_attributes[0].value.string_value == span
     assert exemplar.as_double == point.sum
 

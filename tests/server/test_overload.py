@@ -16,7 +16,7 @@ from tests.support.server_process import ConchProcess
 NUMBERS = f"input {tensor('INPUT0', 'INT32', -1)} output {tensor('OUTPUT0', 'INT32', -1)}"
 MAX_QUEUE = 6
 BOUNDED = f"max_queue_size: {MAX_QUEUE}"
-IMPATIENT = "allow_timeout_override: true"
+TIMEOUT_OVERRIDE = "allow_timeout_override: true"
 
 
 def batching(policy: str) -> str:
@@ -93,7 +93,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("overload")
     write_counting(folder, "slow", batching(BOUNDED), 0.005)
     write_counting(folder, "plain", "", 0.005)
-    write_counting(folder, "impatient", batching(IMPATIENT))
+    write_counting(folder, "overriding", batching(TIMEOUT_OVERRIDE))
     for name in ("before", "after"):
         write_counting(folder, name, batching(BOUNDED))
     ends = [f"input {tensor('INPUT0', 'INT32', -1)}", f"output {tensor('OUTPUT0', 'INT32', -1)}"]
@@ -147,30 +147,30 @@ async def test_rejections_carry_the_expected_queue_time(bench: Bench) -> None:
 
 async def test_whose_time_is_over_or_who_has_gone_is_not_executed(bench: Bench) -> None:
     async with bench.clients(http=3, grpc=2) as (blocking, late, leaving, late_too, staying):
-        with bench.shut("impatient"):
-            blocker = asyncio.create_task(blocking.ask("impatient", 1))
-            await bench.until_executing("impatient", 1)
-            refusal = await late.ask("impatient", 2, timeout_us=20_000)
+        with bench.shut("overriding"):
+            blocker = asyncio.create_task(blocking.ask("overriding", 1))
+            await bench.until_executing("overriding", 1)
+            refusal = await late.ask("overriding", 2, timeout_us=20_000)
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.text) == (503, "Request timeout expired")
-            failed = bench.statistics("impatient")["fail"]
+            failed = bench.statistics("overriding")["fail"]
             for timeout_us in (50_000, 1_000_000, 10_000_000):  # a busy client may not send it within the shorter ones
-                refusal = await late_too.ask("impatient", 3, timeout_us=timeout_us)
+                refusal = await late_too.ask("overriding", 3, timeout_us=timeout_us)
                 assert isinstance(refusal, Refusal)
                 assert refusal.status in ("DEADLINE_EXCEEDED", "UNAVAILABLE")
-                await bench.until_waiting("impatient", 0)
-                if bench.statistics("impatient")["fail"] > failed:
+                await bench.until_waiting("overriding", 0)
+                if bench.statistics("overriding")["fail"] > failed:
                     break
-            failed = bench.statistics("impatient")["fail"]
-            gone = asyncio.create_task(leaving.ask("impatient", 4))
-            kept = asyncio.create_task(staying.ask("impatient", 5))
-            await bench.until_waiting("impatient", 2)
+            failed = bench.statistics("overriding")["fail"]
+            gone = asyncio.create_task(leaving.ask("overriding", 4))
+            kept = asyncio.create_task(staying.ask("overriding", 5))
+            await bench.until_waiting("overriding", 2)
             await leaving.close()
             assert isinstance(await gone, Lost)
-            await until(lambda: bench.statistics("impatient")["fail"] == failed + 1)
+            await until(lambda: bench.statistics("overriding")["fail"] == failed + 1)
         outcomes = await asyncio.gather(blocker, kept)
         assert [outcome.number for outcome in outcomes if isinstance(outcome, Answer)] == [1, 5]
-    assert bench.executed("impatient") == [1, 5]
+    assert bench.executed("overriding") == [1, 5]
 
 
 async def test_a_deadline_of_grpc_ends_a_request_in_a_queue_without_a_policy(bench: Bench) -> None:

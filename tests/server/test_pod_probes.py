@@ -30,7 +30,7 @@ async def test_a_loading_server_is_live_and_gets_no_requests(tmp_path: Path) -> 
     model = tmp_path / "models" / "m" / "1" / "model.py"
     model.write_text(f"import os, time\n{slow}{model.read_text()}")
     container = server_container()
-    timeout = [each for each in container["args"] if each.startswith("--exit-timeout-secs")]
+    timeout = [argument for argument in container["args"] if argument.startswith("--exit-timeout-secs")]
 
     with ConchProcess(tmp_path / "models", *timeout, log=tmp_path / "log", wait="") as server:
 

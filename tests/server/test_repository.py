@@ -60,7 +60,7 @@ def infer(server: ConchProcess, model: str, version: str = "") -> None:
 def counted(server: ConchProcess, model: str) -> dict[str, int]:
     """Successful requests by version."""
     stats = json.loads(get(server, f"/v2/models/{model}/stats")[1])["model_stats"]
-    return {each["version"]: each["inference_stats"]["success"]["count"] for each in stats}
+    return {version["version"]: version["inference_stats"]["success"]["count"] for version in stats}
 
 
 def test_an_unknown_model_of_the_start_ends_it(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_the_json_log_has_models_as_values(tmp_path: Path) -> None:
     with ConchProcess(tmp_path / "models", "--log-format=json", log=tmp_path / "log", wait="") as server:
         server.until("/v2/health/ready")
         records = [json.loads(line) for line in server.text.splitlines()]
-    (record,) = [each for each in records if each["message"] == "models"]
+    (record,) = [record for record in records if record["message"] == "models"]
     assert record["models"] == [{"name": "m", "version": "1", "state": "READY", "reason": ""}]
     assert "block" not in record
 

@@ -37,7 +37,7 @@ if number == 1:
 return pb_utils.InferenceResponse(tensors)
 """
 NAMES = """
-names = ",".join(sorted(each.name() for each in request.inputs()))
+names = ",".join(sorted(tensor.name() for tensor in request.inputs()))
 return pb_utils.InferenceResponse([pb_utils.Tensor("NAMES", np.array([names.encode()], dtype=object))])
 """
 
@@ -91,12 +91,12 @@ class Server:
     def batches(self, model: str) -> dict[int, int]:
         """Return how often each batch size was executed."""
         found = self.statistics(model)["batch_stats"]
-        return {each["batch_size"]: each["compute_infer"]["count"] for each in found}
+        return {statistics["batch_size"]: statistics["compute_infer"]["count"] for statistics in found}
 
     def counts(self, model: str) -> dict[str, int]:
         """Return what of the statistics is not 0."""
         found = self.statistics(model)
-        counts = {name: each["count"] for name, each in found["inference_stats"].items()}
+        counts = {name: row["count"] for name, row in found["inference_stats"].items()}
         counts |= {"inferences": found["inference_count"], "executions": found["execution_count"]}
         for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
             counts[reason] = self.metric("nv_inference_request_failure", model, f'reason="{reason}"')
@@ -265,7 +265,7 @@ def test_an_ensemble_passes_on_what_there_is_and_runs_what_is_asked_for(server: 
     def answer(number: int, **fields: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         status, document = server.ask("pipeline", number, **fields)
         assert status == 200, document
-        return {each["name"]: each["data"] for each in document["outputs"]}, document["parameters"]
+        return {output["name"]: output["data"] for output in document["outputs"]}, document["parameters"]
 
     assert answer(1) == ({"NAMES": ["X,Y"], "y": [1]}, position)
     assert answer(2) == ({"NAMES": ["X"]}, position)

@@ -91,7 +91,7 @@ def test_a_trace_file_of_a_pipeline(models: Path, tmp_path: Path, protocol: str)
     [request] = json.loads(view(str(path), "--id", "slow one", "--json"))["requests"]
     assert tree(request) == TREE
     assert 'the execution of "slow"' in request["reason"]
-    phases = {span["model"]: [each["phase"] for each in span["phases"]] for span in request["spans"]}
+    phases = {span["model"]: [phase["phase"] for phase in span["phases"]] for span in request["spans"]}
     assert {"queue", "input", "infer"} <= set(phases["slow"])
     assert "steps" in phases["pipeline"]
     [request] = json.loads(view(str(path), "--id", example, "--json"))["requests"]

@@ -105,28 +105,28 @@ def test_a_pipeline_is_traced_into_a_file_that_agrees_with_the_statistics(models
                 client.ask("refusing", ARRAY)
             books = {name: client.statistics(name)["inference_stats"] for name in ("copy", "caller", "pipeline")}
     traced = read(path)
-    of = {name: [one for one in traced if one.head["model_name"] == name] for name in (*books, "refusing")}
+    of = {name: [trace for trace in traced if trace.head["model_name"] == name] for name in (*books, "refusing")}
 
     for begin, end in (("HTTP_RECV", "HTTP_SEND"), ("GRPC_WAITREAD", "GRPC_SEND")):
-        (whole,) = (one for one in of["pipeline"] if f"{begin}_START" in one.times)
+        (whole,) = (trace for trace in of["pipeline"] if f"{begin}_START" in trace.times)
         order = [f"{begin}_START", f"{begin}_END", "REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE"]
         order += ["REQUEST_END", f"{end}_START", f"{end}_END"]
         assert set(whole.times) == set(order)
         assert [whole.times[name] for name in order] == sorted(whole.times.values())
         assert "parent_id" not in whole.head
         assert whole.head["request_id"] == f"from {begin.partition('_')[0].lower()}"
-        (step,) = (one for one in of["caller"] if one.head["parent_id"] == whole.head["id"])
+        (step,) = (trace for trace in of["caller"] if trace.head["parent_id"] == whole.head["id"])
         assert step.head["request_id"] == whole.head["request_id"]
-        (call,) = (one for one in of["copy"] if one.head["parent_id"] == step.head["id"])
+        (call,) = (trace for trace in of["copy"] if trace.head["parent_id"] == step.head["id"])
         assert call.head["request_id"] == "call"
         assert step.times["COMPUTE_INPUT_END"] <= call.times["REQUEST_START"]
         assert call.times["REQUEST_END"] <= step.times["COMPUTE_OUTPUT_START"]
     # Two of the six requests to the copying model were calls without a trace.
     assert [len(of[name]) for name in ("pipeline", "caller", "copy")] == [2, 2, 4]
-    for one in of["caller"]:
+    for trace in of["caller"]:
         given = {"name": "INPUT0", "data": "1.5,-2", "shape": "2", "dtype": "FP32"}
-        assert one.tensors[0] == ("TENSOR_QUEUE_INPUT", given)
-        assert one.tensors[1] == ("TENSOR_BACKEND_OUTPUT", given | {"name": "OUTPUT0"})
+        assert trace.tensors[0] == ("TENSOR_QUEUE_INPUT", given)
+        assert trace.tensors[1] == ("TENSOR_BACKEND_OUTPUT", given | {"name": "OUTPUT0"})
     (failed,) = of["refusing"]
     assert "INFER_RESPONSE_COMPLETE" not in failed.times
     assert "REQUEST_END" in failed.times
@@ -139,7 +139,7 @@ def test_a_pipeline_is_traced_into_a_file_that_agrees_with_the_statistics(models
         ("compute_output", "COMPUTE_OUTPUT_START", "COMPUTE_END"),
         ("success", "REQUEST_START", "REQUEST_END"),
     ):
-        assert sum(one.took(begin, end) for one in of["caller"]) == caller[phase]["ns"]
+        assert sum(trace.took(begin, end) for trace in of["caller"]) == caller[phase]["ns"]
 
 
 def test_every_request_has_one_line_if_that_is_asked_for(models: Path, tmp_path: Path, protocol: str) -> None:

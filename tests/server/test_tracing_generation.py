@@ -53,12 +53,12 @@ def test_calls_are_in_the_trace_file_and_in_the_log(models: Path, tmp_path: Path
     with ConchProcess(models, *flags, "--log-requests=all", "--log-format=json", log=log) as conch:
         prompt, completion = ask(conch)
     traced = read(path)
-    assert [one.head["model_name"] for one in traced] == ["words"] * 5
-    for one in traced[:3]:
-        assert one.took("HTTP_RECV_START", "REQUEST_START") >= 0
-        assert one.took("QUEUE_START", "COMPUTE_START") > 0
-        assert one.took("COMPUTE_START", "REQUEST_END") > 0
-        assert one.took("REQUEST_END", "HTTP_SEND_END") >= 0
+    assert [trace.head["model_name"] for trace in traced] == ["words"] * 5
+    for trace in traced[:3]:
+        assert trace.took("HTTP_RECV_START", "REQUEST_START") >= 0
+        assert trace.took("QUEUE_START", "COMPUTE_START") > 0
+        assert trace.took("COMPUTE_START", "REQUEST_END") > 0
+        assert trace.took("REQUEST_END", "HTTP_SEND_END") >= 0
     lines = [json.loads(line) for line in log.read_text().splitlines() if '"request"' in line]
     told = [line for line in lines if line.get("message") == "request"]
     assert [line["status"] for line in told] == ["OK", "OK", "OK", "INTERNAL", "INVALID_ARG"]

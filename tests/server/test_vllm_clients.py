@@ -201,7 +201,7 @@ def test_token_ids_come_with_the_text(client: openai.OpenAI) -> None:
     assert answer.usage is not None
     assert len(choice.prompt_token_ids) == answer.usage.prompt_tokens
     assert len(choice.token_ids) == 4
-    assert choice.logprobs.tokens == [f"token_id:{each}" for each in choice.token_ids]
+    assert choice.logprobs.tokens == [f"token_id:{token_id}" for token_id in choice.token_ids]
     again: Any = client.completions.create(
         model="chat", prompt=[choice.prompt_token_ids], max_tokens=4, temperature=0, stream=True, extra_body=extra
     )
@@ -235,7 +235,7 @@ def test_an_echo_has_the_log_probabilities_of_the_prompt(client: openai.OpenAI) 
     assert len(told.tokens) == answer.usage.prompt_tokens + 3
     assert "".join(told.tokens) == answer.choices[0].text
     assert told.token_logprobs[0] is None
-    assert all(each < 0 for each in told.token_logprobs[1:])
+    assert all(logprob < 0 for logprob in told.token_logprobs[1:])
     assert told.tokens[-3:] == alone.tokens
 
     # The prompt alone, by its token ids, as harnesses measure likelihoods.

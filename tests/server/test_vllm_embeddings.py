@@ -33,7 +33,7 @@ def test_vllm_makes_embeddings(tmp_path: Path) -> None:
         with openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="any", max_retries=0) as client:
             texts = ["the sun is hot", "the sun is hot", "a model", "one", "two", "three"]
             answer = client.embeddings.create(model="encoder", input=texts)
-            vectors = np.array([each.embedding for each in answer.data])
+            vectors = np.array([entry.embedding for entry in answer.data])
             assert vectors.shape == (6, HIDDEN)
             assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
             assert np.allclose(vectors[0], vectors[1], atol=1e-4)

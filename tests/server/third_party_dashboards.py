@@ -82,7 +82,7 @@ def _rows() -> Iterator[str]:
     yield "| --- | --- | --- |"
     for dashboard, panels in DASHBOARDS.items():
         full = ", ".join(
-            f"{each.title} ({each.only})" if each.only else each.title for each in panels if not each.empty
+            f"{panel.title} ({panel.only})" if panel.only else panel.title for panel in panels if not panel.empty
         )
         empty = "; ".join(f"{panel.title} ({panel.empty})" for panel in panels if panel.empty) or "none"
         yield f"| {dashboard} | {full} | {empty} |"

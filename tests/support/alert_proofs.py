@@ -16,7 +16,7 @@ def proof_file(alert: AlertingRule, rules_path: str) -> dict[str, Any]:
             {
                 "name": f"{alert.name}: {proof.what}",
                 "interval": duration(proof.interval_s),
-                "input_series": [{"series": each.series, "values": each.values} for each in proof.series],
+                "input_series": [{"series": values.series, "values": values.values} for values in proof.series],
                 "promql_expr_test": [
                     {
                         "expr": f'count(ALERTS{{alertname="{alert.name}", alertstate="firing"}})',

@@ -180,7 +180,7 @@ class ApiServer:
                 raise StatusError(404, f'{key[1]} "{key[2]}" not found')
             gone = self.objects.pop(key)
             self.managers.pop(key, None)
-            for other in [found for found, owned in self.objects.items() if _owner(owned) == gone["metadata"]["uid"]]:
+            for other in [object for object, owned in self.objects.items() if _owner(owned) == gone["metadata"]["uid"]]:
                 self.delete(other)
             self._reconcile()
             return gone
@@ -211,7 +211,10 @@ class ApiServer:
             annotations = hpa["metadata"].get("annotations") or {}
             if (version, resource) != _HPAS or annotations.get("validations.keda.sh/hpa-ownership") == "false":
                 continue
-            owned = any(each["name"] == metadata["name"] for each in hpa["metadata"].get("ownerReferences", ()))
+            owned = any(
+                ownerreference["name"] == metadata["name"]
+                for ownerreference in hpa["metadata"].get("ownerReferences", ())
+            )
             if (
                 hpa["spec"]["scaleTargetRef"]["name"] == target
                 and not owned
@@ -240,8 +243,8 @@ class ApiServer:
                 "metadata": metadata,
                 "spec": _spec(scaled),
             }
-            for other, found in list(self.objects.items()):  # renamed
-                if other[:2] == _HPAS and other != key and _owner(found) == owner["uid"]:
+            for other, object in list(self.objects.items()):  # renamed
+                if other[:2] == _HPAS and other != key and _owner(object) == owner["uid"]:
                     del self.objects[other]
             if key not in self.objects:
                 self.create(*_HPAS, hpa, "keda")
@@ -280,7 +283,9 @@ def _spec(scaled: Object) -> Object:
 
 
 def _owner(document: Object) -> str | None:
-    return next((str(each["uid"]) for each in document["metadata"].get("ownerReferences", ())), None)
+    return next(
+        (str(ownerreference["uid"]) for ownerreference in document["metadata"].get("ownerReferences", ())), None
+    )
 
 
 def _managed(document: Object) -> Object:
@@ -291,8 +296,8 @@ def _managed(document: Object) -> Object:
 
 def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, dict) and (value or not path):
-        for key, each in value.items():
-            yield from _leaves(each, (*path, str(key)))
+        for key, part in value.items():
+            yield from _leaves(part, (*path, str(key)))
     else:
         yield path, value
 
@@ -510,10 +515,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, version: str, resource: str, kind: str, query: dict[str, str] | None) -> Object:
         """A list. Its items have neither kind nor version, as those of the real server's typed resources."""
         items = []
-        for (of_version, of_resource, name), found in self.api.objects.items():
+        for (of_version, of_resource, name), object in self.api.objects.items():
             wanted = (of_version, of_resource) == (version, resource) and query is not None
-            if wanted and _selected(found, query or {}, name):
-                items.append({key: value for key, value in found.items() if key not in {"kind", "apiVersion"}})
+            if wanted and _selected(object, query or {}, name):
+                items.append({key: value for key, value in object.items() if key not in {"kind", "apiVersion"}})
         metadata = {"resourceVersion": str(self.api.changes)}
         return {"kind": f"{kind}List", "apiVersion": version, "metadata": metadata, "items": items}
 

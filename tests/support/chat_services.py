@@ -130,8 +130,8 @@ def slack(request: Received) -> object:
         and header["type"] == "header"
         and header["text"]["type"] == "plain_text"
         and 1 <= len(header["text"]["text"]) <= 150
-        and all(each["type"] == "section" and each["text"]["type"] == "mrkdwn" for each in sections)
-        and all(1 <= len(each["text"]["text"]) <= 3000 for each in sections)
+        and all(section["type"] == "section" and section["text"]["type"] == "mrkdwn" for section in sections)
+        and all(1 <= len(section["text"]["text"]) <= 3000 for section in sections)
     )
     if not ok:
         raise Wrong(400, "invalid_blocks")

@@ -64,18 +64,18 @@ def _unknown(package: Path, value: dict[str, Any]) -> str:
 @cache
 def _properties(package: Path) -> set[str]:
     names: set[str] = set()
-    for each in (package / "_schemas").glob("*.js"):
-        names |= set(_PROPERTY.findall(each.read_text(encoding="utf-8")))
+    for path in (package / "_schemas").glob("*.js"):
+        names |= set(_PROPERTY.findall(path.read_text(encoding="utf-8")))
     return names
 
 
 def _keys(value: Any) -> Iterator[str]:
     if isinstance(value, list):
-        for each in value:
-            yield from _keys(each)
+        for part in value:
+            yield from _keys(part)
     elif isinstance(value, dict):
-        for key, each in value.items():
+        for key, part in value.items():
             yield key
             # Their keys are free.
             if key not in ("labels", "annotations", "metadata", "selector", "behavior"):
-                yield from _keys(each)
+                yield from _keys(part)

@@ -84,7 +84,7 @@ def debian_command(name: str) -> list[str]:
 
 def debian_environment() -> dict[str, str]:
     """Return this process's environment, with the libraries of unpacked packages."""
-    libraries = [str(each.parent) for each in sorted(_FOLDER.glob("root/**/*.so.*"))]
+    libraries = [str(path.parent) for path in sorted(_FOLDER.glob("root/**/*.so.*"))]
     path = os.pathsep.join(dict.fromkeys([*libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH", "")])]))
     return {**os.environ, **({"LD_LIBRARY_PATH": path} if path else {})}
 

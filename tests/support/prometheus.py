@@ -131,7 +131,7 @@ class Prometheus:
         data = self.get("query", query=expression, **({} if at is None else {"time": at}))
         if data["resultType"] == "scalar":
             return [Value({}, float(data["result"][1]))]
-        found = [Value(each["metric"], float(each["value"][1])) for each in data["result"]]
+        found = [Value(series["metric"], float(series["value"][1])) for series in data["result"]]
         return sorted(found, key=lambda each: sorted(each.labels.items()))
 
     def until(self, expression: str, limit_s: float = _TIMEOUT_S) -> list[Value]:
@@ -139,7 +139,7 @@ class Prometheus:
         deadline = time.monotonic() + limit_s
         while True:
             found = self.query(expression)
-            if found and not any(math.isnan(each.value) for each in found):
+            if found and not any(math.isnan(value.value) for value in found):
                 return found
             assert time.monotonic() < deadline, f"no result of {expression}"
             time.sleep(0.2)

@@ -25,7 +25,7 @@ def test_extras_are_spelt_as_pip_normalizes_them() -> None:
 def test_every_extra_that_is_named_exists() -> None:
     named = re.compile(r"(?:conch-server|'\.)\[([\w,-]+)\]")
     found = {
-        (extra, path.name) for path in TEXTS for each in named.findall(path.read_text()) for extra in each.split(",")
+        (extra, path.name) for path in TEXTS for match in named.findall(path.read_text()) for extra in match.split(",")
     }
     assert len(found) > 10
     assert sorted((extra, where) for extra, where in found if extra not in EXTRAS) == []
@@ -48,13 +48,13 @@ def test_links_of_the_readme_work_on_a_package_index() -> None:
     text = re.sub(rule["pattern"], rule["replacement"], (ROOT / "README.md").read_text())
     targets = re.findall(r"\]\(([^)]+)\)", text)
     assert len(targets) > 10
-    assert [each for each in targets if not each.startswith("https://")] == []
+    assert [target for target in targets if not target.startswith("https://")] == []
 
 
 @pytest.mark.parametrize("path", [path for path in TEXTS if path.suffix == ".md"], ids=lambda path: path.name)
 def test_links_into_the_repository_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", path.read_text())
-    assert [each for each in targets if not (path.parent / each).exists()] == []
+    assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
 def test_the_version_says_which_build_this_is() -> None:

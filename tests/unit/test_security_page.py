@@ -85,7 +85,7 @@ def test_the_page_lists_the_scopes_of_keys() -> None:
     every = [*CATEGORIES, MODEL_HEALTH, "metrics"]
 
     def refused(*, openai: bool) -> set[str]:
-        return {one for one in every if access.denied(one, lambda _: (), openai=openai) is not None}
+        return {path for path in every if access.denied(path, lambda _: (), openai=openai) is not None}
 
     assert refused(openai=False) == {"inference"}
     assert {"inference", "metadata", "model-repository"} <= refused(openai=True)

@@ -115,8 +115,8 @@ def _lines(name: str, point: Point) -> str:
         count = value.counts[-1] if value.counts else 0
         lines += [f"{name}_sum{braces} {number_text(value.total)}\n", f"{name}_count{braces} {number_text(count)}\n"]
     elif isinstance(value, Quantiles):
-        pairs = [(number_text(quantile), number_text(found)) for quantile, found in value.values]
-        lines = [f'{name}{{{more}quantile="{quantile}"}} {found}\n' for quantile, found in pairs]
+        pairs = [(number_text(quantile), number_text(measured)) for quantile, measured in value.values]
+        lines = [f'{name}{{{more}quantile="{quantile}"}} {pair}\n' for quantile, pair in pairs]
         lines += [f"{name}_count{braces} {value.number}\n", f"{name}_sum{braces} {number_text(value.total)}\n"]
     else:
         return f"{name}{braces} {number_text(value)}\n"

@@ -62,7 +62,7 @@ def test_legacy_names_are_the_default(library: Path, tmp_path: Path) -> None:
         status, text = exporter.get("/health")
         assert (status, text) == (200, "OK\n")
         assert exporter.get("/nothing")[0] == 404
-    shown = {name: [value for _, value in found] for name, found in series.items() if name.startswith("DCGM_")}
+    shown = {name: [value for _, value in values] for name, values in series.items() if name.startswith("DCGM_")}
     assert shown == {name: [pytest.approx(number)] for name, number in LEGACY.items()}
     [(labels, _)] = series["DCGM_FI_DEV_GPU_UTIL"]
     assert labels == {
@@ -133,8 +133,8 @@ def test_a_gpu_that_falls_off_the_bus_disappears_alone(library: Path, tmp_path: 
         assert value(series, "conch_accelerator_power_watts", device="0") == pytest.approx(245.678)
         left = [
             name
-            for name, found in series.items()
-            for labels, _ in found
+            for name, values in series.items()
+            for labels, _ in values
             if labels.get("gpu") == "1" or (labels.get("device") == "1" and name.startswith("conch_accelerator"))
         ]
         assert set(left) <= {up, "conch_accelerator_errors_total"}
@@ -268,7 +268,7 @@ def test_a_server_exposes_tritons_names(
         "nv_gpu_power_usage": 245.678,
         "nv_gpu_power_limit": 400,
     }
-    assert {name: found for name, found in series.items() if name.startswith("nv_gpu")} == {
+    assert {name: values for name, values in series.items() if name.startswith("nv_gpu")} == {
         name: [(label, pytest.approx(number))] for name, number in expected.items()
     }
     assert value(series, "conch_accelerator_temperature_celsius", vendor="nvidia") == 43

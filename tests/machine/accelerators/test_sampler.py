@@ -34,7 +34,7 @@ class Acme:
         self.samples += 1
         self.misbehave()
         devices = [DeviceIdentity("acme", str(i), f"acme-{i}", "Acme 1") for i in range(self.count())]
-        return VendorSample("acme", tuple(device_sample(each, {"power_watts": 7.0}) for each in devices))
+        return VendorSample("acme", tuple(device_sample(device, {"power_watts": 7.0}) for device in devices))
 
     def count(self):
         return 1

@@ -136,7 +136,7 @@ def test_forms_of_a_model_are_measured(models: Path) -> None:
     backend = json.loads(printed)["models"][0]["backend"]
     others = {alternative["reason"].partition(" is ")[0] for alternative in backend["alternatives"]}
     known = {"openvino with classifier_ir.xml", "openvino with classifier.onnx", "onnxruntime with classifier.onnx"}
-    assert others < {f"the P99 of {each}" for each in known}
+    assert others < {f"the P99 of {name}" for name in known}
     assert len(others) == 2
     assert backend["reason"].startswith("the P99 of ")
 

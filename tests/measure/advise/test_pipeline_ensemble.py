@@ -90,8 +90,8 @@ def test_inputs_that_no_step_gives_are_those_of_the_ensemble() -> None:
     )
     message = parse_pbtxt(found.text, "test")
     assert message.max_batch_size == 4
-    assert [each.name for each in message.input] == ["x", "mask"]
-    assert [each.name for each in message.output] == ["b.x", "z"]
+    assert [tensor.name for tensor in message.input] == ["x", "mask"]
+    assert [tensor.name for tensor in message.output] == ["b.x", "z"]
 
 
 def test_without_batches_of_one_step_the_batch_is_a_dimension() -> None:

@@ -50,7 +50,7 @@ def test_every_service_is_confined_and_has_a_health_check() -> None:
 
 def test_mounted_files_exist_and_volumes_are_defined() -> None:
     document = read("compose.yaml")
-    sources = [volume.partition(":")[0] for each in document["services"].values() for volume in each["volumes"]]
+    sources = [volume.partition(":")[0] for service in document["services"].values() for volume in service["volumes"]]
     named = {source for source in sources if "/" not in source and "$" not in source}
     assert named == set(document["volumes"])
     assert [source for source in sources if source.startswith("./") and not (DEPLOY / source).exists()] == []
@@ -60,10 +60,10 @@ def test_prometheus_scrapes_and_alerts_services_of_the_file() -> None:
     services = read("compose.yaml")["services"]
     configuration = read("compose/prometheus/prometheus.yml")
     alertmanagers = configuration["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
-    targets = [one for job in configuration["scrape_configs"] for one in job["static_configs"][0]["targets"]]
-    for host, _, port in (one.partition(":") for one in [*targets, *alertmanagers]):
+    targets = [target for job in configuration["scrape_configs"] for target in job["static_configs"][0]["targets"]]
+    for host, _, port in (target.partition(":") for target in [*targets, *alertmanagers]):
         published = services["prometheus" if host == "localhost" else host]["ports"]
-        assert any(each.endswith(f":{port}") for each in published), (host, port)
+        assert any(address.endswith(f":{port}") for address in published), (host, port)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def stages() -> list[Stage]:
 
 
 def texts(stage: Stage, name: str) -> list[str]:
-    return [each.text for each in stage.instructions if each.name == name]
+    return [instruction.text for instruction in stage.instructions if instruction.name == name]
 
 
 def test_the_last_stage_needs_no_shell_and_runs_as_the_charts_user(stages: list[Stage]) -> None:

@@ -121,7 +121,7 @@ def test_the_demo_request_is_answered_under_a_random_uid_and_sigterm_drains(
         until(lambda: "the slow request began" in podman.logs(server.id), lambda: podman.logs(server.id))
         podman.run("stop", "--time=60", server.id)
         thread.join(WAIT_S)
-        assert [list(each) for each in answers] == [[3]]
+        assert [list(answer) for answer in answers] == [[3]]
         assert podman.inspect("container", server.id)["State"]["ExitCode"] == 0
 
 
@@ -146,7 +146,7 @@ def test_its_configuration_is_what_the_page_says(podman: Podman, image: str) -> 
 def test_it_holds_what_the_server_needs_and_the_sbom_names_it(podman: Podman, image: str) -> None:
     code = """
 import importlib.metadata, json, pathlib
-names = sorted(f"{each.name} {each.version}" for each in importlib.metadata.distributions())
+names = sorted(f"{package.name} {package.version}" for package in importlib.metadata.distributions())
 files = [str(path) for path in pathlib.Path("/opt/conch").rglob("*")]
 stale = [path for path in files if path.endswith(".py") and "site-packages" in path
          and not list(pathlib.Path(path).parent.glob(f"__pycache__/{pathlib.Path(path).stem}.*.pyc"))]
@@ -155,12 +155,18 @@ print(json.dumps([names, files, stale, json.load(open("/opt/conch/sbom.cdx.json"
     options = ("--rm", "--network=none", "--user=12345", "--entrypoint=python")
     output = podman.run("run", *options, image, "-c", code).stdout
     installed, files, uncompiled, sbom = json.loads(output)
-    assert {each.split()[0] for each in installed} >= {"conch-server", "onnxruntime", "numpy", "obstore", "PyYAML"}
-    assert not {each.split()[0] for each in installed} & {"pip", "setuptools", "torch", "pytest"}
+    assert {package.split()[0] for package in installed} >= {
+        "conch-server",
+        "onnxruntime",
+        "numpy",
+        "obstore",
+        "PyYAML",
+    }
+    assert not {package.split()[0] for package in installed} & {"pip", "setuptools", "torch", "pytest"}
     assert [path for path in files if path.endswith((".pyi", ".h", ".a")) or "/tests/" in path] == []
     assert uncompiled == []
     assert sbom["bomFormat"] == "CycloneDX"
-    assert sorted(f"{each['name']} {each['version']}" for each in sbom["components"]) == installed
+    assert sorted(f"{component['name']} {component['version']}" for component in sbom["components"]) == installed
 
 
 def test_podman_plays_the_deployment_that_the_chart_renders(
@@ -176,7 +182,7 @@ def test_podman_plays_the_deployment_that_the_chart_renders(
     (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
     command = [sys.executable, "-m", "conch", "k8s", "render", release, f"--values={tmp_path / 'values.yaml'}"]
     rendered = subprocess.run(command, capture_output=True, check=True).stdout
-    (deployment,) = (each for each in yaml.safe_load_all(rendered) if each["kind"] == "Deployment")
+    (deployment,) = (document for document in yaml.safe_load_all(rendered) if document["kind"] == "Deployment")
     (tmp_path / "deployment.yaml").write_text(yaml.safe_dump(deployment))
     container = f"{release}-pod-0-server"
     podman.run("play", "kube", str(tmp_path / "deployment.yaml"))
@@ -189,7 +195,7 @@ def test_podman_plays_the_deployment_that_the_chart_renders(
         assert len(json.loads(answer)["outputs"][0]["data"]) == 10
         described = podman.inspect("container", container)
         assert described["HostConfig"]["ReadonlyRootfs"]
-        assert {each["Destination"] for each in described["Mounts"]} >= {"/models", "/tmp", "/cache", "/dev/shm"}
+        assert {mount["Destination"] for mount in described["Mounts"]} >= {"/models", "/tmp", "/cache", "/dev/shm"}
         podman.run("pod", "stop", "--time=60", f"{release}-pod-0")
         assert podman.inspect("container", container)["State"]["ExitCode"] == 0
     finally:

@@ -79,14 +79,14 @@ async def grpc_error(call):
 
 
 def named(answer, output):
-    (found,) = (each for each in answer.outputs if each.name == output)
+    (found,) = (tensor for tensor in answer.outputs if tensor.name == output)
     return found.as_numpy()
 
 
 if __name__ == "__main__":
     url, address, model, name, output, shape = sys.argv[1:]
-    rows = np.linspace(0, 5, np.prod([int(each) for each in shape.split(",")]), dtype=np.float32)
-    rows = rows.reshape([int(each) for each in shape.split(",")])
+    rows = np.linspace(0, 5, np.prod([int(word) for word in shape.split(",")]), dtype=np.float32)
+    rows = rows.reshape([int(word) for word in shape.split(",")])
     rest = asyncio.run(over_rest(url, model, name, output, rows))
     grpc_values = asyncio.run(over_grpc(address, model, name, output, rows))
     assert np.allclose(rest, grpc_values), "HTTP and gRPC differ"

@@ -35,10 +35,10 @@ def build(value, kind, place):
     generic = GENERIC.fullmatch(kind)
     if generic and generic[1]:
         expect(value, list, place)
-        return [build(each, generic[2], f"{place}[{index}]") for index, each in enumerate(value)]
+        return [build(part, generic[2], f"{place}[{index}]") for index, part in enumerate(value)]
     if generic:
         expect(value, dict, place)
-        return {key: build(each, generic[3], f"{place}.{key}") for key, each in value.items()}
+        return {key: build(part, generic[3], f"{place}.{key}") for key, part in value.items()}
     if kind in LEAVES:
         return expect(value, LEAVES[kind], place)
     made = getattr(kserve.models, kind, None) or getattr(kubernetes.client.models, kind)
@@ -48,7 +48,7 @@ def build(value, kind, place):
         if key not in names:
             raise ValueError(f"{place}: {kind} has no field '{key}'; it has {', '.join(sorted(names))}")
     types = made.openapi_types
-    fields = {names[key]: build(each, types[names[key]], f"{place}.{key}") for key, each in value.items()}
+    fields = {names[key]: build(part, types[names[key]], f"{place}.{key}") for key, part in value.items()}
     try:
         return made(**fields)
     except ValueError as error:

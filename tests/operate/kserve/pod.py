@@ -46,7 +46,7 @@ class Pod(LoggedProcess):
         self._arguments = arguments
         self._tmp = scratch / "tmp"
         self.log = scratch / "log"
-        self.ports = {each: free_port() for each in (HTTP_PORT, GRPC_PORT, METRICS_PORT)}
+        self.ports = {port: free_port() for port in (HTTP_PORT, GRPC_PORT, METRICS_PORT)}
 
     @property
     def http(self) -> str:
@@ -81,7 +81,7 @@ class Pod(LoggedProcess):
         return words
 
     def _environment(self) -> dict[str, str]:
-        given = {each["name"]: each["value"] for each in self._container["env"]}
+        given = {variable["name"]: variable["value"] for variable in self._container["env"]}
         image = {"HOME": str(self._tmp), "TMPDIR": str(self._tmp), "CONCH_MODEL_REPOSITORY": "/models"}
         # What KServe and the kubelet add: addresses of services, also of one with the name of the server.
         added = {

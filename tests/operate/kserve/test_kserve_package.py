@@ -23,7 +23,7 @@ from tests.server.remote.peers import S3
 
 HERE = Path(__file__).parent
 FILES = sorted((ROOT / "deploy" / "kserve").rglob("*.yaml"))
-BUILT = {each.name: each for each in RUNTIMES}
+BUILT = {runtime.name: runtime for runtime in RUNTIMES}
 
 pytestmark = list(needs_kserve)
 

@@ -23,8 +23,8 @@ from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.server.test_repo_add import write_weighted
 
-CONCH = next(each for each in RUNTIMES if each.name == "conch")
-TREES = next(each for each in RUNTIMES if each.name == "conch-trees")
+CONCH = next(runtime for runtime in RUNTIMES if runtime.name == "conch")
+TREES = next(runtime for runtime in RUNTIMES if runtime.name == "conch-trees")
 REST, GRPC = CONCH.runtime("1"), CONCH.runtime("1", grpc=True)
 
 
@@ -46,7 +46,7 @@ def test_a_model_over_http_and_grpc(onnx: Path, tmp_path: Path) -> None:
             for path in ("live", "ready"):
                 with urllib.request.urlopen(f"http://{pod.http}/v2/health/{path}", timeout=30) as reply:
                     assert json.load(reply) == {path: True}
-            (name,) = (each["name"] for each in client.get_model_metadata("densenet")["inputs"])
+            (name,) = (tensor["name"] for tensor in client.get_model_metadata("densenet")["inputs"])
             given = tritonclient.http.InferInput(name, rows.shape, "FP32")
             given.set_data_from_numpy(rows)
             answer = client.infer("densenet", [given])
@@ -121,7 +121,7 @@ def test_openvino_ir(onnx: Path, tmp_path: Path) -> None:
     openvino = pytest.importorskip("openvino")
     (tmp_path / "ir").mkdir()
     openvino.save_model(openvino.convert_model(onnx / "model.onnx"), tmp_path / "ir" / "net.xml")
-    runtime = next(each for each in RUNTIMES if each.name == "conch-openvino").runtime("1")
+    runtime = next(runtime for runtime in RUNTIMES if runtime.name == "conch-openvino").runtime("1")
     with (
         Pod(runtime, "net", tmp_path / "ir", tmp_path / "pod") as pod,
         tritonclient.http.InferenceServerClient(pod.http) as client,
@@ -141,7 +141,7 @@ def test_a_repository_keeps_its_names(tmp_path: Path) -> None:
     ):
         assert (client.is_model_ready("a"), client.is_model_ready("b")) == (True, True)
         assert not client.is_model_ready("pipeline")
-        assert sorted(each["name"] for each in client.get_model_repository_index()) == ["a", "b"]
+        assert sorted(entry["name"] for entry in client.get_model_repository_index()) == ["a", "b"]
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_a_language_model_below_the_prefix_of_kserve(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     write_gguf(tmp_path / "models" / "a-q4.gguf")
     write_gguf(tmp_path / "models" / "a-q8.gguf")
-    runtime = next(each for each in RUNTIMES if each.name == "conch-genai").runtime("1")
+    runtime = next(runtime for runtime in RUNTIMES if runtime.name == "conch-genai").runtime("1")
     chosen = ["--model-dir=/mnt/models/a-q8.gguf"]
     with (
         Pod(runtime, "chat", tmp_path / "models", tmp_path / "pod", arguments=chosen) as pod,

@@ -37,10 +37,10 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
         yield three
         three.stop(*NAMES)
     finally:
-        for one in three.processes.values():
-            if one.process.poll() is None:
-                one.process.kill()
-                one.process.wait()
+        for process in three.processes.values():
+            if process.process.poll() is None:
+                process.process.kill()
+                process.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +85,14 @@ def test_a_sequence_stays_on_its_replica(connect: Callable[[str, str], OneClient
     client = connect(proxy, protocol)
     offset = 100 * (PROXIES.index(proxy) * 2 + PROTOCOLS.index(protocol)) + 1
     sequences = range(offset, offset + 12)
-    places = {one: set[str]() for one in sequences}
+    places = {sequence: set[str]() for sequence in sequences}
     for step in range(3):
-        for one in sequences:
-            headers = {"x-session-id": f"sequence-{one}"}
+        for sequence in sequences:
+            headers = {"x-session-id": f"sequence-{sequence}"}
             ends = {"sequence_start": step == 0, "sequence_end": step == 2}
-            assert client.infer("sequence", step, headers, sequence_id=one, **ends) == step
-            places[one].add(client.replica(headers))
-    assert all(len(found) == 1 for found in places.values())
+            assert client.infer("sequence", step, headers, sequence_id=sequence, **ends) == step
+            places[sequence].add(client.replica(headers))
+    assert all(len(place) == 1 for place in places.values())
     assert len(set().union(*places.values())) > 1
 
 
@@ -116,7 +116,7 @@ def test_prompts_with_the_same_prefix_go_to_one_replica(
 ) -> None:
     client = connect(proxy, protocol)
     places = [{client.replica({"x-prompt-cache-key": key}) for _ in range(3)} for key in map(str, range(12))]
-    assert all(len(found) == 1 for found in places)
+    assert all(len(place) == 1 for place in places)
     assert len(set().union(*places)) > 1
 
 
@@ -190,7 +190,7 @@ def test_a_killed_replica_loses_only_its_requests_in_flight(replicas: Replicas, 
             with ProxyLoad(list(proxies.values()), "quick").running() as load:
                 load.until_more(40)
                 replicas.gate.touch()
-                failed = [one for one in held if one.exception(60) is not None]
+                failed = [call for call in held if call.exception(60) is not None]
                 replicas.start("b")
                 load.until_more(20)
         finally:

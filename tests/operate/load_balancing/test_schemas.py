@@ -47,13 +47,13 @@ def parse_bootstrap(document: dict[str, Any]) -> Any:
 
 
 def _parse_bootstrap(document: dict[str, Any]) -> Any:
-    for each in _EXTENSIONS:
-        importlib.import_module(f"envoy_data_plane.envoy.extensions.{each}")
+    for extension in _EXTENSIONS:
+        importlib.import_module(f"envoy_data_plane.envoy.extensions.{extension}")
     bootstrap = importlib.import_module("envoy_data_plane.envoy.config.bootstrap.v3").Bootstrap
     cluster = importlib.import_module("envoy_data_plane.envoy.config.cluster.v3")
     readable = copy.deepcopy(document)
-    for each in readable["static_resources"]["clusters"]:
-        assert each["outlier_detection"].pop(_UNREADABLE) == 0
+    for upstream in readable["static_resources"]["clusters"]:
+        assert upstream["outlier_detection"].pop(_UNREADABLE) == 0
     assert _UNREADABLE in cluster.OutlierDetection.__dataclass_fields__
     return bootstrap.from_dict(readable)
 
@@ -62,7 +62,7 @@ def _parse_bootstrap(document: dict[str, Any]) -> Any:
 def test_envoy_knows_every_field(balancer: LoadBalancer) -> None:
     parsed = parse_bootstrap(yaml.safe_load(envoy_configuration(balancer)))
     assert bytes(parsed)
-    assert [each.name for each in parsed.static_resources.clusters] == [
+    assert [cluster.name for cluster in parsed.static_resources.clusters] == [
         f"{protocol}{kind}" for protocol in ("http", "grpc") for kind in ("", "_sequence", "_prefix")
     ]
 
@@ -90,15 +90,15 @@ def test_invalid_custom_resources_are_refused() -> None:
 @pytest.mark.parametrize("name", ["aws/nlb.yaml", "aws/alb.yaml"])
 def test_objects_of_kubernetes_are_valid(name: str) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    for each in documents(name):
-        kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
-        assert all(isinstance(value, str) for value in each["metadata"]["annotations"].values())
+    for document in documents(name):
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+        assert all(isinstance(value, str) for value in document["metadata"]["annotations"].values())
 
 
 def test_traefik_gets_only_replicas_that_are_ready() -> None:
     document = yaml.safe_load(traefik_configuration(DOWN))
     servers = document["http"]["services"]["grpc"]["loadBalancer"]["servers"]
-    assert [each["url"] for each in servers] == ["h2c://a.example:8001", "h2c://b.example:8001"]
+    assert [server["url"] for server in servers] == ["h2c://a.example:8001", "h2c://b.example:8001"]
     assert yaml.safe_load(traefik_configuration(SECURE))["tls"]["certificates"] == [
         {"certFile": "/tls.pem", "keyFile": "/tls.key"}
     ]

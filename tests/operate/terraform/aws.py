@@ -82,14 +82,14 @@ class EksParts:
 
     def _addon(self, cluster: str, given: dict[str, Any]) -> dict[str, Any]:
         own = {"namespace": "kube-system"}
-        made = [self._association(cluster, {**own, **each}) for each in given.pop("podIdentityAssociations", [])]
+        made = [self._association(cluster, {**own, **wanted}) for wanted in given.pop("podIdentityAssociations", [])]
         name = given["addonName"]
         addon = {
             **given,
             "addonArn": f"arn:aws:eks:us-west-2:123456789012:addon/{cluster}/{name}/1",
             "addonVersion": given.get("addonVersion", "v1.0.0-eksbuild.1"),
             "clusterName": cluster,
-            "podIdentityAssociations": [each["associationArn"] for each in made],
+            "podIdentityAssociations": [association["associationArn"] for association in made],
             "status": "ACTIVE",
         }
         self.kept["addons"][name] = addon

@@ -16,42 +16,52 @@ from tests.operate.terraform.aws import EksParts
 REGION = "us-west-2"
 # Service → name of a list, and what it returns, without what every account has or what is being deleted.
 _INVENTORY: dict[str, tuple[str, Callable[[Any], list[str]]]] = {
-    "vpcs": ("ec2", lambda aws: [each["VpcId"] for each in aws.describe_vpcs()["Vpcs"] if not each["IsDefault"]]),
-    "addresses": ("ec2", lambda aws: [each["PublicIp"] for each in aws.describe_addresses()["Addresses"]]),
+    "vpcs": ("ec2", lambda aws: [vpc["VpcId"] for vpc in aws.describe_vpcs()["Vpcs"] if not vpc["IsDefault"]]),
+    "addresses": ("ec2", lambda aws: [address["PublicIp"] for address in aws.describe_addresses()["Addresses"]]),
     "gateways": (
         "ec2",
         lambda aws: [
-            each["NatGatewayId"] for each in aws.describe_nat_gateways()["NatGateways"] if each["State"] != "deleted"
+            natgateway["NatGatewayId"]
+            for natgateway in aws.describe_nat_gateways()["NatGateways"]
+            if natgateway["State"] != "deleted"
         ],
     ),
     "endpoints": (
         "ec2",
         lambda aws: [
-            each["VpcEndpointId"] for each in aws.describe_vpc_endpoints()["VpcEndpoints"] if each["State"] != "deleted"
+            vpcendpoint["VpcEndpointId"]
+            for vpcendpoint in aws.describe_vpc_endpoints()["VpcEndpoints"]
+            if vpcendpoint["State"] != "deleted"
         ],
     ),
     "templates": (
         "ec2",
-        lambda aws: [each["LaunchTemplateName"] for each in aws.describe_launch_templates()["LaunchTemplates"]],
+        lambda aws: [
+            launchtemplate["LaunchTemplateName"]
+            for launchtemplate in aws.describe_launch_templates()["LaunchTemplates"]
+        ],
     ),
-    "volumes": ("ec2", lambda aws: [each["VolumeId"] for each in aws.describe_volumes()["Volumes"]]),
+    "volumes": ("ec2", lambda aws: [volume["VolumeId"] for volume in aws.describe_volumes()["Volumes"]]),
     "clusters": ("eks", lambda aws: list(aws.list_clusters()["clusters"])),
-    "roles": ("iam", lambda aws: [each["RoleName"] for each in aws.list_roles()["Roles"]]),
+    "roles": ("iam", lambda aws: [role["RoleName"] for role in aws.list_roles()["Roles"]]),
     "profiles": (
         "iam",
-        lambda aws: [each["InstanceProfileName"] for each in aws.list_instance_profiles()["InstanceProfiles"]],
+        lambda aws: [
+            instanceprofile["InstanceProfileName"]
+            for instanceprofile in aws.list_instance_profiles()["InstanceProfiles"]
+        ],
     ),
-    "buckets": ("s3", lambda aws: [each["Name"] for each in aws.list_buckets()["Buckets"]]),
-    "secrets": ("secretsmanager", lambda aws: [each["Name"] for each in aws.list_secrets()["SecretList"]]),
+    "buckets": ("s3", lambda aws: [bucket["Name"] for bucket in aws.list_buckets()["Buckets"]]),
+    "secrets": ("secretsmanager", lambda aws: [secret["Name"] for secret in aws.list_secrets()["SecretList"]]),
     "queues": ("sqs", lambda aws: list(aws.list_queues().get("QueueUrls", []))),
-    "rules": ("events", lambda aws: [each["Name"] for each in aws.list_rules()["Rules"]]),
-    "logs": ("logs", lambda aws: [each["logGroupName"] for each in aws.describe_log_groups()["logGroups"]]),
+    "rules": ("events", lambda aws: [rule["Name"] for rule in aws.list_rules()["Rules"]]),
+    "logs": ("logs", lambda aws: [loggroup["logGroupName"] for loggroup in aws.describe_log_groups()["logGroups"]]),
     "keys": (
         "kms",
         lambda aws: [
-            each["KeyId"]
-            for each in aws.list_keys()["Keys"]
-            if aws.describe_key(KeyId=each["KeyId"])["KeyMetadata"]["KeyState"] != "PendingDeletion"
+            key["KeyId"]
+            for key in aws.list_keys()["Keys"]
+            if aws.describe_key(KeyId=key["KeyId"])["KeyMetadata"]["KeyState"] != "PendingDeletion"
         ],
     ),
 }

@@ -41,7 +41,7 @@ def test_it_is_valid_and_formatted(blueprint: Blueprint) -> None:
 
 def test_wrong_variables_are_named_with_what_would_be_right(blueprint: Blueprint) -> None:
     wrong = ("zones=1", "name=A", "public_access_cidrs=[]", 'gpu_nodes={"initial":3,"maximum":2}', "vpc_cidr=x")
-    done = blueprint.run("terraform", "plan", "-input=false", "-no-color", *(f"-var={each}" for each in wrong))
+    done = blueprint.run("terraform", "plan", "-input=false", "-no-color", *(f"-var={pair}" for pair in wrong))
     assert done.returncode == 1
     text = " ".join(done.stderr.replace("│", " ").split())
     for message in (
@@ -62,7 +62,10 @@ def planned(blueprint: Blueprint) -> dict[str, dict[str, Any]]:
     done = blueprint.run(*plan, *_VARIABLES)
     assert done.returncode == 0, done.stderr
     document = json.loads(blueprint.run("terraform", "show", "-json", "plan").stdout)
-    return {each["address"]: each.get("values", {}) for each in document["planned_values"]["root_module"]["resources"]}
+    return {
+        resource["address"]: resource.get("values", {})
+        for resource in document["planned_values"]["root_module"]["resources"]
+    }
 
 
 def test_gpu_nodes_are_for_pods_with_gpus(planned: dict[str, dict[str, Any]]) -> None:
@@ -87,7 +90,7 @@ def test_nothing_is_open_that_need_not_be(planned: dict[str, dict[str, Any]]) ->
 def test_the_budget_warns_twice(planned: dict[str, dict[str, Any]]) -> None:
     budget = planned["aws_budgets_budget.this[0]"]
     assert budget["limit_amount"] == "1000"
-    assert sorted(each["threshold"] for each in budget["notification"]) == [80, 100]
+    assert sorted(notification["threshold"] for notification in budget["notification"]) == [80, 100]
     assert budget["cost_filter"][0]["values"] == ["user:conch:cluster$conch"]
 
 
@@ -145,7 +148,7 @@ def test_all_of_it_is_created_unchanged_by_a_second_apply_and_removed(quick: Blu
         "kube-proxy",
         "vpc-cni",
     ]
-    accounts = {each["serviceAccount"] for each in quick.parts.kept["pod-identity-associations"].values()}
+    accounts = {kept["serviceAccount"] for kept in quick.parts.kept["pod-identity-associations"].values()}
     assert accounts == {"conch", "karpenter", "ebs-csi-controller-sa", "cloudwatch-agent"}
     again = quick.run("terraform", "plan", "-input=false", "-no-color", "-detailed-exitcode", *everything)
     assert again.returncode in (0, 2), again.stderr

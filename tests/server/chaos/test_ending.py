@@ -10,7 +10,7 @@ import pytest
 
 from tests.server.chaos.accounting import TIMEOUT_S, gone
 from tests.server.chaos.concurrent_clients import concurrent_clients, when
-from tests.server.chaos.crashing_models import write_mortal
+from tests.server.chaos.crashing_models import write_crashing
 from tests.support.server_process import ConchProcess
 
 FLAGS = [
@@ -25,7 +25,7 @@ FLAGS = [
 def server(tmp_path: Path) -> Iterator[ConchProcess]:
     """A server that may end as it likes."""
     for name in ("looping", "stopped", "other"):
-        write_mortal(tmp_path / "models", name)
+        write_crashing(tmp_path / "models", name)
     conch = ConchProcess(tmp_path / "models", *FLAGS, log=tmp_path / "log")
     conch.__enter__()
     yield conch

@@ -23,7 +23,7 @@ import pytest
 
 from tests.server.chaos.accounting import TIMEOUT_S, until
 from tests.server.chaos.concurrent_clients import ConcurrentClients, concurrent_clients, outcomes, request_body, when
-from tests.server.chaos.crashing_models import write_mortal
+from tests.server.chaos.crashing_models import write_crashing
 from tests.support.server_process import ConchProcess
 
 EXPLICIT = ["--model-control-mode=explicit", "--load-model=single"]
@@ -39,7 +39,7 @@ IDENTITY = json.dumps(
 @pytest.fixture
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ConchProcess]:
     """A server with one model and the flags that the test asks for."""
-    write_mortal(tmp_path / "models", "single")
+    write_crashing(tmp_path / "models", "single")
     with ConchProcess(tmp_path / "models", *getattr(request, "param", EXPLICIT), log=tmp_path / "log") as conch:
         yield conch
 
@@ -71,7 +71,7 @@ async def test_no_descriptor_is_left(server: ConchProcess, clients: ConcurrentCl
     assert is_live(connected)
     with limited(server, resource.RLIMIT_NOFILE, 5):
         os.kill(pid, signal.SIGKILL)
-        write_mortal(tmp_path / "models", "late")
+        write_crashing(tmp_path / "models", "late")
         await when(lambda: "retrying in 0.5 s" in server.text)
         await when(lambda: "polling the model repository" in server.text)
         assert is_live(connected)
@@ -132,7 +132,7 @@ async def test_no_descriptor_is_left_for_clients(server: ConchProcess, clients: 
 @pytest.mark.parametrize("flag", ["http", "grpc", "metrics"])
 def test_no_port(tmp_path: Path, flag: str) -> None:
     """The address and the flag are named, and no process is left."""
-    write_mortal(tmp_path / "models", "single")
+    write_crashing(tmp_path / "models", "single")
     mark = f"CONCH_TEST_MARK={uuid4()}"
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -169,7 +169,7 @@ def marked(mark: str) -> list[str]:
 
 async def test_files_may_not_be_so_large(server: ConchProcess, clients: ConcurrentClients, tmp_path: Path) -> None:
     """`ulimit -f` counts for shared memory, too."""
-    write_mortal(tmp_path / "models", "late")
+    write_crashing(tmp_path / "models", "late")
     pid = await clients.pid("single")
     with limited(server, resource.RLIMIT_FSIZE, 1 << 20):
         status, text = await clients.post("repository/models/late/load")
@@ -188,7 +188,7 @@ async def test_shared_memory_is_full(clients: ConcurrentClients) -> None:
     """What does not fit beside the rest, or not at all, goes through the socket."""
     sizes = [200_000, 1_000_000, 200_000, 100_000, 250_000, 30_000, 250_000, 500_000]
     asked = [clients.send("single", number, large=size) for number, size in enumerate(sizes)]
-    assert all(one.answered for one in await outcomes(asked))
+    assert all(outcome.answered for outcome in await outcomes(asked))
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ async def test_the_disk_is_full(
     small_disk: Path, server: ConchProcess, clients: ConcurrentClients, tmp_path: Path
 ) -> None:
     """Loads that need room are refused and leave nothing behind; everything else continues."""
-    write_mortal(
+    write_crashing(
         tmp_path / "models",
         "packed",
         'max_batch_size: 1 parameters { key: "EXECUTION_ENV_PATH" value { string_value: "env.tar" } }',

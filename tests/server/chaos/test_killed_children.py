@@ -19,7 +19,7 @@ import tritonclient.grpc as sync_triton
 import tritonclient.grpc.aio as triton
 from tritonclient.grpc import InferInput
 
-from tests.server.chaos.accounting import Holdings, resting, settled
+from tests.server.chaos.accounting import HeldResources, resting, settled
 from tests.server.chaos.concurrent_clients import (
     TIMEOUT_S,
     ConcurrentClients,
@@ -29,7 +29,7 @@ from tests.server.chaos.concurrent_clients import (
     outcomes,
     when,
 )
-from tests.server.chaos.crashing_models import write_mortal
+from tests.server.chaos.crashing_models import write_crashing
 from tests.support.models import tensor, write_ensemble
 from tests.support.server_process import ConchProcess
 
@@ -46,12 +46,12 @@ LARGE = 1_000_000
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     folder = tmp_path_factory.mktemp("chaos")
     models = folder / "models"
-    write_mortal(models, "single")
-    write_mortal(models, "other")
-    write_mortal(models, "pair", "max_batch_size: 1 instance_group { count: 2 }")
-    write_mortal(models, "batch", BATCHED)
-    write_mortal(models, "senders", f"{BATCHED} {BY_SENDERS}")
-    write_mortal(models, "stream", f"max_batch_size: 1 {DECOUPLED}")
+    write_crashing(models, "single")
+    write_crashing(models, "other")
+    write_crashing(models, "pair", "max_batch_size: 1 instance_group { count: 2 }")
+    write_crashing(models, "batch", BATCHED)
+    write_crashing(models, "senders", f"{BATCHED} {BY_SENDERS}")
+    write_crashing(models, "stream", f"max_batch_size: 1 {DECOUPLED}")
     write_ensemble(
         models,
         "chain",
@@ -66,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 
 
 @pytest.fixture(scope="module")
-def held(server: ConchProcess) -> Holdings:
+def held(server: ConchProcess) -> HeldResources:
     """What the idle server holds, after it has made what it makes only once."""
     with sync_triton.InferenceServerClient(server.grpc) as client:
         assert client.is_server_ready()
@@ -74,7 +74,7 @@ def held(server: ConchProcess) -> Holdings:
 
 
 @pytest.fixture
-async def clients(server: ConchProcess, held: Holdings, tmp_path: Path) -> AsyncIterator[ConcurrentClients]:
+async def clients(server: ConchProcess, held: HeldResources, tmp_path: Path) -> AsyncIterator[ConcurrentClients]:
     """Clients for a test that leaves the server holding what it held before."""
     async with concurrent_clients(server, tmp_path) as some:
         yield some
@@ -91,8 +91,8 @@ def balanced(
     yield ended.extend
     now = counts(server, model)
     assert now["pending"] == 0
-    assert now["success"] - counted["success"] == sum(one.answered for one in ended)
-    assert now[refused_for] - counted[refused_for] == sum(not one.answered for one in ended)
+    assert now["success"] - counted["success"] == sum(outcome.answered for outcome in ended)
+    assert now[refused_for] - counted[refused_for] == sum(not outcome.answered for outcome in ended)
 
 
 async def quick(clients: ConcurrentClients, model: str) -> int:
@@ -104,8 +104,10 @@ async def quick(clients: ConcurrentClients, model: str) -> int:
 
 def report(event: str, since: float, ended: Sequence[Outcome]) -> None:
     """Print how soon there was an answer again, which depends on other work of the machine."""
-    back = min(one.at for one in ended if one.answered)
-    print(f"{event}: {sum(one.answered for one in ended)} of {len(ended)} answered, back in {back - since:.3f} s")
+    back = min(outcome.at for outcome in ended if outcome.answered)
+    print(
+        f"{event}: {sum(outcome.answered for outcome in ended)} of {len(ended)} answered, back in {back - since:.3f} s"
+    )
 
 
 KILLING = {
@@ -138,7 +140,7 @@ async def test_death_while_executing(clients: ConcurrentClients, event: str) -> 
     assert ended[0].status == 500
     assert "Stub process 'single_0' is not healthy" in ended[0].error
     assert KILLING[event] in ended[0].error
-    assert all(one.answered and one.pid != pid for one in ended[1:])
+    assert all(outcome.answered and outcome.pid != pid for outcome in ended[1:])
 
 
 SURVIVED = {"system_exit": "SystemExit: 5", "keyboard_interrupt": "KeyboardInterrupt", "out_of_memory": "MemoryError"}
@@ -162,7 +164,7 @@ async def test_death_in_the_middle_of_a_large_answer(clients: ConcurrentClients,
         cut = await clients.ask("single", large=size, do="die_in_the_middle_of_a_write")
         again = await clients.ask("single", large=size)
         book([whole, cut, again])
-    assert [one.answered for one in (whole, cut, again)] == [True, False, True]
+    assert [outcome.answered for outcome in (whole, cut, again)] == [True, False, True]
 
 
 async def full_batch(clients: ConcurrentClients, model: str, position: int = -1, **order: Any) -> list[Outcome]:
@@ -182,8 +184,8 @@ async def test_death_at_a_position_of_a_batch(clients: ConcurrentClients, positi
         with balanced(clients.server, model) as book:
             book(ended := await full_batch(clients, model, position, do="kill"))
             book(after := await full_batch(clients, model))
-        assert [one.answered for one in ended] == [True] * answered + [False] * (8 - answered)
-        assert all(one.answered for one in after)
+        assert [outcome.answered for outcome in ended] == [True] * answered + [False] * (8 - answered)
+        assert all(outcome.answered for outcome in after)
 
 
 async def test_a_daemon_that_was_left_holds_nothing_up(clients: ConcurrentClients) -> None:
@@ -192,7 +194,7 @@ async def test_a_daemon_that_was_left_holds_nothing_up(clients: ConcurrentClient
     killed = time.monotonic()
     ended = [await clients.ask("single", do="leave_a_daemon"), await clients.ask("single")]
     report("leave_a_daemon", killed, ended)
-    assert [one.answered for one in ended] == [False, True]
+    assert [outcome.answered for outcome in ended] == [False, True]
     found = re.search(r"\[single_0\] daemon (\d+)", server.text)
     assert found
     os.kill(int(found[1]), signal.SIGKILL)
@@ -214,7 +216,7 @@ async def test_death_while_nothing_is_to_do_and_again_at_the_start(clients: Conc
         await when(lambda: "retrying in 0.5 s" in server.text)
         hold.unlink()
         book(ended := await outcomes(asked))
-    assert all(one.answered and one.pid not in (first, second) for one in ended)
+    assert all(outcome.answered and outcome.pid not in (first, second) for outcome in ended)
 
 
 async def test_one_of_two_instances_dies(clients: ConcurrentClients) -> None:
@@ -225,13 +227,13 @@ async def test_one_of_two_instances_dies(clients: ConcurrentClients) -> None:
         gate.touch()
         after = [await clients.ask("pair") for _ in range(20)]
         book(ended := [await victim, *before, *after])
-    assert [one.answered for one in ended] == [False] + [True] * 25
+    assert [outcome.answered for outcome in ended] == [False] + [True] * 25
 
 
 async def test_death_of_a_step(clients: ConcurrentClients) -> None:
     with balanced(clients.server, "chain", refused_for="OTHER") as book:
         book(ended := [await clients.ask("chain"), await clients.ask("chain", do="kill"), await clients.ask("chain")])
-    assert [one.answered for one in ended] == [True, False, True]
+    assert [outcome.answered for outcome in ended] == [True, False, True]
     assert ended[1].error.startswith("in ensemble 'chain', Stub process 'other_0' is not healthy")
 
 
@@ -288,7 +290,7 @@ async def test_a_stopped_process_is_a_slow_one(clients: ConcurrentClients, how: 
         assert (await clients.ask("other")).answered
         os.kill(pid, how)
         book(ended := await outcomes([stopped, *others]))
-    assert [one.answered for one in ended] == [how is signal.SIGCONT] + [True] * 5
+    assert [outcome.answered for outcome in ended] == [how is signal.SIGCONT] + [True] * 5
     assert counts(server, "single")["CANCELED"] - counted["CANCELED"] == 1
 
 
@@ -301,4 +303,4 @@ async def test_everything_the_server_has_started_dies_at_once(clients: Concurren
         ended = [await clients.ask(model), await clients.ask(model)]
         report(f"everything killed, {model}", killed, ended)
         assert ended[1].answered
-    assert all(one.answered for one in await full_batch(clients, "batch"))
+    assert all(outcome.answered for outcome in await full_batch(clients, "batch"))

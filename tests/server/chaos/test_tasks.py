@@ -13,9 +13,9 @@ from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import Tensor
 from conch.server.options.server_options import ServerOptions
 from conch.server.server import Server
-from tests.server.chaos.accounting import TIMEOUT_S, holdings, tasks
+from tests.server.chaos.accounting import TIMEOUT_S, held_resources, tasks
 from tests.server.chaos.concurrent_clients import when
-from tests.server.chaos.crashing_models import write_mortal
+from tests.server.chaos.crashing_models import write_crashing
 
 
 @pytest.fixture(autouse=True)
@@ -37,15 +37,15 @@ async def ask(server: Server, **order: object) -> InferResponse | ConchError | N
 
 
 async def test_no_task_is_left(tmp_path: Path) -> None:
-    write_mortal(tmp_path, "single")
+    write_crashing(tmp_path, "single")
     options = ServerOptions(model_repository=(str(tmp_path),), allow_http=False, allow_grpc=False, allow_metrics=False)
     async with Server(options).running() as server:
         await ask(server, do="kill")
         assert isinstance(await ask(server), InferResponse)
-        before, held = tasks(), holdings(os.getpid())
+        before, held = tasks(), held_resources(os.getpid())
         for event in ("kill", "exit", "segfault", "babble", "system_exit"):
             assert isinstance(await ask(server, do=event), ConchError)
             assert isinstance(await ask(server), InferResponse)
-        await when(lambda: holdings(os.getpid()) == held)
+        await when(lambda: held_resources(os.getpid()) == held)
         assert tasks() == before
     assert sum(tasks().values()) == 1

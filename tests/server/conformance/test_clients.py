@@ -191,7 +191,7 @@ def test_statistics_and_metrics_tell_the_same(client: Client, conch: ConchProces
 def test_ensembles_count_for_themselves_and_for_their_steps(client: Client, conch: ConchProcess) -> None:
     def counts() -> dict[str, int]:
         answer = client.plain(client.client.get_inference_statistics())
-        return {one["name"]: int(one["inference_stats"]["success"]["count"]) for one in answer["model_stats"]}
+        return {row["name"]: int(row["inference_stats"]["success"]["count"]) for row in answer["model_stats"]}
 
     before = counts()
     result = client.ask("chain", {"IN": np.array([b"hi"], dtype=object)})
@@ -204,7 +204,7 @@ def test_load_and_unload(client: Client) -> None:
     def state() -> dict[str, str]:
         index = client.plain(client.client.get_model_repository_index())
         models = index if client.kind == "http" else index["models"]
-        return {one["name"]: one.get("state", "") for one in models}
+        return {model["name"]: model.get("state", "") for model in models}
 
     assert state()["scores"] == "READY"
     client.client.unload_model("scores")

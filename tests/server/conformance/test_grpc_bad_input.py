@@ -94,8 +94,8 @@ def test_typed_and_raw_contents_do_not_mix(stub: Any) -> None:
 def test_contents_of_another_type(stub: Any) -> None:
     request = right()
     del request.raw_input_contents[:]
-    for one in request.inputs:
-        one.contents.fp32_contents.extend([1, 2, 3, 4])
+    for tensor in request.inputs:
+        tensor.contents.fp32_contents.extend([1, 2, 3, 4])
     code, text = refused(stub, request)
     assert code is INVALID
     assert "unexpected explicit tensor data for input tensor 'INPUT0'" in text

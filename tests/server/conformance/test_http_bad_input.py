@@ -124,7 +124,7 @@ def test_a_mistake_in_the_json(conch: ConchProcess, body: bytes | dict[str, Any]
 
 
 def test_batch_above_the_maximum(conch: ConchProcess) -> None:
-    tensors = [{**one, "shape": [5, 4], "data": [0] * 20} for one in RIGHT["inputs"]]
+    tensors = [{**tensor, "shape": [5, 4], "data": [0] * 20} for tensor in RIGHT["inputs"]]
     status, answer, _ = post(conch, {"inputs": tensors})
     assert (status, "inference request batch-size must be <= 4 for 'addsub'" in answer["error"]) == (400, True)
 

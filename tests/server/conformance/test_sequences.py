@@ -54,7 +54,7 @@ ADD = """
 value, total = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in ("INPUT", "SUM_IN"))
 total = total + value
 outputs = {"OUTPUT": total, "SUM_OUT": total.reshape(1, -1) if value.item() != 99 else np.zeros((1, 2), np.int32)}
-return pb_utils.InferenceResponse([pb_utils.Tensor(*each) for each in outputs.items()])
+return pb_utils.InferenceResponse([pb_utils.Tensor(*output) for output in outputs.items()])
 """
 STATE = (
     'state { input_name: "SUM_IN" output_name: "SUM_OUT" data_type: TYPE_INT32 dims: [ 1 ] '
@@ -101,8 +101,8 @@ def write_onnx(root: Path, name: str, strategy: str) -> None:
     write_model(
         root / name,
         nodes,
-        {each: (integer, [None, 1]) for each in ("INPUT", "START", "SUM_IN")},
-        {each: (integer, [None, 1]) for each in ("OUTPUT", "SUM_OUT")},
+        {tensor: (integer, [None, 1]) for tensor in ("INPUT", "START", "SUM_IN")},
+        {tensor: (integer, [None, 1]) for tensor in ("OUTPUT", "SUM_OUT")},
         config=f'backend: "onnxruntime" max_batch_size: 4 sequence_batching {{ {IDLE} {strategy} {start} {state} }}',
     )
 
@@ -283,8 +283,8 @@ def test_the_sequences_of_a_dead_process_are_lost_and_that_is_said(conch: ConchP
 def test_controls_and_states_are_between_server_and_model(conch: ConchProcess) -> None:
     with http_client.InferenceServerClient(conch.http) as client:
         metadata = client.get_model_metadata("implicit")
-        assert [each["name"] for each in metadata["inputs"]] == ["INPUT"]
-        assert [each["name"] for each in metadata["outputs"]] == ["OUTPUT"]
+        assert [tensor["name"] for tensor in metadata["inputs"]] == ["INPUT"]
+        assert [tensor["name"] for tensor in metadata["outputs"]] == ["OUTPUT"]
         shown = client.get_model_config("turns")["sequence_batching"]
         assert shown["max_sequence_idle_microseconds"] == 1_000_000
         shown = client.get_model_config("oldest")["sequence_batching"]

@@ -232,10 +232,12 @@ def message(inputs: dict[str, Any], outputs: dict[str, Any] | None = None, **ten
     described = [(entry, inputs)]
     if outputs is not None:
         described.append((request.outputs.add(name="OUTPUT0"), outputs))
-    for one, parameters in described:
+    for region, parameters in described:
         for key, value in parameters.items():
             kind = {str: "string_param", bool: "bool_param", float: "double_param"}.get(type(value), "int64_param")
-            setattr(one.parameters[key], kind if value.__class__ is not int or value < 2**63 else "uint64_param", value)
+            setattr(
+                region.parameters[key], kind if value.__class__ is not int or value < 2**63 else "uint64_param", value
+            )
     for field, value in tensor.items():
         if field == "contents":
             entry.contents.fp32_contents.extend(value)

@@ -26,7 +26,7 @@ def manifests() -> dict[str, dict[str, Any]]:
     """The manifests of the page by kind."""
     blocks = blocks_of(ROOT / "docs" / "oci-models.md")
     found = [yaml.safe_load("\n".join(block.lines)) for block in blocks if block.language == "yaml"]
-    return {each["kind"]: each for each in found}
+    return {document["kind"]: document for document in found}
 
 
 @pytest.mark.parametrize("version", ["1.33", "1.37"])
@@ -75,21 +75,21 @@ def on_this_machine(deployment: dict[str, Any], name: str, ports: dict[str, int]
     pod = changed["spec"]["template"]["spec"]
     # podman restarts init containers, too, and has neither fsGroup nor Secrets without a store for them.
     pod |= {"hostNetwork": True, "restartPolicy": "OnFailure", "securityContext": {}}
-    pod["volumes"] = [each for each in pod["volumes"] if each["name"] == "models"]
+    pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] == "models"]
     init, server = pod["initContainers"][0], pod["containers"][0]
-    words = [each.replace("registry.example.com/team/models", name) for each in init["command"][1:]]
+    words = [word.replace("registry.example.com/team/models", name) for word in init["command"][1:]]
     init["command"] = [sys.executable, "-m", "conch", *words]
     init["securityContext"] |= {"runAsUser": 0, "runAsNonRoot": False}
     flags = [f"--{kind}-port={port}" for kind, port in ports.items()]
     server["command"] = [sys.executable, "-m", "conch", "serve", *server.pop("args"), *flags]
-    for each in ("ports", "readinessProbe"):
-        server.pop(each)
-    shared = [str(each) for each in ("/usr", "/lib", "/lib64", ROOT, sys.base_prefix) if Path(each).exists()]
+    for field in ("ports", "readinessProbe"):
+        server.pop(field)
+    shared = [str(folder) for folder in ("/usr", "/lib", "/lib64", ROOT, sys.base_prefix) if Path(folder).exists()]
     mounts = [{"name": f"machine{number}", "mountPath": path} for number, path in enumerate(shared)]
-    pod["volumes"] += [{"name": each["name"], "hostPath": {"path": each["mountPath"]}} for each in mounts]
+    pod["volumes"] += [{"name": mount["name"], "hostPath": {"path": mount["mountPath"]}} for mount in mounts]
     for container in (init, server):
         container["image"] = f"{name}/python:1"
-        models = [each for each in container["volumeMounts"] if each["name"] == "models"]
+        models = [volumemount for volumemount in container["volumeMounts"] if volumemount["name"] == "models"]
         container["volumeMounts"] = [*models, *mounts]
     return changed
 

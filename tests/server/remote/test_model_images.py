@@ -41,8 +41,8 @@ def name(registry: str, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     folder = tmp_path / "source"
-    for each in ("a", "b"):
-        write_identity(folder, each)
+    for model in ("a", "b"):
+        write_identity(folder, model)
     (folder / "a" / "1" / "weights.bin").write_bytes(b"one")
     return folder
 
@@ -199,7 +199,7 @@ def installed(program: str) -> str:
 
 def call(*command: object) -> str:
     """Run a command; skip the test where the machine does not permit containers."""
-    done = subprocess.run([str(each) for each in command], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode and "ermission denied" in done.stderr + done.stdout:
         pytest.skip(f"{Path(str(command[0])).name} may not do this here: {done.stderr[-300:]}")
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
@@ -268,9 +268,9 @@ def test_a_modelcar_keeps_its_base_for_each_platform(name: str, models: Path, tm
     pack(models, f"{name}:car", "--modelcar", f"{base}:1")
     image = Registry(parse_image(f"{name}:car"))
     index = json.loads(image.manifest("car")[0])
-    assert [one["platform"]["architecture"] for one in index["manifests"]] == ["amd64", "arm64"]
-    for one in index["manifests"]:
-        manifest = json.loads(image.manifest(one["digest"])[0])
+    assert [manifest["platform"]["architecture"] for manifest in index["manifests"]] == ["amd64", "arm64"]
+    for entry in index["manifests"]:
+        manifest = json.loads(image.manifest(entry["digest"])[0])
         config = manifest["config"]
         document = json.loads(b"".join(image.read_blob(config["digest"], 0, config["size"], config["size"])))
         assert len(document["rootfs"]["diff_ids"]) == len(manifest["layers"]) == 3
@@ -307,7 +307,7 @@ def push_index(name: str, layers: dict[str, bytes]) -> None:
 
 
 def test_the_image_of_this_machine_is_chosen(name: str, tmp_path: Path) -> None:
-    ours, others = (tarred({f"{each}/1/x": b""}, "w") for each in ("ours", "others"))
+    ours, others = (tarred({f"{name}/1/x": b""}, "w") for name in ("ours", "others"))
     other = "linux/s390x"
     push_index(f"{name}/both", {other: others, this_platform(): ours, "unknown/unknown": others})
     assert list(mirror(f"{name}/both:1", tmp_path).scan()) == ["ours"]

@@ -134,12 +134,12 @@ def _use(client: Client, port: int, random: Random) -> str:
     inputs = json.loads(body).get("inputs", [])
     tensors = [
         {
-            "name": each["name"],
-            "datatype": each["datatype"],
-            "shape": [max(dim, 1) for dim in each["shape"]],
-            "data": [1 if each["datatype"] != "BYTES" else "x"] * 4,
+            "name": tensor["name"],
+            "datatype": tensor["datatype"],
+            "shape": [max(dim, 1) for dim in tensor["shape"]],
+            "data": [1 if tensor["datatype"] != "BYTES" else "x"] * 4,
         }
-        for each in inputs[:5]
+        for tensor in inputs[:5]
     ]
     parameters = {"priority": random.choice((0, 1, 2**63)), "timeout": random.choice((0, 1, 1_000_000))}
     parameters |= {"sequence_id": 7, "sequence_start": True, "sequence_end": True}

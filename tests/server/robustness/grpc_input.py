@@ -86,7 +86,7 @@ def _fill(random: Random, message: Any, entry: Any, count: int, raw: bool) -> No
         size = sizes.get(entry.datatype) or int(entry.datatype.lstrip("UINT")) // 8
         message.raw_input_contents.append(random.choice((bytes(size * count), b"\x01" * (size * count))))
     else:
-        limited = [min(one, 3e38) for one in values] if entry.datatype == "FP32" else values
+        limited = [min(number, 3e38) for number in values] if entry.datatype == "FP32" else values
         getattr(entry.contents, _FIELDS[entry.datatype]).extend(limited)
         entry.contents.SetInParent()
 

@@ -233,8 +233,8 @@ class StreamTarget(_GrpcTarget):
         random = Random(zlib.crc32(data))
         more = (("triton_grpc_error", "true"),) if random.random() < 0.2 else ()
         outcome = await self._call("ModelStreamInfer", data, random, *more)
-        for one in outcome.messages:
-            service_pb2.ModelStreamInferResponse.FromString(one)
+        for message in outcome.messages:
+            service_pb2.ModelStreamInferResponse.FromString(message)
         return f"status {outcome.status}, {min(len(outcome.messages), 2)} or more"
 
 
@@ -284,7 +284,10 @@ class FrameTarget(_GrpcTarget):
 
 def _comparable(streams: dict[int, Outcome]) -> object:
     """Reduce answers to what cutting must not change: a fault may come for what is seen first."""
-    return {number: (one.status, one.reset or 0, one.ended, len(one.messages)) for number, one in streams.items()}
+    return {
+        number: (stream.status, stream.reset or 0, stream.ended, len(stream.messages))
+        for number, stream in streams.items()
+    }
 
 
 GRPC_TARGETS = (MessageTarget, StreamTarget, CallTarget, FrameTarget)

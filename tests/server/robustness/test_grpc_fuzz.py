@@ -35,7 +35,7 @@ async def test_what_is_right_is_not_refused(tmp_path: Path) -> None:
         for _ in range(100):
             streams, goaway = await talk(GrpcFuzzServer(place), [grpc_input.conversation(random)])
             assert goaway is None
-            assert {one.status for one in streams.values()} <= {"0", "12", "200"}, streams
+            assert {stream.status for stream in streams.values()} <= {"0", "12", "200"}, streams
 
 
 async def test_a_conversation_may_be_cut_anywhere(tmp_path: Path) -> None:

@@ -260,10 +260,10 @@ def test_rejections_for_lack_of_room_carry_retry_after(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert len(replies) == 120
-        refused = [one for one in replies if one.error]
+        refused = [reply for reply in replies if reply.error]
         assert len(refused) <= 120 - 4 - 16
-        assert all("Exceeds maximum queue size" in one.error for one in refused)
-        assert {one.status for one in refused} == {503}
-        assert all(int(one.retry_after) >= 1 for one in refused)
-        assert all(one.text.split() == ["word"] * 40 for one in replies if not one.error)
+        assert all("Exceeds maximum queue size" in reply.error for reply in refused)
+        assert {reply.status for reply in refused} == {503}
+        assert all(int(reply.retry_after) >= 1 for reply in refused)
+        assert all(reply.text.split() == ["word"] * 40 for reply in replies if not reply.error)
         until(lambda: metric(conch, "nv_inference_pending_request_count", "few") == 0, "some are still pending")

@@ -115,12 +115,12 @@ async def asked(
     message = service_pb2.ModelInferRequest(model_name=model)
     entry = message.inputs.add(name="INPUT0", datatype=datatype, shape=shape)
     entries = [entry, message.outputs.add(name="OUTPUT0")] if random.random() < 0.7 else [entry]
-    for each in entries:
+    for listed in entries:
         for key, value in window(random, odd=False).items():
             if isinstance(value, str):
-                each.parameters[key].string_param = value
+                listed.parameters[key].string_param = value
             else:
-                each.parameters[key].int64_param = value
+                listed.parameters[key].int64_param = value
     got: list[Any] = []
     try:
         endpoint.infer(message.SerializeToString(), (), got.append)

@@ -70,7 +70,7 @@ def test_both_files_hold_the_same_model(tmp_path: Path) -> None:
         assert np.array_equal(tensors[ours], array)
         assert np.array_equal(stored, array)
     tokenizer = json.loads((tmp_path / "checkpoint" / "tokenizer.json").read_text())
-    assert [*tokenizer["model"]["vocab"], *(each["content"] for each in tokenizer["added_tokens"])] == vocabulary()[0]
+    assert [*tokenizer["model"]["vocab"], *(token["content"] for token in tokenizer["added_tokens"])] == vocabulary()[0]
 
 
 def sample(rate: float) -> Sample:

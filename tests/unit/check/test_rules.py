@@ -211,8 +211,8 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("python-batch-nms", executes(each("batched_nms(array)"), EIGHT)),
     ("python-class-count", executes('names = ["a", "b"]\nreturn [names[int(r.flags())] for r in requests]', ROWS)),
     ("python-image-limit", python(TENSORS, LARGE)),
-    ("python-print", executes("print(requests)\nreturn [pb_utils.InferenceResponse([]) for each in requests]")),
-    ("python-sleep", executes("time.sleep(1)\nreturn [pb_utils.InferenceResponse([]) for each in requests]")),
+    ("python-print", executes("print(requests)\nreturn [pb_utils.InferenceResponse([]) for request in requests]")),
+    ("python-sleep", executes("time.sleep(1)\nreturn [pb_utils.InferenceResponse([]) for request in requests]")),
     ("python-import", python(TENSORS, "import no_such_module_anywhere\n" + ECHO)),
     (
         "python-metric-class",

@@ -30,8 +30,8 @@ def answering() -> Iterator[Callable[..., tuple[int, list[bytes]]]]:
         return listener.getsockname()[1], requests
 
     yield start
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.join()
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from conch.clients.openai_client import OpenAIClient, TokenRate
 )
 def test_the_rate(times: list[float], tokens: int, rate: float | None) -> None:
     pace = TokenRate()
-    for each in times:
-        pace.add(each)
+    for duration in times:
+        pace.add(duration)
     assert pace.rate(tokens) == (None if rate is None else pytest.approx(rate, rel=0.01))
 
 

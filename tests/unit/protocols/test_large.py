@@ -29,7 +29,7 @@ INPUTS = {
 
 
 def seen(request: InferRequest) -> object:
-    tensors = [(each.name, each.datatype, each.shape, bytes(each.data)) for each in request.inputs]
+    tensors = [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in request.inputs]
     return (
         tensors,
         request.id,

@@ -96,7 +96,9 @@ class _Request:
 
     def __init__(self, config: ModelConfig, body: bytes) -> None:
         decoded = generate.decode_request(config, None, body, Timeline())
-        missing = {spec.name for spec in config.inputs if not spec.optional} - {each.name for each in decoded.inputs}
+        missing = {spec.name for spec in config.inputs if not spec.optional} - {
+            tensor.name for tensor in decoded.inputs
+        }
         if missing:
             raise BackendError(f"inputs are missing: {', '.join(sorted(missing))}", Code.INVALID_ARG)
         self._inputs = [

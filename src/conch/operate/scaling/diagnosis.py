@@ -155,7 +155,7 @@ def _scaled_object(owner: KubernetesObject | None) -> Iterator[Link]:
     if owner is None:
         return
     title = f"ScaledObject '{name_of(owner)}'"
-    conditions = {str(each.get("type")): each for each in items(owner, "status", "conditions")}
+    conditions = {str(item.get("type")): item for item in items(owner, "status", "conditions")}
     bad = False
     for name, wrong in (("Ready", "False"), ("Fallback", "True"), ("Paused", "True")):
         condition = conditions.get(name, {})

@@ -115,7 +115,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 
 
 @pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[ConchProcess]:
+def dying_server(tmp_path: Path) -> Iterator[ConchProcess]:
     """A server that a test may kill."""
     write_identity(tmp_path / "models", "echo", "FP32", 4)
     process = ConchProcess(
@@ -300,22 +300,22 @@ def test_records_hold_each_request(server: ConchProcess, tmp_path: Path) -> None
     assert {line["phase"] for line in lines} >= {"warm-up", "window"}
     counted = [line for line in lines if line["phase"] == "window" and line["outcome"] != "unfinished"]
     assert len(counted) == done.measurement["requests"]
-    for each in counted:
-        assert each["intended_s"] <= each["sent_s"] <= each["first_s"] <= each["done_s"]
-        assert len(each["responses_s"]) == each["responses"] == 3
-        assert each["responses_s"][0] == each["first_s"]
-        assert each["output_tokens"] is None
-    latency = sorted(each["done_s"] - each["intended_s"] for each in counted)
+    for record in counted:
+        assert record["intended_s"] <= record["sent_s"] <= record["first_s"] <= record["done_s"]
+        assert len(record["responses_s"]) == record["responses"] == 3
+        assert record["responses_s"][0] == record["first_s"]
+        assert record["output_tokens"] is None
+    latency = sorted(record["done_s"] - record["intended_s"] for record in counted)
     assert latency[-1] == pytest.approx(done.measurement["latency"]["max"], abs=1e-6)
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_dies_ends_the_run(mortal: ConchProcess, tmp_path: Path) -> None:
-    running = RunningBench(tmp_path, mortal.http, "echo", *LONG)
+def test_a_server_that_dies_ends_the_run(dying_server: ConchProcess, tmp_path: Path) -> None:
+    running = RunningBench(tmp_path, dying_server.http, "echo", *LONG)
     running.wait_until_measuring()
-    mortal.process.kill()
+    dying_server.process.kill()
     done = running.end()
     assert done.status == 1
     assert "server-lost" in done.codes
@@ -324,22 +324,22 @@ def test_a_server_that_dies_ends_the_run(mortal: ConchProcess, tmp_path: Path) -
     assert "the server is gone" in done.out
 
 
-def test_a_model_that_is_reloaded_makes_the_level_invalid(mortal: ConchProcess, tmp_path: Path) -> None:
-    metrics = f"--metrics-url=http://127.0.0.1:{mortal.ports['metrics']}/metrics"
-    running = RunningBench(tmp_path, mortal.http, "echo", *LONG, "--duration=6s", metrics)
+def test_a_model_that_is_reloaded_makes_the_level_invalid(dying_server: ConchProcess, tmp_path: Path) -> None:
+    metrics = f"--metrics-url=http://127.0.0.1:{dying_server.ports['metrics']}/metrics"
+    running = RunningBench(tmp_path, dying_server.http, "echo", *LONG, "--duration=6s", metrics)
     running.wait_until_measuring()
-    post(mortal, "repository/models/echo/unload")
-    post(mortal, "repository/models/echo/load")
+    post(dying_server, "repository/models/echo/unload")
+    post(dying_server, "repository/models/echo/load")
     done = running.end()
     assert done.status == 3, done.err
     assert "server-restart" in done.codes
     assert done.measurement["outcomes"]["ok"] > 0
 
 
-def test_a_server_that_rejects_everything(mortal: ConchProcess, tmp_path: Path) -> None:
-    running = RunningBench(tmp_path, mortal.http, "echo", *LONG, "--duration=2s", "--warm-up=1s")
+def test_a_server_that_rejects_everything(dying_server: ConchProcess, tmp_path: Path) -> None:
+    running = RunningBench(tmp_path, dying_server.http, "echo", *LONG, "--duration=2s", "--warm-up=1s")
     running.wait_until_measuring()
-    post(mortal, "repository/models/echo/unload")
+    post(dying_server, "repository/models/echo/unload")
     done = running.end()
     outcomes = done.measurement["outcomes"]
     assert sum(outcomes.values()) > outcomes.get("ok", 0)
@@ -361,26 +361,26 @@ def test_a_server_that_stops_rejects_everything(tmp_path: Path) -> None:
             (tmp_path / protocol).mkdir()
             url = process.grpc if protocol.startswith("grpc") else process.http
             running[protocol] = RunningBench(tmp_path / protocol, url, model, f"--protocol={protocol}", *flags)
-        for each in running.values():
-            each.wait_until_measuring()
+        for bench in running.values():
+            bench.wait_until_measuring()
         answer = executor.submit(post, process, "models/hold/infer", json.dumps(held).encode())
         wait_for(lambda: (models / "holds").exists())
         process.process.send_signal(signal.SIGTERM)
-        for each in running.values():
-            wait_for(lambda each=each: "Server is stopping" in each.text)
-            each.interrupt()
-        done = {protocol: each.end() for protocol, each in running.items()}
+        for bench in running.values():
+            wait_for(lambda bench=bench: "Server is stopping" in bench.text)
+            bench.interrupt()
+        done = {protocol: bench.end() for protocol, bench in running.items()}
         (models / "released").touch()
         answer.result(timeout=60)
         assert process.process.wait(60) == 0
-    for protocol, each in done.items():
+    for protocol, ended in done.items():
         kind = "server_error" if protocol == "grpc-stream" else "rejected"  # a stream's errors have no status
-        assert each.measurement["outcomes"].keys() - {"cancelled", "unfinished"} == {"ok", kind}, each.document
-        ((message, count),) = each.measurement["errors"]
+        assert ended.measurement["outcomes"].keys() - {"cancelled", "unfinished"} == {"ok", kind}, ended.document
+        ((message, count),) = ended.measurement["errors"]
         assert count > 1
         assert "Server is stopping" in message
         assert {"http": "HTTP 503", "grpc": "UNAVAILABLE", "openai": "HTTP 503", "grpc-stream": ""}[protocol] in message
-        assert "errors" in each.codes
+        assert "errors" in ended.codes
 
 
 REJECTING = {"error": "the server is overloaded"}

@@ -27,7 +27,7 @@ def pixels(folder: Path, form: TensorMetadata, **more: Any) -> list[np.ndarray]:
     made = target(model(form, batch=4))
     found = [decoded(request) for request in fixed(made, InputSettings(images=str(folder), **more))]
     dtype = {"FP32": "<f4", "FP16": "<f2", "UINT8": "u1"}[form.datatype]
-    return [np.frombuffer(each.inputs[0].data, dtype).reshape(each.inputs[0].shape) for each in found]
+    return [np.frombuffer(request.inputs[0].data, dtype).reshape(request.inputs[0].shape) for request in found]
 
 
 @pytest.mark.parametrize(

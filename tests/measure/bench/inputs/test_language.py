@@ -96,11 +96,11 @@ def test_prompts_never_repeat_unless_asked_for(words: BenchTarget) -> None:
     request = fixed(words, settings)[0]
     assert request.changing is not None
     sent = [request.changed() for _ in range(3)]
-    prompts = [json.loads(each.body)["messages"][0]["content"].split() for each in sent]
+    prompts = [json.loads(request.body)["messages"][0]["content"].split() for request in sent]
     assert prompts[0][:30] == prompts[1][:30] == prompts[2][:30]
     assert len({tuple(prompt[30:]) for prompt in prompts}) == 3
-    assert [usage(words, each) for each in sent] == [(50, 2)] * 3
-    assert all(each.changing is None for each in fixed(words, InputSettings(distinct=3)))
+    assert [usage(words, request) for request in sent] == [(50, 2)] * 3
+    assert all(request.changing is None for request in fixed(words, InputSettings(distinct=3)))
     source = build_source(words, InputSettings(turns=Amount(2)))
     first = [source.script(session).next(None) for session in (0, 0)]
     assert first[0] is not None

@@ -54,7 +54,7 @@ take(300)
 def test_numbers_are_unique_over_processes() -> None:
     run = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True)
     taken = [json.loads(line) for line in run.stdout.splitlines()]
-    assert sorted(len(each) for each in taken) == [3, 300, 300, 300, 300]
+    assert sorted(len(prompt) for prompt in taken) == [3, 300, 300, 300, 300]
     assert len(set(chain.from_iterable(taken))) == 3 + 900 + 300
 
 

@@ -73,7 +73,8 @@ async def count_cancelled(request: service_pb2.ModelInferRequest, context: Conte
 
 
 MODELS: dict[str, Callable[[service_pb2.ModelInferRequest, Context], Awaitable[Reply]]] = {
-    each.__name__: each for each in (echo, slow, exhausted, invalid, internal, huge_trailers, never, count_cancelled)
+    method.__name__: method
+    for method in (echo, slow, exhausted, invalid, internal, huge_trailers, never, count_cancelled)
 }
 
 
@@ -111,7 +112,7 @@ async def silent(request: service_pb2.ModelInferRequest) -> AsyncIterator[servic
     yield service_pb2.ModelStreamInferResponse()
 
 
-STREAMED = {each.__name__: each for each in (one, tokens, failing, endless, silent)}
+STREAMED = {method.__name__: method for method in (one, tokens, failing, endless, silent)}
 
 
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):

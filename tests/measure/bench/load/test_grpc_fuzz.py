@@ -128,8 +128,8 @@ def test_any_bytes(received, settled, piece):
         for at in range(0, len(received), piece):
             if connection.state == OPEN:
                 connection.received(received[at : at + piece], 2)
-                for each in owner.deferred:
-                    each.send_deferred()
+                for callback in owner.deferred:
+                    callback.send_deferred()
                 owner.deferred.clear()
         if connection.state == OPEN:
             connection.peer_closed()

@@ -177,7 +177,7 @@ def test_events_of_another_model_make_a_stream_wrong() -> None:
 def test_a_server_that_lies_has_no_success(lie: bytes, tmp_path: Path) -> None:
     metadata = {"name": "m", "platform": "t", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}
     metadata["outputs"] = [
-        {"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in MODEL.outputs
+        {"name": declared.name, "datatype": declared.datatype, "shape": declared.shape} for declared in MODEL.outputs
     ]
     routes = {
         "/v2": as_json({"name": "test", "version": "1"}),

@@ -140,7 +140,7 @@ def s0_certificate() -> Certificate:
 
 
 def _published(users: int, row: tuple[float | None, ...]) -> Measurement:
-    wall, total, output, rate, p50, p95, p99, highest, gpu = (each or 0.0 for each in row)
+    wall, total, output, rate, p50, p95, p99, highest, gpu = (cell or 0.0 for cell in row)
     percentiles = {"50": p50, "90": p95, "95": p95, "99": p99, "99.9": highest}
     latency = TimeDistribution(
         users,
@@ -196,17 +196,17 @@ def ab_certificate() -> Certificate:
     effects = tuple(
         Effect(
             quantity,
-            each.level.label,
+            level.level.label,
             estimate(value),
             estimate(value * factor),
             Estimate(factor - 1, factor - 1.02, factor - 0.98),
             verdict,
         )
-        for each in usual.measurements
+        for level in usual.measurements
         for quantity, value, factor, verdict in (
-            ("throughput", each.throughput.value, 1.07, "better"),
-            ("p50", each.latency.percentiles["50"].value if each.latency else 0.0, 0.93, "better"),
-            ("p99", each.latency.percentiles["99"].value if each.latency else 0.0, 1.01, "undecided"),
+            ("throughput", level.throughput.value, 1.07, "better"),
+            ("p50", level.latency.percentiles["50"].value if level.latency else 0.0, 0.93, "better"),
+            ("p99", level.latency.percentiles["99"].value if level.latency else 0.0, 1.01, "undecided"),
         )
     )
     baseline = replace(usual.target, url="http://127.0.0.1:9000", server_name="triton", server_version="2.50.0")

@@ -53,8 +53,8 @@ def test_seconds_without_an_answer_are_null() -> None:
 def without(document: dict, *path) -> dict:
     copy = json.loads(json.dumps(document))
     parent = copy
-    for each in path[:-1]:
-        parent = parent[each]
+    for key in path[:-1]:
+        parent = parent[key]
     del parent[path[-1]]
     return copy
 
@@ -62,8 +62,8 @@ def without(document: dict, *path) -> dict:
 def with_value(document: dict, value: object, *path) -> dict:
     copy = json.loads(json.dumps(document))
     parent = copy
-    for each in path[:-1]:
-        parent = parent[each]
+    for key in path[:-1]:
+        parent = parent[key]
     parent[path[-1]] = value
     return copy
 

@@ -31,10 +31,10 @@ def slower(document: Certificate, factor: float) -> Certificate:
         return Estimate(each.value * factor, each.low and each.low * factor, each.high and each.high * factor)
 
     measurements = []
-    for each in document.measurements:
-        assert each.latency
-        percentiles = {name: scaled(value) for name, value in each.latency.percentiles.items()}
-        measurements.append(replace(each, latency=replace(each.latency, percentiles=percentiles)))
+    for level in document.measurements:
+        assert level.latency
+        percentiles = {name: scaled(value) for name, value in level.latency.percentiles.items()}
+        measurements.append(replace(level, latency=replace(level.latency, percentiles=percentiles)))
     return replace(document, measurements=tuple(measurements))
 
 
@@ -209,18 +209,18 @@ def test_the_rate_of_false_alarms_is_as_stated(levels: int) -> None:
 
     def measured() -> Certificate:
         found = []
-        for each in usual:
-            assert each.latency
+        for document in usual:
+            assert document.latency
             values = rng.lognormal(0, 0.4, requests)
             percentiles = {"50": percentile(values, 0.5), "95": percentile(values, 0.95)}
-            found.append(replace(each, latency=replace(each.latency, percentiles=percentiles)))
+            found.append(replace(document, latency=replace(document.latency, percentiles=percentiles)))
         return replace(run, measurements=tuple(found))
 
     conditions = [parse_condition("p50 > +0 %"), parse_condition("p95 > +0 %")]
     alarms = sum(
         any(
-            each.outcome is ConditionOutcome.HOLDS
-            for each in decide(conditions, compare_runs(measured(), measured()).effects)
+            decision.outcome is ConditionOutcome.HOLDS
+            for decision in decide(conditions, compare_runs(measured(), measured()).effects)
         )
         for _ in range(pairs)
     )
@@ -229,4 +229,6 @@ def test_the_rate_of_false_alarms_is_as_stated(levels: int) -> None:
 
 def test_a_real_change_is_found(base: Certificate) -> None:
     effects = compare_runs(base, slower(base, 1.1)).effects
-    assert {each.outcome for each in decide([parse_condition("p50 > +5 %")], effects)} == {ConditionOutcome.HOLDS}
+    assert {decision.outcome for decision in decide([parse_condition("p50 > +5 %")], effects)} == {
+        ConditionOutcome.HOLDS
+    }

@@ -95,8 +95,8 @@ def test_labels_of_percentiles_do_not_overlap(high_s: float, columns: int, tmp_p
         left = float(x) / 100 * min(columns - 120, 480) - (width if anchor == "end" else 0)
         assert left >= 0
         boxes.append((left, left + width, float(y)))
-    for one, other in combinations(boxes, 2):
-        assert one[2] != other[2] or one[1] < other[0] or other[1] < one[0]
+    for combination, other in combinations(boxes, 2):
+        assert combination[2] != other[2] or combination[1] < other[0] or other[1] < combination[0]
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from tests.measure.bench.report.samples import certificate, measurement, s0_cert
 
 def test_efficiency_of_the_published_table() -> None:
     found = scaling(s0_certificate().measurements)
-    assert [each.speedup for each in found] == pytest.approx([1, 4.43, 23.6], abs=0.05)
-    assert [each.efficiency for each in found] == pytest.approx([1, 0.886, 0.785], abs=0.001)
+    assert [level.speedup for level in found] == pytest.approx([1, 4.43, 23.6], abs=0.05)
+    assert [level.efficiency for level in found] == pytest.approx([1, 0.886, 0.785], abs=0.001)
 
 
 def test_saturation_is_the_lowest_level_with_nearly_the_highest_throughput() -> None:
@@ -39,7 +39,7 @@ def test_the_rate_that_a_server_keeps_up_with() -> None:
     found = find_saturation(levels)
     assert found is not None
     assert (found.reached, found.level) == (True, "200/s")
-    assert [each.efficiency for each in scaling(levels)] == [1, 0.995, 0.625]
+    assert [level.efficiency for level in scaling(levels)] == [1, 0.995, 0.625]
 
 
 @pytest.mark.parametrize("levels", [(), (1,)])
@@ -48,9 +48,9 @@ def test_one_level_has_no_saturation(levels: tuple[int, ...]) -> None:
 
 
 def test_without_a_success_there_is_no_scaling() -> None:
-    levels = [replace(each, throughput=Estimate(0.0)) for each in certificate(1, 2).measurements]
+    levels = [replace(level, throughput=Estimate(0.0)) for level in certificate(1, 2).measurements]
     assert find_saturation(levels) is None
-    assert {each.efficiency for each in scaling(levels)} == {None}
+    assert {level.efficiency for level in scaling(levels)} == {None}
 
 
 def test_a_ramp_has_no_efficiency() -> None:

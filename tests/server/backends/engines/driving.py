@@ -95,7 +95,7 @@ def family(pid: int) -> list[int]:
     """Return a process and all that it and those have started."""
     threads = Path(f"/proc/{pid}/task").glob("*/children")
     children = [int(child) for thread in threads for child in thread.read_text().split()]
-    return [pid, *(each for child in children for each in family(child))]
+    return [pid, *(process_id for child in children for process_id in family(child))]
 
 
 async def gone(paths: Sequence[Path]) -> None:

@@ -149,7 +149,7 @@ async def test_real_engines_share_a_small_machine(tmp_path: Path) -> None:
         await first.start()
         await sized.start()
         await second.start()
-        caches = [each.info.kv_cache_bytes // GIB for each in (first, sized, second)]
+        caches = [engine.info.kv_cache_bytes // GIB for engine in (first, sized, second)]
         assert caches == [2, 4, 1]  # a quarter, the configured size, half of the rest
         assert (await ask(second, "the sun", max_tokens=3, ignore_eos=True)).tokens()
         with pytest.raises(
@@ -161,5 +161,5 @@ async def test_real_engines_share_a_small_machine(tmp_path: Path) -> None:
         await again.start()  # what was stopped has given back what it was promised
         await again.stop()
     finally:
-        for each in (first, sized, second):
-            await each.stop()
+        for engine in (first, sized, second):
+            await engine.stop()

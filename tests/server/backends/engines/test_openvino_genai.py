@@ -48,7 +48,7 @@ async def test_structured_output_matches_and_an_invalid_schema_harms_no_other_re
         got = await asyncio.gather(
             *(ask(engine, "is", structured=structure, **GREEDY | {"ignore_eos": False}) for structure in good)
         )
-        assert [len(each.text()) for each in got] == list(good.values())
+        assert [len(answer.text()) for answer in got] == list(good.values())
         bad = [
             StructuredOutput("json", '{"type": 5}'),
             StructuredOutput("json", "no JSON"),
@@ -56,9 +56,9 @@ async def test_structured_output_matches_and_an_invalid_schema_harms_no_other_re
             StructuredOutput("regex", "("),
             StructuredOutput("grammar", "root ::="),
         ]
-        for each in await asyncio.gather(*(ask(engine, "is", structured=structure, **GREEDY) for structure in bad)):
-            assert isinstance(each.end, InvalidRequest)
-            assert "cannot compile the " in str(each.end)
+        for answer in await asyncio.gather(*(ask(engine, "is", structured=structure, **GREEDY) for structure in bad)):
+            assert isinstance(answer.end, InvalidRequest)
+            assert "cannot compile the " in str(answer.end)
         again = await ask(engine, "is", structured=bad[0], **GREEDY)
         assert isinstance(again.end, InvalidRequest)
         await asyncio.wait_for(plain.ended.wait(), 60)

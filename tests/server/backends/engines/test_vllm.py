@@ -124,7 +124,9 @@ async def test_sampling_is_what_was_asked_for(engine: Engine) -> None:
 
     record_end = await ask(engine, PROMPT, max_tokens=3, ignore_eos=True, logprobs=3, n=2)
     tokens = [token for delta in record_end.deltas for token in delta.logprobs]
-    assert [token[0].token_id for token in tokens] == [each for delta in record_end.deltas for each in delta.token_ids]
+    assert [token[0].token_id for token in tokens] == [
+        token_id for delta in record_end.deltas for token_id in delta.token_ids
+    ]
     assert all(len(token) in (3, 4) for token in tokens)  # the chosen one may be among the likeliest
     assert all(token[1].logprob >= token[2].logprob for token in tokens)
     assert len(tokens) == 6

@@ -143,7 +143,7 @@ async def test_requests_are_joined(tmp_path: Path) -> None:
     asked = [request(Tensor.from_numpy("input__0", row)) for row in np.split(features()[:4], 4)]
     got = await answers(instance, *asked)
     await instance.stop()
-    np.testing.assert_allclose([each.outputs[0].to_numpy()[0, 0] for each in got], expected[:4], rtol=1e-5)
+    np.testing.assert_allclose([answer.outputs[0].to_numpy()[0, 0] for answer in got], expected[:4], rtol=1e-5)
 
 
 @pytest.mark.parametrize("filename", ["xgboost.json", "xgboost.ubj", "model.txt", "checkpoint.tl"])

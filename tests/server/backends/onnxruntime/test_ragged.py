@@ -23,7 +23,7 @@ async def test_requests_of_all_lengths_share_a_run(tmp_path: Path, number: int) 
     await instance.stop()
     for length, answer in enumerate(got):
         assert answer.output("SUM").to_numpy().tolist() == [[sum(range(length + 2))]]
-        assert answer.output("DOUBLED").to_numpy().tolist() == [[2.0 * each for each in range(1, length + 2)]]
+        assert answer.output("DOUBLED").to_numpy().tolist() == [[2.0 * number for number in range(1, length + 2)]]
 
 
 @pytest.mark.parametrize(

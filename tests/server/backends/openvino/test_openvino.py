@@ -149,7 +149,7 @@ async def test_properties_come_from_the_model_before_the_server(tmp_path: Path) 
     # Each stream has a separate request, and a batch may run on both.
     assert isinstance(instance, OpenVinoInstance)
     assert instance.concurrent_runs == 2
-    assert await doubled(instance, *([each] for each in range(8))) == [[2 * each] for each in range(8)]
+    assert await doubled(instance, *([number] for number in range(8))) == [[2 * number] for number in range(8)]
     await instance.stop()
 
 

@@ -189,7 +189,7 @@ def write_repository(root: Path) -> None:
     write_model(root, "flood", NUMBERS + "model_transaction_policy { decoupled: true }", _FLOOD)
     write_model(root, "endless", NUMBERS, _ENDLESS)
     write_model(root, "tells", f"input {tensor('IN', 'FP32', -1)} output {tensor('RESULT', 'STRING', 1)}", _TELLS)
-    for name, count in (("probe", 2), ("lone", 1), ("other", 1), ("pair", 2), ("mortal", 1)):
+    for name, count in (("probe", 2), ("lone", 1), ("other", 1), ("pair", 2), ("crashing", 1)):
         write_model(root, name, f"{CODE} instance_group {{ count: {count} kind: KIND_CPU }}", _RUNS_CODE)
     write_model(root, "awaiting", CODE, _AWAITS_CODE)
     write_model(root, "bounded", CODE + _BOUNDED, _RUNS_CODE)

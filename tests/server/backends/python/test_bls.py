@@ -108,9 +108,12 @@ ITEMS = [{"OUT": [0]}, {"OUT": [1]}]
     ],
 )
 def test_responses_are_iterated_over(ask: Callable[..., Any], call: str, expected: Any) -> None:
-    assert ask(f"result = [shown(one) for one in {call}.exec(decoupled=True)]") == expected
-    assert ask(f"return [shown(one) for one in await {call}.async_exec(decoupled=True)]", "awaiting") == expected
-    assert ask(f"return [shown(one) async for one in await {call}.async_exec(decoupled=True)]", "awaiting") == expected
+    assert ask(f"result = [shown(response) for response in {call}.exec(decoupled=True)]") == expected
+    assert ask(f"return [shown(answer) for answer in await {call}.async_exec(decoupled=True)]", "awaiting") == expected
+    assert (
+        ask(f"return [shown(answer) async for answer in await {call}.async_exec(decoupled=True)]", "awaiting")
+        == expected
+    )
 
 
 def test_an_iterator_is_cancelled(ask: Callable[..., Any]) -> None:
@@ -131,7 +134,7 @@ def test_unread_responses_are_bounded(ask: Callable[..., Any], root: Path) -> No
         responses = new('flood', 10**6).exec(decoupled=True)
         until({str(root / "flood" / "stopped")!r})
         *read, last = responses
-        result = [sum(len(one.output_tensors()) for one in read), shown(last)]
+        result = [sum(len(response.output_tensors()) for response in read), shown(last)]
         """
     )
     assert 256 <= number * 4 <= 260
@@ -141,8 +144,8 @@ def test_unread_responses_are_bounded(ask: Callable[..., Any], root: Path) -> No
         ask(
             f"""
             result = 0
-            for one in new('flood', 80, 40).exec(decoupled=True):
-                result += len(one.output_tensors())
+            for response in new('flood', 80, 40).exec(decoupled=True):
+                result += len(response.output_tensors())
                 with open({str(root / "flood" / "read")!r}, "a") as book:
                     book.write("x")
             """
@@ -172,7 +175,7 @@ def test_calls_from_many_threads(ask: Callable[..., Any]) -> None:
         """
         with ThreadPoolExecutor(8) as pool:
             results = list(pool.map(lambda number: shown(new('add', number).exec()), range(400)))
-        result = [one['OUT'][0] for one in results]
+        result = [response['OUT'][0] for response in results]
         """
     ) == list(range(1, 401))
 
@@ -202,7 +205,7 @@ def test_large_tensors(ask: Callable[..., Any]) -> None:
         request = pb_utils.InferenceRequest(
             model_name="large", inputs=[pb_utils.Tensor("INPUT0", sent)], requested_output_names=["OUTPUT0"])
         came = [request.exec().output_tensors()[0].as_numpy() for _ in range(3)]
-        result = [bool((one == sent).all()) for one in came]
+        result = [bool((response == sent).all()) for response in came]
         """
         )
         == [True] * 3
@@ -269,7 +272,7 @@ def test_more_calls_than_run_at_once_wait_their_turn(ask: Callable[..., Any]) ->
         calls = [new('add', number).async_exec() for number in range(1000)]
         calls[500].cancel()
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        return [repr(one) if isinstance(one, BaseException) else shown(one)['OUT'][0] for one in answers]
+        return [repr(answer) if isinstance(answer, BaseException) else shown(answer)['OUT'][0] for answer in answers]
         """,
         "awaiting",
     )
@@ -376,11 +379,11 @@ def test_the_death_of_the_caller_cancels_its_call(conch: ConchProcess, root: Pat
     begun, cancelled = root / "endless" / "begun", root / "endless" / "cancelled"
     begun.unlink(missing_ok=True)
     cancelled.unlink(missing_ok=True)
-    pid = ask_http(conch.http, "result = os.getpid()", "mortal")
+    pid = ask_http(conch.http, "result = os.getpid()", "crashing")
 
     def ask_it() -> str:
         with pytest.raises(InferenceServerException) as caught:
-            ask_http(conch.http, "result = shown(new('endless', 1).exec())", "mortal")
+            ask_http(conch.http, "result = shown(new('endless', 1).exec())", "crashing")
         return str(caught.value.message())
 
     with ThreadPoolExecutor() as pool:
@@ -389,7 +392,7 @@ def test_the_death_of_the_caller_cancels_its_call(conch: ConchProcess, root: Pat
         os.kill(pid, signal.SIGKILL)
         gone(cancelled)
         assert "is not healthy" in answer.result()
-    assert ask_http(conch.http, "result = shown(new('add', 1).exec())", "mortal") == {"OUT": [2]}
+    assert ask_http(conch.http, "result = shown(new('add', 1).exec())", "crashing") == {"OUT": [2]}
 
 
 # ── the lives of models ──

@@ -85,7 +85,7 @@ def test_two_loads_that_would_wait_for_each_other(conch: ConchProcess) -> None:
     for thread in threads:
         thread.join()
     assert len(said) == 2
-    assert all("a load would wait for itself" in each for each in said)
+    assert all("a load would wait for itself" in message for message in said)
 
 
 def test_a_call_while_being_loaded_is_refused(client: http_client.InferenceServerClient) -> None:

@@ -45,7 +45,7 @@ class Memory:
 def asked(*sources: Memory) -> InferRequest:
     return InferRequest(
         "model",
-        [Tensor(f"IN{number}", "UINT8", [each.size], source=each) for number, each in enumerate(sources)],
+        [Tensor(f"IN{number}", "UINT8", [source.size], source=source) for number, source in enumerate(sources)],
     )
 
 

@@ -32,7 +32,10 @@ def config(text: str) -> str:
         START,
         CONTROL.format("kind: CONTROL_SEQUENCE_READY fp32_false_true: [ 0, 1 ]"),
         CONTROL.format("kind: CONTROL_SEQUENCE_END bool_false_true: [ false, true ]"),
-        *(CORRID.format(f"data_type: TYPE_{each}") for each in ("UINT64", "INT64", "UINT32", "INT32", "STRING")),
+        *(
+            CORRID.format(f"data_type: TYPE_{datatype}")
+            for datatype in ("UINT64", "INT64", "UINT32", "INT32", "STRING")
+        ),
         STATE.format(""),
         STATE.format(INITIAL.format("5, 2", "zero_data: true")),
         STATE.format(INITIAL.format("5, 2", 'data_file: "f"') + " use_same_buffer_for_input_output: true"),

@@ -16,8 +16,8 @@ VECTOR = TensorSpec("vector", "FP32", (3,))
 
 
 def config(*tensors: TensorSpec, batch: int = 2, **more: Any) -> ModelConfig:
-    inputs = tuple(each for each in tensors if each.name.isupper())
-    outputs = tuple(each for each in tensors if not each.name.isupper())
+    inputs = tuple(tensor for tensor in tensors if tensor.name.isupper())
+    outputs = tuple(tensor for tensor in tensors if not tensor.name.isupper())
     return ModelConfig("m", "python", "", batch, inputs, outputs, **more)
 
 
@@ -112,9 +112,9 @@ def test_vectors_are_cut_only_as_the_model_says() -> None:
     assert form.cut([np.array([3, 4, 12], np.float32)], 3)[0].tolist() == [3, 4, 12]
     assert form.cut([np.zeros(3, np.float32)], 2)[0].tolist() == [0, 0]
     refusals: list[ConchError] = []
-    for each in (form, EmbeddingForm(config(TEXT, VECTOR))):
+    for candidate in (form, EmbeddingForm(config(TEXT, VECTOR))):
         with pytest.raises(InvalidRequest) as raised:
-            each.check_dimensions(4)
+            candidate.check_dimensions(4)
         refusals.append(raised.value)
     assert [str(error).partition("`m` ")[2] for error in refusals] == [
         "have 3 dimensions and may be truncated to 1, 2.",

@@ -74,7 +74,7 @@ def test_ids_are_unique() -> None:
     parts = read(call_parser("hermes"), [f"<tool_call>{WEATHER}</tool_call>" * 3])
     ids = [part.id for part in parts if isinstance(part, ToolCall)]
     assert len(set(ids)) == 3
-    assert all(len(each) == 9 and each.isalnum() for each in ids)
+    assert all(len(token_id) == 9 and token_id.isalnum() for token_id in ids)
 
 
 def test_a_choice_of_the_client_makes_all_of_the_text_a_call() -> None:

@@ -66,31 +66,31 @@ def _marked(name: str, text: str, marks: set[str], sections: frozenset[str]) -> 
     )
     if not name.startswith("_"):
         parts.append(begin)
-    for found in _ACTION.finditer(text):
-        word, place = found["word"], f"{name}:{text.count(chr(10), 0, found.start()) + 1}"
-        parts.append(text[position : found.start()])
-        position = found.end()
-        if found["comment"]:
-            parts.append(found[0])
+    for match in _ACTION.finditer(text):
+        word, place = match["word"], f"{name}:{text.count(chr(10), 0, match.start()) + 1}"
+        parts.append(text[position : match.start()])
+        position = match.end()
+        if match["comment"]:
+            parts.append(match[0])
         elif word in _OPENING:
-            parts += [found[0], mark(place, "true", found[0])]
-            open_blocks.append((word, place, word == "range" or _is_section(found["rest"], sections)))
+            parts += [match[0], mark(place, "true", match[0])]
+            open_blocks.append((word, place, word == "range" or _is_section(match["rest"], sections)))
         elif word == "define":
-            marked = found["rest"].strip(' "') not in _WITHOUT_ROOT
-            parts += [found[0], f'{begin}{{{{- "" {_end(found[0])}']
+            marked = match["rest"].strip(' "') not in _WITHOUT_ROOT
+            parts += [match[0], f'{begin}{{{{- "" {_end(match[0])}']
             open_blocks.append((word, place, False))
         elif word == "else":
             opened, first, _ = open_blocks.pop()
-            chained = "if" in found["rest"].split()
-            parts += [found[0], mark(place, "true" if chained else "else", found[0])]
+            chained = "if" in match["rest"].split()
+            parts += [match[0], mark(place, "true" if chained else "else", match[0])]
             open_blocks.append((opened, first, not chained))
         elif word == "end":
             opened, first, complete = open_blocks.pop()
             if opened != "define" and not complete:
                 parts += ["{{- else }}", mark(first, "false")]
-            parts.append(found[0])
+            parts.append(match[0])
         else:
-            parts.append(found[0])
+            parts.append(match[0])
     return "".join([*parts, text[position:]])
 
 

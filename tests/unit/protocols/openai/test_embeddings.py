@@ -69,7 +69,7 @@ def test_vectors_are_numbers_or_their_bytes() -> None:
     vectors = [*np.arange(6, dtype=np.float32).reshape(2, 3)[:, :2]]
     plain = orjson.loads(embeddings("m", vectors, 7, "float"))
     assert plain["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
-    assert [(each["object"], each["index"], each["embedding"]) for each in plain["data"]] == [
+    assert [(entry["object"], entry["index"], entry["embedding"]) for entry in plain["data"]] == [
         ("embedding", 0, [0.0, 1.0]),
         ("embedding", 1, [3.0, 4.0]),
     ]

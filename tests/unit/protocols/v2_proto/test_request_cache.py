@@ -41,7 +41,7 @@ def meaning(message) -> object:
         request, options = message.decode(Timeline())
     except InvalidRequest as error:
         return error.message
-    tensors = [(one.name, one.datatype, one.shape, bytes(one.data)) for one in request.inputs]
+    tensors = [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in request.inputs]
     fields = [request.model_name, request.version, request.id, request.outputs, request.parameters]
     return [version, message.model_name, message.id, tensors, *fields, request.correlation_id, options]
 

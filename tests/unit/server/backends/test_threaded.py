@@ -87,9 +87,9 @@ async def test_work_is_in_the_thread_and_answers_on_the_loop() -> None:
     assert instance.ready
     asked = await run(instance, 1, 2, 3)
     await instance.stop()
-    assert [doubled(each) for each in asked] == [[[2]], [[4]], [[6]]]
+    assert [doubled(call) for call in asked] == [[[2]], [[4]], [[6]]]
     assert set(instance.threads) == {"m_0"}
-    assert {each.thread for each in asked} == {threading.current_thread().name}
+    assert {call.thread for call in asked} == {threading.current_thread().name}
     assert instance.runs == [3]
 
 

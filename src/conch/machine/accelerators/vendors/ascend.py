@@ -164,13 +164,13 @@ def sections(output: bytes) -> Iterator[dict[str, str]]:
 def parse_clocks(output: bytes) -> dict[int, float]:
     """Return the present clock of each chip of a card in hertz, from `npu-smi info -t common`."""
     clocks: dict[int, float] = {}
-    for found in sections(output):
+    for section in sections(output):
         try:
-            clock = number(found.get(_FREQUENCY))
+            clock = number(section.get(_FREQUENCY))
             if clock is not None:
-                clocks[int(found.get("Chip ID", 0))] = clock * MEGAHERTZ
+                clocks[int(section.get("Chip ID", 0))] = clock * MEGAHERTZ
         except ValueError as error:
-            raise malformed("npu-smi info -t common", 1, f"{_FREQUENCY}: {found[_FREQUENCY]}") from error
+            raise malformed("npu-smi info -t common", 1, f"{_FREQUENCY}: {section[_FREQUENCY]}") from error
     return clocks
 
 

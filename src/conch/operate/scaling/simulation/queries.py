@@ -34,7 +34,7 @@ _ADAPTED = {"conch_requests_per_second": "rate(nv_inference_request_success[1m])
 _RECORDED = {rule.name: rule.expr for rule in recording_rules().rules if "sum by" not in rule.expr}
 # Adapters are often configured to serve names without colons.
 _UNDERSCORED = {
-    each.replace(":", "_"): each for each in (*_RECORDED, "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+    name.replace(":", "_"): name for name in (*_RECORDED, "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 }
 _POD_LABELS = frozenset({"pod", "instance", "pod_name", "kubernetes_pod_name"})
 _DEFAULT_SUBQUERY_STEP_S = 60.0

@@ -14,7 +14,7 @@ from conch.measure.advise.planning.plan import GIB, Gpus, Workload, plan
 from tests.unit.domain.llm.planning.configs import KNOWN, LLAMA_3_8B, MIXTRAL_8X7B
 
 
-@pytest.mark.parametrize(("config", "parameters", "kib"), [each[1:] for each in KNOWN], ids=[each[0] for each in KNOWN])
+@pytest.mark.parametrize(("config", "parameters", "kib"), [case[1:] for case in KNOWN], ids=[case[0] for case in KNOWN])
 def test_parameters_and_cache_are_those_published(config: dict[str, Any], parameters: int, kib: float) -> None:
     shape = read_shape(config)
     assert shape.parameters == parameters

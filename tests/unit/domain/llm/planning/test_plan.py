@@ -17,7 +17,7 @@ def _model(directory: Path, config: dict[str, Any]) -> Checkpoint:
 
 
 def _split(found: Plan, tensor: int, pipeline: int) -> Split:
-    (split,) = [each for each in found.splits if (each.tensor, each.pipeline) == (tensor, pipeline)]
+    (split,) = [split for split in found.splits if (split.tensor, split.pipeline) == (tensor, pipeline)]
     return split
 
 

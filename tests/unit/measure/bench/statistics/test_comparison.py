@@ -19,7 +19,7 @@ def measured(factor: float = 1.0, seed: int = 0, count: int = 10_000, label: str
 def effects(factor: float, rounds: int) -> dict[str, Effect]:
     a = [measured(1.0, seed, 2000) for seed in range(rounds)]
     b = [measured(factor, 100 + seed, 2000) for seed in range(rounds)]
-    return {each.quantity: each for each in compare_rounds(a, b)}
+    return {comparison.quantity: comparison for comparison in compare_rounds(a, b)}
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 6])

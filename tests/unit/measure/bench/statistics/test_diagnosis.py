@@ -45,7 +45,7 @@ def test_a_good_run_has_no_note_but_of_the_last_percentile() -> None:
 )
 def test_faults_of_the_client_and_its_machine(change: dict[str, float], code: str, severity: str) -> None:
     found = notes(plain(20_000), replace(HEALTHY, **change))
-    assert [(each.code, each.severity) for each in found.values()] == [(code, severity)]
+    assert [(note.code, note.severity) for note in found.values()] == [(code, severity)]
 
 
 @pytest.mark.parametrize(

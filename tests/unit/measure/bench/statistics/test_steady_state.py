@@ -25,9 +25,9 @@ def test_noise_with_memory_is_not_a_change(memory: float) -> None:
     for column in range(1, 120):
         noise[:, column] += memory * noise[:, column - 1]
     series = noise[:, 60:]
-    assert np.mean([find_change(each).statistic > CRITICAL_CHANGE for each in series]) < 0.03
-    assert np.mean([abs(trend_statistic(each)) > 1 for each in series]) < 0.04
-    assert np.mean([abs(head_statistic(each)) > 1 for each in series]) < 0.04
+    assert np.mean([find_change(values).statistic > CRITICAL_CHANGE for values in series]) < 0.03
+    assert np.mean([abs(trend_statistic(values)) > 1 for values in series]) < 0.04
+    assert np.mean([abs(head_statistic(values)) > 1 for values in series]) < 0.04
 
 
 def test_a_line_is_a_trend() -> None:

@@ -20,7 +20,7 @@ QUEUE_OF_TWO = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     folder = tmp_path_factory.mktemp("several")
-    write_scripted(folder / "repository", "narrow", {**SLOW, "step_ms": 20}, extra=QUEUE_OF_TWO)
+    write_scripted(folder / "repository", "narrow", {**SLOW, "step_ms": 50}, extra=QUEUE_OF_TWO)
     write_scripted(folder / "repository", "patient", SLOW)
     write_scripted(folder / "repository", "wide", {"context_length": 100})
     with ConchProcess(folder / "repository", log=folder / "log") as process:

@@ -126,7 +126,7 @@ def write_recorded_models(root: Path) -> list[str]:
         "queued",
         "max_batch_size: 1 dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 } } "
         + _pair("FP32", 1),
-        "time.sleep(1.5)\n" + ECHO,
+        'while not os.path.exists(os.path.join(pb_utils.get_model_dir(), "..", "go")): time.sleep(0.01)\n' + ECHO,
     )
     names = sorted(folder.name for folder in root.iterdir())
     write_python(root, UNLOADED, _pair("FP32", -1), ECHO)

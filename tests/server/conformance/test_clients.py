@@ -237,7 +237,10 @@ def test_a_load_that_cannot_be(client: Client) -> None:
 
 
 def test_a_full_queue_and_a_timeout_differ(client: Client, conch: ConchProcess) -> None:
-    """One request executes, one waits until its time is up, the third finds the queue full."""
+    """One request executes, one waits until its time is up, the third finds the queue full.
+
+    If they come at once, which a busy machine delays: then others are sent.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     def ask(_: int) -> str:
@@ -250,9 +253,10 @@ def test_a_full_queue_and_a_timeout_differ(client: Client, conch: ConchProcess) 
             one.client.close()
         return "answered"
 
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(ask, range(4)))
-    assert "answered" in answers
     refused = "503" if client.kind == "http" else "StatusCode.UNAVAILABLE"
-    assert any(answer.startswith(refused) and "Exceeds maximum queue size" in answer for answer in answers)
-    assert any(answer.startswith(refused) and "Request timeout expired" in answer for answer in answers)
+    expected = {"answered", f"{refused}: Exceeds maximum queue size", f"{refused}: Request timeout expired"}
+    answers: set[str] = set()
+    with ThreadPoolExecutor(4) as pool:
+        while len(answers) < 3:
+            answers.update(pool.map(ask, range(4)))
+            assert answers <= expected

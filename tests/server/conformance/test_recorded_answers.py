@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -197,6 +198,9 @@ def _timeouts_fire_when_they_expire(server: ConchProcess) -> None:
     threads = [threading.Thread(target=one) for _ in range(3)]
     for thread in threads:
         thread.start()
+    while len(ended) < 2:
+        time.sleep(0.01)
+    (server.log.parent / "models" / "queued" / "go").touch()
     for thread in threads:
         thread.join()
     refused = [(503, "Request timeout expired")] * 2

@@ -102,6 +102,19 @@ def test_the_last_line_of_a_reload_says_what_is_served(tmp_path: Path) -> None:
         assert all(end in line for end, line in zip(ends, lines[-3:], strict=True)), lines
 
 
+def failing(folder: Path, *flags: str) -> list[str]:
+    """The command of a server that has an error to log and ends: its only model is broken."""
+    write_config(folder / "models", "broken", 'backend: "nothing"')
+    ports = (f"--{port}-port=0" for port in ("http", "grpc", "metrics"))
+    return [sys.executable, "-m", "conch", "serve", f"--model-repository={folder / 'models'}", *flags, *ports]
+
+
+@pytest.fixture
+def plain() -> dict[str, str]:
+    """The environment without what decides about colours."""
+    return {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "TERM")}
+
+
 @pytest.mark.parametrize(
     ("variables", "flags", "coloured"),
     [
@@ -115,15 +128,11 @@ def test_the_last_line_of_a_reload_says_what_is_served(tmp_path: Path) -> None:
     ],
 )
 def test_only_the_letter_has_a_colour_and_only_on_terminals(
-    tmp_path: Path, variables: dict[str, str], flags: list[str], coloured: bool
+    tmp_path: Path, plain: dict[str, str], variables: dict[str, str], flags: list[str], coloured: bool
 ) -> None:
-    """The server has an error to log and ends: its only model is broken."""
-    write_config(tmp_path / "models", "broken", 'backend: "nothing"')
-    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "TERM")}
-    words = [sys.executable, "-m", "conch", "serve", f"--model-repository={tmp_path / 'models'}", *flags]
-    words += [f"--{port}-port=0" for port in ("http", "grpc", "metrics")]
     leader, follower = pty.openpty()
-    with subprocess.Popen(words, env=plain | variables, stderr=follower, stdout=follower) as process:
+    command = failing(tmp_path, *flags)
+    with subprocess.Popen(command, env=plain | variables, stderr=follower, stdout=follower) as process:
         os.close(follower)
         text = b""
         while piece := read(leader):
@@ -135,8 +144,14 @@ def test_only_the_letter_has_a_colour_and_only_on_terminals(
     letter = "\x1b[1;31mE\x1b[0m"
     assert (letter in errors[0]) is coloured
     assert all(line.replace(letter, "").isprintable() for line in text.decode().splitlines())
+
+
+@pytest.mark.parametrize("flags", [[], ["--log-format=json"], ["--log-format=ISO8601"]])
+def test_files_have_no_colours(tmp_path: Path, plain: dict[str, str], flags: list[str]) -> None:
     file = tmp_path / "log"
-    subprocess.run([*words, f"--log-file={file}"], env=plain | {"FORCE_COLOR": "1"}, check=False, timeout=60)
+    command = failing(tmp_path, *flags, f"--log-file={file}")
+    subprocess.run(command, env=plain | {"FORCE_COLOR": "1"}, check=False, timeout=60)
+    assert "exiting; use --exit-on-error" in file.read_text()
     assert "\x1b" not in file.read_text()
 
 

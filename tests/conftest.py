@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
         faulthandler.dump_traceback_later(MAX_RUN_S, exit=True)
 
 
-def pytest_collection_finish() -> None:
-    gc.collect()
-    gc.freeze()  # modules and tests are never garbage; without them a collection takes no pause of a second
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without collections of garbage, of which modules and tests are none; they take a third of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()  # without them a collection takes no pause of a second
+        gc.enable()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -31,7 +31,7 @@ def test_the_output_of_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_findings_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_python(tmp_path, "m", TENSORS + "max_batch_size: 1 dynamic_batching [ { } ]")
+    write_python(tmp_path, "m", TENSORS + "max_batch_size: 4 dynamic_batching [ { } ]")
     assert check(["--json", str(tmp_path)]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["summary"] == {"models": 1, "files": 0, "errors": 1, "warnings": 0, "notices": 0}
@@ -44,7 +44,7 @@ def test_findings_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_fix_shows_what_it_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_python(tmp_path, "m", TENSORS + "max_batch_size: 1\ndynamic_batching [ { } ]")
+    write_python(tmp_path, "m", TENSORS + "max_batch_size: 4\ndynamic_batching [ { } ]")
     assert check(["--fix", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "-dynamic_batching [ { } ]\n+dynamic_batching { }\n" in shown

@@ -20,7 +20,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerOptions]:
     """Collect the options instead of serving; the server's exit status is 7."""
     collected: list[ServerOptions] = []
 
-    def run(options: ServerOptions, _: object) -> int:
+    def run(options: ServerOptions, *_: object) -> int:
         collected.append(options)
         return 7
 

@@ -133,8 +133,9 @@ def _language_plans(models: Sequence[ModelFacts], machine: MachineFacts, demand:
     plans = {model.name: plan_language(model, gpus, demand, UTILIZATION) for model in checkpoints}
     needed = sum(plan.gpus for plan in plans.values())
     if needed > gpus.count:
-        each = ", ".join(f"'{name}' {plan.gpus}" for name, plan in plans.items())
-        raise Failure(f"the models need {needed} GPUs ({each}), but there are {gpus.count}: add GPUs or lower the load")
+        needs = ", ".join(f"'{name}' {plan.gpus}" for name, plan in plans.items())
+        missing = f"but there are {gpus.count}: add GPUs or lower the load"
+        raise Failure(f"the models need {needed} GPUs ({needs}), {missing}")
     beside = _beside(models)
     if needed == gpus.count and beside:
         share = int((UTILIZATION - beside / gpus.memory) * 100) / 100
@@ -155,7 +156,7 @@ def _beside(models: Sequence[ModelFacts]) -> int:
 def _gpu_numbers(plans: dict[str, LanguagePlan]) -> dict[str, tuple[int, ...]]:
     """Number the GPUs of one server: models with most replicas first, so that all servers number them alike."""
     numbers, begin = {}, 0
-    for name, plan in sorted(plans.items(), key=lambda each: -each[1].replicas):
+    for name, plan in sorted(plans.items(), key=lambda entry: -entry[1].replicas):
         numbers[name] = tuple(range(begin, begin + plan.split.gpus))
         begin += plan.split.gpus
     return numbers

@@ -53,14 +53,14 @@ def plan_language(model: ModelFacts, gpus: GpuFacts, demand: Demand, utilization
     options = [(split, ceil(demand.in_flight / split.sequences)) for split in quick]
     held = [option for option in options if option[0].gpus * option[1] <= gpus.count]
     if not held:
-        split, replicas = min(options, key=lambda each: each[0].gpus * each[1])
+        split, replicas = min(options, key=lambda option: option[0].gpus * option[1])
         most = max(split.sequences * (gpus.count // split.gpus) for split in quick)
         raise Failure(
             f"'{model.name}': {demand.in_flight} sequences of {length} tokens in flight need {replicas} replicas of "
             f"{split.gpus} GPU{'s' if split.gpus > 1 else ''}, but there are {gpus.count} GPUs, which hold {most}; "
             "lower --load, --concurrency or the tokens, or add GPUs"
         )
-    split, replicas = min(held, key=lambda each: (each[0].gpus * each[1], each[0].gpus, each[0].pipeline))
+    split, replicas = min(held, key=lambda option: (option[0].gpus * option[1], option[0].gpus, option[0].pipeline))
     limit = length_limit(model, length, split.tokens)
     figures = (*_figures(checkpoint, split, gpus, demand, length), limit)
     return LanguagePlan(split, replicas, length, int(limit.text), utilization, figures)

@@ -47,7 +47,7 @@ def measure(advice: Advice, alternatives: Sequence[ModelAdvice], budget_s: float
             f"--measure needs at least {len(candidates) * (_START_S + 1):g}s for {len(candidates)} candidates"
         )
     times = [_p99_s(candidate, advice, window_s) for candidate in candidates]
-    ranked = sorted(zip(times, map(_label, candidates), candidates, strict=True), key=lambda each: each[0])
+    ranked = sorted(zip(times, map(_label, candidates), candidates, strict=True), key=lambda row: row[0])
     time_s, label, best = ranked[0]
     slo = advice.demand.slo.get("latency")
     if slo is not None and time_s > slo:

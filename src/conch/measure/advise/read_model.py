@@ -137,7 +137,7 @@ def _file(path: Path, name: str, entry: Path | None = None, backend: str = "") -
         return _gguf(read_gguf(path), size, common)
     if form is ModelForm.ONNX:
         onnx = read_onnx(path)
-        size += sum(each.stat().st_size for name in onnx.external if (each := path.parent / name).is_file())
+        size += sum(file.stat().st_size for name in onnx.external if (file := path.parent / name).is_file())
         signature = onnx.signature
         return ModelFacts(size=size, inputs=signature.inputs, outputs=signature.outputs, **common)
     if form is ModelForm.IR:

@@ -36,7 +36,7 @@ def certify(run: PreparedRun, created_at: str, rounds: Rounds, baseline: Rounds,
     verdict = verdict_text(effects) if effects else ""
     measurements = tuple(merge_rounds(taken) for taken in rounds.values() if taken)
     if isinstance(run.load, FindMax):  # in the order of the load, not of the search
-        measurements = tuple(sorted(measurements, key=lambda each: each.level.value))
+        measurements = tuple(sorted(measurements, key=lambda measurement: measurement.level.value))
     return Certificate(
         created_at=created_at,
         tool_version=build_line(),

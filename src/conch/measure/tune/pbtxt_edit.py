@@ -59,7 +59,7 @@ def _with_field(text: str, name: str, own: Document, target: Document) -> str:
     spans = _Spans(text)
     changes = list(_changes((name,), own.get(name), target.get(name)))
     if all(path in spans.leaves and isinstance(value, (int, str)) and value != "" for path, value in changes):
-        for path, value in sorted(changes, key=lambda each: spans.leaves[each[0]], reverse=True):
+        for path, value in sorted(changes, key=lambda change: spans.leaves[change[0]], reverse=True):
             text = _replaced(text, spans.leaves[path], _scalar(value, text[spans.leaves[path][0]]))
         return text
     rendered = fields_text(target, [name]) if target.get(name) not in (None, "", 0, [], {}) else ""

@@ -151,7 +151,7 @@ def _split(model: Checkpoint, gpus: Gpus, workload: Workload, tensor: int, pipel
     # The stage with the smallest cache is the limit.
     cache, tokens = min(
         ((budget - reserve - size, int(max(budget - reserve - size, 0) / (layers * width))) for size, layers in stages),
-        key=lambda each: each[1],
+        key=lambda stage: stage[1],
     )
     sequences = tokens // workload.length
     return Split(

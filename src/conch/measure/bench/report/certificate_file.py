@@ -52,7 +52,7 @@ def _decode(kind: Any, value: object, place: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise _mismatch(place, "an object", value)
-        return {key: _decode(get_args(kind)[1], each, f"{place}.{key}") for key, each in value.items()}
+        return {key: _decode(get_args(kind)[1], element, f"{place}.{key}") for key, element in value.items()}
     if origin is UnionType:
         return _decode_union(get_args(kind), value, place)
     if kind is float:
@@ -74,7 +74,7 @@ def _decode_object(kind: Any, value: object, place: str) -> Any:
         raise ValueError(f"{_named(place)} has the unknown field '{unknown[0]}'")
     if missing := sorted(required - value.keys()):
         raise ValueError(f"{_named(place)} lacks the field '{missing[0]}'")
-    return kind(**{name: _decode(types[name], each, f"{place}.{name}") for name, each in value.items()})
+    return kind(**{name: _decode(types[name], element, f"{place}.{name}") for name, element in value.items()})
 
 
 def _decode_tuple(kinds: tuple[Any, ...], value: object, place: str) -> tuple[Any, ...]:
@@ -83,7 +83,7 @@ def _decode_tuple(kinds: tuple[Any, ...], value: object, place: str) -> tuple[An
     if kinds[-1] is not Ellipsis and len(kinds) != len(value):
         raise ValueError(f"{_named(place)} must have {len(kinds)} elements, not {len(value)}")
     each_kind: Callable[[int], Any] = lambda n: kinds[0] if kinds[-1] is Ellipsis else kinds[n]  # noqa: E731
-    return tuple(_decode(each_kind(n), each, f"{place}[{n}]") for n, each in enumerate(value))
+    return tuple(_decode(each_kind(n), element, f"{place}[{n}]") for n, element in enumerate(value))
 
 
 def _decode_union(kinds: tuple[Any, ...], value: object, place: str) -> Any:

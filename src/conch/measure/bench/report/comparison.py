@@ -81,7 +81,7 @@ def effect_of(quantity: ComparedQuantity, level: str, a: Estimate, b: Estimate) 
 def _effect(
     quantity: ComparedQuantity, level: str, a: Sequence[Measurement], b: Sequence[Measurement]
 ) -> Effect | None:
-    of_a, of_b = (pooled([found for each in side if (found := quantity.read(each)) is not None]) for side in (a, b))
+    of_a, of_b = (pooled([value for level in side if (value := quantity.read(level)) is not None]) for side in (a, b))
     return effect_of(quantity, level, of_a, of_b) if of_a is not None and of_b is not None else None
 
 
@@ -100,7 +100,7 @@ def _change(quantity: ComparedQuantity, a: Estimate, b: Estimate) -> Estimate | 
         return change_of(quantity.name, [(a, b)], DEFAULT_LEVEL)
     if not (a.value > 0 and b.value > 0):
         return None
-    if any(each.low is not None and each.low <= 0 for each in (a, b)):
+    if any(estimate.low is not None and estimate.low <= 0 for estimate in (a, b)):
         return Estimate(b.value / a.value - 1)
     return change_of(quantity.name, [(a, b)], DEFAULT_LEVEL)
 
@@ -126,20 +126,20 @@ def _obstacles(a: Certificate, b: Certificate, has_effects: bool) -> Iterable[No
 
 def _warnings(a: Certificate, b: Certificate) -> Iterable[Note]:
     for field, text in (("model", "models"), ("model_version", "versions of the model")):
-        values = [getattr(each.target, field) for each in (a, b)]
+        values = [getattr(run.target, field) for run in (a, b)]
         if all(values) and values[0] != values[1]:
             yield _note("model", f"different {text}: {values[0]} and {values[1]}", "warning")
     digests = a.target.config_digest, b.target.config_digest
     if all(digests) and digests[0] != digests[1]:
         yield _note("config-digest", "the model's configurations differ", "warning")
     for field in _ENVIRONMENT:
-        values = [getattr(each.environment, field) for each in (a, b)]
+        values = [getattr(run.environment, field) for run in (a, b)]
         if values[0] != values[1]:
             words = field.replace("_", " ")
             yield _note("environment", f"different environment, {words}: {values[0]} and {values[1]}", "warning")
     left, right = _by_level(a.measurements), _by_level(b.measurements)
     only = [level[1] for level in {**left, **right} if (level in left) != (level in right)]
-    if only and any(each in right for each in left):
+    if only and any(level in right for level in left):
         yield _note("levels", f"levels measured on one side only: {', '.join(only)}", "warning")
 
 

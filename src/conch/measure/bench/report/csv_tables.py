@@ -39,11 +39,11 @@ def perf_analyzer_csv(certificate: Certificate) -> str:
     The load generator does not time the writing and reading of sockets: Client Send and Client Recv are 0, and their
     time is in Network+Server Send/Recv. Without the server's metrics the server's columns are left out, as there.
     """
-    usable = [measurement for measurement in certificate.measurements if measurement.latency is not None]
-    has_server = bool(usable) and all(each.server and each.server.queue_s is not None for each in usable)
-    first = "Request Rate" if any(each.level.kind in ("rate", "curve") for each in usable) else "Concurrency"
-    has_responses = any(each.responses for each in usable)
-    percentiles = sorted({name for each in usable if each.latency for name in each.latency.percentiles}, key=float)
+    usable = [level for level in certificate.measurements if level.latency is not None]
+    has_server = bool(usable) and all(level.server and level.server.queue_s is not None for level in usable)
+    first = "Request Rate" if any(level.level.kind in ("rate", "curve") for level in usable) else "Concurrency"
+    has_responses = any(level.responses for level in usable)
+    percentiles = sorted({name for level in usable if level.latency for name in level.latency.percentiles}, key=float)
     percentiles = [name for name in percentiles if name != "99.9"] or list(_PERCENTILES)
     batch = int(certificate.settings.get(BATCH_SIZE) or 1)
     server = ["Network+Server Send/Recv", *_SERVER_COLUMNS] if has_server else []
@@ -51,12 +51,12 @@ def perf_analyzer_csv(certificate: Certificate) -> str:
     head = [first, "Inferences/Second", *responses, "Client Send", *server, "Client Recv"]
     rows = [
         [
-            f"{each.level.value:g}",
-            f"{each.throughput.value * batch:g}",
-            *([f"{each.responses.rate.value:g}" if each.responses else "0"] if has_responses else []),
-            *_perf_analyzer_times(each, percentiles, has_server=has_server),
+            f"{level.level.value:g}",
+            f"{level.throughput.value * batch:g}",
+            *([f"{level.responses.rate.value:g}" if level.responses else "0"] if has_responses else []),
+            *_perf_analyzer_times(level, percentiles, has_server=has_server),
         ]
-        for each in usable
+        for level in usable
     ]
     return _text([[*head, *(f"p{name} latency" for name in percentiles)], *rows])
 
@@ -90,8 +90,9 @@ def _long_rows(measurement: Measurement) -> Iterator[list[str]]:
     values |= {
         name: found for name, quantity in QUANTITIES.items() if (found := quantity.read(measurement)) is not None
     }
-    for name, each in values.items():
-        yield [*level, name, *("" if number is None else repr(number) for number in (each.value, each.low, each.high))]
+    for name, estimate in values.items():
+        numbers = (estimate.value, estimate.low, estimate.high)
+        yield [*level, name, *("" if number is None else repr(number) for number in numbers)]
 
 
 def _us(seconds: float) -> str:

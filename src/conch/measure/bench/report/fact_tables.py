@@ -36,7 +36,7 @@ def key_figures(certificate: Certificate) -> list[tuple[str, str, str]]:
     if not measured:
         return []
     wanted = certificate.saturation.level if certificate.saturation else ""
-    chosen = next((each for each in measured if each.level.label == wanted), measured[-1])
+    chosen = next((level for level in measured if level.level.label == wanted), measured[-1])
     at = f"at {chosen.level.kind} {chosen.level.label}" if len(measured) > 1 else ""
     figures = [("Requests/s", *_split(format_estimate(chosen.throughput, PLAIN), at))]
     tokens = chosen.tokens
@@ -55,7 +55,7 @@ def key_figures(certificate: Certificate) -> list[tuple[str, str, str]]:
         ]
     if chosen.goodput_ratio is not None:
         figures.append(("Goodput", *_split(format_estimate(chosen.goodput_ratio, PERCENT), at)))
-    errors, requests = sum(map(errors_of, measured)), sum(each.requests for each in measured)
+    errors, requests = sum(map(errors_of, measured)), sum(level.requests for level in measured)
     figures.append(("Errors", f"{errors:,}", f"of {requests:,} requests"))
     return figures
 
@@ -80,20 +80,20 @@ def error_table(measurements: Sequence[Measurement]) -> FactTable:
 
 
 _HEALTH: tuple[tuple[str, Callable[[ClientHealth], str]], ...] = (
-    ("Processes", lambda each: str(each.processes)),
-    ("Busiest CPU", lambda each: format_value(each.cpu_ratio, PERCENT)),
-    ("CPU cores", lambda each: format_value(each.cpu_cores, PLAIN)),
-    ("Send lag P50", lambda each: format_value(each.send_lag_p50_s, SECONDS)),
-    ("Send lag P99", lambda each: format_value(each.send_lag_p99_s, SECONDS)),
-    ("Loop lag max", lambda each: format_value(each.loop_lag_max_s, SECONDS)),
-    ("GC pauses", lambda each: f"{each.gc_pauses:,}"),
-    ("GC pause max", lambda each: format_value(each.gc_pause_max_s, SECONDS)),
-    ("Steal", lambda each: format_value(each.steal_ratio, PERCENT)),
-    ("Throttled", lambda each: format_value(each.throttled_s, SECONDS)),
-    ("CPU wait", lambda each: format_value(each.cpu_wait_ratio, PERCENT)),
-    ("CPU wait P50", lambda each: format_value(each.cpu_wait_p50_s, SECONDS)),
-    ("CPU wait P99", lambda each: format_value(each.cpu_wait_p99_s, SECONDS)),
-    ("CPU pressure", lambda each: format_value(each.pressure_ratio, PERCENT)),
+    ("Processes", lambda health: str(health.processes)),
+    ("Busiest CPU", lambda health: format_value(health.cpu_ratio, PERCENT)),
+    ("CPU cores", lambda health: format_value(health.cpu_cores, PLAIN)),
+    ("Send lag P50", lambda health: format_value(health.send_lag_p50_s, SECONDS)),
+    ("Send lag P99", lambda health: format_value(health.send_lag_p99_s, SECONDS)),
+    ("Loop lag max", lambda health: format_value(health.loop_lag_max_s, SECONDS)),
+    ("GC pauses", lambda health: f"{health.gc_pauses:,}"),
+    ("GC pause max", lambda health: format_value(health.gc_pause_max_s, SECONDS)),
+    ("Steal", lambda health: format_value(health.steal_ratio, PERCENT)),
+    ("Throttled", lambda health: format_value(health.throttled_s, SECONDS)),
+    ("CPU wait", lambda health: format_value(health.cpu_wait_ratio, PERCENT)),
+    ("CPU wait P50", lambda health: format_value(health.cpu_wait_p50_s, SECONDS)),
+    ("CPU wait P99", lambda health: format_value(health.cpu_wait_p99_s, SECONDS)),
+    ("CPU pressure", lambda health: format_value(health.pressure_ratio, PERCENT)),
 )
 
 
@@ -172,9 +172,9 @@ def environment_table(environment: Environment) -> FactTable:
     """Return the machine and software of the client."""
     quota = f", quota {environment.cpu_quota:g}" if environment.cpu_quota is not None else ""
     clocks = [
-        f"{each:,.0f} MHz{remark}"
-        for each, remark in ((environment.cpu_mhz, ""), (environment.cpu_max_mhz, " at most"))
-        if each is not None
+        f"{mhz:,.0f} MHz{remark}"
+        for mhz, remark in ((environment.cpu_mhz, ""), (environment.cpu_max_mhz, " at most"))
+        if mhz is not None
     ]
     return _facts(
         {
@@ -187,7 +187,7 @@ def environment_table(environment: Environment) -> FactTable:
             "kernel": environment.kernel,
             "virtualization": environment.virtualization,
             "container": environment.container,
-            "load average": ", ".join(f"{each:g}" for each in environment.load_average),
+            "load average": ", ".join(f"{load:g}" for load in environment.load_average),
             "clock": ", ".join(filter(None, (environment.clock, environment.clock_source))),
             "Python": environment.python,
             "Conch": environment.conch,

@@ -66,7 +66,7 @@ def remarks(measurements: Sequence[Measurement]) -> list[str]:
     if any(measurement.responses for measurement in measurements):
         found.append("TTFR is the time to the first response, Gap the time between two responses of a request.")
     found += [_prompts(measurements)]
-    return [each for each in found if each]
+    return [remark for remark in found if remark]
 
 
 def _prompts(measurements: Sequence[Measurement]) -> str:
@@ -78,8 +78,8 @@ def _prompts(measurements: Sequence[Measurement]) -> str:
     ]
     if not known:
         return ""
-    requests = sum(each.outcomes.get("ok", 0) for each, _ in known)
-    repeated = [tokens.distinct_prompts or 0 for each, tokens in known if _repeats(each, tokens)]
+    requests = sum(level.outcomes.get("ok", 0) for level, _ in known)
+    repeated = [tokens.distinct_prompts or 0 for level, tokens in known if _repeats(level, tokens)]
     sentence = f"No prompt was sent twice, in {requests:,} requests."
     if repeated:
         sentence = f"{max(repeated):,} different prompts were sent in turn, in {requests:,} requests."
@@ -124,7 +124,7 @@ def _quantity(name: str, units: tuple[Unit, ...] = SECONDS) -> Callable[[LevelRo
 
 
 def _percentile(name: str) -> Callable[[LevelRow], str]:
-    return _estimate(lambda each: each.latency.percentiles.get(name) if each.latency else None, SECONDS)
+    return _estimate(lambda level: level.latency.percentiles.get(name) if level.latency else None, SECONDS)
 
 
 def _total_token_rate(measurement: Measurement) -> float | None:
@@ -156,12 +156,12 @@ def _gpu_power(measurement: Measurement) -> float | None:
 COLUMNS = (
     LevelColumn("Concurrency", lambda row: row.measurement.level.label),
     LevelColumn("Requests", lambda row: f"{row.measurement.requests:,}"),
-    LevelColumn("Wall", _value(lambda each: each.window_s, SECONDS)),
+    LevelColumn("Wall", _value(lambda level: level.window_s, SECONDS)),
     LevelColumn("Tok/s", _value(_total_token_rate, PLAIN)),
     LevelColumn("Output tok/s", _quantity("output_rate", PLAIN)),
     LevelColumn("Req/s", _quantity("throughput", PLAIN)),
     LevelColumn("Responses/s", _quantity("response_rate", PLAIN)),
-    LevelColumn("Max", _value(lambda each: each.latency.max if each.latency else None, SECONDS)),
+    LevelColumn("Max", _value(lambda level: level.latency.max if level.latency else None, SECONDS)),
     LevelColumn("TTFT P50", _quantity("ttft_p50")),
     LevelColumn("TTFT P99", _quantity("ttft_p99")),
     LevelColumn("ITL P50", _quantity("itl_p50")),
@@ -172,13 +172,13 @@ COLUMNS = (
     LevelColumn("Gap P99", _quantity("gap_p99")),
     LevelColumn("Errors", _errors),
     LevelColumn("Cancelled", lambda row: _cancelled(row.measurement)),
-    LevelColumn("Goodput", _estimate(lambda each: each.goodput_ratio, PERCENT)),
+    LevelColumn("Goodput", _estimate(lambda level: level.goodput_ratio, PERCENT)),
     LevelColumn("GPU", _value(_gpu_utilization, PERCENT)),
     LevelColumn("GPU power", lambda row: _watts(_gpu_power(row.measurement))),
-    LevelColumn("Queue", _value(lambda each: each.server.queue_s if each.server else None, SECONDS)),
-    LevelColumn("Compute", _value(lambda each: each.server.compute_s if each.server else None, SECONDS)),
-    LevelColumn("Batch", _value(lambda each: each.server.batch_size if each.server else None, PLAIN)),
-    LevelColumn("Server cores", _value(lambda each: each.server.cpu_cores if each.server else None, PLAIN)),
+    LevelColumn("Queue", _value(lambda level: level.server.queue_s if level.server else None, SECONDS)),
+    LevelColumn("Compute", _value(lambda level: level.server.compute_s if level.server else None, SECONDS)),
+    LevelColumn("Batch", _value(lambda level: level.server.batch_size if level.server else None, PLAIN)),
+    LevelColumn("Server cores", _value(lambda level: level.server.cpu_cores if level.server else None, PLAIN)),
     LevelColumn("Efficiency", lambda row: format_value(row.scaling.efficiency, PERCENT)),
 )
 

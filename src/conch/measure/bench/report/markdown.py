@@ -55,7 +55,7 @@ def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def markdown_text(text: str) -> str:
     """Return a text in one line in which nothing is markup, a mention or a reference."""
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)
 
 

@@ -50,7 +50,7 @@ def format_estimate(estimate: Estimate | None, units: tuple[Unit, ...]) -> str:
     if below is None or above is None:
         return format_value(estimate.value, units)
     unit = choose_unit(units, estimate.value)
-    value, low, high = (each * unit.factor for each in (estimate.value, below, above))
+    value, low, high = (number * unit.factor for number in (estimate.value, below, above))
     widest = max(low, high)
     decimals = _decimals_of_margin(widest) if widest else _decimals_of(value, _DIGITS)
     decimals = min(decimals, _decimals_of(value, 4) if value else decimals)  # a tiny interval needs no long number
@@ -68,7 +68,7 @@ def format_estimate(estimate: Estimate | None, units: tuple[Unit, ...]) -> str:
 
 def format_change(change: Estimate) -> str:
     """Return a relative change with its sign and interval: "+3.1 % (1.2 to 5.0 %)"."""
-    spread = [abs(each - change.value) for each in (change.low, change.high) if each is not None]
+    spread = [abs(bound - change.value) for bound in (change.low, change.high) if bound is not None]
     width = max(spread, default=0.0) * 100
     decimals = min(_decimals_of(width, 2) if width else 1, 2)
     value = _signed(change.value * 100, decimals)

@@ -71,7 +71,7 @@ def _lines(head: dict[str, Any], records: Records, chunks: Chunks, window: RunWi
             }
             if row["chunks_from"] >= 0:
                 own = chunks["received_ns"][row["chunks_from"] : row["chunks_from"] + row["responses"]]
-                document["responses_s"] = [_seconds(each, window) for each in own.tolist()]
+                document["responses_s"] = [_seconds(time_ns, window) for time_ns in own.tolist()]
             lines.append(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE))
         yield b"".join(lines)
 

@@ -38,7 +38,7 @@ def scaling(measurements: Sequence[Measurement]) -> tuple[LevelScaling, ...]:
         for measurement in measurements
         if measurement.level.kind == "concurrency" and measurement.level.value > 0
     ]
-    base = min(concurrent, key=lambda each: each.level.value, default=None)
+    base = min(concurrent, key=lambda measurement: measurement.level.value, default=None)
     return tuple(_level_scaling(measurement, base) for measurement in measurements)
 
 
@@ -57,7 +57,7 @@ def find_saturation(measurements: Sequence[Measurement]) -> Saturation | None:
     for kind, find in (("concurrency", _saturation_of_concurrency), ("rate", _saturation_of_rate)):
         levels = sorted(
             (measurement for measurement in measurements if measurement.level.kind == kind),
-            key=lambda each: each.level.value,
+            key=lambda measurement: measurement.level.value,
         )
         if len(levels) > 1 and len(levels) == len(measurements) and work_rate(max(levels, key=work_rate)):
             return find(levels)
@@ -91,7 +91,7 @@ def _knee(levels: Sequence[Measurement]) -> float | None:
 def _saturation_of_rate(levels: Sequence[Measurement]) -> Saturation:
     kept = [level for level in levels if _most(level) >= _NEARLY * level.level.value]
     missed = [level for level in levels if level not in kept]
-    highest = max(levels, key=lambda each: each.throughput.value)
+    highest = max(levels, key=lambda measurement: measurement.throughput.value)
     if not missed:
         message = f"Saturation is not reached: the server keeps up with {levels[-1].level.label}."
         return Saturation(False, levels[-1].level.label, levels[-1].throughput.value, "req/s", None, message)

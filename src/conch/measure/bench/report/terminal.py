@@ -99,7 +99,7 @@ def _split(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: int, k
     ]
     part = list(range(keys))
     for index in range(keys, len(widths)):
-        if sum(widths[each] for each in part) + widths[index] > columns and len(part) > keys:
+        if sum(widths[column] for column in part) + widths[index] > columns and len(part) > keys:
             yield part
             part = list(range(keys))
         part.append(index)

@@ -167,5 +167,7 @@ def _key(settings: Mapping[str, Value], effort: float, purpose: str) -> str:
 
 
 def _with_tuples(value: dict[str, Any]) -> dict[str, Any]:
-    settings = {key: tuple(each) if isinstance(each, list) else each for key, each in value["settings"].items()}
+    settings = {
+        key: tuple(setting) if isinstance(setting, list) else setting for key, setting in value["settings"].items()
+    }
     return {**value, "settings": settings, "notes": tuple(value["notes"])}

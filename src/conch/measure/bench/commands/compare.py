@@ -4,12 +4,15 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.flag_values import one_of, value_kind
+from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.errors import InvalidRequest
 from conch.measure.bench.report.comparison import (
     FALSE_ALARM_RATE,
@@ -53,13 +56,30 @@ WORDS = {
 _LEVELS = {"invalid": "error", "warning": "warning"}
 
 
+@dataclass(frozen=True, slots=True)
+class CompareFlags:
+    """The flags of the command."""
+
+    # fmt: off
+    fail_if: tuple[str, ...] = flag_field(
+        (), "", "repeatable; see above", value_kind("CONDITION"), repeatable=True)
+    undecided: str = flag_field(
+        "pass", "", "what an interval that contains the limit means; default pass", one_of("pass", "fail"))
+    anyway: bool = flag_field(False, "", "compare runs that are not comparable, too", value_kind(""), bare=True)
+    format: str = flag_field(
+        "text", "", "github: annotations, and a table for $GITHUB_STEP_SUMMARY; default text",
+        one_of("text", "json", "github"))
+    # fmt: on
+
+
 def compare(arguments: Sequence[str]) -> int:
     """Compare, print, and return the exit status."""
     from conch.measure.bench.report.certificate_file import read_certificate
 
     given = _parser().parse_args(arguments)
+    flags = settings_of(CompareFlags, given)
     try:
-        conditions = [parse_condition(text) for text in given.fail_if]
+        conditions = [parse_condition(text) for text in flags.fail_if]
         first = read_certificate(given.a)
         if given.b is None:
             comparison = compare_interleaved(first)
@@ -68,18 +88,18 @@ def compare(arguments: Sequence[str]) -> int:
             wanted = [condition.quantity for condition in conditions]
             comparison = compare_runs(first, read_certificate(given.b), wanted)
             names = (str(given.a), str(given.b))
-        refused = bool(comparison.obstacles) and not given.anyway
+        refused = bool(comparison.obstacles) and not flags.anyway
         decisions = () if refused else decide(conditions, comparison.effects)
     except (InvalidRequest, ValueError) as error:
         print(f"conch bench compare: {error}", file=sys.stderr)
         return _REFUSED
     unjudged = "" if decisions else _NOT_COMPARABLE if refused else _NO_CONDITION
-    _show(given.format, names, comparison, decisions, unjudged)
+    _show(flags.format, names, comparison, decisions, unjudged)
     if refused:
         print("conch bench compare: not comparable; --anyway compares nevertheless", file=sys.stderr)
         return _REFUSED
     failing = (
-        {ConditionOutcome.HOLDS, ConditionOutcome.UNDECIDED} if given.undecided == "fail" else {ConditionOutcome.HOLDS}
+        {ConditionOutcome.HOLDS, ConditionOutcome.UNDECIDED} if flags.undecided == "fail" else {ConditionOutcome.HOLDS}
     )
     return _FAILED if any(decision.outcome in failing for decision in decisions) else _PASSED
 
@@ -112,20 +132,7 @@ def _parser() -> CommandParser:
     )
     parser.add_argument("a", metavar="A", type=Path, help="certificate of the baseline, JSON or HTML")
     parser.add_argument("b", metavar="B", type=Path, nargs="?", help="certificate to compare with it")
-    parser.add_argument("--fail-if", metavar="CONDITION", action="append", default=[], help="repeatable; see above")
-    parser.add_argument(
-        "--undecided",
-        choices=("pass", "fail"),
-        default="pass",
-        help="what an interval that contains the limit means; default pass",
-    )
-    parser.add_argument("--anyway", action="store_true", help="compare runs that are not comparable, too")
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "github"),
-        default="text",
-        help="github: annotations, and a table for $GITHUB_STEP_SUMMARY; default text",
-    )
+    parser.add_flags(CompareFlags)
     return parser
 
 

@@ -30,7 +30,6 @@ class LiveView(RunView):
         self._done: list[Measurement] = []
 
     def progress(self, progress: Progress) -> None:
-        """Redraw if it is time to."""
         now = monotonic()
         if now < self._next:
             return
@@ -41,13 +40,11 @@ class LiveView(RunView):
         live.update(screen(self._title, snapshot, self._rates, self._done, console.width), refresh=True)
 
     def measured(self, measurement: Measurement) -> None:
-        """Keep the figures of the level on the screen."""
         self._done.append(measurement)
         self._rates.clear()
         self._next = 0.0
 
     def end(self) -> None:
-        """Erase the screen and show the cursor."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -123,13 +120,10 @@ def _progress_bar(snapshot: Snapshot, columns: int) -> "RenderableType":
 def _fields(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Return names and values, in the order of their importance."""
     fields = [("requests/s", f"{snapshot.rate:,.0f}"), ("errors/s", f"{snapshot.error_rate:,.0f}")]
-    if snapshot.token_rate is not None:
-        fields.append(("tokens/s", f"{snapshot.token_rate:,.0f}"))
-    if snapshot.response_rate is not None:
-        fields.append(("responses/s", f"{snapshot.response_rate:,.0f}"))
+    if snapshot.streamed_rate is not None:
+        fields.append((f"{snapshot.streamed}/s", f"{snapshot.streamed_rate:,.0f}"))
     times = (
-        ("TTFT p50", snapshot.first_token_p50),
-        ("TTFR p50", snapshot.first_response_p50),
+        ("TTFT p50" if snapshot.streamed == "tokens" else "TTFR p50", snapshot.first_p50),
         ("p50", snapshot.p50),
         ("p90", snapshot.p90),
         ("p99", snapshot.p99),

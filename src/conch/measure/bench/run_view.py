@@ -1,7 +1,6 @@
 """What is shown of a run in progress: nothing, or lines for pipes and files; the live view is in another module."""
 
 import sys
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from time import monotonic
 
@@ -35,10 +34,9 @@ class Snapshot:
     p90: float | None
     p99: float | None
     max: float | None
-    token_rate: float | None  # output tokens, or content chunks where the server counts no tokens
-    first_token_p50: float | None
-    response_rate: float | None  # of tensor models that stream
-    first_response_p50: float | None
+    streamed: str  # "tokens" (content chunks where the server counts none), or "responses" of tensor models
+    streamed_rate: float | None
+    first_p50: float | None  # time to the first of them
     histogram: tuple[tuple[float, int], ...]  # (upper edge, count)
     gauges: dict[str, float]
     last_error: str
@@ -63,7 +61,6 @@ def take_snapshot(progress: Progress) -> Snapshot:
     latency = (good["done_ns"] - good["intended_ns"]) / 1e9
     p50, p90, p99 = (float(value) for value in np.percentile(latency, (50, 90, 99))) if len(good) else (None,) * 3
     streamed, first = _tokens(good) if progress.has_tokens else _responses(good)
-    streamed_rate = streamed / seconds if streamed else None
     errors = progress.log.errors
     return Snapshot(
         label=progress.level.label,
@@ -79,10 +76,9 @@ def take_snapshot(progress: Progress) -> Snapshot:
         p90=p90,
         p99=p99,
         max=float(latency.max()) if len(good) else None,
-        token_rate=streamed_rate if progress.has_tokens else None,
-        first_token_p50=first if progress.has_tokens else None,
-        response_rate=None if progress.has_tokens else streamed_rate,
-        first_response_p50=None if progress.has_tokens else first,
+        streamed="tokens" if progress.has_tokens else "responses",
+        streamed_rate=streamed / seconds if streamed else None,
+        first_p50=first,
         histogram=_histogram(latency),
         gauges=dict(progress.gauges),
         last_error=max(errors, key=lambda message: errors[message]) if errors else "",
@@ -117,33 +113,17 @@ def _histogram(latency: NDArray[np.float64]) -> tuple[tuple[float, int], ...]:
     return tuple((float(edge), int(count)) for edge, count in zip(edges[1:], counts, strict=True))
 
 
-class RunView(ABC):
-    """Shows a run in progress. Called from the main thread, some times a second."""
+class RunView:
+    """Shows a run in progress. Called from the main thread, some times a second. This one shows nothing."""
 
-    @abstractmethod
     def progress(self, progress: Progress) -> None:
         """Show the level that runs."""
 
-    @abstractmethod
     def measured(self, measurement: Measurement) -> None:
         """Show a level that has ended."""
 
-    @abstractmethod
     def end(self) -> None:
         """Restore the terminal."""
-
-
-class QuietView(RunView):
-    """Shows nothing."""
-
-    def progress(self, progress: Progress) -> None:
-        """Do nothing."""
-
-    def measured(self, measurement: Measurement) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
 
 
 class PlainView(RunView):
@@ -153,18 +133,13 @@ class PlainView(RunView):
         self._next = 0.0
 
     def progress(self, progress: Progress) -> None:
-        """Print a line if it is time for one."""
         if monotonic() >= self._next:
             self._next = monotonic() + _INTERVAL_S
             self._print(snapshot_line(take_snapshot(progress)))
 
     def measured(self, measurement: Measurement) -> None:
-        """Print the figures of the level."""
         self._next = 0.0
         self._print(measurement_line(measurement))
-
-    def end(self) -> None:
-        """Nothing is to be restored."""
 
     def _print(self, line: str) -> None:
         try:
@@ -179,10 +154,8 @@ def snapshot_line(snapshot: Snapshot) -> str:
         f"{level_name(snapshot.kind, snapshot.label)}: {snapshot.phase} {snapshot.elapsed_s:.0f} s",
         f"{snapshot.rate:,.0f} req/s",
     ]
-    if snapshot.token_rate is not None:
-        parts.append(f"{snapshot.token_rate:,.0f} tok/s")
-    if snapshot.response_rate is not None:
-        parts.append(f"{snapshot.response_rate:,.0f} responses/s")
+    if snapshot.streamed_rate is not None:
+        parts.append(f"{snapshot.streamed_rate:,.0f} {snapshot.streamed.replace('tokens', 'tok')}/s")
     if snapshot.p50 is not None and snapshot.p99 is not None:
         parts.append(f"p50 {duration_text(snapshot.p50)}, p99 {duration_text(snapshot.p99)}")
     if snapshot.error_rate:

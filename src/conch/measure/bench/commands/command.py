@@ -265,13 +265,11 @@ def _check_outputs(plan: BenchPlan) -> None:
 
 
 def _view(run: "PreparedRun") -> "RunView":
-    from conch.measure.bench.run_view import QuietView
+    from conch.measure.bench.run_view import PlainView, RunView
 
     if run.plan.quiet:
-        return QuietView()
+        return RunView()
     if run.plan.plain or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        from conch.measure.bench.run_view import PlainView
-
         return PlainView()
     from conch.measure.bench.live_view import LiveView
 

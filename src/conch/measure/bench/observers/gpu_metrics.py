@@ -78,7 +78,6 @@ class GpuMetrics(ServerObserver):
         self._failure = ""
 
     def sample(self) -> None:
-        """Scrape. A failure is kept for the notes."""
         try:
             samples = gpu_samples(list(parse_exposition(scrape(self._settings))), monotonic_ns())
         except OSError as error:
@@ -90,7 +89,6 @@ class GpuMetrics(ServerObserver):
             self._failure = f"{self._settings.url} has no metrics under DCGM's names"
 
     def observed(self, start_ns: int, end_ns: int) -> Observed:
-        """Return the figures of each GPU."""
         by_gpu: dict[str, list[GpuSample]] = {}
         for samples in self._samples:
             for uuid, sample in samples.items():

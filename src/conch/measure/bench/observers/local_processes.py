@@ -115,7 +115,6 @@ class LocalProcesses(ServerObserver):
         return Observed(figures, notes=notes)
 
     def gauges(self) -> Gauges:
-        """Return the CPU use of the last interval."""
         if len(self._samples) < 2:
             return Gauges()
         before, after = self._samples[-2:]

@@ -193,7 +193,6 @@ class ServerMetrics(ServerObserver):
         self._failure = ""
 
     def sample(self) -> None:
-        """Scrape. A failure is kept for the notes."""
         try:
             time_ns = monotonic_ns()
             totals = totals_of(list(parse_exposition(scrape(self._settings))), self._model)
@@ -224,6 +223,5 @@ class ServerMetrics(ServerObserver):
         return Observed(figures_between(before, after), notes=_cache_notes(before, after))
 
     def gauges(self) -> Gauges:
-        """Return the queue's length."""
         depth = queue_depth(self._samples[-1].totals) if self._samples else None
         return Gauges({} if depth is None else {"queue": depth})

@@ -1,8 +1,8 @@
 """Find out what answers at a URL: its APIs, its models, its metrics. No state of the server is changed."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from conch.base.errors import ModelLoading
@@ -15,7 +15,6 @@ from conch.measure.bench.targets.server_api import (
     ListedModel,
     OpenAiApi,
     ServerApi,
-    ServerIdentity,
     server_name,
 )
 from conch.measure.bench.targets.target import (
@@ -212,22 +211,6 @@ def discover(
     raise TargetError(f"no server listens at {' or '.join(places)}; start one, or give a URL before the model")
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """An API that the server has."""
-
-    api: ServerApi
-    identity: ServerIdentity
-    base_path: str
-
-
-def _named(v2: _Found | None, openai: _Found | None) -> _Found | None:
-    """Return who answers v2. Conch says that it is Triton, which has no OpenAI API on the same port."""
-    if v2 is None or openai is None or v2.identity.name != "triton":
-        return v2
-    return replace(v2, identity=replace(v2.identity, name="conch"))
-
-
 class _Discovery:
     """The conversation with one server."""
 
@@ -282,56 +265,58 @@ class _Discovery:
     def _http(self, endpoint: Endpoint, probe: HttpProbe, model: str | None, version: str) -> BenchTarget:
         kserve = KServeHttp(probe, self._root)
         openai = OpenAiApi(probe, self._address.path)
-        found_v2 = self._identify(kserve, self._root)
-        found_openai = self._identify(openai, "")
-        if found_openai is not None:
-            found_openai = replace(found_openai, base_path=openai.base_path)
-        if found_v2 is None and found_openai is None:
+        found = [api for api in (kserve, openai) if self._answers(api)]
+        if not found:
             if self._key_needed is not None:
                 raise self._key_needed
             raise not_an_inference_server(probe, probe.get(f"{self._root}/v2"))
         if self._protocol in _GRPC:
             raise self._wrong_port("speaks HTTP", "8001", self._protocol)
         if model is None:
-            model = only_model(self._address.place, self._rows(found_v2, found_openai))
-        return self._http_target(endpoint, found_v2, found_openai, model, version)
+            model = only_model(self._address.place, self._rows(found))
+        v2, by_openai = (api if api in found else None for api in (kserve, openai))
+        return self._http_target(endpoint, v2, by_openai, model, version)
 
-    def _identify(self, api: ServerApi, base_path: str) -> _Found | None:
+    def _answers(self, api: ServerApi) -> bool:
+        """Whether the server has an API; `known` of it says then who answers."""
         try:
             identity = api.identity()
         except KeyNeeded as locked:
             self._key_needed = locked
-            return None
-        return None if identity is None else _Found(api, identity, base_path)
+            return False
+        api.known = identity or api.known
+        return identity is not None
 
-    def _rows(self, *apis: _Found | None) -> list[ListedModel] | None:
+    def _rows(self, apis: Iterable[ServerApi]) -> list[ListedModel] | None:
         """Return the models of all APIs, or None if no API lists them."""
-        wanted = (Protocol.OPENAI,) if self._protocol is Protocol.OPENAI else ()
-        lists = [api.api.models() for api in apis if api is not None and (not wanted or isinstance(api.api, OpenAiApi))]
+        only_openai = self._protocol is Protocol.OPENAI
+        lists = [api.models() for api in apis if not only_openai or isinstance(api, OpenAiApi)]
         known = [rows for rows in lists if rows is not None]
         return [row for rows in known for row in rows] if known else None
 
     def _http_target(
-        self, endpoint: Endpoint, v2: _Found | None, openai: _Found | None, name: str, version: str
+        self, endpoint: Endpoint, v2: ServerApi | None, openai: ServerApi | None, name: str, version: str
     ) -> BenchTarget:
-        by_openai = None if openai is None else openai.api.model(name, "")
-        by_v2 = None if v2 is None else v2.api.model(name, version)
+        by_openai = None if openai is None else openai.model(name, "")
+        by_v2 = None if v2 is None else v2.model(name, version)
         if by_v2 is None and by_openai is None:
             if self._key_needed is not None and self._protocol in (None, Protocol.OPENAI):
                 raise self._key_needed
-            raise unknown_model(self._address.place, name, version, self._rows(v2, openai))
+            raise unknown_model(self._address.place, name, version, self._rows(filter(None, (v2, openai))))
         protocols = self._protocols(by_v2, by_openai)
         protocol = self._protocol or protocols[0]
         if protocol not in protocols:
             raise self._unavailable(protocol, protocols, name)
         uses_openai = protocol is Protocol.OPENAI
-        found = openai if uses_openai else v2
+        api = openai if uses_openai else v2
         chosen = by_openai if uses_openai else by_v2
-        assert found is not None
+        assert api is not None
         assert chosen is not None
         if uses_openai and by_v2 is not None:
             chosen = replace(by_v2, kind=chosen.kind, context_length=chosen.context_length)
-        return self._target(endpoint, found, chosen, protocol, protocols, _named(v2, openai) or found)
+        if v2 is not None and openai is not None and v2.known.name == "triton":
+            v2.known = replace(v2.known, name="conch")  # Triton has no OpenAI API on the same port
+        return self._target(endpoint, api, chosen, protocol, protocols, v2 or api)
 
     def _protocols(self, by_v2: TargetModel | None, by_openai: TargetModel | None) -> tuple[Protocol, ...]:
         """Return the protocols over HTTP by which the model can be used, the best first."""
@@ -364,23 +349,23 @@ class _Discovery:
     def _target(
         self,
         endpoint: Endpoint,
-        found: _Found,
+        api: ServerApi,
         model: TargetModel,
         protocol: Protocol,
         protocols: tuple[Protocol, ...],
-        named: _Found,
+        named: ServerApi,
     ) -> BenchTarget:
         return BenchTarget(
             url=self._address.url,
             endpoint=endpoint,
             protocol=protocol,
-            base_path=found.base_path,
-            server_name=named.identity.name or found.identity.name,
-            server_version=named.identity.version or found.identity.version,
+            base_path=api.base_path,
+            server_name=named.known.name or api.known.name,
+            server_version=named.known.version or api.known.version,
             model=model,
             protocols=protocols,
             metrics_url=find_metrics(endpoint, self._root) if self._metrics else None,
-            repository_index=isinstance(named.api, KServeHttp) and named.api.repository_index,
+            repository_index=named.repository_index,
             notes=tuple(self._notes),
         )
 
@@ -397,7 +382,7 @@ class _Discovery:
             raise self._not_grpc(failure) from None
         if identity is None:
             raise TargetError(f"{self._address.place} is a gRPC server without KServe's inference service")
-        identity = replace(identity, name=server_name(identity.name, identity.version))
+        api.known = replace(identity, name=server_name(identity.name, identity.version))
         rows = api.models()
         name = model or only_model(self._address.place, rows)
         found = api.model(name, version)
@@ -409,7 +394,7 @@ class _Discovery:
         if protocol not in _GRPC:
             raise self._wrong_port("speaks gRPC", "8000", protocol)
         protocols = (Protocol.GRPC_STREAM,) if found.decoupled else _GRPC
-        return self._target(endpoint, _Found(api, identity, ""), found, protocol, protocols, _Found(api, identity, ""))
+        return self._target(endpoint, api, found, protocol, protocols, api)
 
     def _not_grpc(self, failure: TargetError) -> TargetError:
         """Return the error for a port without gRPC: it expects TLS, or speaks HTTP/1.1, or something else."""

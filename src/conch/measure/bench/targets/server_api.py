@@ -59,7 +59,11 @@ def server_name(name: str, version: str) -> str:
 
 
 class ServerApi(ABC):
-    """One API of one server. Methods raise TargetError."""
+    """One API of one server, below `base_path`. Methods raise TargetError."""
+
+    base_path = ""
+    repository_index = False  # whether it has the model repository extension
+    known = ServerIdentity("", "")  # what `identity` returned last
 
     @abstractmethod
     def identity(self) -> ServerIdentity | None:
@@ -129,15 +133,14 @@ def _text_ids(sequence: Mapping[str, Any]) -> bool:
 
 
 class KServeHttp(ServerApi):
-    """The API below `base_path`."""
+    """The API of Triton, Conch and others over HTTP."""
 
     def __init__(self, probe: HttpProbe, base_path: str) -> None:
         self._probe = probe
-        self._base = base_path
-        self.repository_index = False
+        self.base_path = base_path
 
     def identity(self) -> ServerIdentity | None:
-        answer = self._probe.get(f"{self._base}/v2")
+        answer = self._probe.get(f"{self.base_path}/v2")
         check_key(answer)
         document = answer.json
         if answer.status != 200 or not isinstance(document, dict) or "name" not in document:
@@ -147,14 +150,14 @@ class KServeHttp(ServerApi):
         return ServerIdentity(str(document["name"]), str(document.get("version", "")))
 
     def models(self) -> list[ListedModel] | None:
-        answer = self._probe.post(f"{self._base}/v2/repository/index", {})
+        answer = self._probe.post(f"{self.base_path}/v2/repository/index", {})
         rows = answer.json
         if answer.status != 200 or not isinstance(rows, list):
             return self._open_vino_models()
         return [listed(row) for row in rows]
 
     def model(self, name: str, version: str) -> TargetModel | None:
-        path = model_path(self._base, name, version)
+        path = model_path(self.base_path, name, version)
         answer = self._probe.get(path)
         if answer.status == _UNAVAILABLE:
             check_loading(answer.error_message())
@@ -171,7 +174,7 @@ class KServeHttp(ServerApi):
 
     def _open_vino_models(self) -> list[ListedModel] | None:
         """Return the list of OpenVINO Model Server, which has no repository index."""
-        answer = self._probe.get(f"{self._base}/v1/config")
+        answer = self._probe.get(f"{self.base_path}/v1/config")
         document = answer.json
         if answer.status != 200 or not isinstance(document, dict):
             return None
@@ -216,7 +219,6 @@ class OpenAiApi(ServerApi):
         self._candidates = [base_path] if base_path.endswith(_PATHS) else [base_path + path for path in _PATHS]
         self._root = base_path[: -len(_PATHS[0])] if base_path.endswith(_PATHS) else base_path
         self._entries: dict[str, dict[str, Any]] = {}
-        self.base_path = ""
 
     def identity(self) -> ServerIdentity | None:
         for path in self._candidates:

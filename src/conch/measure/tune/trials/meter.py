@@ -4,15 +4,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-import numpy as np
-
 from conch.base.http.prometheus import ScrapeSettings
-from conch.domain.arrivals import Arrivals, arrival_times, steady
-from conch.measure.bench.generator import ClosedLoop, LoadPlan, OpenLoop, Tls
+from conch.domain.arrivals import parse_arrivals
+from conch.measure.bench.generator import LoadPlan, Tls
 from conch.measure.bench.inputs.answer_check import answer_check
 from conch.measure.bench.inputs.build import build_source
+from conch.measure.bench.levels import Users, rates
 from conch.measure.bench.measure_level import measure_level
-from conch.measure.bench.measurement import Level, Measurement, TimeDistribution
+from conch.measure.bench.measurement import Measurement, TimeDistribution
 from conch.measure.bench.observers.gpu_metrics import GpuMetrics
 from conch.measure.bench.observers.local_processes import LocalProcesses
 from conch.measure.bench.observers.observer import ServerObserver
@@ -82,13 +81,14 @@ class BenchMeter(TrialMeter):
     def measure(self, load: Value, effort: float) -> TrialReading:
         """Measure. Raises ServerUnreachable; TargetError and InputError if requests cannot be made."""
         target, source = self._prepared()
-        level = Level("rate" if self.settings.rates else "concurrency", float(str(load)), str(load))
+        given = float(str(load))
+        level = rates([given], *parse_arrivals("poisson"))[0] if self.settings.rates else Users(int(given))
         window_s = self.settings.window_s * effort
         warm_up_s = self.settings.warm_up_s
         plan = LoadPlan(
             endpoint=target.endpoint,
             source=source,
-            pacing=self._pacing(level, warm_up_s + window_s),
+            pacing=level.pacing(warm_up_s + window_s, self.settings.inputs.seed),
             timeout_s=self.settings.timeout_s,
             seed=self.settings.inputs.seed,
             check=answer_check(target),
@@ -96,7 +96,7 @@ class BenchMeter(TrialMeter):
         )
         window = MeasuringWindow(duration_s=window_s, warm_up_s=warm_up_s)
         try:
-            measured = measure_level(plan, window, level, self.observers, slo=self.settings.slo)
+            measured = measure_level(plan, window, level.level, self.observers, slo=self.settings.slo)
         except ConnectionError as error:
             raise ServerUnreachable(str(error)) from error
         if set(_present(measured.outcomes)) == {"connection_error"}:
@@ -124,12 +124,6 @@ class BenchMeter(TrialMeter):
             )
             self._source = build_source(self._target, settings.inputs)
         return self._target, self._source
-
-    def _pacing(self, level: Level, duration_s: float) -> ClosedLoop | OpenLoop:
-        if level.kind == "concurrency":
-            return ClosedLoop(int(level.value))
-        arrivals = Arrivals(steady(level.value))
-        return OpenLoop(arrival_times(arrivals, duration_s + 1, np.random.default_rng(self.settings.inputs.seed)))
 
 
 def reading_of(measured: Measurement) -> TrialReading:

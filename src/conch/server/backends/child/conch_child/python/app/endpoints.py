@@ -110,9 +110,7 @@ def import_app(path: str) -> types.ModuleType:
 
 def provide_declarations() -> None:
     """Let `import conch` work in an environment without it (`EXECUTION_ENV_PATH`)."""
-    try:
-        import conch  # noqa: F401
-    except ImportError:
+    if "conch" not in sys.modules and importlib.util.find_spec("conch") is None:
         stand_in: Any = types.ModuleType("conch")
         for name in ("Image", "InvalidInput", "Tensor", "endpoint", "model"):
             setattr(stand_in, name, getattr(declare, name))

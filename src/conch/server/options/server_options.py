@@ -138,7 +138,7 @@ class ServerOptions:
     model_repository: tuple[str, ...] = _flag(
         (),
         "Model repository",
-        "Directory of models, or its s3, gs, as, oci or http URL.",
+        "Directory of models, its s3, gs, as, oci or http URL, or a Python file.",
         PATH,
         repeatable=True,
         aliases=("model-store",),

@@ -26,7 +26,7 @@ def test_a_flag_is_followed_by_its_meaning_and_default() -> None:
     lines = [line.strip() for line in help_text().splitlines()]
     pairs = set(pairwise(lines))
     assert ("--http-port=<port>", "Port to listen on; 0 for any free port. [default 8000]") in pairs
-    meaning = "Directory of models, or its s3, gs, as, oci or http URL. [also"
+    meaning = "Directory of models, its s3, gs, as, oci or http URL, or a Python file."
     assert ("--model-repository=<path>", meaning) in pairs
 
 

@@ -84,6 +84,7 @@ bench-tools: .venv/.dev-all ## Compare conch bench with wrk, h2load, perf_analyz
 docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m tools.flags_page
 	$(BIN)/python -m tools.check_page
+	$(BIN)/python -m tools.commands_page
 	$(BIN)/python -m tools.degradations_page
 	$(BIN)/python -m tools.metrics_page
 	$(BIN)/python -m tools.security_page

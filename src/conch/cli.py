@@ -7,54 +7,7 @@ from codecs import lookup
 from importlib import import_module
 from io import TextIOWrapper
 
-# Task → its sub-commands: name → module, help. A command parses its arguments and returns the exit status.
-_TASKS = {
-    "serve": {
-        "run": ("clients.run.command", "serve one model or chat with it, without configuration"),
-        "serve": ("server.commands.serve", "serve a model repository over HTTP and gRPC"),
-        "ps": ("clients.run.servers", "list the loaded models of all running servers"),
-        "stop": ("clients.run.servers", "stop the server of a model"),
-        "doctor": ("clients.doctor", "inspect machine, installation and server, and name cures"),
-        "health": ("clients.health", "ask a server whether it is ready; the health check of containers"),
-    },
-    "models": {
-        "pull": ("clients.run.disk", "fetch a model to this machine's disk, for conch run"),
-        "ls": ("clients.run.disk", "list the models on this machine's disk"),
-        "show": ("clients.run.disk", "show a model's configuration, files and memory"),
-        "rm": ("clients.run.disk", "remove a model from this machine's disk"),
-        "new": ("clients.python_app.new", "create a model: code, configuration, client and tests"),
-        "repo": ("clients.repository.command", "add, list, show, pack and pull models"),
-        "check": ("check.command", "find errors in repositories, manifests and rules"),
-    },
-    "clients": {
-        "chat": ("clients.chat", "chat with a language model in the terminal"),
-        "client": ("clients.client", "send a file of prompts to a server"),
-    },
-    "measure and choose": {
-        "bench": ("measure.bench.commands.command", "measure a server: latency, throughput, tokens"),
-        "tune": ("measure.tune.commands.command", "find the best configuration of a model by measuring"),
-        "advise": ("measure.advise.command", "recommend engine, backend, layout and GPUs for models"),
-        "engine": ("measure.advise.engine", "plan the GPUs for a language model"),
-    },
-    "observe": {
-        "top": ("clients.top", "show the models of a running server live"),
-        "rules": ("operate.monitoring.commands.rules", "write alerting rules, and find alerts that can never fire"),
-        "drill": ("operate.monitoring.commands.drill", "make an alert fire on a running system, and time it"),
-        "alerts": ("operate.alerts.command", "receive alerts of Alertmanager and send them to chat services"),
-        "dashboards": ("operate.monitoring.commands.dashboards", "write Grafana dashboards"),
-        "translate": ("operate.monitoring.commands.translate", "rewrite dashboards and rules for other metric names"),
-        "trace": ("operate.traces.command", "show recorded traces of requests as waterfalls"),
-        "audit": ("server.commands.audit", "verify the audit log of limits"),
-        "gpu-exporter": ("operate.exporter.command", "export metrics of GPUs and other accelerators"),
-        "tunnel": ("operate.tunnel.command", "forward a metrics port over SSH, supervised"),
-    },
-    "deploy and scale": {
-        "k8s": ("operate.deployment.command", "write Kubernetes objects of a deployment"),
-        "autoscale": ("operate.scaling.commands.command", "simulate autoscalers, and explain one that does not scale"),
-        "fleet": ("operate.fleet.command", "run replicas behind a proxy and scale them with an HPA"),
-    },
-}
-_COMMANDS = {name: module for commands in _TASKS.values() for name, (module, _) in commands.items()}
+from conch.base.command_line.command_table import COMMANDS, TASKS
 
 # Commands that need packages of an extra.
 _EXTRAS = dict.fromkeys(("rules", "drill", "alerts", "dashboards", "translate", "tunnel"), "monitoring")
@@ -71,9 +24,9 @@ def main() -> None:
         become_init()
     _configure_encodings()
     arguments = sys.argv[1:]
-    if arguments and arguments[0] in _COMMANDS:
+    if arguments and arguments[0] in COMMANDS:
         name = arguments[0]
-        run = getattr(import_module(f"conch.{_COMMANDS[name]}"), name.replace("-", "_"))
+        run = getattr(import_module(f"conch.{COMMANDS[name].module}"), name.replace("-", "_"))
         try:
             status = run(arguments[1:])
             print(end="", flush=True)
@@ -125,7 +78,7 @@ def _without_command(arguments: list[str]) -> None:
     )
     parser.add_argument("--version", action="version", version=f"conch {build_line()}")
     commands = parser.add_subparsers(metavar="command", required=True, help=SUPPRESS)
-    for name in _COMMANDS:
+    for name in COMMANDS:
         commands.add_parser(name)
     if arguments[0] == "help":
         arguments = ["--help"]
@@ -136,8 +89,8 @@ def _without_command(arguments: list[str]) -> None:
 
 def _command_list() -> str:
     """Return the commands by task, a line each."""
-    width = max(map(len, _COMMANDS))
+    width = max(map(len, COMMANDS))
     lines: list[str] = []
-    for task, commands in _TASKS.items():
-        lines += [f"{task}:", *(f"  {name:<{width}}  {text}" for name, (_, text) in commands.items()), ""]
+    for task, commands in TASKS.items():
+        lines += [f"{task}:", *(f"  {name:<{width}}  {command.help}" for name, command in commands.items()), ""]
     return "\n".join([*lines, "conch COMMAND --help describes a command."])

@@ -67,11 +67,6 @@ _EXTRAS = {
 }
 _EPILOG = """
 Exit status: 0 nothing to fix; 1 a problem was found; 2 invalid arguments.
-
-examples:
-  conch doctor                                  # machine, installation, and the newest server of this user
-  conch doctor --url http://gpu1:8000 --api-key-file key
-  conch doctor --json | jq '.[] | select(.level == "problem") | .cure'
 """
 
 Level = Literal["ok", "note", "problem"]

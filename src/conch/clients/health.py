@@ -26,7 +26,9 @@ def health(arguments: Sequence[str]) -> int:
     """Print the state of the server; return the exit status."""
     words = list(arguments)
     if "--help" in words or "-h" in words:
-        print(_HELP, end="")
+        from conch.base.command_line.command_table import examples_text
+
+        print(_HELP, end=examples_text("health"))
         return _HEALTHY
     state = "live" if "--live" in words else "ready"
     paths = {state: f"/v2/health/{state}"}

@@ -54,11 +54,6 @@ _COLUMNS = (
 _EPILOG = """
 p50 and p99 are upper bounds of buckets of conch_request_duration_seconds in the interval. Ctrl-C ends the view.
 Exit status: 0; 1 if no server answers; 2 for invalid arguments; 130 after Ctrl-C before the first reading.
-
-examples:
-  conch top                                           # the newest server of this user on this machine
-  conch top --url http://gpu1:8000 --interval 5s
-  conch top --json | jq '.models[] | {name, queued, rates}'
 """
 
 

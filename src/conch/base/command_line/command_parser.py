@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
 from typing import Any, NoReturn
 
+from conch.base.command_line.command_table import examples_text
 from conch.base.command_line.flags import Flag, declared_flags
 from conch.base.suggestion import closest, did_you_mean
 
+# The only argument of a command whose parser is wanted, for completion and tests.
+DESCRIBE = "--describe-parser"
 _MIN_SIMILARITY = 0.5  # of a suggestion
 _MAX_USAGE_LINES = 8
 _USAGE_ERROR = 2
@@ -18,8 +21,26 @@ _CHOICE = re.compile(
 _UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<words>.*)", re.DOTALL)
 
 
+class ParserRequested(Exception):
+    """Carries the parser of a command that was called with `DESCRIBE` alone."""
+
+    def __init__(self, parser: "CommandParser") -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
 class CommandParser(ArgumentParser):
     """An ArgumentParser with suggestions in its errors. argparse uses the same class for its sub-parsers."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does. Raises ParserRequested for `DESCRIBE`."""
+        if args is not None and list(args) == [DESCRIBE]:
+            raise ParserRequested(self)
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        """Return the help with the command's examples of the table of commands."""
+        return super().format_help() + examples_text(self.prog.removeprefix("conch "))
 
     def add_flags(self, settings: type, groups: Mapping[str, str] | None = None) -> None:
         """Add the flags that a dataclass declares. `groups` are the first headings in their order, with descriptions.

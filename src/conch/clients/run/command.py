@@ -98,8 +98,6 @@ def _options(given: Namespace, source: "RunSource") -> "ServerOptions":
         flags.append(f"--api-key-file={given.api_key_file}")
     if given.reload:
         flags += ["--model-control-mode=poll", f"--repository-poll-secs={_RELOAD_POLL_S}"]
-    if given.allow_pickled_models:
-        flags.append("--allow-pickled-models=true")
     try:
         options = parse(flags, os.environ)
     except OptionError as error:

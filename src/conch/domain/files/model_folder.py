@@ -28,7 +28,7 @@ _FORMATS = {
     ".safetensors": 'write backend: "vllm" into config.pbtxt, or add the model with `conch repo add`',
     "xgboost.json": 'write backend: "fil" into config.pbtxt',
     "checkpoint.tl": 'write backend: "fil" into config.pbtxt',
-    "saved_model.pb": _TO_ONNX,
+    "saved_model.pb": 'write backend: "openvino" and default_model_filename: the folder into config.pbtxt',
     ".keras": _TO_ONNX,
     ".h5": _TO_ONNX,
     ".tflite": _TO_ONNX,

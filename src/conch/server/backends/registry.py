@@ -52,7 +52,7 @@ _ALIASES = {
 }
 # Backends of Triton that Conch does not have, and the alternatives.
 _ALTERNATIVES = {
-    "tensorflow": "convert the model to ONNX (tf2onnx) for 'onnxruntime', or call TensorFlow in a 'python' model",
+    "tensorflow": "'openvino' reads a SavedModel; or convert the model to ONNX (tf2onnx) for 'onnxruntime'",
     "dali": "decode and resize in a 'python' model",
 }
 

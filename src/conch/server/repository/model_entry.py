@@ -19,12 +19,39 @@ from conch.domain.tensor import BYTES, DATATYPES
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.server.backends.fil.forest_files import FILENAMES, detect_form
 from conch.server.backends.pytorch.archive import Format, open_archive
-from conch.server.repository.model_kinds import FOREST_ENDINGS, PICKLES, Kind, find_model, is_forest, is_part
+from conch.server.repository.model_kinds import (
+    FOREST_ENDINGS,
+    PICKLES,
+    SAVED_MODEL_FILE,
+    Kind,
+    find_model,
+    is_forest,
+    is_part,
+)
 
 FIRST_VERSION = "1"
 _NO_TENSOR = "ONNX type 0"
 _COMMON_ENDINGS = (".json", ".txt", ".model")  # of forests, and of many other files
 _LFS_HEAD = b"version https://git-lfs"
+# How files begin that are not models, in lower case → what they are.
+_OTHER_FILES = {
+    b"<!doctype html": "a web page: the download needs a login, or another URL",
+    b"<html": "a web page: the download needs a login, or another URL",
+    b"\x89png": "an image (PNG)",
+    b"\xff\xd8\xff": "an image (JPEG)",
+    b"gif8": "an image (GIF)",
+    b"%pdf": "a PDF document",
+    b"\x1f\x8b": "compressed with gzip: unpack it",
+    b"7z\xbc\xaf": "a 7-Zip archive: unpack it",
+    b"pk\x03\x04": "a ZIP archive: unpack it",
+    b"\x7felf": "a program or library",
+    b"#!": "a script",
+}
+_COMPRESSED = (b"pk\x03\x04", b"\x1f\x8b")
+_ZIPPED = (".pt", ".pt2", *PICKLES)  # models that are ZIP archives or compressed
+_HEAD_BYTES = 64
+_VERSION_FIELD = b"\x08"  # of protobuf: SavedModel.saved_model_schema_version
+SAVED_MODEL = "model.savedmodel"  # the folder, as in Triton
 _CONVERSION = "optimum-cli export openvino --model {source} FOLDER"
 
 
@@ -87,12 +114,15 @@ def _of_folder(folder: Path, options: EntryOptions) -> Entry:
         return _ir_folder(folder, found.names, options)
     if found.kind is Kind.CHECKPOINT:
         return _checkpoint(folder, found.names, options)
+    if found.kind is Kind.SAVED_MODEL:
+        return _saved_model(folder, options)
     return _of_file(folder / found.names[0], options)
 
 
 def _of_file(path: Path, options: EntryOptions) -> Entry:
     make = _forest if is_forest(path.name) or _is_forest_inside(path) else _FILES.get(path.suffix.lower())
     if make is None:
+        _check_content(path, unknown=True)
         known = ", ".join(ending for ending in (*_FILES, *FOREST_ENDINGS) if ending not in PICKLES)
         raise InvalidRequest(
             f"'{path}' is not a model: expected {known}, a forest of XGBoost or LightGBM "
@@ -131,6 +161,15 @@ def _checkpoint(folder: Path, names: Iterable[str], options: EntryOptions) -> En
             f"to run it on a CPU, convert it with {conversion} and add FOLDER instead",
         ),
     )
+
+
+def _saved_model(folder: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "openvino")
+    with (folder / SAVED_MODEL_FILE).open("rb") as file:
+        if file.read(1) != _VERSION_FIELD:
+            raise InvalidRequest(f"'{folder}' has a {SAVED_MODEL_FILE} that is not a SavedModel of TensorFlow")
+    files = {f"{SAVED_MODEL}/{path.relative_to(folder)}": path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return Entry(backend, files, config=_config(backend, options, SAVED_MODEL))
 
 
 def _check_shards(folder: Path) -> None:
@@ -223,7 +262,7 @@ def _pickle(path: Path, options: EntryOptions) -> Entry:
     if not options.allow_pickles:
         raise InvalidRequest(
             f"'{path}' is a pickle, which is not loaded because it can run any code: convert it to ONNX with skl2onnx, "
-            "or, if you trust its source, serve it by conch serve --model-dir=FOLDER --allow-pickled-models"
+            f"or, if you trust its source, conch run {path} --allow-pickled-models"
         )
     # The last part of the name tells joblib how the file is compressed.
     name = f"model{path.suffix.lower()}"
@@ -297,14 +336,20 @@ def _check_magic(path: Path, magic: bytes, kind: str) -> None:
             raise InvalidRequest(f"'{path}' is not a {kind}: it does not begin with {magic.decode()}")
 
 
-def _check_content(path: Path) -> None:
-    """Refuse empty files, and pointers that a clone without Git LFS contains instead of files."""
+def _check_content(path: Path, *, unknown: bool = False) -> None:
+    """Refuse pointers that a clone without Git LFS contains; and models, or unknown files, that are something else."""
     try:
         with path.open("rb") as file:
-            head = file.read(len(_LFS_HEAD))
+            head = file.read(_HEAD_BYTES).lstrip().lower()
     except OSError as error:
         raise InvalidRequest(f"'{path}' cannot be read: {error.strerror}") from None
-    if not head and path.suffix.lower() in (*_FILES, ".safetensors"):  # a network may have no weights
-        raise InvalidRequest(f"'{path}' is empty")
-    if head == _LFS_HEAD:
+    if head.startswith(_LFS_HEAD):
         raise InvalidRequest(f"'{path}' is a Git LFS pointer, not the file: run git lfs pull in its repository")
+    ending = path.suffix.lower()
+    if not (unknown or ending in (*_FILES, *FOREST_ENDINGS, ".safetensors")):
+        return  # companions of models can be scripts, and a network may have no weights
+    if not head and not path.stat().st_size:
+        raise InvalidRequest(f"'{path}' is empty")
+    for start, kind in _OTHER_FILES.items():
+        if head.startswith(start) and not (start in _COMPRESSED and ending in _ZIPPED):
+            raise InvalidRequest(f"'{path}' is {kind}")

@@ -18,6 +18,7 @@ PICKLES = (".joblib", ".pkl", ".pickle")
 _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
 # Generic file names, for which the name of the folder is used.
 _GENERIC_NAMES = ("model", "openvino_model", "pytorch_model")
+SAVED_MODEL_FILE = "saved_model.pb"
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf")
 
 
@@ -26,6 +27,7 @@ class Kind(Enum):
 
     IR_FOLDER = "a language model in OpenVINO's IR"
     CHECKPOINT = "a checkpoint"
+    SAVED_MODEL = "a SavedModel of TensorFlow"
     FILE = "a model in one file, the first of those found"
 
 
@@ -66,6 +68,9 @@ def find_model(names: Sequence[str], where: str) -> Found:
         )
     if "config.json" in names and any(name.endswith(".safetensors") for name in names):
         return Found(Kind.CHECKPOINT, _chosen(names, lambda name: name.endswith((".safetensors", ".py"))))
+    if SAVED_MODEL_FILE in names:
+        inside = ("variables/", "assets/")
+        return Found(Kind.SAVED_MODEL, tuple(name for name in names if "/" not in name or name.startswith(inside)))
     for is_one in _SINGLE:
         found = [name for name in names if is_one(name)]
         if len(found) > 1:
@@ -74,9 +79,10 @@ def find_model(names: Sequence[str], where: str) -> Found:
         if found:
             return find_file(names, found[0], where)
     present = ", ".join(names[:8]) or "nothing"
+    single = ", ".join((*SINGLE_FILES, *FOREST_ENDINGS, *FOREST_NAMES))
     raise InvalidRequest(
         f"{where} contains no model: expected openvino_model.xml with openvino_tokenizer.xml, config.json with "
-        f".safetensors files, or one of {', '.join((*SINGLE_FILES, *FOREST_ENDINGS, *FOREST_NAMES))}; found {present}"
+        f".safetensors files, {SAVED_MODEL_FILE}, or one of {single}; found {present}"
     )
 
 

@@ -86,7 +86,7 @@ def test_undetermined_backends(text: str, said: str) -> None:
         (("qwen-Q4.gguf",), """For 'qwen-Q4.gguf', write backend: "openvino_genai" into config.pbtxt."""),
         (("openvino_model.xml",), """For 'openvino_model.xml', write backend: "openvino_genai" into config.pbtxt"""),
         (("a.safetensors", "config.json"), "conch repo add"),
-        (("saved_model.pb", "variables"), "convert the model to ONNX (tf2onnx)"),
+        (("saved_model.pb", "variables"), 'write backend: "openvino" and default_model_filename'),
         (("model.keras",), "convert the model to ONNX (tf2onnx)"),
         (("model.pth",), "torch.jit.save"),
         (("model.pkl",), "skl2onnx"),

@@ -157,7 +157,8 @@ def test_names_stay_inside(name: str, tmp_path: Path) -> None:
         ({"model.onnx": ""}, "model.onnx' is empty"),
         ({"model.onnx": "junk"}, "is not a valid ONNX model"),
         ({"model.bst": "junk"}, "is not a forest: expected JSON or UBJSON of XGBoost"),
-        ({"saved_model.pb": "x"}, "contains no model"),
+        ({"frozen.pb": "x"}, "contains no model"),
+        ({"saved_model.pb": "x"}, "is not a SavedModel of TensorFlow"),
         ({"config.pbtxt": 'backend: "onnxruntime"', "model.onnx": "x"}, None),
     ],
 )

@@ -26,6 +26,7 @@ from conch.server.backends.threaded import Arrays, ThreadedInstance
 _log = getLogger(__name__)
 
 _MODEL_FILE = "model.xml"
+_SAVED_MODEL = "saved_model.pb"  # of a folder of TensorFlow, which is read as a whole
 _VERSION = ov.__version__.partition("-")[0]
 
 # Strings are not supported: OpenVINO's Python API frees their memory incorrectly, which crashes the process.
@@ -193,7 +194,8 @@ def _core(options: OpenVinoOptions) -> ov.Core:
 
 
 def _read(core: ov.Core, source: ModelSource, instance: str) -> ov.Model:
-    path = model_path(source, _MODEL_FILE, instance)
+    folder = source.version_directory / source.config.default_model_filename
+    path = folder if (folder / _SAVED_MODEL).is_file() else model_path(source, _MODEL_FILE, instance)
     try:
         return core.read_model(path)
     except Exception as error:

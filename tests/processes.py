@@ -1,8 +1,16 @@
-"""The processes below another, as far as they live."""
+"""Processes that may end while they are looked at."""
 
 from collections.abc import Iterator
 
 import psutil
+
+
+def has_ended(pid: int) -> bool:
+    """Whether there is no such process, or only its exit status is left."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def command_lines(pid: int) -> Iterator[tuple[psutil.Process, list[str]]]:

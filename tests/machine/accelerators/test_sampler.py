@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from conch.machine.accelerators.sampler import Sampler
+from tests.processes import command_lines, has_ended
 
 TIMEOUT_S = 60
 HEAD = """
@@ -57,7 +57,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("ACME_STARTS", str(tmp_path / "starts"))
     yield lambda body: (tmp_path / "acme_collector.py").write_text(HEAD + body) and None
-    assert [child for child in psutil.Process().children() if "sampling_process" in " ".join(child.cmdline())] == []
+    assert [line for _, line in command_lines(os.getpid()) if "sampling_process" in " ".join(line)] == []
 
 
 @asynccontextmanager
@@ -224,10 +224,10 @@ async def test_the_process_dies_with_its_parent(acme: Callable[[str], None], tmp
     )
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
     await until(lambda: written().isdecimal())
-    child = psutil.Process(int(written()))
+    child = int(written())
     parent.kill()
     await parent.wait()
-    await until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: has_ended(child))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.processes import command_lines
+from tests.processes import command_lines, has_ended
 from tests.server.backends.engines.gguf_model import CONTEXT, write_gguf
 from tests.server.robustness.llm_endpoints import (
     ENDPOINTS,
@@ -79,9 +79,9 @@ def back(conch: ConchProcess, model: str) -> None:
 
 def kill(conch: ConchProcess, model: str) -> None:
     """Kill an engine; returns when it has gone, and the server can know."""
-    process = psutil.Process(engine(conch, model))
-    process.send_signal(signal.SIGKILL)
-    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "it lives on")
+    process = engine(conch, model)
+    os.kill(process, signal.SIGKILL)
+    until(lambda: has_ended(process), "it lives on")
 
 
 def test_each_caller_gets_one_error(conch: ConchProcess) -> None:

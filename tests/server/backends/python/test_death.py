@@ -15,6 +15,7 @@ from conch.base.errors import BackendError, Code, ModelLoadError
 from conch.domain.request import InferRequest
 from conch.domain.tensor import Tensor
 from conch.server.backends.batch import Batch
+from tests.processes import has_ended
 from tests.server.backends.python.running import IDENTITY, TIMEOUT_S, Caller, Runner, running
 
 SUICIDAL = """
@@ -86,7 +87,7 @@ async def pid_of(runner: Runner) -> int:
 async def gone(pid: int) -> None:
     """Wait until there is no such process."""
     async with asyncio.timeout(TIMEOUT_S):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        while not has_ended(pid):
             await asyncio.sleep(0.01)
 
 

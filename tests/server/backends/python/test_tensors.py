@@ -197,9 +197,9 @@ async def test_an_idle_instance_gives_memory_back(tmp_path: Path, monkeypatch: p
         runner.release_batch()
         del response
         gc.collect()
-        now[0] = 1.0
         async with asyncio.timeout(TIMEOUT_S):
             while resident_shared_memory() > 2 * 65536:
+                now[0] += 1.0
                 await asyncio.sleep(0.01)
         response = await runner.infer(Tensor.from_numpy("IN0", array))
         assert np.array_equal(response.outputs[0].to_numpy(), array)

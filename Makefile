@@ -24,7 +24,7 @@ observe: need-prometheus need-prometheus-alertmanager .venv/.observe ## Show met
 fleet: need-prometheus need-haproxy .venv/.fleet ## Show autoscaling under load in three minutes, then end (needs Debian's haproxy and prometheus; ARGS go to conch fleet demo)
 	$(BIN)/conch fleet demo --output=demo-output/fleet $(filter-out --once,$(ARGS))
 
-quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow, in less than a minute (ARGS go to pytest)
+quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow, two minutes of processor time (ARGS go to pytest)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/unit tests/test_architecture.py $(ARGS)
@@ -114,7 +114,7 @@ need-%:
 # The stamps are older than pyproject.toml when the dependencies may have changed. A demo needs less than development,
 # and an environment for development is good for a demo.
 .venv/.dev: pyproject.toml | .venv/bin/python
-	@echo "Installing what the quick tests need into .venv; this takes about a minute."
+	@echo "Installing what the quick tests need into .venv; this takes one to four minutes."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch .venv/.dev .venv/.fleet
 

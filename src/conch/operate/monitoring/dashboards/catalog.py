@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from conch.base.yaml_documents import load_documents
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard, PanelQuery, PanelRow
+from conch.operate.monitoring.rules.thresholds import Thresholds
 from conch.operate.monitoring.translate.dialects import LABELS
 from conch.operate.monitoring.translate.document import Translator
 
@@ -43,7 +44,7 @@ def _dashboard(declared: dict[str, Any], names: DcgmNames) -> GrafanaDashboard:
         _with_names(declared["description"], names),
         tuple(rows),
         tuple(map(tuple, declared["variables"])),
-        tuple(map(tuple, declared.get("constants", ()))),
+        tuple((name, label, str(_number(value))) for name, label, value in declared.get("constants", ())),
         **({"period": declared["period"]} if "period" in declared else {}),
     )
 
@@ -55,8 +56,13 @@ def _panel(declared: dict[str, Any], names: DcgmNames) -> DashboardPanel:
     keep_unit = current == fields["unit"]
     queries = [_query(legend, text, names, keep_unit=keep_unit) for legend, text in fields.pop("queries").items()]
     fields |= {"queries": tuple(queries), "unit": "" if unit == "count" else unit}
-    fields |= {"steps": tuple(fields.get("steps", {}).items())}
+    fields |= {"steps": tuple((_number(at), color) for at, color in fields.get("steps", {}).items())}
     return DashboardPanel(**fields | ({"range": tuple(fields["range"])} if "range" in fields else {}))
+
+
+def _number(value: float | str) -> float:
+    """Return a number that may be given as the name of an alert's threshold, which stands for its default."""
+    return getattr(Thresholds(), value) if isinstance(value, str) else value
 
 
 def _query(legend: str, text: str, names: DcgmNames, *, keep_unit: bool) -> PanelQuery:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from time import monotonic_ns
 
 from conch.domain.degradations import Degradation
 from conch.server.core.served_model import ServedModel
 from conch.server.observability.degradations import Report
 
 MIN_REQUESTS = 1000  # before a model's batches or cache are judged
-_MIN_WAIT = 2.0  # mean time in the queue by mean execution: at least two others wait meanwhile
+_MIN_WAITING = 2.0  # mean number of requests in the queue, by Little's law
 _MIN_SHARE_OF_DELAY = 0.5
 
 Note = Callable[[str, str, str], None]  # (reason, detail, model)
@@ -28,6 +29,7 @@ class Counters:
     restarts: int
     preemptions: int
     missing: int  # instances that are not ready
+    taken_ns: int  # monotonic
 
     def since(self, before: "Counters") -> "Counters":
         """Return the differences to an earlier reading; `missing` is the lower of both."""
@@ -50,6 +52,7 @@ def counters(model: ServedModel) -> Counters:
         state.restarts,
         0 if statistics.generation is None else int(statistics.generation.load().preemptions),
         state.instances - state.ready_instances,
+        monotonic_ns(),
     )
 
 
@@ -116,14 +119,15 @@ def _conditions(model: ServedModel, now: Counters, watched: _Watched) -> Iterato
         yield "cache_never_hit", f"the response cache had no hit in {now.misses} requests of model '{name}'"
     if model.cache is not None and model.cache.noted_surplus:
         yield "cache_too_small", f"a response of model '{name}' is larger than the whole response cache"
-    if alone := batchable_alone(model, now.since(watched.unbatched)):
+    if alone := batchable_alone(model, now.since(watched.unbatched), now.since(watched.last)):
         yield "batches_never_form", alone
 
 
-def batchable_alone(model: ServedModel, change: Counters) -> str:
+def batchable_alone(model: ServedModel, change: Counters, latest: Counters) -> str:
     """Return a sentence if requests that could share executions had none in common, otherwise "".
 
-    They could if they waited for the batch delay, or if at least two others waited while one was executed.
+    They could if two of them were in the queue at a time on average in the `latest` sample. Requests that are too rare
+    to share executions count if the batch delay is longer than an execution, so that it more than doubles their time.
     """
     config = model.config
     batching = config.dynamic_batching
@@ -133,8 +137,8 @@ def batchable_alone(model: ServedModel, change: Counters) -> str:
         return ""
     queue_ns, compute_ns = change.queue_ns / change.requests, change.compute_ns / change.requests
     delay_ns = batching.max_queue_delay_us * 1000
-    crowded = queue_ns > _MIN_WAIT * compute_ns
-    if not crowded and not (delay_ns and queue_ns > _MIN_SHARE_OF_DELAY * delay_ns):
+    crowded = latest.queue_ns > _MIN_WAITING * latest.taken_ns
+    if not crowded and not (delay_ns > compute_ns and queue_ns > _MIN_SHARE_OF_DELAY * delay_ns):
         return ""
     return (
         f"the last {change.requests} requests of model '{config.name}' waited {queue_ns / 1000:.0f} us on average and "

@@ -14,7 +14,7 @@ US = 1000
 
 
 def change(**values: int) -> Counters:
-    empty = dict.fromkeys(Counters.__slots__, 0)
+    empty = dict.fromkeys(Counters.__slots__, 0) | {"taken_ns": 1_000_000 * US}
     return Counters(**{**empty, "requests": 2000, "inferences": 2000, "executions": 2000, **values})
 
 
@@ -28,23 +28,27 @@ async def model(delay_us: int = 0, instances: int = 1) -> BatchingModel:
 @pytest.mark.parametrize(
     ("values", "delay_us", "found"),
     [
-        ({"queue_ns": 2000 * 900 * US, "compute_ns": 2000 * 300 * US}, 0, True),  # three others waited
-        ({"queue_ns": 2000 * 300 * US, "compute_ns": 2000 * 300 * US}, 0, False),  # only one did
-        ({"queue_ns": 2000 * 100 * US, "compute_ns": 2000 * 300 * US}, 100, True),  # each waited for the delay
-        ({"queue_ns": 2000 * 20 * US, "compute_ns": 2000 * 300 * US}, 100, False),
-        ({"queue_ns": 2000 * 900 * US, "compute_ns": 2000 * US, "executions": 1990}, 0, False),  # some shared one
-        ({"queue_ns": 2000 * 900 * US, "compute_ns": 2000 * US, "inferences": 12000}, 0, False),  # clients batch
-        ({"queue_ns": 900 * 900 * US, "requests": 900, "executions": 900, "inferences": 900}, 0, False),  # too few
+        ({"queue_ns": 2000 * 1500 * US, "compute_ns": 2000 * 500 * US}, 0, True),  # three at a time in a second
+        ({"queue_ns": 2000 * 500 * US, "compute_ns": 2000 * 500 * US}, 0, False),  # one
+        ({"queue_ns": 2000 * 900 * US, "compute_ns": 2000 * 100 * US}, 0, False),  # too rare, and slow to be woken
+        ({"queue_ns": 2000 * 900 * US, "compute_ns": 2000 * 500 * US}, 100, False),  # the delay costs little
+        ({"queue_ns": 2000 * 400 * US, "compute_ns": 2000 * 300 * US}, 400, True),  # each waited for a long delay
+        ({"queue_ns": 2000 * 20 * US, "compute_ns": 2000 * 300 * US}, 400, False),
+        ({"queue_ns": 2000 * 1500 * US, "compute_ns": 2000 * US, "executions": 1990}, 0, False),  # some shared one
+        ({"queue_ns": 2000 * 1500 * US, "compute_ns": 2000 * US, "inferences": 12000}, 0, False),  # clients batch
+        ({"queue_ns": 900 * 9000 * US, "requests": 900, "executions": 900, "inferences": 900}, 0, False),  # too few
     ],
 )
 async def test_batches_that_never_form(values: dict[str, int], delay_us: int, found: bool) -> None:
-    assert bool(batchable_alone(await model(delay_us), change(**values))) is found
+    counted = change(**values)
+    assert bool(batchable_alone(await model(delay_us), counted, counted)) is found
 
 
 async def test_without_batching_nothing_is_missed() -> None:
     served = await model()
     served.config = replace(served.config, dynamic_batching=None)
-    assert batchable_alone(served, change(queue_ns=2000 * 900 * US, compute_ns=2000 * US)) == ""
+    counted = change(queue_ns=2000 * 1500 * US, compute_ns=2000 * US)
+    assert batchable_alone(served, counted, counted) == ""
 
 
 async def test_samples_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,21 +52,16 @@ _EITHER = (b"GET", b"POST")
 
 
 class _Endpoint(NamedTuple):
-    """An endpoint of the server; `category` is its group in `--http-restricted-api`."""
+    """An endpoint; `category` is its group in `--http-restricted-api`.
+
+    `answer` is called with the request and the reply, for a model also with its name and version, which is None where
+    the path has none.
+    """
 
     methods: tuple[bytes, ...]
     category: str
-    answer: Callable[[HttpRequest, HttpReply], None]
+    answer: Callable[..., None]
     large: bool = False  # whether bodies above `MAX_INLINE_BYTES` are accepted
-
-
-class _ModelEndpoint(NamedTuple):
-    """An endpoint of a model; the version is None where the path has none."""
-
-    methods: tuple[bytes, ...]
-    category: str
-    answer: Callable[[HttpRequest, HttpReply, str, int | None], None]
-    large: bool = False
 
 
 class V2Http:
@@ -103,7 +98,7 @@ class V2Http:
         endpoint = self._endpoint(request.path)
         return not_found() if endpoint is None else self._denied(endpoint, request)
 
-    def _endpoint(self, path: str) -> _Endpoint | _ModelEndpoint | None:
+    def _endpoint(self, path: str) -> _Endpoint | None:
         target = _split_model_path(path)
         if target is not None:
             return self._of_models.get(target[2])
@@ -135,14 +130,14 @@ class V2Http:
         elif self._admits(of_server, request, reply):
             of_server.answer(request, reply)
 
-    def _admits(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest, reply: HttpReply) -> bool:
+    def _admits(self, endpoint: _Endpoint, request: HttpRequest, reply: HttpReply) -> bool:
         """Whether this client may call this endpoint with this method; otherwise send the refusal."""
         refusal = self._denied(endpoint, request)
         if refusal is not None:
             send_refusal(reply, refusal)
         return refusal is None
 
-    def _denied(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest) -> HttpRefusal | None:
+    def _denied(self, endpoint: _Endpoint, request: HttpRequest) -> HttpRefusal | None:
         """Return why this client may not call this endpoint with this method, None if it may."""
         if self._access is not None:
             refusal = access_refusal(self._access, endpoint.category, request)
@@ -169,17 +164,17 @@ class V2Http:
             "/v2/logging": _Endpoint(_EITHER, "logging", self._settings.logging),
         }
 
-    def _model_endpoints(self) -> dict[tuple[str, ...], _ModelEndpoint]:
+    def _model_endpoints(self) -> dict[tuple[str, ...], _Endpoint]:
         """Return the endpoints by the part of the path behind the model's name and version."""
         return {
-            _INFER: _ModelEndpoint(_POST, "inference", self._infer, large=True),
-            ("ready",): _ModelEndpoint(_GET, MODEL_HEALTH, self._model_ready),
-            (): _ModelEndpoint(_GET, "metadata", self._model_metadata),
-            ("config",): _ModelEndpoint(_GET, "model-config", self._model_config),
-            ("stats",): _ModelEndpoint(_GET, "statistics", self._model_statistics),
-            ("generate",): _ModelEndpoint(_POST, "inference", self._generate.one, large=True),
-            ("generate_stream",): _ModelEndpoint(_POST, "inference", self._generate.stream, large=True),
-            ("trace", "setting"): _ModelEndpoint(_EITHER, "trace", self._settings.model_trace),
+            _INFER: _Endpoint(_POST, "inference", self._infer, large=True),
+            ("ready",): _Endpoint(_GET, MODEL_HEALTH, self._model_ready),
+            (): _Endpoint(_GET, "metadata", self._model_metadata),
+            ("config",): _Endpoint(_GET, "model-config", self._model_config),
+            ("stats",): _Endpoint(_GET, "statistics", self._model_statistics),
+            ("generate",): _Endpoint(_POST, "inference", self._generate.one, large=True),
+            ("generate_stream",): _Endpoint(_POST, "inference", self._generate.stream, large=True),
+            ("trace", "setting"): _Endpoint(_EITHER, "trace", self._settings.model_trace),
         }
 
     def _of_repository(self, path: str) -> _Endpoint | None:

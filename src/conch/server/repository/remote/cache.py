@@ -12,6 +12,7 @@ object. An object with a single link is unused and may be removed. Several serve
 import errno
 import fcntl
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -21,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from conch.base.errors import Unavailable
 from conch.base.files.atomic import sync_folder
@@ -87,8 +88,23 @@ class Cache:
             return 0
 
     def index(self, key: str) -> Path:
-        """Return the path of the listing of an archive."""
+        """Return the path of an index: the listing of an archive or image layer, or of the models that are cached."""
         return self._directory / "indexes" / f"{key}.json"
+
+    def read_index(self, key: str) -> Any:
+        """Return the JSON value of an index, None if it cannot be read. Its files may no longer be in the cache."""
+        try:
+            return json.loads(self.index(key).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def write_index(self, key: str, document: Any) -> None:
+        """Write an index durably. Raises Unavailable."""
+        with self.new_file() as (file, stream):
+            with self.writing():
+                stream.write(json.dumps(document).encode())
+                stream.flush()
+            self.commit(file, self.index(key))
 
     def admit(self, count: int, name: str) -> None:
         """Check that `count` bytes, which a repository announces for `name`, have room. Raises NoSpace."""

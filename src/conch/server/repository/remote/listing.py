@@ -37,6 +37,17 @@ class RemoteFile:
         """Whether this is a folder that the source lists explicitly."""
         return not self.key and not self.refused
 
+    @property
+    def row(self) -> list[str | int]:
+        """The file as a row of an index in the cache."""
+        return [self.path, self.key, self.size, self.etag, self.refused]
+
+    @classmethod
+    def of_row(cls, row: Sequence[object]) -> "RemoteFile":
+        """Return the file of a row. Raises TypeError, ValueError for anything else."""
+        path, key, size, etag, refused = row
+        return cls(str(path), str(key), int(str(size)), str(etag), str(refused))
+
 
 Contents: TypeAlias = Mapping[str, tuple[RemoteFile, ...]]  # model → its entries, sorted by path
 

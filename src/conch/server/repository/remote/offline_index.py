@@ -4,7 +4,6 @@ The index is kept on disk between processes. A state of a model enters it only w
 stays until a newer state is complete.
 """
 
-import json
 import os
 import threading
 from collections.abc import Iterable
@@ -37,7 +36,8 @@ class OfflineIndex:
 
     def __init__(self, cache: Cache, where: str) -> None:
         self._cache = cache
-        self._path = cache.index(key_of(where))
+        self._key = key_of(where)
+        self._path = cache.index(self._key)
         # Models are loaded in several threads: an update must not overwrite another one.
         self._lock = threading.Lock()
 
@@ -73,16 +73,17 @@ class OfflineIndex:
 
     def _read(self) -> dict[str, tuple[RemoteFile, ...]]:
         try:
-            document = json.loads(self._path.read_text(encoding="utf-8"))
-            return {str(name): tuple(map(_entry, rows)) for name, rows in document.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
+            rows = self._cache.read_index(self._key)
+            return {str(name): tuple(map(RemoteFile.of_row, listed)) for name, listed in rows.items()}
+        except (ValueError, TypeError, AttributeError):
             return {}
 
     def _write(self, models: Contents, indexed: Contents) -> None:
         kept = {name: entries for name, entries in sorted(models.items()) if entries}
         try:
             if kept != indexed:
-                self._replace(kept)
+                document = {name: [entry.row for entry in entries] for name, entries in kept.items()}
+                self._cache.write_index(self._key, document)
             if kept:
                 with self._cache.writing():
                     os.utime(self._path)
@@ -92,19 +93,3 @@ class OfflineIndex:
                 "does not answer: %s",
                 error,
             )
-
-    def _replace(self, models: Contents) -> None:
-        document = {
-            name: [[entry.path, entry.key, entry.size, entry.etag] for entry in entries]
-            for name, entries in models.items()
-        }
-        with self._cache.new_file() as (file, stream):
-            with self._cache.writing():
-                stream.write(json.dumps(document).encode())
-                stream.flush()
-            self._cache.commit(file, self._path)
-
-
-def _entry(row: list[object]) -> RemoteFile:
-    path, key, size, etag = row
-    return RemoteFile(str(path), str(key), int(str(size)), str(etag))

@@ -1,6 +1,5 @@
 """Trees of files from archives and images: find the models in them, merge image layers, and cache their listings."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,23 +79,14 @@ def complete(cache: Cache, contents: Contents) -> bool:
 def read_index(cache: Cache, key: str) -> list[RemoteFile] | None:
     """Return the cached listing of an archive, None if there is none. The files may no longer be in the cache."""
     try:
-        rows = json.loads(cache.index(key).read_text(encoding="utf-8"))
-        return [
-            RemoteFile(str(path), str(object_key), int(size), refused=str(refused))
-            for path, object_key, size, refused in rows
-        ]
-    except (OSError, ValueError, TypeError):
+        return [RemoteFile.of_row(row) for row in cache.read_index(key)]
+    except (TypeError, ValueError):
         return None
 
 
 def write_index(cache: Cache, key: str, entries: Iterable[RemoteFile]) -> None:
     """Cache the listing of an archive whose files are all in the cache. Raises Unavailable."""
-    with cache.new_file() as (file, stream):
-        rows = [[entry.path, entry.key, entry.size, entry.refused] for entry in entries]
-        with cache.writing():
-            stream.write(json.dumps(rows).encode())
-            stream.flush()
-        cache.commit(file, cache.index(key))
+    cache.write_index(key, [entry.row for entry in entries])
 
 
 def _is_model(entries: Iterable[RemoteFile]) -> bool:

@@ -8,6 +8,7 @@ steps must follow each other: nothing would pair the responses of two that run i
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 from conch.base.errors import ConfigError
 from conch.domain.model_config import ModelConfig
@@ -39,7 +40,7 @@ class Flow:
 def needed_steps(ensemble: ModelConfig) -> dict[str, frozenset[int]]:
     """Return for each output of an ensemble the numbers of the steps that must run for it."""
     steps = ensemble.ensemble_steps
-    makers = {tensor: number for number, step in enumerate(steps) for tensor in step.output_map.values()}
+    makers = _makers(ensemble)
     needed: dict[str, frozenset[int]] = {}
     for spec in ensemble.outputs:
         found: set[int] = set()
@@ -64,7 +65,12 @@ def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
     decoupled = tuple(model.decoupled for model in models)
     level_of = {spec.name: 0 for spec in ensemble.inputs}
     levels: dict[int, int] = {}
-    for number in _topological_order(ensemble):
+    makers = _makers(ensemble)
+    sources = {
+        number: {makers[tensor] for tensor in step.input_map.values() if tensor in makers}
+        for number, step in enumerate(steps)
+    }
+    for number in TopologicalSorter(sources).static_order():
         step = steps[number]
         level = levels[number] = max(level_of[tensor] for tensor in step.input_map.values())
         for tensor in step.output_map.values():
@@ -81,19 +87,8 @@ def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
     return Flow(tuple(levels[number] for number in range(len(steps))), decoupled)
 
 
-def _topological_order(ensemble: ModelConfig) -> list[int]:
-    """Return the numbers of the steps in topological order, in linear time."""
-    known = {spec.name for spec in ensemble.inputs}
-    missing = [set(step.input_map.values()) - known for step in ensemble.ensemble_steps]
-    readers: dict[str, list[int]] = {}
-    for number, tensors in enumerate(missing):
-        for tensor in tensors:
-            readers.setdefault(tensor, []).append(number)
-    order = [number for number, tensors in enumerate(missing) if not tensors]
-    for number in order:
-        for tensor in ensemble.ensemble_steps[number].output_map.values():
-            for reader in readers.get(tensor, ()):
-                missing[reader].discard(tensor)
-                if not missing[reader]:
-                    order.append(reader)
-    return order
+def _makers(ensemble: ModelConfig) -> dict[str, int]:
+    """Return the number of the step that makes each tensor."""
+    return {
+        tensor: number for number, step in enumerate(ensemble.ensemble_steps) for tensor in step.output_map.values()
+    }

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, NotFound
 from conch.domain.model_config import EnsembleStep, ModelConfig
 from conch.server.core.catalog import Catalog
+from conch.server.core.ensembles.ensemble_model import EnsembleModel
 from conch.server.core.served_model import ServedModel
 from conch.server.repository.namespaces import ModelId
 
@@ -102,41 +103,14 @@ def _add_stages(
     of_step: Callable[[str, EnsembleStep], ServedModel],
     found: dict[ServedModel, StageRequests],
 ) -> None:
-    config = model.config
-    multiplied = _behind_decoupled(config, model, of_step)
-    for number, step in enumerate(config.ensemble_steps):
+    if not isinstance(model, EnsembleModel):
+        return
+    for number, step in enumerate(model.config.ensemble_steps):
         try:
             stage = of_step(model.id.namespace, step)
         except ConchError:  # it has been unloaded, so the ensemble is not ready
             continue
-        once = exact and number not in multiplied
+        once = exact and not model.flow.levels[number]  # it runs once for each response of a decoupled step otherwise
         known = found.get(stage, StageRequests(0, True))
         found[stage] = StageRequests(known.number + times, known.exact and once)
         _add_stages(stage, times, once, of_step, found)
-
-
-def _behind_decoupled(
-    config: ModelConfig, model: ServedModel, of_step: Callable[[str, EnsembleStep], ServedModel]
-) -> set[int]:
-    """Return the numbers of the steps that run once for each response of a decoupled step."""
-    tensors: set[str] = set()
-    behind: set[int] = set()
-    changed = True
-    while changed:
-        changed = False
-        for number, step in enumerate(config.ensemble_steps):
-            multiplied = any(tensor in tensors for tensor in step.input_map.values())
-            if multiplied and number not in behind:
-                behind.add(number)
-                changed = True
-            if (multiplied or _is_decoupled(model, step, of_step)) and not tensors.issuperset(step.output_map.values()):
-                tensors.update(step.output_map.values())
-                changed = True
-    return behind
-
-
-def _is_decoupled(model: ServedModel, step: EnsembleStep, of_step: Callable[[str, EnsembleStep], ServedModel]) -> bool:
-    try:
-        return of_step(model.id.namespace, step).config.decoupled
-    except ConchError:
-        return False

@@ -229,7 +229,7 @@ def test_apply_to_the_repository_and_roll_back(tmp_path: Path, state: Path) -> N
     flags = ("--model-control-mode=explicit", "--load-model=stage_b")
     with ConchProcess(repository, *flags, log=tmp_path / "log") as conch:
         before = config(conch, "stage_b")
-        apply = ("--repository", str(repository), "--apply", "--rounds", "4", "--concurrency", "4")
+        apply = ("--repository", str(repository), "--apply", "--rounds", "8", "--concurrency", "4")
         run = TuneRun(conch, state, "stage_b", "--knob", "instances=1,4", "--share", "100%", *apply)
         assert run.wait() == 0, run.text
         assert path.read_text() == text.replace("count: 1", "count: 4"), run.text
@@ -243,7 +243,7 @@ def test_apply_to_the_repository_and_roll_back(tmp_path: Path, state: Path) -> N
 
 def test_apply_to_the_server_and_roll_back(conch: ConchProcess, state: Path) -> None:
     before = config(conch, "stage_b")
-    flags = ("--share", "100%", "--apply", "--rounds", "4", "--concurrency", "4")
+    flags = ("--share", "100%", "--apply", "--rounds", "8", "--concurrency", "4")
     run = TuneRun(conch, state, "stage_b", "--knob", "instances=1,4", *flags)
     assert run.wait() == 0, run.text
     assert config(conch, "stage_b")["instance_group"][0]["count"] == 4, run.text

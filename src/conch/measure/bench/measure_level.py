@@ -87,7 +87,7 @@ def _input_tokens(source: ScriptSource) -> NDArray[np.int64] | None:
 def _prompts(source: ScriptSource) -> NDArray[np.int64] | None:
     """Return which of its different bodies each fixed request has, by index; None if no body is sent twice."""
     fixed = source.fixed
-    if fixed is None or any(request.changing is not None for request in fixed):
+    if fixed is None or any(request.next_body is not None for request in fixed):
         return None
     numbers: dict[bytes, int] = {}
     prompts = np.zeros(max(request.index for request in fixed) + 1, np.int64)

@@ -1,6 +1,7 @@
 """Requests as bytes, ready to be sent, and the scripts that virtual users follow."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import IntEnum
 
@@ -30,14 +31,6 @@ class Cancel(IntEnum):
     """After `cancel_after` responses or content chunks."""
 
 
-class ChangingBody(ABC):
-    """Bodies of equal length for one request, each of which is sent once."""
-
-    @abstractmethod
-    def next(self) -> bytes:
-        """Return a body that was not sent before, by any process of the run."""
-
-
 @dataclass(slots=True, eq=False)
 class PreparedRequest:
     """One request, encoded.
@@ -45,7 +38,8 @@ class PreparedRequest:
     `head` is everything of an HTTP/1.1 head but the fields of the connection (Host, Authorization, Content-Length):
     request line and fields, each ended by CR LF. For gRPC it is the path of the method. `body` is the HTTP body or the
     gRPC message without its five-byte prefix. `index` identifies the request in the records.
-    With `changing`, `body` is one example, and each time the request is sent with the next one.
+    With `next_body`, `body` is one example: each time the request is sent with another one of equal length, which this
+    function returned to no process of the run before.
     """
 
     index: int
@@ -57,12 +51,12 @@ class PreparedRequest:
     cancel: Cancel = Cancel.NEVER
     cancel_after: int = 0
     input_tokens: int = -1
-    changing: ChangingBody | None = None
+    next_body: Callable[[], bytes] | None = None
 
     def changed(self) -> "PreparedRequest":
         """Return the request with the next body."""
-        assert self.changing is not None
-        return replace(self, body=self.changing.next(), changing=None)
+        assert self.next_body is not None
+        return replace(self, body=self.next_body(), next_body=None)
 
 
 @dataclass(slots=True, eq=False)

@@ -94,13 +94,13 @@ def test_prompts_never_repeat_unless_asked_for(words: BenchTarget) -> None:
     prepared = prepare_inputs(words, settings)
     assert prepared.description.startswith("prompts that never repeat, of exactly 50 tokens")
     request = fixed(words, settings)[0]
-    assert request.changing is not None
+    assert request.next_body is not None
     sent = [request.changed() for _ in range(3)]
     prompts = [json.loads(request.body)["messages"][0]["content"].split() for request in sent]
     assert prompts[0][:30] == prompts[1][:30] == prompts[2][:30]
     assert len({tuple(prompt[30:]) for prompt in prompts}) == 3
     assert [usage(words, request) for request in sent] == [(50, 2)] * 3
-    assert all(request.changing is None for request in fixed(words, InputSettings(distinct=3)))
+    assert all(request.next_body is None for request in fixed(words, InputSettings(distinct=3)))
     source = build_source(words, InputSettings(turns=Amount(2)))
     first = [source.script(session).next(None) for session in (0, 0)]
     assert first[0] is not None
@@ -113,7 +113,7 @@ def test_prompts_never_repeat_unless_asked_for(words: BenchTarget) -> None:
 def test_prompts_in_tensors_never_repeat(server: ConchProcess, protocol: Protocol) -> None:
     url = server.grpc if protocol is Protocol.GRPC_STREAM else server.http
     request = fixed(discover(url, model="words", protocol=protocol), InputSettings(output_tokens=Amount(2)))[0]
-    assert request.changing is not None
+    assert request.next_body is not None
     bodies = {request.changed().body for _ in range(3)}
     assert len(bodies) == 3
     assert len(set(map(len, bodies))) == 1

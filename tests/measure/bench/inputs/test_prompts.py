@@ -63,15 +63,15 @@ def test_spellings_have_one_length_and_differ_in_the_first_word() -> None:
     assert words.words == WORDS[:5]
     assert words.size == 18
     body = b'{"prompt": "about %s after", "n": 1}' % words.mark(words.size).encode()
-    changing = words.changing(body)
-    assert changing is not None
-    bodies = [changing.next() for _ in range(20)]
+    next_body = words.next_body(body)
+    assert next_body is not None
+    bodies = [next_body() for _ in range(20)]
     assert len(set(bodies)) == 20
     assert {len(body) for body in bodies} == {len(body)}
     prompts = [json.loads(body)["prompt"].split() for body in bodies]
     assert {len(prompt) for prompt in prompts} == {20}
     assert all(first[1] != second[1] for first, second in pairwise(prompts))
-    assert words.changing(b'{"prompt": "about"}') is None
+    assert words.next_body(b'{"prompt": "about"}') is None
 
 
 @pytest.mark.parametrize(("tokens", "prefix"), [(40, 0), (40, 8), (9, 0), (5, 0), (4, 0)])
@@ -113,7 +113,7 @@ def test_no_body_is_sent_twice_over_processes_and_levels(processes: int) -> None
     words = UniqueWords(WORDS)
     marked = [b"%d about %s" % (number, words.mark(12).encode()) for number in range(2)]
     requests = [
-        PreparedRequest(number, HEAD, body, changing=words.changing(body)) for number, body in enumerate(marked)
+        PreparedRequest(number, HEAD, body, next_body=words.next_body(body)) for number, body in enumerate(marked)
     ]
     with serving(handle) as port:
         for _ in range(2):

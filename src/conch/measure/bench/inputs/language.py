@@ -132,7 +132,7 @@ class LanguageInputs:
             known = tokens if writer.exact else -1
             requests.append(self._request(index, prompt, self._output_tokens(writer), known, writer))
         self._note_distinct(writer)
-        never = all(request.changing is not None for request in requests)
+        never = all(request.next_body is not None for request in requests)
         what = self._description("prompts that never repeat" if never else f"{count} prompts", writer)
         return PreparedInputs(FixedRequests(requests), what, tuple(self.notes))
 
@@ -191,11 +191,10 @@ class LanguageInputs:
         self, index: int, prompt: str, output_tokens: int | None, tokens: int, writer: PromptWriter
     ) -> PreparedRequest:
         head, body = self._encoder.encode(prompt, output_tokens)
-        changing = None
-        if writer.unique is not None:
-            changing = writer.unique.changing(body)
-            body = changing.next() if changing is not None else body
-        return PreparedRequest(index, head, body, self._encoder.response, input_tokens=tokens, changing=changing)
+        next_body = None if writer.unique is None else writer.unique.next_body(body)
+        if next_body is not None:
+            body = next_body()
+        return PreparedRequest(index, head, body, self._encoder.response, input_tokens=tokens, next_body=next_body)
 
     def _note_distinct(self, writer: PromptWriter) -> None:
         found = writer.fewest_distinct

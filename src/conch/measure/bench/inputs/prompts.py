@@ -12,14 +12,13 @@ import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 
 from conch.measure.bench.input_settings import Amount, InputError
 from conch.measure.bench.inputs.vocabulary import TokenCounter, Vocabulary, text_of_tokens
-from conch.measure.bench.prepared_request import ChangingBody
 
 # Stands for the words in a prompt until it is encoded. No encoder changes it, and no text has it.
 _MARK: Final = "\x7f"
@@ -115,26 +114,14 @@ class UniqueWords:
         length = text.count(_MARK)
         return text[:start] + self.spelled(self.fitting(length)) + text[start + length :]
 
-    def changing(self, body: bytes) -> "UniqueBody | None":
-        """Return the bodies that an encoded, marked prompt stands for; None if it is not marked, or not as it was."""
+    def next_body(self, body: bytes) -> Callable[[], bytes] | None:
+        """Return what makes the bodies that an encoded, marked prompt stands for; None if it has no whole mark."""
         found = _MARKED.findall(body)
         if len(found) != 1:
             return None
         before, after = body.split(found[0])
-        return UniqueBody(self, before, self.fitting(len(found[0])), after)
-
-
-class UniqueBody(ChangingBody):
-    """Bodies that differ in a few words."""
-
-    def __init__(self, words: UniqueWords, before: bytes, size: int, after: bytes) -> None:
-        self._words = words
-        self._before = before
-        self._size = size
-        self._after = after
-
-    def next(self) -> bytes:
-        return b"".join((self._before, self._words.spelled(self._size).encode(), self._after))
+        size = self.fitting(len(found[0]))
+        return lambda: b"".join((before, self.spelled(size).encode(), after))
 
 
 class PromptWriter:

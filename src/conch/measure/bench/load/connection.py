@@ -135,7 +135,7 @@ class EncodedRequest:
         self.index: int = prepared.index
         self.kind: int = int(prepared.response)
         self.streams = self.kind not in (int(ResponseKind.UNARY), int(ResponseKind.OPENAI_UNARY))
-        self.changes = prepared.changing is not None
+        self.changes = prepared.next_body is not None
         self.cancel: int = int(prepared.cancel)
         self.cancel_after: int = prepared.cancel_after
         self.expected: ExpectedAnswer | None = prepared.expected

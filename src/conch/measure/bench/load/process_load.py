@@ -58,11 +58,9 @@ class _Process:
     ended: bool = False
     reaped: bool = False
     cpu_ns: int = 0
-    cpu_before_ns: int = 0
     cpu_wait_ns: int | None = None
-    cpu_wait_before_ns: int = 0
     gc_pauses: int = 0
-    gc_pauses_before: int = 0
+    before: tuple[int, int, int] = (0, 0, 0)  # these three at the last look at the health
 
 
 class ProcessLoad:
@@ -133,17 +131,14 @@ class ProcessLoad:
         self._health_since_ns = now
         machine = machine_counters()
         before, self._machine = self._machine or machine, machine
-        used = [process.cpu_ns - process.cpu_before_ns for process in self._processes]
-        waits = [
-            process.cpu_wait_ns - process.cpu_wait_before_ns
-            for process in self._processes
-            if process.cpu_wait_ns is not None
-        ]
-        pauses = sum(process.gc_pauses - process.gc_pauses_before for process in self._processes)
+        used, waits, pauses = [], [], 0
         for process in self._processes:
-            process.cpu_before_ns = process.cpu_ns
-            process.cpu_wait_before_ns = process.cpu_wait_ns or 0
-            process.gc_pauses_before = process.gc_pauses
+            cpu_ns, wait_ns, collected = process.before
+            used.append(process.cpu_ns - cpu_ns)
+            pauses += process.gc_pauses - collected
+            if process.cpu_wait_ns is not None:
+                waits.append(process.cpu_wait_ns - wait_ns)
+            process.before = (process.cpu_ns, process.cpu_wait_ns or 0, process.gc_pauses)
         lags, self._lags = self._lags, {}
         cpu_waits, self._cpu_waits = self._cpu_waits, {}
         loop_lag, self._loop_lag_max_ns = self._loop_lag_max_ns, 0

@@ -8,13 +8,12 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from conch.base.files.atomic import replace_file
 from conch.measure.tune.knobs import Document, backend_of, with_settings
 from conch.measure.tune.pbtxt_edit import changed_fields, edit_pbtxt, fields_text
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess
 from conch.measure.tune.space import Value
 from conch.measure.tune.state.folder import StateFolder, remove_durably, write_json
-from conch.measure.tune.state.saved_state import SavedModel, restore_model
+from conch.measure.tune.state.saved_state import SavedModel, put_back, restore_model
 from conch.measure.tune.trials.deployment import read_if_exists
 
 
@@ -80,12 +79,12 @@ def apply_to_repository(
     record.save(folder)
     try:
         for _, change in changes:
-            replace_file(Path(change.path), change.after.encode(), 0o600)
+            put_back(change.path, change.after)
         for model in dict.fromkeys(name for name, _ in changes):
             client.load(model)
     except BaseException:
         for _, change in changes:
-            _put_back(change)
+            put_back(change.path, change.before)
         remove_durably(folder.applied)
         raise
 
@@ -139,18 +138,11 @@ def roll_back(client: RepositoryClient, folder: StateFolder, change: AppliedChan
             raise ValueError(f"'{file.path}' was changed since; undo the change of {change.applied_at} by hand")
     done = []
     for file in change.files:
-        _put_back(file)
+        put_back(file.path, file.before)
         done.append(f"'{file.path}' restored")
     done.extend(f"model '{model.name}': {restore_model(client, model)}" for model in change.models)
     remove_durably(folder.applied)
     return done
-
-
-def _put_back(change: FileChange) -> None:
-    if change.before is None:
-        Path(change.path).unlink(missing_ok=True)
-    else:
-        replace_file(Path(change.path), change.before.encode(), 0o600)
 
 
 def _now() -> str:

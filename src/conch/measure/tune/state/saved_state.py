@@ -78,10 +78,7 @@ def restore(client: RepositoryClient, folder: StateFolder, saved: SavedState, sa
     Raises ServerUnreachable; the state stays saved.
     """
     for file in saved.files:
-        if file.text is None:
-            Path(file.path).unlink(missing_ok=True)
-        else:
-            replace_file(Path(file.path), file.text.encode(), 0o600)
+        put_back(file.path, file.text)
     failures = []
     for model in saved.models:
         try:
@@ -91,6 +88,14 @@ def restore(client: RepositoryClient, folder: StateFolder, saved: SavedState, sa
     if not failures:
         remove_durably(folder.restore)
     return failures
+
+
+def put_back(path: str, text: str | None) -> None:
+    """Write a file as it was; None: remove it. Raises OSError."""
+    if text is None:
+        Path(path).unlink(missing_ok=True)
+    else:
+        replace_file(Path(path), text.encode(), 0o600)
 
 
 def restore_model(client: RepositoryClient, model: SavedModel) -> str:

@@ -56,6 +56,11 @@ class Endpoint:
     tls: Tls | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
+    @property
+    def place(self) -> str:
+        """`host:port`, for URLs, header fields and messages."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conch.measure.bench.generator import Endpoint, Transport
 from conch.measure.bench.load.connection import (
     OPEN,
     EncodedRequest,
@@ -98,6 +99,7 @@ FRAMES = st.builds(
     st.sampled_from([0, 1, 1, 3, 3, 5, 5, 7, 9, 2, 2**31 - 1]),
     PAYLOADS,
 )
+ENDPOINT = Endpoint("h", 1, Transport.GRPC)
 NO_SETTINGS = frame_of(frames.SETTINGS, 0, 0, b"")
 
 
@@ -112,7 +114,7 @@ def test_any_bytes(received, settled, piece):
     with theirs:
         ours.setblocking(False)
         owner = Ends()
-        connection = GrpcConnection(owner, Wire(ours), 10, grpc_fields("h", 1, ()))
+        connection = GrpcConnection(owner, Wire(ours), 10, grpc_fields(ENDPOINT))
         connection.state = OPEN
         connection.opened()
         if settled:
@@ -145,7 +147,7 @@ def test_requests_are_sent_when_the_socket_has_them(prepared: PreparedRequest) -
     with theirs:
         theirs.setblocking(False)
         owner = Ends()
-        connection = GrpcConnection(owner, Wire(ours), 10, grpc_fields("h", 1, ()))
+        connection = GrpcConnection(owner, Wire(ours), 10, grpc_fields(ENDPOINT))
         connection.state = OPEN
         connection.opened()
         connection.send_deferred()

@@ -17,9 +17,9 @@ from conch.measure.bench.inputs.sequences import (
     with_cancellations,
 )
 from conch.measure.bench.inputs.tensor_request import fixed_parameters, tensor_encoder
-from conch.measure.bench.inputs.tensors import InputForm, InputRow, InputStreams, TensorGenerator, batches, input_forms
+from conch.measure.bench.inputs.tensors import InputRow, InputStreams, TensorGenerator, batches, input_forms
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
-from conch.measure.bench.targets.target import BenchTarget, Protocol
+from conch.measure.bench.targets.target import BenchTarget, Protocol, TensorMetadata
 
 if TYPE_CHECKING:  # readers of files, and what makes prompts, are imported where they are needed
     from conch.measure.bench.inputs.language import RequestSize
@@ -239,7 +239,7 @@ def _document(path: Path) -> Any:
         raise InputError(f"--input-data {path} is not valid JSON: {error}") from None
 
 
-def shown_forms(forms: Sequence[InputForm]) -> str:
+def shown_forms(forms: Sequence[TensorMetadata]) -> str:
     """Return the inputs as text."""
     return ", ".join(f"{form.name} {form.datatype}{list(form.shape)}" for form in forms)
 

@@ -1,5 +1,6 @@
 """Send the images of a folder: encoded as they are, or decoded to what a model takes."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from conch.domain.tensor import BYTES, Tensor, pack_bytes
 from conch.measure.bench.input_settings import InputError, InputSettings
-from conch.measure.bench.inputs.tensors import InputForm, InputRow, InputStreams, TensorGenerator, full_shape, to_wire
+from conch.measure.bench.inputs.tensors import InputRow, InputStreams, TensorGenerator, full_shape, to_wire
 from conch.measure.bench.targets.target import TargetModel, TensorMetadata
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
@@ -35,8 +36,7 @@ def read_images(model: TargetModel, settings: InputSettings) -> InputStreams:
         tensors = {form.name: _tensor(file, form, model, settings)}
         for other in others:
             shape = full_shape(other, model, settings)
-            row_form = InputForm(other.name, other.datatype, shape[1:] if model.batched else shape)
-            tensors[other.name] = generator.tensor(row_form)
+            tensors[other.name] = generator.tensor(replace(other, shape=shape[1:] if model.batched else shape))
         rows.append(InputRow(tensors))
     left = len(files) - len(kept)
     notes = (f"the first {len(kept)} of {len(files)} images are sent (--distinct)",) if left else ()

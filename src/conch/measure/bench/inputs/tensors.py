@@ -2,7 +2,7 @@
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -80,17 +80,8 @@ def check_size(tensor: Tensor, where: str) -> None:
         raise InputError(f"{where}: '{tensor.name}' has {tensor.nbytes} bytes; {tensor.datatype}{shape} needs {wanted}")
 
 
-@dataclass(frozen=True, slots=True)
-class InputForm:
-    """An input of the requests: its complete shape, without variable dimensions."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-
-
-def input_forms(model: TargetModel, settings: InputSettings) -> list[InputForm]:
-    """Return the inputs to send: the required ones, and optional ones with a shape or range.
+def input_forms(model: TargetModel, settings: InputSettings) -> list[TensorMetadata]:
+    """Return the inputs to send, with complete shapes: the required ones, and optional ones with a shape or range.
 
     Raises InputError for a variable dimension without a shape, naming the input and the flag.
     """
@@ -98,7 +89,7 @@ def input_forms(model: TargetModel, settings: InputSettings) -> list[InputForm]:
     _check_batch(model, settings.batch_size)
     asked = settings.shapes.keys() | settings.ranges.keys()
     return [
-        InputForm(form.name, form.datatype, full_shape(form, model, settings))
+        replace(form, shape=full_shape(form, model, settings))
         for form in model.inputs
         if not form.optional or form.name in asked
     ]
@@ -164,7 +155,7 @@ class TensorGenerator:
         self._string_length = settings.string_length
         self._rng = np.random.default_rng(settings.seed)
 
-    def tensor(self, form: InputForm) -> Tensor:
+    def tensor(self, form: TensorMetadata) -> Tensor:
         """Return a new tensor."""
         count = prod(form.shape)
         if form.datatype == BYTES:
@@ -183,7 +174,7 @@ class TensorGenerator:
         letters = self._rng.choice(_LETTERS, (count, self._string_length))
         return [bytes(row) for row in letters]
 
-    def _numbers(self, form: InputForm, count: int) -> NDArray[np.generic]:
+    def _numbers(self, form: TensorMetadata, count: int) -> NDArray[np.generic]:
         if form.datatype == "BOOL":
             return self._rng.integers(0, 2, count).astype(np.bool_)
         if form.datatype in ("FP16", BF16, "FP32", "FP64"):
@@ -193,7 +184,7 @@ class TensorGenerator:
         return self._rng.integers(int(low), int(high), count, NUMPY_DTYPES[form.datatype], endpoint=True)
 
 
-def integer_range(form: InputForm, ranges: Mapping[str, tuple[float, float]]) -> tuple[int, int]:
+def integer_range(form: TensorMetadata, ranges: Mapping[str, tuple[float, float]]) -> tuple[int, int]:
     """Return the lowest and highest value of an integer input. Raises InputError for those beyond the datatype."""
     limits = np.iinfo(NUMPY_DTYPES[form.datatype])
     low, high = ranges.get(form.name, (0, _UINT8_HIGH if form.datatype == "UINT8" else _DEFAULT_HIGH))

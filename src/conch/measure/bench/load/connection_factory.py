@@ -92,8 +92,7 @@ def tls_of(endpoint: Endpoint) -> "ssl.SSLContext | None":
 
 def connection_fields(endpoint: Endpoint) -> bytes:
     """Return the fields of an HTTP/1.1 head that all requests of an endpoint share, each ended by CR LF."""
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    fields = [("Host", f"{host}:{endpoint.port}"), *endpoint.headers]
+    fields = [("Host", endpoint.place), *endpoint.headers]
     return "".join(f"{name}: {value}\r\n" for name, value in fields).encode("latin-1")
 
 
@@ -102,7 +101,6 @@ def reach(endpoint: Endpoint, timeout_s: float) -> tuple[int, tuple[object, ...]
 
     Raises ConnectionError with address and cause if it cannot be reached.
     """
-    place = f"{endpoint.host}:{endpoint.port}"
     try:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -122,4 +120,4 @@ def reach(endpoint: Endpoint, timeout_s: float) -> tuple[int, tuple[object, ...]
             causes[describe(error)] = None
         else:
             return int(family), tuple(address)
-    raise ConnectionError(f"cannot connect to {place}: {'; '.join(causes)}")
+    raise ConnectionError(f"cannot connect to {endpoint.place}: {'; '.join(causes)}")

@@ -95,10 +95,7 @@ class ProcessLoad:
         if not any(process.connections for process in self._processes):
             causes = {process.cause for process in self._processes if process.cause}
             self.close()
-            endpoint = plan.endpoint
-            raise ConnectionError(
-                f"cannot connect to {endpoint.host}:{endpoint.port}: {'; '.join(causes) or 'timeout'}"
-            )
+            raise ConnectionError(f"cannot connect to {plan.endpoint.place}: {'; '.join(causes) or 'timeout'}")
         self._machine = machine_counters()
         # Before the start: this process may be descheduled after it, while the others use CPU time.
         self._health_since_ns = time.monotonic_ns()

@@ -8,7 +8,7 @@ from time import monotonic_ns
 from conch.base.http.prometheus import ScrapeSettings, scrape
 from conch.domain.metrics.dcgm import fields_by_name
 from conch.measure.bench.measurement import GpuFigures, Note
-from conch.measure.bench.observers.observer import Gauges, Observed, ServerObserver
+from conch.measure.bench.observers.observer import Observed, ServerObserver
 from conch.measure.bench.observers.server_metrics import MetricSeries, parse_exposition
 
 _FIELDS = {
@@ -97,12 +97,12 @@ class GpuMetrics(ServerObserver):
         notes = () if by_gpu else (Note("no-gpu-metrics", "warning", f"no metrics of GPUs: {self._failure}"),)
         return Observed(gpus=tuple(gpu_figures(uuid, samples) for uuid, samples in sorted(by_gpu.items())), notes=notes)
 
-    def gauges(self) -> Gauges:
+    def gauges(self) -> dict[str, float]:
         """Return utilisation and power over all GPUs."""
         if not self._samples:
-            return Gauges()
+            return {}
         latest = self._samples[-1].values()
         utilization = [sample.values["utilization"] for sample in latest if "utilization" in sample.values]
         power = [sample.values["power"] for sample in latest if "power" in sample.values]
         values = {"GPU": sum(utilization) / len(utilization)} if utilization else {}
-        return Gauges(values | ({"GPU power": sum(power)} if power else {}))
+        return values | ({"GPU power": sum(power)} if power else {})

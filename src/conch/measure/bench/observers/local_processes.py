@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic_ns
 
 from conch.measure.bench.measurement import Note, ServerFigures
-from conch.measure.bench.observers.observer import Gauges, Observed, ServerObserver, nearest
+from conch.measure.bench.observers.observer import Observed, ServerObserver, nearest
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -114,14 +114,14 @@ class LocalProcesses(ServerObserver):
         figures = ServerFigures(cpu_cores=cores if cores is None or cores >= 0 else None, memory_bytes=memory)
         return Observed(figures, notes=notes)
 
-    def gauges(self) -> Gauges:
+    def gauges(self) -> dict[str, float]:
         if len(self._samples) < 2:
-            return Gauges()
+            return {}
         before, after = self._samples[-2:]
         if before.cpu_s is None or after.cpu_s is None:
-            return Gauges()
+            return {}
         seconds = max((after.time_ns - before.time_ns) / 1e9, 1e-3)
-        return Gauges({"server CPU": max(after.cpu_s - before.cpu_s, 0.0) / seconds})
+        return {"server CPU": max(after.cpu_s - before.cpu_s, 0.0) / seconds}
 
     def _foreign(self, window: "Sequence[_Sample]", seconds: float) -> tuple[Note, ...]:
         """Return a note on the CPU time of others, if it is much."""

@@ -3,7 +3,7 @@
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from conch.measure.bench.measurement import GpuFigures, Note, ServerFigures
 
@@ -20,14 +20,6 @@ class Observed:
     notes: tuple[Note, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Gauges:
-    """The latest values, for the live view."""
-
-    values: dict[str, float] = field(default_factory=dict)
-    """Names as the view prints them: "queue", "GPU", "server CPU", …"""
-
-
 class ServerObserver(ABC):
     """Takes samples of one source in a thread; the figures of a window come from the samples at its edges."""
 
@@ -40,8 +32,8 @@ class ServerObserver(ABC):
         """Return the figures between two times of CLOCK_MONOTONIC."""
 
     @abstractmethod
-    def gauges(self) -> Gauges:
-        """Return the latest values."""
+    def gauges(self) -> dict[str, float]:
+        """Return the latest values, by the names that the live view prints: "queue", "GPU", "server CPU", …"""
 
 
 class Sampling:
@@ -76,7 +68,7 @@ class Sampling:
         """Return the latest values of all observers."""
         merged: dict[str, float] = {}
         for observer in self._observers:
-            merged |= observer.gauges().values
+            merged |= observer.gauges()
         return merged
 
     def observed(self, start_ns: int, end_ns: int) -> Observed:

@@ -8,7 +8,7 @@ from time import monotonic_ns
 
 from conch.base.http.prometheus import ScrapeSettings, scrape
 from conch.measure.bench.measurement import Note, ServerFigures
-from conch.measure.bench.observers.observer import Gauges, Observed, ServerObserver, nearest
+from conch.measure.bench.observers.observer import Observed, ServerObserver, nearest
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{.*\})?\s+(\S+)")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
@@ -222,6 +222,6 @@ class ServerMetrics(ServerObserver):
         before, after = window[0].totals, window[-1].totals
         return Observed(figures_between(before, after), notes=_cache_notes(before, after))
 
-    def gauges(self) -> Gauges:
+    def gauges(self) -> dict[str, float]:
         depth = queue_depth(self._samples[-1].totals) if self._samples else None
-        return Gauges({} if depth is None else {"queue": depth})
+        return {} if depth is None else {"queue": depth}

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from conch.base.errors import ModelLoading
 from conch.base.suggestion import did_you_mean
 from conch.measure.bench.generator import Endpoint, Tls, Transport
-from conch.measure.bench.targets.http_probe import HttpAnswer, HttpProbe, NotHttp, first_line, place, speaks_tls
+from conch.measure.bench.targets.http_probe import HttpAnswer, HttpProbe, NotHttp, first_line, speaks_tls
 from conch.measure.bench.targets.server_api import (
     KeyNeeded,
     KServeHttp,
@@ -100,7 +100,7 @@ def _joined(names: Sequence[str]) -> str:
 
 def not_an_inference_server(probe: HttpProbe, first: HttpAnswer) -> TargetError:
     """Return the error for a server of HTTP that has none of the APIs; `first` is its answer to `/v2`."""
-    where = place(probe.endpoint)
+    where = probe.endpoint.place
     if tls_expected(first):
         return expects_tls(where)
     software = first.headers.get("server")
@@ -126,7 +126,7 @@ def expects_tls(where: str) -> TargetError:
 
 def not_http(probe: HttpProbe, failure: NotHttp) -> TargetError:
     """Return the error for a server that speaks neither HTTP nor gRPC."""
-    where = place(probe.endpoint)
+    where = probe.endpoint.place
     if failure.start.startswith(b"\x15\x03") or (probe.endpoint.tls is None and speaks_tls(probe.endpoint)):
         return expects_tls(where)
     for banner, name in _BANNERS:
@@ -177,7 +177,7 @@ def find_metrics(endpoint: Endpoint, root: str) -> str | None:
         except TargetError:
             continue
         if answer.status == 200 and _OF_INFERENCE.search(answer.body):
-            return f"{'https' if candidate.tls else 'http'}://{place(candidate)}{path}/metrics"
+            return f"{'https' if candidate.tls else 'http'}://{candidate.place}{path}/metrics"
     return None
 
 

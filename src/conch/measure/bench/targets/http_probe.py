@@ -72,14 +72,9 @@ def client_context(tls: Tls, protocols: list[str]) -> ssl.SSLContext:
         raise TargetError(f"TLS: {files} cannot be used: {error.strerror or error}") from None
 
 
-def place(endpoint: Endpoint) -> str:
-    """Return `host:port`."""
-    return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"
-
-
 def refuse_connection(endpoint: Endpoint, error: OSError, timeout_s: float) -> NoReturn:
     """Raise TargetError with the cause of a failed connection and a remedy."""
-    where = place(endpoint)
+    where = endpoint.place
     if isinstance(error, ConnectionRefusedError):
         raise TargetError(f"nothing listens at {where}: connection refused; is the server running, on this port?")
     if isinstance(error, socket.gaierror):
@@ -166,14 +161,14 @@ class HttpProbe:
             return HttpAnswer(path, response.status, response.reason, response.headers, content)
         except (RemoteDisconnected, ConnectionResetError, BrokenPipeError):
             self.close()
-            raise NotHttp(f"{place(self.endpoint)} closes the connection without an answer", b"") from None
+            raise NotHttp(f"{self.endpoint.place} closes the connection without an answer", b"") from None
         except BadStatusLine as error:
             self.close()
             start = str(error.args[0]).encode("latin-1", "replace")
-            raise NotHttp(f"{place(self.endpoint)} does not speak HTTP/1.1: {first_line(start)}", start) from None
+            raise NotHttp(f"{self.endpoint.place} does not speak HTTP/1.1: {first_line(start)}", start) from None
         except HTTPException as error:
             self.close()
-            raise NotHttp(f"{place(self.endpoint)} does not speak valid HTTP/1.1: {error}", b"?") from None
+            raise NotHttp(f"{self.endpoint.place} does not speak valid HTTP/1.1: {error}", b"?") from None
         except OSError as error:
             self.close()
             refuse_connection(self.endpoint, error, self._timeout_s)

@@ -14,7 +14,7 @@ from conch.measure.bench.load.connection_factory import connection_fields, serve
 from conch.measure.bench.load.http1_connection import Http1Connection, KnownAnswer, encode_http1
 from conch.measure.bench.prepared_request import PreparedRequest
 from conch.measure.bench.records import RequestOutcome
-from conch.measure.bench.targets.http_probe import TIMEOUT_S, client_context, place, refuse_connection
+from conch.measure.bench.targets.http_probe import TIMEOUT_S, client_context, refuse_connection
 from conch.measure.bench.targets.target import NotHttp2, RequestFailure
 
 _GRPC_STATUSES = range(1, 100)  # those above are of HTTP
@@ -44,7 +44,7 @@ def send_alone(endpoint: Endpoint, request: PreparedRequest, timeout_s: float = 
         return sent
     if endpoint.transport is Transport.HTTP1 or sent.status in _GRPC_STATUSES:
         raise RequestFailure(sent.message, sent.status)
-    raise NotHttp2(f"{place(endpoint)} does not answer as gRPC does: {sent.message}")
+    raise NotHttp2(f"{endpoint.place} does not answer as gRPC does: {sent.message}")
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def _prepared(
     from conch.measure.bench.load.grpc.connection import GrpcConnection, grpc_fields  # HPACK takes time to import
     from conch.measure.bench.load.grpc.messages import encode_grpc
 
-    fields = grpc_fields(endpoint.host, endpoint.port, endpoint.headers)
+    fields = grpc_fields(endpoint)
     return GrpcConnection(owner, wire, 1, fields), EncodedRequest(request, encode_grpc(request), True)
 
 

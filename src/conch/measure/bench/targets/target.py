@@ -134,7 +134,7 @@ class Address:
     @property
     def place(self) -> str:
         """`host:port`, for messages."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return Endpoint(self.host, self.port, Transport.HTTP1).place
 
     def endpoint(self, transport: Transport, tls: Tls | None, headers: tuple[tuple[str, str], ...]) -> Endpoint:
         """Return where requests go."""

@@ -9,6 +9,7 @@ from collections import deque
 from time import monotonic_ns
 from typing import Final
 
+from conch.measure.bench.generator import Endpoint
 from conch.measure.bench.load.connection import OPEN, KnownAnswers, LoadOwner, LoadRequest, Wire
 from conch.measure.bench.load.grpc.http2_client import Http2ClientConnection
 from conch.measure.bench.load.grpc.http2_stream import ClientStream, GrpcHead
@@ -407,14 +408,13 @@ def _judge(stream: ClientStream, head: GrpcHead) -> tuple[int, str]:
     return _WRONG_ANSWER, f"{stream.messages} messages in the answer of a unary call"
 
 
-def grpc_fields(host: str, port: int, headers: tuple[tuple[str, str], ...]) -> list[tuple[bytes, bytes]]:
-    """Return the fields that go with each call; `host` may be an IPv6 address."""
-    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def grpc_fields(endpoint: Endpoint) -> list[tuple[bytes, bytes]]:
+    """Return the fields that go with each call."""
     fields = [
-        (":authority", authority),
+        (":authority", endpoint.place),
         ("te", "trailers"),
         ("content-type", "application/grpc"),
         ("user-agent", "conch-bench"),
-        *headers,
+        *endpoint.headers,
     ]
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]

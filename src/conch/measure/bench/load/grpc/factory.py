@@ -20,7 +20,7 @@ class GrpcConnectionFactory(ConnectionFactory):
     ) -> None:
         super().__init__(endpoint, address, check)
         self._requests = requests
-        self._grpc_fields = grpc_fields(endpoint.host, endpoint.port, endpoint.headers)
+        self._grpc_fields = grpc_fields(endpoint)
 
     def encode(self, request: PreparedRequest, keep_body: bool) -> EncodedRequest:
         return EncodedRequest(request, encode_grpc(request), keep_body)

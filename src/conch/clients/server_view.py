@@ -3,8 +3,10 @@
 `conch top`, `conch ps` and `conch doctor` show it. A reading is one moment; rates come from two readings.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -20,6 +22,7 @@ from conch.measure.bench.observers.server_metrics import MetricSeries, parse_exp
 _TIMEOUT_S = 3.0
 _METRICS_PORT, _METRICS_OFFSET = 8002, 2
 _OK = 200
+_ON_CPU = "kind_gpu_on_cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class ModelReading:
     tokens: float = 0
     buckets: dict[float, float] = field(default_factory=dict)  # upper bound in seconds → requests
     degraded: tuple[str, ...] = ()  # reasons
+    asleep: bool = False  # an engine that was idle, until the next request
+    idle_unload_s: int = 0  # of the model's own parameter; 0 for the server's default
 
     @property
     def key(self) -> tuple[str, str]:
@@ -119,7 +124,7 @@ class ServerReader:
     def read(self) -> ServerReading:
         """Return what the server does now. Raises Unavailable if it does not answer."""
         reading = ServerReading(self.address.url)
-        index = self._ask("POST", "/v2/repository/index", b"{}")
+        index = self.ask("POST", "/v2/repository/index", b"{}")
         models = {}
         for row in index if isinstance(index, list) else ():
             model = ModelReading(str(row.get("name", "")), str(row.get("version", "")))
@@ -143,27 +148,32 @@ class ServerReader:
 
     def metadata(self) -> Mapping[str, Any]:
         """Return name, version and extensions. Raises Unavailable."""
-        answer = self._ask("GET", "/v2")
+        answer = self.ask("GET", "/v2")
         return answer if isinstance(answer, dict) else {}
 
     def _config(self, model: ModelReading) -> Mapping[str, Any]:
         if model.key not in self._configs:
             path = f"/v2/models/{quote(model.name, safe='')}/versions/{quote(model.version, safe='')}/config"
             try:
-                answer = self._ask("GET", path)
+                answer = self.ask("GET", path)
             except Unavailable:
                 answer = {}
             self._configs[model.key] = answer if isinstance(answer, dict) else {}
         return self._configs[model.key]
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+    def ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """Return the JSON value of an answer, None for an empty one. Raises Unavailable with the server's message."""
         url = f"{self.address.url}{path}"
         try:
             with self._client.open(method, url, self.address.headers, body) as response:
                 if response.status != _OK:
                     hint = "; send a key with --api-key-file" if response.status in (401, 403) else ""
+                    with suppress(Unavailable, KeyError, TypeError):
+                        hint = hint or f": {response.json()['error']}"
                     raise Unavailable(f"{self.address.url}: status {response.status} for {path}{hint}")
-                return response.json()
+                return json.loads(response.read() or b"null")
+        except ValueError as error:
+            raise Unavailable(f"{self.address.url}: the answer for {path} is not JSON") from error
         except RequestFailed as error:
             raise Unavailable(f"no server answers at {self.address.url}: {error.cause}") from None
 
@@ -213,8 +223,8 @@ _SUMS = {
     "conch_queue_oldest_request_seconds": "oldest_s",
     "conch_process_resident_memory_bytes": "memory_bytes",
     "vllm:generation_tokens_total": "tokens",
-    "vllm:request_success_total": "requests",
 }
+_SLEEP = "vllm:engine_sleep_state"
 _BUCKETS = ("conch_request_duration_seconds_bucket", "vllm:e2e_request_latency_seconds_bucket")
 # Metric → attribute of the server that is the sum of its series.
 _OF_SERVER = {
@@ -239,7 +249,9 @@ def _apply(
         elif name == "nv_gpu_utilization":
             reading.gpus[labels.get("gpu_uuid", "")] = series.value
         elif model := models.get((labels.get("model", labels.get("model_name", "")), labels.get("version", ""))):
-            if name in _BUCKETS:
+            if name == _SLEEP:
+                model.asleep |= labels.get("sleep_state") == "awake" and not series.value
+            elif name in _BUCKETS:
                 bound = float(labels.get("le", "inf"))
                 model.buckets[bound] = model.buckets.get(bound, 0) + series.value
             elif attribute := _SUMS.get(name, ""):
@@ -250,13 +262,18 @@ def _apply(
 
 
 def _describe(model: ModelReading, config: Mapping[str, Any]) -> None:
-    """Add backend and device from the configuration, in which KIND_AUTO is already resolved."""
+    """Add backend and device from the configuration, in which KIND_AUTO is already resolved.
+
+    KIND_GPU that runs on the CPU is a degradation.
+    """
     model.backend = str(config.get("backend") or config.get("platform") or "")
     devices: list[str] = []
     for group in config.get("instance_group") or ():
         kind = str(group.get("kind", "")).removeprefix("KIND_")
         devices += [f"GPU {number}" for number in group.get("gpus") or ()] if kind == "GPU" else [kind]
-    model.device = ", ".join(dict.fromkeys(filter(None, devices)))
+    model.device = "CPU" if _ON_CPU in model.degraded else ", ".join(dict.fromkeys(filter(None, devices)))
+    own = config.get("parameters", {}).get("idle_unload_secs", {}).get("string_value", "")
+    model.idle_unload_s = int(own) if own.isdecimal() else 0
 
 
 def document(reading: ServerReading, before: ServerReading | None = None) -> dict[str, Any]:

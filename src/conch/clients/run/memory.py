@@ -18,7 +18,7 @@ _LIBRARY_BYTES = {
     "pytorch": 300 * _MIB,
     "fil": 40 * _MIB,
     "python": 60 * _MIB,
-    "openvino_genai": 500 * _MIB,
+    "openvino_genai": 200 * _MIB,
 }
 # Backends with another default than one instance; each instance has a copy of the weights.
 _DEFAULT_INSTANCES = {"onnxruntime": 2}

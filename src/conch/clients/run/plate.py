@@ -17,6 +17,8 @@ def print_plate(server: Server, given: Namespace, need: int) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     record = server.record()
     models = [model for model in server.inference.models() if model.ready]
+    for degradation in server.degradations.current():
+        console.print(f"degraded: {degradation.model and degradation.model + ': '}{degradation}", style="yellow")
     if record.http.rpartition(":")[2] != str(given.port) and given.port:
         console.print(f"port {given.port} is in use: HTTP is on the next free one")
     for model in models:

@@ -10,7 +10,6 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
 from urllib.parse import quote
 
 from rich.console import Console, Group, RenderableType
@@ -20,25 +19,18 @@ from rich.text import Text
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.control_characters import printable
-from conch.base.errors import ConchError, InvalidRequest, NotFound, Unavailable
-from conch.base.http.client import HttpClient, HttpSettings
+from conch.base.errors import InvalidRequest, NotFound, Unavailable
 from conch.base.http.credentials import client_key
-from conch.base.http.prometheus import ScrapeSettings, scrape
 from conch.base.process.running_servers import RunningServer, running_servers
 from conch.base.suggestion import did_you_mean
 from conch.clients.run.command import exit_status
 from conch.clients.run.memory import size_text
+from conch.clients.server_view import ModelReading, ServerAddress, ServerReader, ServerReading, rates
 from conch.domain.degradations import REASONS
-from conch.measure.bench.observers.server_metrics import MetricSeries, parse_exposition
 
-_TIMEOUT_S, _STOP_S = 2.0, 60.0
+_STOP_S = 60.0
 _RATE_S, _WATCH_S = 0.5, 2.0  # between the two readings that a rate needs
 _TABLE_COLUMNS, _PLAIN_COLUMNS = 90, 200  # the least of a table; without a terminal
-_REQUESTS, _QUEUE, _DEGRADED = "nv_inference_request_success", "conch_queue_depth", "conch_degraded"
-_MODEL_MEMORY, _SERVER_MEMORY = "conch_process_resident_memory_bytes", "process_resident_memory_bytes"
-_SLEEP = "vllm:engine_sleep_state"
-_ON_CPU = "kind_gpu_on_cpu"
-_IDLE = "idle_unload_secs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +67,7 @@ def ps(arguments: Sequence[str]) -> int:
 
     def once() -> int:
         models = watch.look()
-        if watch.requests:
+        if any(reading.models for reading in watch.readings.values()):
             time.sleep(_RATE_S)
             models = watch.look()
         _print(models, as_json=given.json)
@@ -124,128 +116,55 @@ class _Watch:
     """Readings of all servers: a rate is the growth between two."""
 
     def __init__(self) -> None:
-        self.requests: dict[tuple[int, str, str], float] = {}
-        self._read_at = 0.0
+        self.readers: dict[RunningServer, ServerReader] = {}
+        self.readings: dict[RunningServer, ServerReading] = {}
 
     def look(self) -> list[LoadedModel]:
         """Return the loaded models, those of the oldest server first."""
-        now, requests = time.monotonic(), dict[tuple[int, str, str], float]()
-        loaded = [model for server in running_servers() for model in self._of(server, now, requests)]
-        self.requests, self._read_at = requests, now
-        return loaded
+        before, self.readings = self.readings, {}
+        return [model for server in running_servers() for model in self._of(server, before.get(server))]
 
-    def _of(
-        self, server: RunningServer, now: float, requests: dict[tuple[int, str, str], float]
-    ) -> Iterator[LoadedModel]:
+    def _of(self, server: RunningServer, before: ServerReading | None) -> Iterator[LoadedModel]:
+        reader = self.readers.setdefault(server, _reader(server))
         try:
-            rows = [row for row in _asked(server, "/v2/repository/index", b"{}") if row.get("state")]
-        except (ConchError, ConnectionError) as error:
-            state = f"no answer: {getattr(error, 'cause', error)}"
+            now = self.readings[server] = reader.read()
+        except Unavailable as error:
+            state = f"no answer: {error.message}"
             yield LoadedModel(server.source, "", "", "", None, state, 0, None, None, (), server.url, server.pid)
             return
-        series = _Series(server)
-        for row in rows:
-            name, version = str(row["name"]), str(row.get("version", ""))
-            config = _config(server, name) if row["state"] == "READY" else {}
-            key = (server.pid, name, version)
-            count = requests[key] = series.total(_REQUESTS, name, version)
-            before = self.requests.get(key)
-            degraded = series.degraded(name)
+        changes = rates(before, now)
+        for model in now.models:
+            change = changes.get(model.key)
+            memory = model.memory_bytes + (now.memory_bytes if len(now.models) == 1 else 0)
+            reason = f": {model.reason}" if model.reason else ""
             yield LoadedModel(
-                name,
-                version,
-                str(config.get("backend", "")),
-                _device(config, degraded) if config else "",
-                series.memory(name, alone=len(rows) == 1),
-                series.state(name, row),
-                int(series.total(_QUEUE, name, version)),
-                None if before is None else max(0.0, count - before) / (now - self._read_at),
-                _until(server, name, config),
-                (*degraded, *series.degraded("")),
+                model.name,
+                model.version,
+                model.backend,
+                model.device,
+                memory or None,
+                "idle" if model.asleep else f"{model.state.lower()}{reason}",
+                model.queued,
+                change.requests if change else None,
+                _until(server, reader, model),
+                (*model.degraded, *now.degraded),
                 server.url,
                 server.pid,
             )
 
 
-class _Series:
-    """The metrics of one server, none if it does not serve them."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self._series: list[MetricSeries] = []
-        if server.metrics:
-            with suppress(OSError):
-                settings = ScrapeSettings(f"http://{server.metrics}/metrics", tuple(_headers().items()))
-                self._series = list(parse_exposition(scrape(settings)))
-
-    def total(self, name: str, model: str = "", version: str = "") -> float:
-        """Return the sum of a metric, or of a model's series of it."""
-        return sum(series.value for series in self._chosen(name, model) if series.labels.get("version", "") == version)
-
-    def memory(self, model: str, *, alone: bool) -> int | None:
-        """Return the bytes of a model's processes, or those of the server that serves it alone; None if unknown."""
-        own = sum(series.value for series in self._chosen(_MODEL_MEMORY, model))
-        return int(own + (self.total(_SERVER_MEMORY) if alone else 0)) or None
-
-    def degraded(self, model: str) -> tuple[str, ...]:
-        """Return the reasons of a model, or with "" those of the server."""
-        return tuple(series.labels["reason"] for series in self._chosen(_DEGRADED, model) if series.value)
-
-    def state(self, model: str, row: Mapping[str, Any]) -> str:
-        """Return the state of the index, or "idle" if the engine sleeps until the next request."""
-        awake = [
-            series.value
-            for series in self._series
-            if series.name == _SLEEP and series.labels.get("model_name") == model
-            and series.labels.get("sleep_state") == "awake"
-        ]  # fmt: skip
-        if row["state"] == "READY" and awake and not any(awake):
-            return "idle"
-        reason = row.get("reason") or ""
-        return f"{str(row['state']).lower()}{f': {reason}' if reason else ''}"
-
-    def _chosen(self, name: str, model: str) -> Iterator[MetricSeries]:
-        return (series for series in self._series if series.name == name and series.labels.get("model", "") == model)
+def _reader(server: RunningServer) -> ServerReader:
+    return ServerReader(
+        ServerAddress(server.url, f"http://{server.metrics}" if server.metrics else "", client_key(None))
+    )
 
 
-def _asked(server: RunningServer, path: str, body: bytes | None = None) -> Any:
-    """Return the JSON that a server answers. Raises ConchError with its message."""
-    settings = HttpSettings.once(_TIMEOUT_S, max_redirects=0, environment_proxies=False)
-    url = f"{server.url}{path}"
-    with HttpClient(settings).open("GET" if body is None else "POST", url, _headers(), body) as response:
-        if response.status == 200:
-            return json.loads(response.read() or b"null")
-        reason = f"status {response.status}"
-        with suppress(ConchError, KeyError, TypeError):
-            reason = str(response.json()["error"])
-    raise Unavailable(reason)
-
-
-def _headers() -> dict[str, str]:
-    key = client_key(None)
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def _config(server: RunningServer, model: str) -> Mapping[str, Any]:
-    with suppress(ConchError):
-        config = _asked(server, f"/v2/models/{quote(model, safe='')}/config")
-        return config if isinstance(config, dict) else {}
-    return {}
-
-
-def _device(config: Mapping[str, Any], degraded: Sequence[str]) -> str:
-    """Return where the instances compute: what KIND_GPU asks for does not count on a CPU."""
-    gpus = {gpu for group in config.get("instance_group", ()) for gpu in group.get("gpus", ())}
-    asked = any(group.get("kind") == "KIND_GPU" for group in config.get("instance_group", ()))
-    return "CPU" if _ON_CPU in degraded or not asked else f"GPU {','.join(map(str, sorted(gpus)))}".strip()
-
-
-def _until(server: RunningServer, model: str, config: Mapping[str, Any]) -> float | None:
-    own = config.get("parameters", {}).get(_IDLE, {}).get("string_value", "")
-    idle_s = int(own) if own.isdecimal() else server.idle_unload_s
+def _until(server: RunningServer, reader: ServerReader, model: ModelReading) -> float | None:
+    idle_s = model.idle_unload_s or server.idle_unload_s
     if not idle_s:
         return None
-    with suppress(ConchError, KeyError, IndexError, TypeError):
-        statistics = _asked(server, f"/v2/models/{quote(model, safe='')}/stats")["model_stats"][0]
+    with suppress(Unavailable, KeyError, IndexError, TypeError):
+        statistics = reader.ask("GET", f"/v2/models/{quote(model.name, safe='')}/stats")["model_stats"][0]
         return max(server.started, float(statistics["last_inference"]) / 1000) + idle_s
     return None
 
@@ -322,8 +241,8 @@ def _stop(name: str) -> int:
         if name in (str(server.pid), server.http, server.url):
             _end(server, server.source)
             return 0
-        with suppress(ConchError):
-            rows = _asked(server, "/v2/repository/index", b'{"ready": true}')
+        with suppress(Unavailable):
+            rows = _reader(server).ask("POST", "/v2/repository/index", b'{"ready": true}')
             servers[server] = {str(row["name"]) for row in rows}
     having = [server for server, models in servers.items() if name in models]
     alone = [server for server in having if servers[server] == {name}]
@@ -342,7 +261,7 @@ def _stop(name: str) -> int:
 
 def _unload(server: RunningServer, name: str) -> None:
     try:
-        _asked(server, f"/v2/repository/models/{quote(name, safe='')}/unload", b"{}")
+        _reader(server).ask("POST", f"/v2/repository/models/{quote(name, safe='')}/unload", b"{}")
     except Unavailable as error:
         raise Unavailable(
             f"'{name}' is one of several models of {server.url}, which does not unload it: {error}; "

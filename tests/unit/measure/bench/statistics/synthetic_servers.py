@@ -108,13 +108,16 @@ def stalled_open(rng: np.random.Generator, stalls: Floats, length_s: float, rate
 
 def stalled_closed(rng: np.random.Generator, stalls: Floats, length_s: float, users: int, duration_s: float) -> Records:
     """Return a closed loop on the same server."""
-    at, rows, latencies = np.zeros(users), list[Floats](), list[Floats]()
-    while (at < duration_s).any():
-        done = _resumed(at, stalls, length_s) + rng.exponential(0.002, users) + 0.008
-        rows.append(at)
-        latencies.append(done - at)
-        at = done
-    return _until(np.array(rows).T, np.array(latencies).T, duration_s)
+    think_s = 0.008
+    latency = rng.exponential(0.002, (int(duration_s / think_s) + 1, users)).T + think_s
+    begun = np.cumsum(latency, axis=1) - latency
+    for user in range(users):
+        for stall in stalls:
+            first = int(np.searchsorted(begun[user], stall))
+            if first < begun.shape[1] and (wait_s := stall + length_s - begun[user, first]) > 0:
+                latency[user, first] += wait_s
+                begun[user, first + 1 :] += wait_s
+    return _until(begun, latency, duration_s)
 
 
 def drifting(rng: np.random.Generator, law: Law, growth: float, rate: float = 200, duration_s: float = 60) -> Records:

@@ -4,8 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 ENGINE ?= docker
-# Number of processes that run tests. A later -n in ARGS wins: -n 0 runs them in one, as a debugger needs it.
-WORKERS ?= $(shell nproc)
+# Number of processes that run tests: one more than cores, because tests wait for other processes for a third of their
+# time. A later -n in ARGS wins: -n 0 runs them in one, as a debugger needs it.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo observe fleet test-fleet quick test vllm test-vllm kserve test-kserve test-terraform check format bench bench-llm bench-tools docs deploy-files clean

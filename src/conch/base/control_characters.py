@@ -1,4 +1,4 @@
-"""Control characters in names from untrusted sources: a terminal executes them, and they forge lines of logs."""
+"""Characters of untrusted names: terminals execute control characters, which forge lines of logs; UTF-8 lacks some."""
 
 import re
 
@@ -14,3 +14,12 @@ def has_control_characters(name: str) -> bool:
 def printable(text: str) -> str:
     """Return a text with U+FFFD in place of control characters, line breaks included."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text, such as the name of a file, can be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from conch.base.control_characters import is_utf8
 from conch.check.finding import Finding, Place
-from conch.domain.files.model_folder import is_model_name, is_utf8
+from conch.domain.files.model_folder import is_model_name
 
 _CONFIG_FILE = "config.pbtxt"
 _MODEL_FILES = ("model.py", "model.onnx", "model.xml", "model.pt", "model.pt2", "model.plan", "model.json")

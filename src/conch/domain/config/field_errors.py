@@ -6,6 +6,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
+from conch.base.control_characters import is_utf8
 from conch.base.suggestion import closest, did_you_mean
 from conch.domain.config.size_limits import shortened
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
@@ -149,7 +150,7 @@ def _expected(value: Any, field: FieldDescriptor) -> str:
         number = _integer(value)
         named = isinstance(value, str) if number is None else abs(number) < 2**31
         return "" if named else "the name of a value"
-    return "" if isinstance(value, str) and _is_unicode(value) else "a string"
+    return "" if isinstance(value, str) and is_utf8(value) else "a string"
 
 
 def _integer(value: Any) -> int | None:
@@ -160,14 +161,6 @@ def _integer(value: Any) -> int | None:
     if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdecimal():
         return int(value) if len(value) <= _MAX_DIGITS else 2**64
     return None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _is_number(value: Any) -> bool:
@@ -188,5 +181,5 @@ def shown(value: Any) -> str:
         return "a list" if isinstance(value, list) else "an object"
     if isinstance(value, str):
         text = shortened(value)
-        return f"'{text}'" if _is_unicode(text) else ascii(text)
+        return f"'{text}'" if is_utf8(text) else ascii(text)
     return shortened(json.dumps(value))

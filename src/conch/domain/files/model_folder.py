@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from conch.base.control_characters import is_utf8
 from conch.base.errors import ModelLoadError
 from conch.base.files.confined import read_confined
 from conch.domain.model_config import ModelConfig, VersionPolicyKind
@@ -50,15 +51,6 @@ def is_model_name(name: str) -> bool:
     Hidden folders belong to editors or to a mounted ConfigMap. A name that is not UTF-8 cannot be sent to a client.
     """
     return not name.startswith(".") and name not in _NOT_MODELS and is_utf8(name)
-
-
-def is_utf8(name: str) -> bool:
-    """Whether the name of a file or folder can be encoded."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def is_model(path: Path) -> bool:

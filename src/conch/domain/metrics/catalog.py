@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import cast
 
 from conch.domain.metrics.dcgm import dcgm_fields
-from conch.domain.metrics.metric import Kind, MetricDefinition, Unit
+from conch.domain.metrics.metric import Kind, MetricDefinition
 
 _FILE = Path(__file__).with_name("metrics.csv")
 
@@ -27,7 +27,7 @@ def areas() -> Mapping[str, tuple[MetricDefinition, ...]]:
                 cast("Kind", row["kind"]),
                 row["help"],
                 tuple(row["labels"].split()),
-                cast("Unit", row["unit"]),
+                row["unit"],
                 tuple(row["optional_labels"].split()),
             )
             found.setdefault(row["area"], []).append(metric)

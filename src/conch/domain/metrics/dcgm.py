@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-from conch.domain.metrics.metric import Kind, MetricDefinition, Unit
+from conch.domain.metrics.metric import Kind, MetricDefinition
+from conch.domain.metrics.units import conversion
 
 LEGACY_LABELS = ("Hostname", "DCGM_FI_DRIVER_VERSION")
 CURRENT_LABELS = ("hostname", "DCGM_FI_SYSTEM_DRIVER_VERSION")
@@ -23,14 +24,6 @@ _UNIT_NAMES = {
     "nanoseconds": "ns",
     "celsius": "°C",
     "watts": "W",
-}
-# From a current unit to the legacy one. DCGM divides KiB/s by 1000 for its MB/s.
-_LEGACY_FACTORS = {
-    "megahertz": 1e-6,
-    "percent": 100.0,
-    "mebibytes": 1 / (1 << 20),
-    "millijoules": 1000.0,
-    "megabytes_per_second": 1 / 1_024_000,
 }
 
 
@@ -60,7 +53,6 @@ def dcgm_fields() -> tuple[DcgmField, ...]:
 
 
 def _field(row: dict[str, str]) -> DcgmField:
-    units = row["legacy_unit"], row["current_unit"]
     if row["legacy"] == row["current"]:
         legacy = current = _metric(row, "current", (*LEGACY_LABELS, *CURRENT_LABELS))
     else:
@@ -70,7 +62,7 @@ def _field(row: dict[str, str]) -> DcgmField:
         int(row["current_id"]),
         legacy,
         current,
-        1.0 if units[0] == units[1] else _LEGACY_FACTORS[units[0]],
+        float(conversion(row["current_unit"], row["legacy_unit"])),
         row["exposed"] == "both",
         row["exposed"] in ("both", "current"),
     )
@@ -81,7 +73,7 @@ def _metric(row: dict[str, str], generation: str, version_labels: tuple[str, ...
     text = f"{text[:-1]}, in {_UNIT_NAMES[unit]}." if unit in _UNIT_NAMES else text
     labels = (*_LABELS, *row["extra_labels"].split())
     kind = cast("Kind", row["kind"])
-    return MetricDefinition(row[generation], kind, text, labels, cast("Unit", unit), (*version_labels, *_PARTS))
+    return MetricDefinition(row[generation], kind, text, labels, unit, (*version_labels, *_PARTS))
 
 
 @cache

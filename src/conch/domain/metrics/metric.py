@@ -5,32 +5,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram", "summary"]
-# Units of values. "" is a plain number or a count of what the metric's name says. Conch's own metrics have base units;
-# those of Triton and DCGM keep theirs.
-Unit: TypeAlias = Literal[
-    "",
-    "seconds",
-    "milliseconds",
-    "microseconds",
-    "nanoseconds",
-    "bytes",
-    "mebibytes",
-    "bytes_per_second",
-    "megabytes_per_second",
-    "ratio",
-    "percent",
-    "celsius",
-    "watts",
-    "joules",
-    "millijoules",
-    "hertz",
-    "megahertz",
-    "tokens",
-    "requests_per_second",
-    "tokens_per_second",
-    "timestamp_seconds",
-]
-
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -50,12 +24,13 @@ class MetricDefinition:
     """A metric: the name of its family as it stands in `/metrics`, with `_total` where the name has it.
 
     `labels` are those that every series has, besides the labels that Prometheus adds; `optional_labels` those of some.
-    `help` is one sentence.
+    `help` is one sentence. `unit` is of `UNITS`: Conch's own metrics have base units, those of Triton and DCGM keep
+    theirs.
     """
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
-    unit: Unit = ""
+    unit: str = ""
     optional_labels: tuple[str, ...] = ()

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from conch.domain.metrics.metric import Unit
-
 PanelKind: TypeAlias = Literal["lines", "number", "heatmap"]
 Variables: TypeAlias = tuple[tuple[str, str, str], ...]  # name, label, and query or value
 
@@ -32,14 +30,14 @@ class DashboardPanel:
     title: str
     description: str
     queries: tuple[PanelQuery, ...]
-    unit: Unit
+    unit: str
     kind: PanelKind = "lines"
     range: tuple[float, float | None] | None = None
     steps: tuple[tuple[float, Literal["green", "orange", "red"]], ...] = ()
     width: int = 8
     height: int = 8
     interval: str = ""
-    bucket_unit: Unit = ""
+    bucket_unit: str = ""
     stacked: bool = False
 
     @property

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from conch.domain.metrics.catalog import all_metrics
 from conch.domain.metrics.dcgm import dcgm_fields
-from conch.domain.metrics.metric import Kind, Unit
-from conch.operate.monitoring.units import conversion
+from conch.domain.metrics.metric import Kind
+from conch.domain.metrics.units import conversion
 
 _FILE = Path(__file__).with_name("dialects.toml")
 _CONDITION = re.compile(r'(\w+)="([^"]*)"')
@@ -36,7 +36,7 @@ class DialectSeries:
     """A metric of a dialect. `only` are the label values by which the dialect tells it from others of that name."""
 
     name: str
-    unit: Unit = ""
+    unit: str = ""
     only: tuple[tuple[str, str], ...] = ()
 
 
@@ -75,7 +75,7 @@ def _correspondence(row: dict[Any, Any]) -> Correspondence:
     if "vllm" in texts:
         texts["vllm-v0"] = texts["vllm-v1"] = texts.pop("vllm")
     known = {dialect: found for dialect, text in texts.items() if (found := _kind_and_unit(text))}
-    unit: Unit = next((known[dialect][1] for dialect in ("vllm-v1", "conch") if dialect in known), "")
+    unit: str = next((known[dialect][1] for dialect in ("vllm-v1", "conch") if dialect in known), "")
     names = {
         dialect: DialectSeries(text.partition("{")[0], known[dialect][1] if dialect in known else unit, _only(text))
         for dialect, text in texts.items()
@@ -83,7 +83,7 @@ def _correspondence(row: dict[Any, Any]) -> Correspondence:
     return Correspondence(kind or next(iter(known.values()))[0], names)
 
 
-def _kind_and_unit(name: str) -> tuple[Kind, Unit] | None:
+def _kind_and_unit(name: str) -> tuple[Kind, str] | None:
     """Return the kind and the unit of a series in the catalogue; the sum and the count of a histogram are counters."""
     if metric := all_metrics().get(name):
         return metric.kind, metric.unit

@@ -6,17 +6,16 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from conch.domain.metrics.metric import Unit
+from conch.domain.metrics.units import UNITS
 from conch.operate.monitoring import promql
 from conch.operate.monitoring.translate.dialects import LABELS, Dialect, Untranslatable
 from conch.operate.monitoring.translate.expression import Part, Rewriter, original_unit
 from conch.operate.monitoring.translate.variables import Template, parse_template
-from conch.operate.monitoring.units import UNITS
 
 Status: TypeAlias = Literal["translated", "unchanged", "no counterpart", "invalid"]
 
 # Units of panels: Grafana's id → ours. The official dashboard of DCGM shows MiB as MB.
-_PANEL_UNITS: dict[str, Unit] = {
+_PANEL_UNITS: dict[str, str] = {
     **{
         form.grafana: unit for unit, form in UNITS.items() if form.dimension not in ("count", "tokens") and form.grafana
     },
@@ -257,10 +256,10 @@ def _convert_panel(panel: dict[str, Any], scale: Fraction) -> bool:
     return True
 
 
-def _unit_of(unit: Unit, scale: Fraction) -> Unit | None:
+def _unit_of(unit: str, scale: Fraction) -> str | None:
     """Return the unit in which values are `scale` times those in another unit, if Grafana has it."""
     wanted = UNITS[unit].factor / scale
-    candidates: Iterable[tuple[Unit, Any]] = UNITS.items()
+    candidates: Iterable[tuple[str, Any]] = UNITS.items()
     for candidate, form in candidates:
         if form.dimension == UNITS[unit].dimension and form.factor == wanted and form.grafana:
             return candidate

@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from conch.base.yaml_documents import load_documents
 from conch.check.check_paths import check_paths
 from conch.domain.metrics.catalog import all_metrics
-from conch.domain.metrics.metric import Unit
+from conch.domain.metrics.units import UNITS
 from conch.operate.monitoring import promql
 from conch.operate.monitoring.commands.dashboards import dashboards
 from conch.operate.monitoring.dashboards import grafana
@@ -22,12 +22,11 @@ from conch.operate.monitoring.dashboards.grafana import dashboard_json, dashboar
 from conch.operate.monitoring.dashboards.panel import GrafanaDashboard
 from conch.operate.monitoring.translate.document import Translator
 from conch.operate.monitoring.translate.variables import parse_template
-from conch.operate.monitoring.units import UNITS
 
 ALL = [*all_dashboards(), all_dashboards("4.7")[4]]
 _VARIABLE = re.compile(r"\$(\w+)")
 _BUILT_IN = {"__rate_interval", "__interval", "__range"}
-RATE_UNITS: dict[Unit, set[Unit]] = {
+RATE_UNITS: dict[str, set[str]] = {
     "": {"", "requests_per_second"},
     "bytes": {"bytes_per_second"},
     "tokens": {"tokens_per_second"},
@@ -48,7 +47,7 @@ def test_queries_name_metrics_of_the_catalogue(dashboard: GrafanaDashboard) -> N
                 assert name in all_metrics() or all_metrics()[_SUFFIX.sub("", name)].kind == "histogram", name
 
 
-def units_of(tree: promql.Node, otherwise: Unit) -> set[Unit]:
+def units_of(tree: promql.Node, otherwise: str) -> set[str]:
     """Return the units that the values of an aggregated gauge, rate or quantile may have, by the catalogue."""
     match tree:
         case promql.Aggregation(operator="sum" | "min" | "max", expr=promql.Selector(metric=str(name))):

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from conch.domain.metrics.units import UNITS
 from conch.operate.monitoring import promql
 from conch.operate.monitoring.translate.dialects import DIALECTS, LABELS, Dialect, DialectSeries, correspondences
-from conch.operate.monitoring.units import UNITS
 
 START, STEP_S, SAMPLES = 1_700_000_000, 15, 240
 AT = START + 3000

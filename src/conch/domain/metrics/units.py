@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from conch.domain.metrics.metric import Unit
-
 
 @dataclass(frozen=True, slots=True)
 class UnitForm:
@@ -16,7 +14,8 @@ class UnitForm:
 
 
 _ONE = Fraction(1)
-UNITS: dict[Unit, UnitForm] = {
+# "" is a plain number, or a count of what the metric's name says.
+UNITS: dict[str, UnitForm] = {
     "": UnitForm("count", _ONE, "short"),
     "seconds": UnitForm("time", _ONE, "s"),
     "milliseconds": UnitForm("time", Fraction(1, 1000), "ms"),
@@ -41,7 +40,7 @@ UNITS: dict[Unit, UnitForm] = {
 }
 
 
-def conversion(source: Unit, target: Unit) -> Fraction:
+def conversion(source: str, target: str) -> Fraction:
     """Return by what a value in the source unit is multiplied to get it in the target unit. Raises ValueError."""
     if UNITS[source].dimension != UNITS[target].dimension:
         raise ValueError(f"{source or 'a count'} is not convertible to {target or 'a count'}")

@@ -78,7 +78,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     process = getattr(getattr(node.gateway, "_io", None), "popen", None)
     if error and process is not None:
         try:
-            print(f"\n{node.gateway.id} ended with status {process.wait(10)}", flush=True)
+            print(f"\n{node.gateway.id} ended with status {process.wait(60)}", flush=True)
         except subprocess.TimeoutExpired:
             print(f"\n{node.gateway.id} closed its connection, and still runs", flush=True)
 

@@ -72,7 +72,7 @@ class Page:
             if self.server.poll() is not None:
                 return f"the server ended with {self.server.returncode}:{self._words()}"
             try:
-                with urllib.request.urlopen("http://localhost:8000/v2/health/ready", timeout=5):
+                with urllib.request.urlopen("http://localhost:8000/v2/health/ready", timeout=60):
                     return ""
             except OSError:
                 time.sleep(0.1)

@@ -111,7 +111,7 @@ class Prometheus:
         deadline = time.monotonic() + _TIMEOUT_S
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
-                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5):
+                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=60):
                     return True
             except OSError:
                 time.sleep(0.05)

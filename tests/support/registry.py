@@ -35,7 +35,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + 30
     while True:
         try:
-            urllib.request.urlopen(url, timeout=5).close()
+            urllib.request.urlopen(url, timeout=60).close()
         except OSError:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

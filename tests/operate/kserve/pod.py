@@ -109,7 +109,7 @@ class Pod(LoggedProcess):
             asked = spec["httpGet"]
             try:
                 url = f"http://127.0.0.1:{self.ports[asked['port']]}{asked['path']}"
-                with urllib.request.urlopen(url, timeout=5) as response:
+                with urllib.request.urlopen(url, timeout=60) as response:
                     return bool(200 <= response.status < 400)
             except (urllib.error.HTTPError, OSError):
                 return False
@@ -119,7 +119,7 @@ class Pod(LoggedProcess):
         with grpc.insecure_channel(f"127.0.0.1:{self.ports[spec['grpc']['port']]}") as channel:
             try:
                 health = health_pb2_grpc.HealthStub(channel)
-                answer = health.Check(health_pb2.HealthCheckRequest(), timeout=5)
+                answer = health.Check(health_pb2.HealthCheckRequest(), timeout=60)
             except grpc.RpcError:
                 return False
             return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

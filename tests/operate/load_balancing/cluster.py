@@ -173,7 +173,7 @@ class Proxy:
     def _listens(self) -> bool:
         try:
             for port in (self._balancer.http_port, self._balancer.grpc_port):
-                socket.create_connection(("127.0.0.1", port), timeout=5).close()
+                socket.create_connection(("127.0.0.1", port), timeout=60).close()
         except OSError:
             return False
         return True

@@ -96,7 +96,7 @@ def on_this_machine(deployment: dict[str, Any], name: str, ports: dict[str, int]
 
 def answers(url: str) -> bool:
     try:
-        urllib.request.urlopen(url, timeout=5).close()
+        urllib.request.urlopen(url, timeout=60).close()
     except OSError:
         return False
     return True

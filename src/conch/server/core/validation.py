@@ -284,12 +284,13 @@ class Reshaper:
             return tensor
         old, new = (spec.dims, spec.reshape) if to_backend else (spec.reshape, spec.dims)
         batch, shape = tensor.shape[: self._leading], tensor.shape[self._leading :]
-        if not to_backend and not _fits(shape, old):  # not what the model declares
+        if not to_backend and not fits(shape, old):  # not what the model declares
             return tensor
         return tensor.reshaped((*batch, *_mapped(shape, old, new)))
 
 
-def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
+def fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
+    """Return whether a shape is one of those that dims allow, where -1 is any size."""
     return len(shape) == len(dims) and all(dim in (-1, size) for size, dim in zip(shape, dims, strict=True))
 
 

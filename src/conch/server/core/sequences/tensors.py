@@ -17,6 +17,7 @@ from conch.domain.model_config import ControlKind, ModelConfig, SequenceControl,
 from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from conch.domain.tensor import BYTES, ITEM_SIZES, Tensor, pack_bytes
 from conch.server.core.sequences.sequence import SequenceRequest
+from conch.server.core.validation import fits
 
 _FILLER_FLAGS: Final = -1  # in place of the flags of a request
 
@@ -131,7 +132,7 @@ class SequenceTensors:
             tensor = response.output(state.output_name)
             if tensor is None:
                 continue
-            if tensor.datatype != state.datatype or not _fits(tensor.shape, (*self._batch_dims, *state.dims)):
+            if tensor.datatype != state.datatype or not fits(tensor.shape, (*self._batch_dims, *state.dims)):
                 return BackendError(
                     f"model '{self._model}' gave state '{state.output_name}' as {tensor.datatype}{list(tensor.shape)}, "
                     f"sequence_batching.state declares {state.datatype}{[*self._batch_dims, *state.dims]}"
@@ -188,7 +189,3 @@ def _value(control: SequenceControl, flags: int) -> bytes:
         ControlKind.READY: True,
     }
     return control.true if flags != _FILLER_FLAGS and true[control.kind] else control.false
-
-
-def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
-    return len(shape) == len(dims) and all(want in (-1, got) for got, want in zip(shape, dims, strict=True))

@@ -2,18 +2,18 @@
 
 import json
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from io import StringIO
-from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.files import write_text
+from conch.base.command_line.flags import settings_of
 from conch.base.command_line.option_types import count, label, namespace, object_name
 from conch.base.errors import ConfigError, InvalidRequest
-from conch.operate.monitoring.rules.thresholds import DEFAULT_JOBS, Thresholds
+from conch.operate.monitoring.rules.thresholds import DEFAULT_JOBS, Thresholds, threshold
 
 if TYPE_CHECKING:
     from conch.operate.monitoring.rules.rule import RuleGroup
@@ -64,8 +64,7 @@ def _document(given: Namespace) -> str:
         return dump_documents([alertmanager_file(given.webhook)])
     if not is_regular_expression(given.jobs):
         raise ConfigError(f"--jobs '{given.jobs}' is not a valid regular expression of RE2, such as {DEFAULT_JOBS}")
-    thresholds = Thresholds(**{name: getattr(given, name) for name, *_ in Thresholds.options()})
-    groups = rule_groups(thresholds, given.jobs)
+    groups = rule_groups(settings_of(Thresholds, given), given.jobs)
     if given.command == "list":
         return rule_table(groups, as_json=given.json)
     if given.command == "operator":
@@ -119,7 +118,7 @@ def _add_prove(proving: ArgumentParser) -> None:
     proving.add_argument("files", metavar="FILE", nargs="+", type=Path, help="rule file or PrometheusRule, in YAML")
     proving.add_argument("--json", action="store_true", help="print JSON")
     proving.add_argument(
-        "--scrape-interval", metavar="SECONDS", type=_threshold("seconds"), default=15.0, help="default: 15"
+        "--scrape-interval", metavar="SECONDS", type=threshold("seconds"), default=15.0, help="default: 15"
     )
     proving.add_argument(
         "--target-label",
@@ -138,7 +137,7 @@ def _add_prove(proving: ArgumentParser) -> None:
     proving.add_argument(
         "--time-limit",
         metavar="SECONDS",
-        type=_threshold("seconds"),
+        type=threshold("seconds"),
         default=30.0,
         help="for the search for series of one rule (default: 30)",
     )
@@ -146,38 +145,11 @@ def _add_prove(proving: ArgumentParser) -> None:
     proving.add_argument("--no-search", action="store_true", help="do not search for series that fire the alerts")
 
 
-def _add_thresholds(command: ArgumentParser) -> None:
+def _add_thresholds(command: CommandParser) -> None:
     command.add_argument(
         "--jobs", metavar="REGEX", default=DEFAULT_JOBS, help="scrape jobs of Conch (default: %(default)s)"
     )
-    thresholds = command.add_argument_group("thresholds")
-    for name, default, unit, text in Thresholds.options():
-        thresholds.add_argument(
-            f"--{name.replace('_', '-')}",
-            dest=name,
-            metavar=unit.upper(),
-            type=_threshold(unit),
-            default=default,
-            help=f"{text} (default: {default:g})",
-        )
-
-
-def _threshold(unit: str) -> Callable[[str], float]:
-    """Return the type of an option whose value has a unit of the thresholds."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = nan
-        try:
-            Thresholds.check(unit, value)
-        except ValueError as error:
-            reason = str(error).replace("nan", f"'{text}'", 1) if isnan(value) else str(error)
-            raise ArgumentTypeError(reason) from None
-        return value
-
-    return read
+    command.add_flags(Thresholds)
 
 
 _WIDTH = 180

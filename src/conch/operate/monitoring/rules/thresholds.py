@@ -1,16 +1,17 @@
 """What the shipped alerts depend on, the options of `conch rules`: their thresholds, and the scrape jobs of Conch."""
 
-from dataclasses import dataclass, field, fields
-from math import inf
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, isnan, nan
+from typing import Any
 
+from conch.base.command_line.flag_values import value_kind
+from conch.base.command_line.flags import flag_field
 from conch.operate.monitoring.rules.known_metrics import MAX_CELSIUS
 
 # A regular expression, of servers and exporters.
 DEFAULT_JOBS = "conch|triton|gpu-exporter"
-
-
-def _option(default: float, unit: str, text: str) -> float:
-    return field(default=default, metadata={"unit": unit, "help": text})
 
 
 # Unit → the value is above, is below, description.
@@ -21,6 +22,27 @@ _RANGES = {
     "count": (0, inf, "a positive count, e.g. 10"),
     "celsius": (0, MAX_CELSIUS, f"a temperature between 0 and {MAX_CELSIUS} °C, e.g. 85"),
 }
+
+
+def threshold(unit: str) -> Callable[[str], float]:
+    """Return the type of a flag whose value has a unit. It raises ArgumentTypeError with the range and the remedy."""
+    low, high, description = _RANGES[unit]
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = nan
+        if not low < value < high:
+            raise ArgumentTypeError(f"{repr(text) if isnan(value) else f'{value:g}'} is not {description}")
+        return value
+
+    return read
+
+
+def _option(default: float, unit: str, text: str) -> Any:
+    kind = value_kind(unit.upper(), threshold(unit))
+    return flag_field(default, "thresholds", f"{text} (default: {default:g})", kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +66,3 @@ class Thresholds:
     gpu_idle: float = _option(0.3, "share", "utilization of an accelerator that counts as idle")
     gpu_idle_time: float = _option(3600, "seconds", "time after which an idle accelerator is reported")
     gpu_memory: float = _option(0.95, "share", "memory of an accelerator in use")
-
-    @classmethod
-    def check(cls, unit: str, value: float) -> None:
-        """Raise ValueError with the range and the remedy if a value is not one of a unit."""
-        low, high, text = _RANGES[unit]
-        if not low < value < high:
-            raise ValueError(f"{value:g} is not {text}")
-
-    @classmethod
-    def options(cls) -> list[tuple[str, float, str, str]]:
-        """Return name, default, unit and help of each threshold."""
-        return [
-            (option.name, option.default, option.metadata["unit"], option.metadata["help"])  # type: ignore[misc]
-            for option in fields(cls)
-        ]

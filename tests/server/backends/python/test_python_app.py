@@ -48,6 +48,13 @@ def shout(texts: list[str]) -> list[str]:
     return [f"{text}{SUFFIX} of {len(texts)}" for text in texts]
 
 
+@conch.model(batch=True, batch_delay_us=100_000)
+async def whisper(texts: list[str]) -> list[str]:
+    if "" in texts:
+        raise conch.InvalidInput("empty")
+    return [text.lower() for text in texts]
+
+
 @conch.model
 async def meet(parties: int) -> int:
     """Answers when as many requests run at the same time."""
@@ -143,6 +150,16 @@ def test_text_that_is_not_utf_8_is_refused(server: ConchProcess) -> None:
         with pytest.raises(http_client.InferenceServerException, match="input 'x': it is not UTF-8 text") as caught:
             client.infer("text", [tensor])
     assert caught.value.status() == "400"
+
+
+def test_only_invalid_requests_of_an_async_batch_fail(server: ConchProcess) -> None:
+    statuses: dict[str, int] = {}
+
+    def ask(text: str) -> None:
+        statuses[text] = post(server, "whisper/generate", {"texts": text})[0]
+
+    together(*(lambda text=text: ask(text) for text in ("A", "B", "")))
+    assert statuses == {"A": 200, "B": 200, "": 400}
 
 
 def test_requests_form_batches_and_only_invalid_ones_fail(server: ConchProcess) -> None:

@@ -396,3 +396,24 @@ def test_json_may_be_nested_more_deeply_than_orjson_writes() -> None:
         return value
 
     assert str(call(nested, depth=400)["output"]).count("[") == 401
+
+
+def test_objects_and_own_errors() -> None:
+    class TooDark(conch.InvalidInput):
+        pass
+
+    @dataclass(slots=True)
+    class Light:
+        level: float
+        name: str
+
+    @conch.model
+    def light(level: float) -> Light:
+        if level < 0:
+            raise TooDark("it is too dark")
+        return Light(level, "lamp")
+
+    assert call(light, level=2) == {"level": 2.0, "name": "lamp"}
+    with pytest.raises(BackendError, match="it is too dark") as caught:
+        call(light, level=-1)
+    assert caught.value.code is Code.INVALID_ARG

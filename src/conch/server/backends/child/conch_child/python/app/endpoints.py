@@ -195,6 +195,9 @@ def _endpoint(name: str, function: Any, owner: Optional[type], declaration: Dict
                 place_of(function), name
             )
         )
+    for step in (before, after):
+        if inspect.iscoroutinefunction(step):
+            raise DeclarationError("{}: '{}' cannot be async; '{}' can".format(place_of(step), step.__name__, name))
     inputs, optional = _inputs(before or function, owner is not None, batch and before is None)
     outputs, single_output = _outputs(after or function, streams and after is None, batch and after is None)
     return DeclaredModel(

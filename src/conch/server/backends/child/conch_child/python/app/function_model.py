@@ -116,14 +116,18 @@ class FunctionModel:
                 return [_failure(error)]
         return [self._responses([request])[0] for request in requests]
 
-    async def _respond_async(self, requests: List[Any], replies: List[Reply]) -> None:
+    async def _responses_async(self, requests: List[Any]) -> List[InferenceResponse]:
+        """As `_responses`, for an async function."""
         try:
             values, sizes = self._read(requests)
-            result = self._function(*values) if isinstance(values, tuple) else self._function(**values)
-            responses = self._write(await result, sizes)
+            return self._write(await self._call(values), sizes)
         except Exception as error:
-            responses = [_failure(error)] * len(requests)
-        for reply, response in zip(replies, responses):
+            if len(requests) == 1:
+                return [_failure(error)]
+        return [(await self._responses_async([request]))[0] for request in requests]
+
+    async def _respond_async(self, requests: List[Any], replies: List[Reply]) -> None:
+        for reply, response in zip(replies, await self._responses_async(requests)):
             reply(response)
 
     def _call(self, values: Any) -> Any:
@@ -186,8 +190,10 @@ class FunctionModel:
             return dict.fromkeys(endpoint.outputs, result)
         if isinstance(result, tuple):
             values = dict(zip(endpoint.outputs, result))
+        elif isinstance(result, dict):
+            values = result
         else:
-            values = dict(result) if isinstance(result, dict) else vars(result)
+            values = {name: getattr(result, name) for name in endpoint.outputs if hasattr(result, name)}
         missing = [name for name in endpoint.outputs if name not in values]
         if missing:
             raise TypeError(
@@ -278,7 +284,8 @@ def _check_count(what: str, values: Any, count: int) -> None:
 
 def _failure(error: Exception) -> InferenceResponse:
     """Return the response for an exception; those that are not the client's mistake are logged."""
-    if type(error).__name__ == InvalidInput.__name__:
+    # By name: the model's `conch` may be another copy of this package.
+    if any(base.__name__ == InvalidInput.__name__ for base in type(error).__mro__):
         return InferenceResponse(error=TritonError(str(error), TritonError.INVALID_ARG))
     traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
     return InferenceResponse(error=TritonError(describe(error)))

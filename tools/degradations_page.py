@@ -15,6 +15,7 @@ A server that runs worse than its configuration asks says so. Each way has a rea
   such as the restart of a process, is shown for 10 minutes;
 * in the log, as a warning, once;
 * in the table `degraded` at the end of the start, the most severe first, with costs and cure;
+* in the header `X-Conch-Degraded` of a whole answer of the OpenAI API, for reasons of the answer;
 * in `conch doctor --url`, `conch top` and `conch ps`.
 
 Series are bounded: at most one for each model and reason. Requests pay nothing: conditions that develop are read from
@@ -24,7 +25,7 @@ the counters every 5 seconds.
 `--strict=kind_gpu_on_cpu,cache_off` for these two. The error names the cure. Other reasons occur while a server runs;
 alert on `max by (model, reason) (conch_degraded) > 0`.
 """
-_TITLES = {"model": "Of a model", "server": "Of the server"}
+_TITLES = {"model": "Of a model", "answer": "Of an answer", "server": "Of the server"}
 
 
 def page() -> str:

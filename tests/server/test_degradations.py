@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.models import ECHO, tensor, write_python
+from tests.support.models import ECHO, tensor, write_config, write_python
 from tests.support.server_process import ConchProcess
 
 TENSORS = f"input {tensor('INPUT0', 'FP32', -1)} output {tensor('OUTPUT0', 'FP32', -1)}"
@@ -83,3 +83,19 @@ def test_strict_refuses_the_model_with_the_cure_and_serves_the_others(tmp_path: 
         assert f"{NOTICE}; install the driver and a backend with CUDA, or set KIND_CPU" in error
         assert "(refused by --strict, reason kind_gpu_on_cpu)" in error
         assert not any("hopeful" in line for line in degraded(server))
+
+
+def test_truncated_prompt_is_said_in_a_header_of_the_answer(tmp_path: Path) -> None:
+    write_config(tmp_path / "models", "words", 'backend: "scripted"')
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+
+        def header_of(**more: int) -> str:
+            body = {"model": "words", "prompt": "one two three four", "max_tokens": 8, **more}
+            request = urllib.request.Request(f"http://{server.http}/v1/completions", json.dumps(body).encode())
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                assert json.loads(answer.read())["choices"]
+                return str(answer.headers["X-Conch-Degraded"])
+
+        assert header_of() == "None"
+        assert header_of(truncate_prompt_tokens=4) == "None"
+        assert header_of(truncate_prompt_tokens=2) == "prompt_truncated"

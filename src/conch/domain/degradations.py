@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 Scope: TypeAlias = Literal["server", "model", "answer"]
 
+# Header of a whole answer with the reasons that concern it.
+HEADER = "X-Conch-Degraded"
 STRICT_ALL = "true"
 
 
@@ -87,6 +89,9 @@ _ROWS = (
         "enlarge the KV cache, or lower the number of concurrent sequences"),
     _later("previous_version_served", "model", "The files of the repository are not what is served.",
         "fix what the failed load says in the log, and load the model again"),
+    # ---- one answer
+    _later("prompt_truncated", "answer", "The model did not see the whole prompt.",
+        "shorten the prompt, raise truncate_prompt_tokens, or use a model with a longer context"),
     # ---- the server, when it starts
     _at_start("interpreted_build", "server", "The server is about a fifth slower with small requests.",
         "in the sources: apt-get install gcc python3-dev; CONCH_COMPILE=must pip install . (no -e)"),

@@ -215,6 +215,7 @@ class Usage:
     cached_tokens: int = 0  # of the prompt, from the prefix cache
     # When the engine scheduled the request first, monotonic ns; 0 if it does not report it.
     scheduled: int = field(default=0, compare=False)
+    cut_tokens: int = 0  # of the prompt, by truncate_prompt_tokens
 
 
 @dataclass(slots=True, kw_only=True)

@@ -69,6 +69,7 @@ class GenerationStatistics:
         self.prompt_tokens = 0
         self.cached_tokens = 0  # of the prompts, from the prefix cache
         self.generation_tokens = 0
+        self.truncated_prompts = 0
         self.finished = dict.fromkeys(FinishReason, 0)
         self.time_to_first_token = Distribution(FIRST_TOKEN_BOUNDS)
         self.inter_token_latency = Distribution(INTER_TOKEN_BOUNDS)
@@ -106,6 +107,7 @@ class GenerationStatistics:
         """Count a request that the engine has finished. `longest` is the tokens of its longest sequence."""
         self.prompt_tokens += usage.prompt_tokens
         self.cached_tokens += usage.cached_tokens
+        self.truncated_prompts += usage.cut_tokens > 0
         self.end_to_end_latency.add((timeline.done - timeline.received) / _NS)
         decode = (timeline.done - timeline.started) / _NS
         self.decode_time.add(decode)

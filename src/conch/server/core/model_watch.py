@@ -28,6 +28,7 @@ class Counters:
     misses: int
     restarts: int
     preemptions: int
+    truncated: int  # prompts
     missing: int  # instances that are not ready
     taken_ns: int  # monotonic
 
@@ -51,6 +52,7 @@ def counters(model: ServedModel) -> Counters:
         statistics.cache_miss.count,
         state.restarts,
         0 if statistics.generation is None else int(statistics.generation.load().preemptions),
+        0 if statistics.generation is None else statistics.generation.truncated_prompts,
         state.instances - state.ready_instances,
         monotonic_ns(),
     )
@@ -107,6 +109,8 @@ class ModelWatch:
         if change.restarts > 0:
             text = f"a process of model '{name}' exited and was started again"
             self._note("process_restarted", text, name)
+        if change.truncated > 0:
+            self._note("prompt_truncated", f"{change.truncated} prompts for model '{name}' were truncated", name)
         if change.preemptions > 0:
             self._note("preempted", f"the KV cache of model '{name}' was full: sequences were computed again", name)
 

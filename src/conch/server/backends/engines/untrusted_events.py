@@ -86,12 +86,13 @@ def read_end(end: Any) -> Usage | ConchError:
         if code is Code.INVALID_ARG:
             return InvalidRequest(text)
         return Unavailable(text) if code is Code.UNAVAILABLE else BackendError(text, code)
-    if type(end) is not list or not 3 <= len(end) <= 4:
-        raise WireError(f"the end of a request must be an array of 2 to 4 items, not {untrusted.shown(end)}")
+    if type(end) is not list or not 3 <= len(end) <= 5:
+        raise WireError(f"the end of a request must be an array of 2 to 5 items, not {untrusted.shown(end)}")
     counts = untrusted.integers(end[:3], 0, _MAX_INT32, "a number of tokens")
     # vLLM has no time for some requests.
     scheduled = untrusted.integer(end[3], 0, 2**63 - 1, "the time when a request was scheduled") if end[3:] else 0
-    return Usage(counts[0], counts[1], counts[2], scheduled)
+    cut = untrusted.integer(end[4], 0, _MAX_INT32, "a number of tokens that were cut") if end[4:] else 0
+    return Usage(counts[0], counts[1], counts[2], scheduled, cut)
 
 
 def read_load(given: Any, load: EngineLoad) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from conch.base.errors import Cancelled, ConchError, Unavailable
+from conch.domain.degradations import HEADER
 from conch.domain.generation import Delta, Generation, Usage
 from conch.domain.llm.output import OutputParser
 from conch.protocols.http.long_replies import send_in_slices
@@ -25,6 +26,7 @@ from conch.server.observability.tracing.request_trace import Trace
 _log: Final = logging.getLogger(__name__)
 
 _EVENTS: Final = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
+_TRUNCATED: Final = header(HEADER.encode(), b"prompt_truncated")
 # For a slow client: deltas, or characters, that are merged into one chunk, and the maximum of unsent chunks.
 _MAX_COALESCED_DELTAS: Final = 4096
 _MAX_COALESCED_CHARACTERS: Final = 2**20
@@ -107,6 +109,7 @@ class Exchange:
                 total.prompt_tokens + end.prompt_tokens,
                 total.completion_tokens + end.completion_tokens,
                 total.cached_tokens + end.cached_tokens,
+                cut_tokens=total.cut_tokens + end.cut_tokens,
             )
         if self._stream:
             self._send(deltas)
@@ -114,7 +117,8 @@ class Exchange:
             for delta in deltas:
                 self._form.take(self._sequences[delta.index], delta)
             if not self._unfinished:
-                send_in_slices(self._reply, JSON, self._form.whole(self._sequences, self._usage))
+                headers = JSON + _TRUNCATED if self._usage.cut_tokens else JSON
+                send_in_slices(self._reply, headers, self._form.whole(self._sequences, self._usage))
 
     def _send(self, deltas: Sequence[Delta]) -> None:
         if self._catching_up is not None:

@@ -17,7 +17,7 @@ from .driver import Event, Prompt, Refused
 from .steps import encode_step
 
 # Deltas of a request, and its usage with the last of them. See `messages`.
-Chunk = tuple[tuple[Any, ...], Optional[tuple[int, int, int]]]
+Chunk = tuple[tuple[Any, ...], Optional[tuple[int, ...]]]
 
 
 class LoopEngine(ABC):

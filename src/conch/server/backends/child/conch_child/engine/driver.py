@@ -52,12 +52,21 @@ def check_adapter(adapter: str, known: Iterable[str]) -> None:
         raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(names) or 'none'}")
 
 
-def truncated(token_ids: Sequence[T], params: Mapping[str, Any], context: int) -> Sequence[T]:
-    """Apply `truncate_prompt_tokens`: keep the last tokens, or with `truncation_side` "right" the first."""
+def truncated(token_ids: Sequence[T], params: dict[str, Any], context: int) -> Sequence[T]:
+    """Apply `truncate_prompt_tokens`: keep the last tokens, or with `truncation_side` "right" the first.
+
+    The number of tokens that were cut is kept in `params`, for `cut_tokens`.
+    """
     if "truncate_prompt_tokens" not in params:
         return token_ids
     size = max_prompt_tokens(params, context)
+    params["cut_tokens"] = max(len(token_ids) - size, 0)
     return token_ids[:size] if params.get("truncation_side") == "right" else token_ids[-size:]
+
+
+def cut_tokens(params: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the last item of an *end* as `messages` defines it, () for a prompt that was not cut."""
+    return (params["cut_tokens"],) if params.get("cut_tokens") else ()
 
 
 def max_prompt_tokens(params: Mapping[str, Any], context: int) -> int:

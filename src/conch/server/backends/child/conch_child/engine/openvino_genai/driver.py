@@ -13,7 +13,17 @@ import openvino_genai as genai
 from .. import messages
 from ..cache_size import GIB
 from ..detokenizer import DecodeMany, StopStrings, TextStream, TokenTexts, decode_new, partial_character_tokens
-from ..driver import Driver, Event, Prompt, Refused, check_adapter, describe_prompt, prompt_only_event, truncated
+from ..driver import (
+    Driver,
+    Event,
+    Prompt,
+    Refused,
+    check_adapter,
+    cut_tokens,
+    describe_prompt,
+    prompt_only_event,
+    truncated,
+)
 from .options import Options, read_only_remedy, read_options, writable_model
 from .sampling import SAME_NAME, generation_config
 from .waiting import WaitingRequest, WaitingRequests
@@ -67,6 +77,7 @@ class _Request:
         self.prompt_tokens = prompt_tokens
         self.completion_tokens = 0
         self.scheduled = 0  # start of its first step, monotonic ns
+        self.cut = cut_tokens(params)
         self.logprobs = params.get("logprobs") is not None
         self.prompt: Optional[tuple[Any, ...]] = None  # for the first delta, then None
         self.prompt_only = params.get("prompt_only", False)
@@ -335,7 +346,7 @@ class OpenVinoDriver(Driver):
             self._forget(sequence)
             if not request.unfinished:
                 del self._requests[request.key]
-                end = (request.prompt_tokens, request.completion_tokens, 0, request.scheduled)
+                end = (request.prompt_tokens, request.completion_tokens, 0, request.scheduled, *request.cut)
         return request.key, ((sequence.index, text, tuple(token_ids), finish, reason, token_logprobs, *prompt),), end
 
     def _out_of_cache(self, ignored: list[_Sequence]) -> list[Event]:

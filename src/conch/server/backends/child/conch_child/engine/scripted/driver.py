@@ -26,7 +26,17 @@ from typing import Any
 
 from .. import messages
 from ..detokenizer import StopStrings, TextStream, decode_new
-from ..driver import Driver, Event, Prompt, Refused, check_adapter, completion_room, prompt_only_event, truncated
+from ..driver import (
+    Driver,
+    Event,
+    Prompt,
+    Refused,
+    check_adapter,
+    completion_room,
+    cut_tokens,
+    prompt_only_event,
+    truncated,
+)
 
 _WORD = re.compile(r"\s*\S+|\s+$")
 _DEFAULTS: dict[str, Any] = {
@@ -179,7 +189,8 @@ class ScriptedDriver(Driver):
         if request.sequences:
             return [(request.key, deltas, None)]
         del self._running[request.key]
-        return [(request.key, deltas, (request.prompt_tokens, request.completion_tokens, 0, request.scheduled))]
+        cut = cut_tokens(request.params)
+        return [(request.key, deltas, (request.prompt_tokens, request.completion_tokens, 0, request.scheduled, *cut))]
 
     def _next(self, sequence: _Sequence) -> tuple[Any, ...]:
         word = sequence.words[sequence.position] if sequence.words else ""

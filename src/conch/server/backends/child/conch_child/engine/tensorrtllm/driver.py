@@ -17,7 +17,16 @@ from typing import Any
 from ...ipc.wire import FrameDecoder, Message
 from .. import async_loop
 from ..async_loop import AsyncEngine, Chunk
-from ..driver import Prompt, Refused, check_adapter, completion_room, describe_prompt, prompt_only_event, truncated
+from ..driver import (
+    Prompt,
+    Refused,
+    check_adapter,
+    completion_room,
+    cut_tokens,
+    describe_prompt,
+    prompt_only_event,
+    truncated,
+)
 from .arguments import read_adapters, read_arguments, require_gpus
 from .mapping import guide, sampling, supported_params, usage
 from .sequences import FINISH, OutputSequence, merge_streams, stream_deltas
@@ -104,7 +113,8 @@ class TensorRtLlmEngine(AsyncEngine):
                     yield (delta,), None
                 else:
                     cached = max(getattr(result, "cached_tokens", 0) for result in results)
-                    yield (delta,), (len(token_ids), sum(sequence.tokens for sequence in sequences), cached)
+                    tokens = sum(sequence.tokens for sequence in sequences)
+                    yield (delta,), (len(token_ids), tokens, cached, 0, *cut_tokens(params))
         except self._request_error as error:
             raise Refused(str(error)) from error
         finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field
 from conch.base.command_line.option_types import count, slo
+from conch.base.errors import ConchError
 from conch.domain.files.signature import TensorInfo
 from conch.measure.advise.planning.checkpoint import Checkpoint
 
@@ -47,7 +48,7 @@ TORCH_FORMS = (ModelForm.TORCH, ModelForm.TORCH_EXPORT)
 LANGUAGE_FORMS = frozenset({ModelForm.CHECKPOINT, ModelForm.GGUF, ModelForm.IR_LANGUAGE})
 
 
-class Failure(Exception):
+class Failure(ConchError):
     """There is no advice: a file cannot be read, a target is impossible, or nothing fits. The text says why."""
 
 

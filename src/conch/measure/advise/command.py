@@ -10,6 +10,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
 from conch.base.command_line.option_types import duration
+from conch.base.errors import ConchError
 from conch.measure.advise.advice_facts import Demand, Failure
 
 _FAILURE = 1
@@ -65,7 +66,7 @@ def advise(arguments: Sequence[str]) -> int:
         parser.error("the following arguments are required: MODEL")
     try:
         return _advise(given.model, flags)
-    except Failure as failure:
+    except ConchError as failure:
         print(f"conch advise: {failure}", file=sys.stderr)
     return _FAILURE
 

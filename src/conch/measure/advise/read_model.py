@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conch.base.errors import ConchError, InvalidRequest
+from conch.base.errors import InvalidRequest
 from conch.domain.config.document import to_document
 from conch.domain.config.pbtxt import parse_pbtxt
 from conch.domain.files.gguf_file import GgufFile, NotGguf, read_gguf
@@ -34,11 +34,9 @@ _VALID = (
 
 
 def read_models(path: Path) -> list[ModelFacts]:
-    """Return the models at a path: several of a repository. Raises Failure."""
+    """Return the models at a path: several of a repository. Raises ConchError."""
     try:
         return list(_models(path))
-    except ConchError as error:
-        raise Failure(error.message) from None
     except (NotGguf, NotIr, NotOnnx) as error:
         raise Failure(f"'{path}' cannot be read: {error}") from None
     except OSError as error:

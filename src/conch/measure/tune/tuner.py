@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -88,7 +88,6 @@ class _Progress:
     contestants: list[Contestant] = field(default_factory=list)
     settings: dict[str, Mapping[str, Value]] = field(default_factory=dict)
     ended: str = ""
-    notes: list[str] = field(default_factory=list)
 
 
 class Tuner:
@@ -402,13 +401,11 @@ class Tuner:
             bottleneck=narrow.model if narrow else None,
             current=self._current,
             ended=progress.ended,
-            notes=tuple(progress.notes),
         )
 
     def _with_current(self, trial: Trial) -> Trial:
         """Return a trial of the current configuration with the values of all knobs, for the effects."""
-        settings = {**self._current, **trial.settings}
-        return Trial(settings, trial.effort, trial.figures, trial.failure, trial.notes, trial.stages, trial.duration_s)
+        return replace(trial, settings={**self._current, **trial.settings})
 
 
 def _stage_text(stage: StageLoad) -> str:

@@ -402,10 +402,6 @@ class LoadConnection(ABC):
         del self._unsent[:sent]
         if not self._unsent:
             self._watch(False)
-            self.drained()
-
-    def drained(self) -> None:  # noqa: B027
-        """Continue to send: all that `send` held has been sent."""
 
     def _watch(self, writable: bool) -> None:
         if self.writing != writable:

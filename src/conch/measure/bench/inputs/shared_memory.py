@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import orjson
 
+from conch.domain.tensor import ITEM_SIZES
 from conch.measure.bench.input_settings import InputError
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
 from conch.measure.bench.targets.http_probe import HttpProbe
@@ -31,8 +32,6 @@ _FOLDER = Path("/dev/shm")  # noqa: S108 - where the system keeps POSIX shared m
 _PREFIX = "conch-bench"
 _NAME = re.compile(rf"{_PREFIX}-(?P<space>\d+)-(?P<pid>\d+)-(?P<started>\d+)-(?P<number>\d+)")
 _ALIGNMENT = 64
-_ELEMENT_BYTES = {"BOOL": 1, "INT8": 1, "UINT8": 1, "INT16": 2, "UINT16": 2, "FP16": 2, "BF16": 2,
-                  "INT32": 4, "UINT32": 4, "FP32": 4, "INT64": 8, "UINT64": 8, "FP64": 8}  # fmt: skip
 _JSON_LENGTH = re.compile(rb"Inference-Header-Content-Length: (\d+)\r\n", re.IGNORECASE)
 _numbers = iter(range(1_000_000))
 _Place = tuple[str, int, int]  # region, offset, size
@@ -192,7 +191,7 @@ def _shared(
     made = []
     for request, form in zip(requests, forms, strict=True):
         head, body = form.encode([(name, next(places), len(part)) for part in form.contents], _laid_out(outputs, sizes))
-        made.append(replace(request, head=head, body=body))
+        made.append(replace(request, head=head, body=body, next_body=None))
     return made
 
 
@@ -271,7 +270,7 @@ def _laid_out(region: str, sizes: dict[str, int]) -> dict[str, _Place]:
 
 def _output_bytes(output: TensorMetadata, batch: int) -> int:
     shape = [batch if not index and dimension < 0 else dimension for index, dimension in enumerate(output.shape)]
-    element = _ELEMENT_BYTES.get(output.datatype)
+    element = ITEM_SIZES.get(output.datatype)
     if element is None or any(dimension < 0 for dimension in shape):
         return DEFAULT_OUTPUT_BYTES
     return max(1, element * prod(shape))

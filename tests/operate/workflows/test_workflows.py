@@ -215,6 +215,13 @@ def test_the_pages_build_without_a_broken_link(tmp_path: Path) -> None:
     assert "<h1" in first
     assert 'href="install/"' in first
     assert "/blob/main/ARCHITECTURE.md" in first
+    # Programs find the pages, as Markdown, by llms.txt.
+    pages = re.findall(r"\]\(https://conch-server.github.io/conch/([^)]+)\)", (tmp_path / "llms.txt").read_text())
+    assert len(pages) > 30
+    assert (tmp_path / "index.md").read_text() == (ROOT / "README.md").read_text()
+    assert [page for page in pages if not (tmp_path / page).read_text().startswith("# ")] == []
+    # Nothing is loaded from another server.
+    assert re.findall(r'(?:src|rel="stylesheet" href)="(?!data:)\w+:', first) == []
 
 
 def test_the_model_workflow_checks_packs_and_moves_the_tag(tmp_path: Path) -> None:

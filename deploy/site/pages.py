@@ -1,4 +1,7 @@
-"""Hooks of MkDocs: the README is the first page, and links to files outside docs/ lead to the repository."""
+"""Hooks of MkDocs: the README is the first page, and links to files outside docs/ lead to the repository.
+
+Programs read the pages as Markdown, beside the HTML, and find them by llms.txt (https://llmstxt.org).
+"""
 
 import re
 from pathlib import Path
@@ -35,3 +38,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         return f"{match[1]}{link}{'#' + anchor if anchor else ''}{match[3]}"
 
     return _LINK.sub(rewrite, markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Write each page as Markdown beside its HTML, and their list, llms.txt."""
+    site = Path(config.site_dir)
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}"]
+    for section in config.nav:
+        ((title, entries),) = section.items()
+        lines += ["", f"## {title}", ""]
+        for name in [entries] if isinstance(entries, str) else entries:
+            text = (_ROOT / ("README.md" if name == "index.md" else f"docs/{name}")).read_text(encoding="utf-8")
+            (site / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / name).write_text(text, encoding="utf-8")
+            heading = text.partition("\n")[0].lstrip("# ")
+            lines.append(f"- [{heading}]({config.site_url}{name})")
+    (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -95,7 +95,13 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 deploy-files: .venv/.dev-all ## Write the generated files of deploy/, with Helm what the chart renders
 	$(BIN)/python -m tools.deploy_files
 
-.PHONY: image test-image
+.PHONY: wheel test-wheel image test-image
+wheel: .venv/bin/python ## Build the compiled wheel into dist/ (ARGS="--machine aarch64" for arm64, from any machine)
+	$(BIN)/python -m tools.wheel $(ARGS)
+
+test-wheel: .venv/.dev-all ## Build wheels for x86-64 and arm64 and run them in bare Debian systems; needs root (ARGS go to pytest)
+	CONCH_TEST_WHEEL=1 $(BIN)/python -m pytest -n 0 tests/test_published_wheel.py $(ARGS)
+
 image: ## Build the container image with docker (ENGINE=podman; ARGS="--build-arg FLAVOUR=openvino" for another flavour)
 	$(ENGINE) build -f deploy/Dockerfile -t conch $(ARGS) .
 

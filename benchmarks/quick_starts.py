@@ -1,9 +1,9 @@
 """The quick starts of LitServe and BentoML beside the same models in Conch: lines, requests per second, processor time.
 
 Run as `python -m benchmarks.quick_starts`. It installs both into `.bench/` from the package index. The files are in
-`benchmarks/quick_start_files`: those of LitServe and BentoML are from their README files, unchanged. In place of the
-language model of BentoML's, both servers call the same function without a model. All servers run as their quick
-starts say, one worker each; while one is measured, the others have no requests.
+`benchmarks/quick_start_files`: those of LitServe and BentoML are from their README files, but for the formatting. In
+place of the language model of BentoML's, both servers call the same function without a model. All servers run as their
+quick starts say, one worker each; while one is measured, the others have no requests.
 """
 
 import io

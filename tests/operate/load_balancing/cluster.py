@@ -107,7 +107,7 @@ class Replicas:
             # nginx counts failures only, so one is enough to see them in a short test.
             ejection=Ejection(errors=1, seconds=1),
             health=HealthCheck(fall=1),
-            timeouts=Timeouts(keep_alive_s=1),
+            timeouts=Timeouts(keep_alive_s=60),  # beyond any pause of a client
         )
 
     def pending(self, name: str) -> int:

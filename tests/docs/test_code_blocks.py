@@ -68,11 +68,13 @@ def _installed_by_pages() -> tuple[set[str], set[str]]:
 
 
 @pytest.fixture
-def variables(environment: Path) -> dict[str, str]:
+def variables(environment: Path, tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CONCH", "VIRTUAL"))}
     helm = kubernetes_program("helm").parent  # which the pages about clusters ask for
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(environment.with_name("wheels"))}
-    return {**kept, **offline, "PATH": f"{environment / 'bin'}:{helm}:{os.environ['PATH']}"}
+    # Servers of other pages have the same ports, in other namespaces: conch ps must not take this page's for theirs.
+    own = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_DATA_HOME": str(tmp_path / "data")}
+    return {**kept, **offline, **own, "PATH": f"{environment / 'bin'}:{helm}:{os.environ['PATH']}"}
 
 
 @pytest.fixture

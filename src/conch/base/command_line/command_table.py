@@ -61,7 +61,7 @@ TASKS = MappingProxyType(
                 "fetch a model to this machine's disk, for conch run",
                 (
                     "conch pull hf://Qwen/Qwen2.5-0.5B-Instruct",
-                    "conch pull oci://registry.local/models/digits:1 --name digits",
+                    "conch pull oci://registry.local/models/digits:1",
                 ),
             ),
             "ls": Command(

@@ -3,16 +3,30 @@
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.flag_values import one_of, value_kind
+from conch.base.command_line.flags import flag_field, settings_of
+from conch.base.command_line.option_types import port_or_any
 
 if TYPE_CHECKING:
     from conch.operate.alerts.configuration import ReceiverConfig
 
 _FAILURE, _USAGE_ERROR = 1, 2
 _DEFAULT_PORT = 9096
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverOptions:
+    """The flags of `conch alerts receive`."""
+
+    queue: Path = flag_field(Path("alerts-queue"), "", "folder of the queue (alerts-queue)", value_kind("DIR", Path))
+    address: str = flag_field("127.0.0.1", "", "address to listen on (127.0.0.1)", value_kind("ADDRESS"))
+    port: int = flag_field(_DEFAULT_PORT, "", f"port; 0 for any ({_DEFAULT_PORT})", value_kind("PORT", port_or_any))
+    log_format: str = flag_field("default", "", "form of log lines", one_of("default", "ISO8601", "json"))
 
 
 def alerts(arguments: Sequence[str]) -> int:
@@ -24,7 +38,7 @@ def alerts(arguments: Sequence[str]) -> int:
     try:
         config = read_configuration(given.config)
         if given.command == "receive":
-            return _receive(config, given)
+            return _receive(config, settings_of(ReceiverOptions, given))
         if given.command == "test":
             return _test(config, given)
         return _config(config, given)
@@ -34,13 +48,13 @@ def alerts(arguments: Sequence[str]) -> int:
     return _USAGE_ERROR
 
 
-def _receive(config: "ReceiverConfig", given: Namespace) -> int:
-    from conch.operate.alerts.receiver import ReceiverOptions, run_receiver
+def _receive(config: "ReceiverConfig", options: ReceiverOptions) -> int:
+    from conch.operate.alerts.receiver import run_receiver
 
     try:
-        run_receiver(config, ReceiverOptions(given.queue, given.address, given.port, given.log_format))
+        run_receiver(config, options)
     except OSError as error:
-        place, reason = f"{given.address}:{given.port}", error.strerror or str(error)
+        place, reason = f"{options.address}:{options.port}", error.strerror or str(error)
         print(f"conch alerts receive: cannot listen on {place}: {reason}; --port chooses another", file=sys.stderr)
         return _FAILURE
     return 0
@@ -86,14 +100,7 @@ def _parser() -> CommandParser:
     )
     for command in (receiving, testing, showing):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration in YAML")
-    receiving.add_argument(
-        "--queue", type=Path, default=Path("alerts-queue"), metavar="DIR", help="folder of the queue (%(default)s)"
-    )
-    receiving.add_argument("--address", default="127.0.0.1", help="address to listen on (%(default)s)")
-    receiving.add_argument("--port", type=int, default=_DEFAULT_PORT, help="port; 0 for any (%(default)s)")
-    receiving.add_argument(
-        "--log-format", choices=("default", "ISO8601", "json"), default="default", help="form of log lines"
-    )
+    receiving.add_flags(ReceiverOptions)
     testing.add_argument("--target", action="append", metavar="NAME", help="only this target; repeatable")
     showing.add_argument(
         "--url", default=f"http://127.0.0.1:{_DEFAULT_PORT}/", help="where Alertmanager reaches the receiver"

@@ -10,14 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from pathlib import Path
-from typing import NamedTuple
 
 from conch.base.errors import InvalidRequest
 from conch.base.logs import LogSettings, ServerLogHandler
 from conch.base.process.stop_signals import stop_signals
 from conch.domain.exposition import Family, Point, render
 from conch.domain.metrics.catalog import all_metrics
+from conch.operate.alerts.command import ReceiverOptions
 from conch.operate.alerts.configuration import ReceiverConfig
 from conch.operate.alerts.delivery import DeliveryThread, TargetDelivery
 from conch.operate.alerts.posting import HttpPoster
@@ -193,15 +192,6 @@ _MAX_CONNECTIONS = 256
 _MAX_BODIES_BYTES = 64 * 2**20  # of all clients
 _CLOSE_S = 5.0
 _STOP_S = 20.0  # longer than an attempt usually takes
-
-
-class ReceiverOptions(NamedTuple):
-    """Options of the command line."""
-
-    queue: Path
-    address: str
-    port: int
-    log_format: str
 
 
 def run_receiver(config: ReceiverConfig, options: ReceiverOptions) -> None:

@@ -12,8 +12,6 @@ from conch.base.errors import ConfigError
 from conch.base.process.prctl import die_with_parent
 
 _TAIL_CHARACTERS = 2000
-# Program → Debian package.
-PACKAGES = {"prometheus": "prometheus", "haproxy": "haproxy", "nginx": "nginx"}
 # Debian has servers in /usr/sbin, which is not on every user's PATH.
 _SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
@@ -93,11 +91,10 @@ class Child:
 
 
 def find_programs(names: Iterable[str]) -> Mapping[str, str]:
-    """Return the paths of programs. Raises ConfigError with the packages of all that are missing."""
+    """Return the paths of programs, whose names are those of Debian's packages. Raises ConfigError."""
     found = {name: shutil.which(name, path=_SEARCH) for name in names}
     if missing := [name for name, path in found.items() if path is None]:
-        packages = " ".join(PACKAGES[name] for name in missing)
         raise ConfigError(
-            f"{' and '.join(missing)} not found on PATH; on Debian and Ubuntu: apt-get install {packages}"
+            f"{' and '.join(missing)} not found on PATH; on Debian and Ubuntu: apt-get install {' '.join(missing)}"
         )
     return {name: str(path) for name, path in found.items()}

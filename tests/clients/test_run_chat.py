@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_ctrl_c_while_loading_ends_the_server(tmp_path: Path) -> None:
     servers = tmp_path / ".local/state/conch/servers"
     try:
         while process.poll() is None and not list(servers.glob("*.json")):
-            pass
+            time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     finally:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import stat
+import struct
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _MAX_BYTES = 1 << 16
+_FLOCK = "hhqqi0q"  # struct flock: type, whence, start, length, pid, and padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +112,24 @@ def _read(folder: Path) -> Iterator[RunningServer]:
         except OSError:
             continue
         try:
-            if _is_abandoned(descriptor):
+            holder = _lock_holder(descriptor)
+            if holder is None:
                 path.unlink(missing_ok=True)
                 continue
-            yield RunningServer(**json.loads(os.read(descriptor, _MAX_BYTES)))
+            server = RunningServer(**json.loads(os.read(descriptor, _MAX_BYTES)))
+            if server.pid == holder:  # else of another container with the same home, whose pids and ports differ
+                yield server
         except (OSError, ValueError, TypeError):
             continue
         finally:
             os.close(descriptor)
 
 
-def _is_abandoned(descriptor: int) -> bool:
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+def _lock_holder(descriptor: int) -> int | None:
+    """Return the pid of the process that keeps a file locked, 0 in another namespace, None if none does."""
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else pid
 
 
 def _check_owner(folder: Path) -> None:

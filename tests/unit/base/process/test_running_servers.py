@@ -1,14 +1,16 @@
 """Records of the servers of a user."""
 
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conch.base.process.running_servers import RunningServer, local_address, recorded, running_servers
 
-SERVER = RunningServer(1234, "127.0.0.1:8000", "", "", "models", 1.0)
+SERVER = RunningServer(os.getpid(), "127.0.0.1:8000", "", "", "models", 1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +32,12 @@ def test_a_server_is_listed_until_it_ends(folders: Path) -> None:
     with recorded(SERVER):
         assert listed_by_another_process() == f"{SERVER}\n"
     assert list(folders.iterdir()) == []
+
+
+def test_a_record_whose_pid_is_another_process_is_not_listed(folders: Path) -> None:
+    with recorded(replace(SERVER, pid=SERVER.pid + 1)):  # as of another container with the same home
+        assert listed_by_another_process() == "\n"
+        assert len(list(folders.iterdir())) == 1
 
 
 def test_the_record_of_a_killed_server_is_removed(folders: Path) -> None:

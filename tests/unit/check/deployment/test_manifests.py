@@ -169,7 +169,7 @@ def test_the_autoscaler_that_keda_created_is_not_a_second_one(tmp_path: Path) ->
 
 
 def test_all_commands_of_the_command_line_are_known() -> None:
-    assert main._COMMANDS.keys() == COMMANDS
+    assert main.COMMANDS.keys() == COMMANDS
 
 
 def test_manifests_of_the_documentation_name_a_command(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conch.clients.repository.command import _parser
+from conch.clients.repository.command import repo_parser
 from conch.server.options.parser import parse
 from tests.support.helm_process import HelmChart
 from tests.unit.operate.deployment.value_sets import value_sets
@@ -59,7 +59,7 @@ def test_the_init_container_is_a_command_of_conch(chart: HelmChart) -> None:
     assert commands
     for program, group, *arguments in commands:
         assert (program, group) == ("conch", "repo")
-        given = _parser().parse_args(arguments)
+        given = repo_parser().parse_args(arguments)
         assert given.sync
         assert given.path.startswith("/")
 

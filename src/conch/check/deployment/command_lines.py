@@ -50,6 +50,7 @@ COMMANDS = frozenset(
         "chat",
         "check",
         "client",
+        "completion",
         "dashboards",
         "doctor",
         "drill",

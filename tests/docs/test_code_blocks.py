@@ -96,7 +96,9 @@ def steps_of(page: Path) -> list[dict[str, object]]:
             text = "\n".join(block.lines)
             steps.append({"name": block.name, "kind": "python", "text": text, "expected": []})
         for command in block.commands() if block.language == "console" else ():
-            steps.append({"name": block.name, "kind": "console", "text": command.text, "expected": command.expected})
+            # The environment has the package, built from the clone.
+            text = command.text.replace("pip install '.[", "pip install 'conch-server[")
+            steps.append({"name": block.name, "kind": "console", "text": text, "expected": command.expected})
     return steps
 
 

@@ -44,11 +44,15 @@ def test_the_licence_is_part_of_the_package() -> None:
 
 def test_links_of_the_readme_work_on_a_package_index() -> None:
     hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"]
-    [rule] = hook["fancy-pypi-readme"]["substitutions"]
-    text = re.sub(rule["pattern"], rule["replacement"], (ROOT / "README.md").read_text())
+    text = (ROOT / "README.md").read_text()
+    for rule in hook["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
     targets = re.findall(r"\]\(([^)]+)\)", text)
     assert len(targets) > 10
     assert [target for target in targets if not target.startswith("https://")] == []
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
+    assert pictures
+    assert [target for target in pictures if not target.startswith("https://raw.githubusercontent.com/")] == []
 
 
 @pytest.mark.parametrize("path", [path for path in TEXTS if path.suffix == ".md"], ids=lambda path: path.name)

@@ -1,0 +1,65 @@
+"""Writes the chart of the README, docs/images/comparison.svg, from benchmarks/README.md; `make docs` runs it."""
+
+import re
+from pathlib import Path
+
+from markupsafe import Markup
+
+from conch.base.report.page import tag
+
+ROOT = Path(__file__).parent.parent
+_TABLES = ROOT / "benchmarks" / "README.md"
+_CHART = ROOT / "docs" / "images" / "comparison.svg"
+
+# Workload of the tables → its name in the chart.
+_ROWS = {
+    "identity-json-16": "HTTP, JSON: requests per second",
+    "identity-binary-16": "HTTP, binary: requests per second",
+    "identity-grpc-16": "gRPC: requests per second",
+    "identity-stream-100": "gRPC streams: messages per second",
+    "ensemble-binary-16": "ensembles: requests per second",
+    "sequence-binary-32": "sequences: requests per second",
+    "image-binary-4": "images of 4.9 MB: bytes per second",
+    "detect-binary-4": "detection pipeline: images per second",
+    "densenet-binary-4": "DenseNet-121: images per second",
+}
+_NAME, _UNIT, _ROW, _TOP, _WIDTH = 300, 130, 26, 30, 760  # pixels
+_STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.bar{fill:#0a8f82}.worse{fill:#b7791f}
+.one{stroke:#57606a;stroke-dasharray:3 3}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.one{stroke:#9198a1}}"""
+
+
+def ratios(tables: str) -> dict[str, float]:
+    """Return, by workload, how many times the figure of Triton that of Conch is."""
+    found = re.findall(
+        r"^\| ([\w-]+) \| (?:rate|bandwidth) [^|]+\| higher \|[^|]+\|[^|]+\| ([\d.]+) \(", tables, re.MULTILINE
+    )
+    return {workload: float(ratio) for workload, ratio in found}
+
+
+def draw(values: dict[str, float]) -> str:
+    """Return the chart: a bar for each workload, and a line at 1, which is Triton."""
+    height = _TOP + _ROW * len(_ROWS) + 8
+    one = _NAME + _UNIT
+    parts = [
+        tag("style", Markup(_STYLE)),
+        tag("line", x1=one, x2=one, y1=_TOP - 8, y2=height, class_="one"),
+        tag("text", "Triton 2.51 = 1", x=one, y=16, text_anchor="middle"),
+    ]
+    for index, (workload, name) in enumerate(_ROWS.items()):
+        y = _TOP + _ROW * index
+        length = values[workload] * _UNIT
+        better = "bar" if values[workload] >= 1 else "worse"
+        parts += [
+            tag("text", name, x=_NAME - 8, y=y + 13, text_anchor="end"),
+            tag("rect", x=_NAME, y=y, width=f"{length:.0f}", height=_ROW - 8, rx=2, class_=better),
+            tag("text", f"{values[workload]:.1f}", x=f"{_NAME + length + 6:.0f}", y=y + 13),
+        ]
+    label = "Rates of Conch relative to Triton 2.51 on the same two cores"
+    view = f"0 0 {_WIDTH} {height}"
+    xmlns = "http://www.w3.org/2000/svg"
+    chart = tag("svg", *parts, xmlns=xmlns, role="img", aria_label=label, width=_WIDTH, height=height, viewBox=view)
+    return f"{chart}\n"
+
+
+if __name__ == "__main__":
+    _CHART.write_text(draw(ratios(_TABLES.read_text("utf-8"))), "utf-8")

@@ -311,7 +311,7 @@ def test_what_is_wrong_with_a_folder_is_said_with_what_would_be_right(tmp_path: 
         "padded": "the name of the folder '001' is not just a number: rename it to '1'",
         "bare": "in a folder named after the version, such as '1'; found 'config.pbtxt', 'variables'",
         "unsorted": "'model.onnx' must be in a version folder: move it to '1/model.onnx'",
-        "saved": "This server does not have it: convert the model to ONNX",
+        "saved": "This server does not have it: 'openvino' reads a SavedModel; or convert the model to ONNX",
         "alias": "'tensorrt_llm', try specifying runtime on the model configuration. Did you mean 'tensorrtllm'?",
         "typo": "backend 'identiy', try specifying runtime on the model configuration. Did you mean 'identity'?",
         "ensemble": "'detectr' is not found; did you mean 'detector'?",

@@ -9,9 +9,6 @@ from io import TextIOWrapper
 
 from conch.base.command_line.command_table import COMMANDS, TASKS
 
-# Commands that need packages of an extra.
-_EXTRAS = dict.fromkeys(("rules", "drill", "alerts", "dashboards", "translate", "tunnel"), "monitoring")
-_EXTRAS |= dict.fromkeys(("k8s", "autoscale", "fleet"), "deploy")
 _BROKEN_PIPE = 141  # as of a program that SIGPIPE ended
 _GLOBAL_FLAGS = ("--help", "--version")
 
@@ -26,14 +23,15 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments and arguments[0] in COMMANDS:
         name = arguments[0]
-        run = getattr(import_module(f"conch.{COMMANDS[name].module}"), name.replace("-", "_"))
+        command = COMMANDS[name]
+        run = getattr(import_module(f"conch.{command.module}"), name.replace("-", "_"))
         try:
             status = run(arguments[1:])
             print(end="", flush=True)
         except ModuleNotFoundError as error:
-            if name not in _EXTRAS:
+            if not command.extra:
                 raise
-            remedy = f"pip install 'conch-server[{_EXTRAS[name]}]'"
+            remedy = f"pip install 'conch-server[{command.extra}]'"
             print(f"conch {name}: {error.name} is not installed; {remedy}", file=sys.stderr)
             status = 1
         except BrokenPipeError:

@@ -11,12 +11,16 @@ _STATUSES = "0 done; 1 failed; 2 invalid arguments; 130 interrupted"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its module below `conch`, a line of help, and examples ("" in its own help, where it has some)."""
+    """A command: its module below `conch`, a line of help, and examples (none here, where its own help has some).
+
+    `extra` is the extra that has the packages it needs.
+    """
 
     module: str
     help: str
     examples: tuple[str, ...] = ()
     statuses: str = _STATUSES
+    extra: str = ""
 
 
 # Task → name → command. A command is a function of its name, with `_` for `-`.
@@ -133,21 +137,25 @@ TASKS = MappingProxyType(
                 "operate.monitoring.commands.rules",
                 "write alerting rules, and find alerts that can never fire",
                 ("conch rules list", "conch rules prove rules.yaml"),
+                extra="monitoring",
             ),
             "drill": Command(
                 "operate.monitoring.commands.drill",
                 "make an alert fire on a running system, and time it",
                 ("conch drill --config", "conch drill ConchModelNotReady --prometheus http://127.0.0.1:9090"),
+                extra="monitoring",
             ),
             "alerts": Command(
                 "operate.alerts.command",
                 "receive alerts of Alertmanager and send them to chat services",
                 ("conch alerts receive --config alerts.yaml", "conch alerts test --config alerts.yaml"),
+                extra="monitoring",
             ),
             "dashboards": Command(
                 "operate.monitoring.commands.dashboards",
                 "write Grafana dashboards",
                 ("conch dashboards --list", "conch dashboards --output dashboards"),
+                extra="monitoring",
             ),
             "translate": Command(
                 "operate.monitoring.commands.translate",
@@ -157,6 +165,7 @@ TASKS = MappingProxyType(
                     "conch translate --from triton --to conch --query nv_inference_count",
                 ),
                 statuses="0 all translated; 1 some are unchanged; 2 invalid arguments",
+                extra="monitoring",
             ),
             "trace": Command(
                 "operate.traces.command",
@@ -181,6 +190,7 @@ TASKS = MappingProxyType(
                     "conch tunnel gpu1 --forward 9400:localhost:9400",
                     "conch tunnel ops@gpu1 --forward 8002:localhost:8002",
                 ),
+                extra="monitoring",
             ),
         },
         "deploy and scale": {
@@ -188,16 +198,19 @@ TASKS = MappingProxyType(
                 "operate.deployment.command",
                 "write Kubernetes objects of a deployment",
                 ("conch k8s render gpt2 -f values.yaml", "conch k8s render gpt2 -f values.yaml -o gpt2.yaml"),
+                extra="deploy",
             ),
             "autoscale": Command(
                 "operate.scaling.commands.command",
                 "simulate autoscalers, and explain one that does not scale",
                 ("conch autoscale doctor hpa.yaml", "conch autoscale simulate --traffic diurnal:200:1000"),
+                extra="deploy",
             ),
             "fleet": Command(
                 "operate.fleet.command",
                 "run replicas behind a proxy and scale them with an HPA",
                 ("conch fleet demo", "conch fleet up --model-repository models --hpa hpa.yaml"),
+                extra="deploy",
             ),
         },
         "terminal": {

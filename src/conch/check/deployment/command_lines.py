@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from conch.base.command_line.command_table import COMMANDS
 from conch.base.command_line.flags import Flag, Standing
 from conch.base.suggestion import closest
 from conch.check.finding import Finding, Place
@@ -38,44 +39,6 @@ _INVENTED = {
 _LIBRARY_CURE = (
     "The server loads no plug-ins for metrics: declare them in YAML, `--metrics-config custom_metrics=FILE.yaml`, or "
     "in model.py with `pb_utils.MetricFamily(…)`."
-)
-# The sub-commands of `conch`; a test compares them with those of its command line.
-COMMANDS = frozenset(
-    [
-        "advise",
-        "alerts",
-        "audit",
-        "autoscale",
-        "bench",
-        "chat",
-        "check",
-        "client",
-        "completion",
-        "dashboards",
-        "doctor",
-        "drill",
-        "engine",
-        "fleet",
-        "gpu-exporter",
-        "health",
-        "k8s",
-        "ls",
-        "new",
-        "ps",
-        "pull",
-        "repo",
-        "rm",
-        "rules",
-        "run",
-        "serve",
-        "show",
-        "stop",
-        "top",
-        "trace",
-        "translate",
-        "tune",
-        "tunnel",
-    ]
 )
 _CONCH_IMAGE = re.compile(r"(?:^|/)conch(?:-server)?(?:[:@]|$)")
 _CONCH = ("conch", "/opt/conch/bin/conch")

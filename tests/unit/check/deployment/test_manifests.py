@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conch import cli as main
 from conch.check.deployment import schema
-from conch.check.deployment.command_lines import COMMANDS
 from tests.docs.blocks import ROOT, blocks_of
 from tests.unit.check.repository import found, ids, write
 
@@ -166,10 +164,6 @@ def test_the_autoscaler_that_keda_created_is_not_a_second_one(tmp_path: Path) ->
     own["metadata"] = {"name": "a"}
     write_objects(tmp_path / "all.yaml", [deployment(), scaled, own])
     assert "autoscaler-twice" in ids(tmp_path)
-
-
-def test_all_commands_of_the_command_line_are_known() -> None:
-    assert main.COMMANDS.keys() == COMMANDS
 
 
 def test_manifests_of_the_documentation_name_a_command(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_counters_become_rates(library: Path, tmp_path: Path) -> None:
     links, sent = rates["DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND"], rates["DCGM_FI_PROF_PCIE_TX_BYTES"]
     assert links / sent == pytest.approx(2_000_000 * 1024 / 10**9)  # the same interval
     assert rates["DCGM_FI_PROF_PCIE_RX_BYTES"] == 0
-    assert 0 < sent <= 10**10
+    assert sent > 0  # no bound above: a late sample makes the next interval short
 
 
 def test_xid_errors_are_counted_by_code(library: Path, tmp_path: Path) -> None:

@@ -70,9 +70,11 @@ def nms(rows):
 def test_the_examples_are_clean() -> None:
     require("cv2")
     findings = found(ROOT / "examples")
-    # This one needs the package beside it, which brings its backend, to be installed first.
-    assert [finding for finding in findings if "third_party_backend" not in str(finding.place)] == []
-    assert {finding.rule.id for finding in findings} <= {"backend-unknown", "model-unread"}
+    # One needs the package beside it, which brings its backend, to be installed first; one is a template without the
+    # weights, which its README tells how to add.
+    unfinished = ("third_party_backend", "new/llm")
+    assert [finding for finding in findings if not any(folder in str(finding.place) for folder in unfinished)] == []
+    assert {finding.rule.id for finding in findings} <= {"backend-unknown", "engine-arguments", "model-unread"}
 
 
 def test_the_files_of_this_project_are_clean() -> None:

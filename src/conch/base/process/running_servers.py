@@ -71,8 +71,14 @@ def running_servers() -> list[RunningServer]:
 
 
 def user_folder(variable: str, default: str) -> Path:
-    """Return Conch's folder below that of an XDG variable, such as XDG_STATE_HOME, or below `default` in the home."""
-    return Path(os.environ.get(variable) or f"~/{default}").expanduser() / "conch"
+    """Return Conch's folder below that of an XDG variable, such as XDG_STATE_HOME, or below `default` in the home.
+
+    A user without a home, as containers may have, gets the temporary folder.
+    """
+    try:
+        return Path(os.environ.get(variable) or f"~/{default}").expanduser() / "conch"
+    except RuntimeError:
+        return temporary_folder()
 
 
 def temporary_folder() -> Path:
@@ -80,9 +86,11 @@ def temporary_folder() -> Path:
     return Path(tempfile.gettempdir(), f"conch-{os.getuid()}")
 
 
-def _folders() -> tuple[Path, ...]:
+def _folders() -> dict[Path, None]:
     """Return the folders of the files: that of the user's state, and another where the home cannot be written."""
-    return (user_folder("XDG_STATE_HOME", ".local/state") / "servers", temporary_folder() / "servers")
+    return dict.fromkeys(
+        folder / "servers" for folder in (user_folder("XDG_STATE_HOME", ".local/state"), temporary_folder())
+    )
 
 
 def _write(folder: Path, server: RunningServer) -> tuple[Path, int]:

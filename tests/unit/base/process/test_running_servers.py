@@ -53,6 +53,17 @@ def test_a_home_that_cannot_be_written_is_replaced(folders: Path, tmp_path: Path
         assert len(list((tmp_path / "temporary").glob("conch-*/servers/*.json"))) == 1
 
 
+def test_a_user_without_a_home_has_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", refuse)  # as in a container that runs with any user id
+    with recorded(SERVER):
+        assert len(list((tmp_path / "temporary").glob("conch-*/servers/*.json"))) == 1
+
+
 def test_a_folder_of_another_user_is_not_read(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with recorded(SERVER):
         monkeypatch.setattr("os.geteuid", lambda: 12345)

@@ -101,7 +101,7 @@ wheel: .venv/bin/python ## Build the compiled wheel into dist/ (ARGS="--machine 
 	$(BIN)/python -m tools.wheel $(ARGS)
 
 test-wheel: .venv/.dev-all ## Build wheels for x86-64 and arm64 and run them in bare Debian systems; needs root (ARGS go to pytest)
-	CONCH_TEST_WHEEL=1 $(BIN)/python -m pytest -n 0 tests/test_published_wheel.py $(ARGS)
+	CONCH_TEST_WHEEL=1 $(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 tests/test_published_wheel.py $(ARGS)
 
 image: ## Build the container image with docker (ENGINE=podman; ARGS="--build-arg FLAVOUR=openvino" for another flavour)
 	$(ENGINE) build -f deploy/Dockerfile -t conch $(ARGS) .

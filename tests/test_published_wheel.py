@@ -1,7 +1,8 @@
-"""The wheels of `make wheel` in bare Debian systems without a compiler: of this processor, and of arm64 emulated."""
+"""The wheels of `make wheel` in bare Debian systems without a compiler: of x86-64, and of arm64 under emulation."""
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,8 @@ def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     architecture = f"--architectures={ARCHITECTURES[machine]}"
     _run("mmdebstrap", "--variant=extract", architecture, f"--include={packages}", suite, str(root))
     _install(wheel, machine, root)
-    for model in ("digits", "simple_echo"):
+    # Emulation lacks the system call by which the server adopts processes of Python models.
+    for model in ("digits", "simple_echo") if machine == platform.machine() else ("digits",):
         shutil.copytree(ROOT / "examples" / "models" / model, root / "models" / model)
     with _mounts(root):
         yield root
@@ -67,10 +69,11 @@ def test_the_wheel_serves_models(system: Path) -> None:
     ports = {name: free_port() for name in ("http", "grpc", "metrics")}
     server = _conch(system, "serve", "--model-repository=/models", *(f"--{name}-port={ports[name]}" for name in ports))
     try:
-        echoed = _ask(server, f"http://127.0.0.1:{ports['http']}/v2/models/simple_echo/infer", TEXT)
-        assert echoed["outputs"][0]["data"] == ["echo: hello"]
-        recognized = _ask(server, f"http://127.0.0.1:{ports['http']}/v2/models/digits/infer", IMAGE)
-        assert recognized["model_name"] == "digits"
+        url = f"http://127.0.0.1:{ports['http']}/v2/models"
+        recognized = _ask(server, f"{url}/digits/infer", IMAGE)
+        assert [output["shape"] for output in recognized["outputs"]] == [[1, 10]]
+        if (system / "models" / "simple_echo").exists():
+            assert _ask(server, f"{url}/simple_echo/infer", TEXT)["outputs"][0]["data"] == ["echo: hello"]
     finally:
         server.terminate()
         server.communicate(timeout=WAIT_S)

@@ -6,7 +6,7 @@ import psutil
 
 
 def has_ended(pid: int) -> bool:
-    """Whether there is no such process, or only its exit status is left."""
+    """Whether a process has ended, so that only its exit status may be left."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

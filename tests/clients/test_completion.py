@@ -10,15 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from conch.base.command_line.command_table import COMMANDS
-from conch.server.options.parser import parse
-
-pytest.importorskip("shtab")
-
 from tools.commands_page import PAGE, page
 
+from conch.base.command_line.command_table import COMMANDS
 from conch.clients.completion import parser_of, script
+from conch.server.options.parser import parse
 
 BASH = r"""
 source "$1"; shift

@@ -21,12 +21,13 @@ from tests.server.backends.makers import PYTHON, onnx_doubling
 from tests.server.backends.pytorch.torch_models import Doubled, Scaled, write_exported, write_script
 from tests.support.server_process import ConchProcess
 
-joblib = pytest.importorskip("joblib")
-lightgbm = pytest.importorskip("lightgbm")
-ov = pytest.importorskip("openvino")
-sklearn_linear = pytest.importorskip("sklearn.linear_model")
-treelite = pytest.importorskip("treelite")
-xgboost = pytest.importorskip("xgboost")
+NEEDED = "writes models with packages of the dev-all extra"
+joblib = pytest.importorskip("joblib", reason=NEEDED)
+lightgbm = pytest.importorskip("lightgbm", reason=NEEDED)
+ov = pytest.importorskip("openvino", reason=NEEDED)
+sklearn_linear = pytest.importorskip("sklearn.linear_model", reason=NEEDED)
+treelite = pytest.importorskip("treelite", reason=NEEDED)
+xgboost = pytest.importorskip("xgboost", reason=NEEDED)
 
 TORCH = ("--input=IN:FP32:-1,3", "--output=OUT:FP32:-1,3")
 PICKLED = ("--allow-pickled-models",)

@@ -9,7 +9,7 @@ VERSION = MODELS / "my_model" / "1"
 @pytest.fixture(scope="module")
 def url():
     if not any(path.suffix in (".gguf", ".xml") for path in VERSION.iterdir()):
-        pytest.skip(f"there are no weights in {VERSION} yet")
+        pytest.skip(f"needs weights: copy a GGUF file into {VERSION}, as README.md describes")
     with serving() as url:
         yield url
 

@@ -61,7 +61,7 @@ def _set(conversation: Conversed, assignment: str) -> str:
     text = text.strip()
     if name == "system":
         conversation.system = text.strip('"')
-        return "the system prompt is set" if text else "there is no system prompt any more"
+        return "the system prompt is set" if text else "the system prompt is removed"
     if name not in _SETTINGS:
         raise InvalidRequest(f"/set takes {', '.join(_SETTINGS)} or system, and a value, such as /set temperature 0.2")
     try:

@@ -28,7 +28,7 @@ def test_settings_are_set_with_and_without_the_word_parameter() -> None:
     command_answer(talk, "/set parameter max_tokens 7")
     command_answer(talk, '/set system "Be brief."')
     assert (talk.settings, talk.system) == ({"temperature": 0.5, "max_tokens": 7}, "Be brief.")
-    assert command_answer(talk, "/set system") == "there is no system prompt any more"
+    assert command_answer(talk, "/set system") == "the system prompt is removed"
 
 
 def test_show_has_model_context_and_settings() -> None:

@@ -78,7 +78,7 @@ class TestClient:
         if not model and len(self._endpoints) == 1:
             [model] = self._endpoints
         if model not in self._endpoints:
-            raise NotFound(f"there is no model '{model}', name one of: {', '.join(self._endpoints)}")
+            raise NotFound(f"unknown model '{model}', name one of: {', '.join(self._endpoints)}")
         endpoint = self._endpoints[model]
         config = to_model_config(ParseDict({**endpoint.config(), "name": model}, ConfigMessage()))
         request = _Request(config, orjson.dumps(dict(inputs), option=orjson.OPT_SERIALIZE_NUMPY))

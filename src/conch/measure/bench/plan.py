@@ -277,7 +277,7 @@ class BenchPlan:
         files = {"--ca-file": self.ca_file, "--cert-file": self.cert_file, "--key-file": self.key_file}
         for flag, path in files.items():
             if path is not None and not Path(path).is_file():
-                raise InvalidRequest(f"{flag}: there is no file '{path}'")
+                raise InvalidRequest(f"{flag}: file '{path}' does not exist")
         if not (any(files.values()) or self.insecure):
             return None
         return Tls(self.ca_file, self.cert_file, self.key_file, verify=not self.insecure)

@@ -98,7 +98,9 @@ class ModelWatch:
             if now.since(watched.unbatched).executions < now.since(watched.unbatched).requests:
                 watched.unbatched = now
             reasons = {degradation.reason for degradation in watched.found}
-            watched.found = [Degradation(*found, str(model.id)) for found in _conditions(model, now, watched)]
+            watched.found = [
+                Degradation(reason, detail, str(model.id)) for reason, detail in _conditions(model, now, watched)
+            ]
             watched.last = now
             for degradation in watched.found:
                 if degradation.reason not in reasons:

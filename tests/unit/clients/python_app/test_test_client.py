@@ -194,7 +194,7 @@ def test_each_endpoint_is_a_model() -> None:
     assert client.models == ["Several_upper", "lower"]
     assert client.generate({"text": "a"}, "Several_upper") == {"output": "A"}
     assert client.generate({"texts": ["A", "B"]}, "lower") == {"output": ["a", "b"]}
-    with pytest.raises(NotFound, match="there is no model 'upper', name one of: Several_upper, lower"):
+    with pytest.raises(NotFound, match="unknown model 'upper', name one of: Several_upper, lower"):
         client.generate({"text": "a"}, "upper")
 
 

@@ -30,7 +30,7 @@ class CollectorSession(requests.Session):
 
     failure = ""  # of the last request, without the URL and headers; "" for none
 
-    def request(self, method: str, url: str | bytes, *arguments: Any, **options: Any) -> requests.Response:
+    def request(self, method: Any, url: str | bytes, *arguments: Any, **options: Any) -> requests.Response:
         """Send a request. A redirect is a failure: it is not followed, and the exporters take it for a success."""
         timeout = options.get("timeout")
         timeout_s = min(

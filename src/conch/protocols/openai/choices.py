@@ -4,15 +4,19 @@
 The constant parts of a stream's chunks are encoded once per stream.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from conch.base.errors import ConchError
 from conch.domain.generation import Delta, FinishReason, PromptTokens, TokenLogprob, Usage
-from conch.domain.llm.output import OutputParser, Part, Reasoning, ToolCall
+from conch.domain.llm.output import Part, ToolCall
+from conch.protocols.generation_form import ChoiceState, GenerationForm
+from conch.protocols.openai import replies as openai_replies
+from conch.protocols.openai.replies import END_OF_STREAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,31 +30,8 @@ class ReplyOptions:
     prompt_logprobs: bool = False
 
 
-class ChoiceState:
-    """What was generated of one choice."""
-
-    __slots__ = (
-        *("begun", "calls", "characters", "finish", "logprobs", "parser", "prompt", "reasoning", "stop", "text"),
-        *("token_ids", "tokens"),
-    )
-
-    def __init__(self, parser: OutputParser) -> None:
-        self.parser = parser
-        self.begun = False  # whether its first chunk was sent
-        self.characters = 0  # that were sent
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.calls: list[ToolCall] = []
-        self.logprobs: list[Sequence[TokenLogprob]] = []
-        self.finish: FinishReason | None = None
-        self.stop: str | int | None = None
-        self.prompt: PromptTokens | None = None
-        self.tokens = 0
-        self.token_ids: list[int] = []
-
-
-class Form(ABC):
-    """The form of one answer; `id` is the answer's, `created` seconds of the epoch."""
+class Form(GenerationForm):
+    """The form of one answer of the OpenAI API; `id` is the answer's, `created` seconds of the epoch."""
 
     def __init__(
         self,
@@ -61,6 +42,7 @@ class Form(ABC):
         kind: str,
         chunk_kind: str,
     ) -> None:
+        super().__init__()
         self.options = options
         head = {"id": id, "object": chunk_kind, "created": created, "model": model}
         self._prefix = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
@@ -69,28 +51,15 @@ class Form(ABC):
         # Whether every delta has a chunk, which may count tokens or have their ids.
         self._detailed = options.continuous_usage or options.token_ids
 
-    @abstractmethod
-    def chunks(self, state: ChoiceState, delta: Delta) -> bytes:
-        """Return the chunks of a delta."""
+    def end(self, states: Sequence[ChoiceState], usage: Usage) -> bytes:  # noqa: ARG002 - for other forms
+        """Return the last chunk, which has the usage if it is requested, and the mark of the end."""
+        if not self.options.include_usage:
+            return END_OF_STREAM
+        return self._prefix + b'],"usage":' + orjson.dumps(_usage(usage)) + b"}\n\n" + END_OF_STREAM
 
-    def usage(self, usage: Usage) -> bytes:
-        """Return the last chunk, which has the usage."""
-        return self._prefix + b'],"usage":' + orjson.dumps(_usage(usage)) + b"}\n\n"
-
-    def take(self, state: ChoiceState, delta: Delta) -> None:
-        """Store a delta for an answer in one piece."""
-        for part in state.parser.feed(delta.text, delta.finish_reason is not None):
-            if isinstance(part, str):
-                state.text.append(part)
-            elif isinstance(part, Reasoning):
-                state.reasoning.append(part.text)
-            else:
-                state.calls.append(part)
-        state.logprobs += delta.logprobs
-        state.token_ids += delta.token_ids
-        state.finish = delta.finish_reason or state.finish
-        if delta.stop_reason is not None:
-            state.stop = delta.stop_reason
+    def failure(self, error: ConchError) -> bytes:
+        """Return an error as the last event."""
+        return openai_replies.event(openai_replies.error(error)) + END_OF_STREAM
 
     def whole(self, states: Sequence[ChoiceState], usage: Usage) -> Iterator[bytes]:
         """Yield the answer without streaming, in a piece for each choice."""

@@ -8,11 +8,11 @@ from typing import Any, Generic, TypeVar
 from conch.base.errors import ConchError
 from conch.domain.request import Timeline
 from conch.domain.tensor import Buffer
-from conch.protocols.http.message import HttpRequest
+from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.frontends.offload.pool import Outcome
-from conch.server.frontends.openai.errors import send_error
+from conch.server.frontends.openai.errors import refusal_of, send_refusal
 from conch.server.frontends.parts import Parts
 
 _T = TypeVar("_T")
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class CallReader(Generic[_T]):
     """Handler of a path: reads a call and begins it.
 
-    `read` reads a small body, `join` what a worker process has made of a large one by `job`.
+    `read` reads a small body, `join` what a worker process has made of a large one by `job`. `refusal` writes errors.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class CallReader(Generic[_T]):
         read: Callable[[Buffer], _T],
         join: Callable[[Outcome], _T],
         begin: Callable[[HttpRequest, HttpReply, _T, Timeline], None],
+        refusal: Callable[[ConchError], HttpRefusal] = refusal_of,
     ) -> None:
         self._observer = parts.observer
         self._tenants = parts.tenants
@@ -40,17 +41,21 @@ class CallReader(Generic[_T]):
         self._read = read
         self._join = join
         self._begin = begin
+        self._refusal = refusal
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer one call, now or when the model has. Raises ConchError if it is refused."""
+        """Answer one call, now or when the model has."""
         timeline = Timeline()
-        if len(request.body) <= MAX_INLINE_BYTES:
-            self._open(request, reply, timeline, self._read, request.body)
-            return
-        opened = partial(self._open, request, reply, timeline, self._join)
-        done = partial(continue_call, reply, opened)
-        client = self._tenants.client_of_http(request, reply.peer)
-        reply.on_disconnect = self._pool.submit(self._job, {}, [request.body], done, client=client).cancel
+        try:
+            if len(request.body) <= MAX_INLINE_BYTES:
+                self._open(request, reply, timeline, self._read, request.body)
+                return
+            opened = partial(self._open, request, reply, timeline, self._join)
+            done = partial(continue_call, reply, opened, refusal=self._refusal)
+            client = self._tenants.client_of_http(request, reply.peer)
+            reply.on_disconnect = self._pool.submit(self._job, {}, [request.body], done, client=client).cancel
+        except ConchError as error:
+            send_refusal(reply, self._refusal(error))
 
     def _open(
         self, request: HttpRequest, reply: HttpReply, timeline: Timeline, read: Callable[[Any], _T], source: object
@@ -63,7 +68,13 @@ class CallReader(Generic[_T]):
         self._begin(request, reply, call, timeline)
 
 
-def continue_call(reply: HttpReply, then: Callable[[_T], None], result: _T | ConchError) -> None:
+def continue_call(
+    reply: HttpReply,
+    then: Callable[[_T], None],
+    result: _T | ConchError,
+    *,
+    refusal: Callable[[ConchError], HttpRefusal] = refusal_of,
+) -> None:
     """Continue a call that waited for a worker process, unless the client has disconnected."""
     try:
         if isinstance(result, ConchError):
@@ -72,7 +83,7 @@ def continue_call(reply: HttpReply, then: Callable[[_T], None], result: _T | Con
             reply.on_disconnect = None
             then(result)
     except ConchError as error:
-        send_error(reply, error)
+        send_refusal(reply, refusal(error))
     except Exception:
         _log.exception("a request of the OpenAI API failed unexpectedly")
-        send_error(reply, ConchError("internal error"))
+        send_refusal(reply, refusal(ConchError("internal error")))

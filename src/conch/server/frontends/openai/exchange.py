@@ -1,5 +1,5 @@
 # Compiled by mypyc in wheels.
-"""One call of the OpenAI API while it generates: deltas in, an answer or a stream of chunks out.
+"""One call of an API that generates, while it does: deltas in, an answer or a stream of chunks out.
 
 There is no task for a stream. An engine's step is one callback on the event loop, and its deltas for a client are one
 write. While a client does not keep up, its deltas are queued here and then sent in one chunk.
@@ -15,17 +15,15 @@ from conch.base.errors import Cancelled, ConchError, Unavailable
 from conch.domain.degradations import HEADER
 from conch.domain.generation import Delta, Generation, Usage
 from conch.domain.llm.output import OutputParser
+from conch.protocols.generation_form import ChoiceState, GenerationForm
 from conch.protocols.http.long_replies import send_in_slices
-from conch.protocols.http.message import content_type, header
+from conch.protocols.http.message import HttpRefusal, header
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.openai import replies as openai_replies
-from conch.protocols.openai.choices import ChoiceState, Form
-from conch.server.frontends.openai.errors import JSON, send_error
+from conch.server.frontends.openai.errors import send_refusal
 from conch.server.observability.tracing.request_trace import Trace
 
 _log: Final = logging.getLogger(__name__)
 
-_EVENTS: Final = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
 _TRUNCATED: Final = header(HEADER.encode(), b"prompt_truncated")
 # For a slow client: deltas, or characters, that are merged into one chunk, and the maximum of unsent chunks.
 _MAX_COALESCED_DELTAS: Final = 4096
@@ -34,18 +32,22 @@ MAX_UNSENT_BYTES: Final = 64 * 2**20
 
 
 class Exchange:
-    """Answers one call, whose prompts are generations of `n` sequences each."""
+    """Answers one call, whose prompts are generations of `n` sequences each.
+
+    `refusal` writes the error of a call that has not been answered yet; `headers` are further lines of any answer.
+    """
 
     def __init__(
         self,
         reply: HttpReply,
-        form: Form,
+        form: GenerationForm,
         parser: Callable[[], OutputParser],
         *,
         prompts: int,
         n: int,
         stream: bool,
-        include_usage: bool,
+        refusal: Callable[[ConchError], HttpRefusal],
+        headers: bytes = b"",
         trace: Trace | None = None,
     ) -> None:
         self._reply = reply
@@ -53,7 +55,8 @@ class Exchange:
         self._form = form
         self._n = n
         self._stream = stream
-        self._include_usage = include_usage
+        self._refusal = refusal
+        self._headers = headers
         self._sequences = [ChoiceState(parser()) for _ in range(prompts * n)]
         self._generations: list[Generation] = []
         self._unfinished = prompts
@@ -117,7 +120,7 @@ class Exchange:
             for delta in deltas:
                 self._form.take(self._sequences[delta.index], delta)
             if not self._unfinished:
-                headers = JSON + _TRUNCATED if self._usage.cut_tokens else JSON
+                headers = self._form.headers + self._headers + (_TRUNCATED if self._usage.cut_tokens else b"")
                 send_in_slices(self._reply, headers, self._form.whole(self._sequences, self._usage))
 
     def _send(self, deltas: Sequence[Delta]) -> None:
@@ -126,11 +129,9 @@ class Exchange:
             return
         chunks = self._chunks(deltas)
         if not self._reply.begun:
-            self._reply.begin(200, _EVENTS)
+            self._reply.begin(200, self._form.stream_headers + self._headers)
         if not self._unfinished:
-            if self._include_usage:
-                chunks += self._form.usage(self._usage)
-            self._reply.write(chunks + openai_replies.END_OF_STREAM)
+            self._reply.write(chunks + self._form.end(self._sequences, self._usage))
             self._reply.end()
             return
         self._reply.write(chunks)
@@ -177,15 +178,14 @@ class Exchange:
 
     def _fail_unexpectedly(self) -> None:
         """Log an unexpected exception, and end the answer with an error."""
-        _log.exception("a request of the OpenAI API failed unexpectedly")
+        _log.exception("a generation over HTTP failed unexpectedly")
         self._fail(ConchError("internal error"))
 
     def _answer_error(self, error: ConchError) -> None:
         if not self._reply.begun:
-            send_error(self._reply, error)
+            send_refusal(self._reply, self._refusal(error))
         elif not isinstance(error, Cancelled):
-            # The status has been sent already: send the error as an event.
-            self._reply.write(openai_replies.event(openai_replies.error(error)) + openai_replies.END_OF_STREAM)
+            self._reply.write(self._form.failure(error))
             self._reply.end()
         else:
             self._reply.end()

@@ -16,6 +16,7 @@ from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.choices import CompletionForm, Form, ReplyOptions
 from conch.server.frontends.openai import exchange as openai_exchange
+from conch.server.frontends.openai.errors import refusal_of
 from conch.server.frontends.openai.exchange import Exchange
 
 N = 2
@@ -76,7 +77,7 @@ def begun(channel: Channel, form: Form | None = None) -> Generation:
     reply = HttpReply(channel, HttpRequest(b"POST", "/v1/completions", []))
     form = form or CompletionForm("id", "m", 0, ReplyOptions(include_usage=True))
     generation = Generation()
-    exchange = Exchange(reply, form, PlainOutput, prompts=1, n=N, stream=True, include_usage=True)
+    exchange = Exchange(reply, form, PlainOutput, prompts=1, n=N, stream=True, refusal=refusal_of)
     exchange.begin([generation.start])
     return generation
 

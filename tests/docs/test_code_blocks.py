@@ -116,6 +116,26 @@ def test_a_page_works_by_copy_and_paste(
     assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
+def test_the_first_five_minutes_are_a_script_that_works_without_a_compiler(
+    environment: Path, variables: dict[str, str], workplace: Path
+) -> None:
+    steps = [workplace / "examples" / "first_five_minutes.sh"]
+    assert not list(environment.rglob("conch/**/*.so"))
+    assert "examples/first_five_minutes.sh" in (ROOT / "README.md").read_text()
+    done = subprocess.run(["bash", *steps], env={**variables, "CC": "no-compiler"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for printed in (
+        '"class_name": "dent"',
+        '"probabilities"',
+        "Conch is an inference server",
+        "[0.70710677,0.70710677]",
+    ):
+        assert printed in done.stdout
+    assert (workplace / "demo-output" / "annotated.jpg").stat().st_size
+    # No server stays.
+    assert "no server runs" in subprocess.run(["conch", "ps"], env=variables, capture_output=True, text=True).stdout
+
+
 def test_what_is_not_run_says_why() -> None:
     reasons = [block.not_run for page in pages() for block in blocks_of(page) if block.not_run]
     assert reasons

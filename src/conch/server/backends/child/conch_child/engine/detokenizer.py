@@ -10,6 +10,8 @@ _INCOMPLETE = "\ufffd"
 # Tokens that are decoded again before new ones, since a token's text depends on those before it (a leading space).
 # A character consists of up to four.
 _CONTEXT_TOKENS = 4
+# That one call of a decoder takes, so that its results stay small.
+_CHUNK_TOKENS = 4096
 # Byte tokens in vocabularies of SentencePiece.
 _BYTE = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
@@ -39,34 +41,44 @@ class TokenTexts:
     `parts` are tokens that are not whole characters, which cannot be seen from the text of decoders that omit them.
     """
 
-    __slots__ = ("_anchor", "_decode", "_known", "_parts")
+    __slots__ = ("_alone", "_anchor", "_behind", "_decode", "_parts")
 
     def __init__(self, decode: DecodeMany, anchor: int, parts: Container[int] = ()) -> None:
         self._decode = decode
         self._anchor = anchor
         self._parts = parts
-        # token → its text at the beginning and after other tokens; None if it is part of a character
-        self._known: dict[int, tuple[str, str] | None] = {}
+        self._behind: dict[int, str | None] = {}  # a token's text after other tokens; None if part of a character
+        self._alone: dict[int, str] = {}  # and at the beginning, where that differs
 
     def add(self, token_ids: Iterable[int]) -> None:
         """Decode the tokens that are not in the cache."""
-        new = [token for token in token_ids if token not in self._known]
+        new = [token for token in token_ids if token not in self._behind]
         if not new:
             return
         anchored = [[self._anchor, token] for token in new]
         before, *texts = self._decode([[self._anchor], *([token] for token in new), *anchored])
-        for token, alone, behind in zip(new, texts, texts[len(new) :]):
-            whole = _INCOMPLETE not in alone + behind and behind.startswith(before) and token not in self._parts
-            self._known[token] = (alone, behind[len(before) :]) if whole else None
+        for token, alone, anchored_text in zip(new, texts, texts[len(new) :]):
+            behind = anchored_text[len(before) :]
+            if _INCOMPLETE in alone + anchored_text or not anchored_text.startswith(before) or token in self._parts:
+                self._behind[token] = None
+                continue
+            self._behind[token] = behind
+            if alone != behind:
+                self._alone[token] = alone
+
+    def add_all(self, vocabulary: int) -> None:
+        """Decode every token, from 0: with one in most steps for the first time, each step would call the decoder."""
+        for start in range(0, vocabulary, _CHUNK_TOKENS):
+            self.add(range(start, min(start + _CHUNK_TOKENS, vocabulary)))
 
     def text(self, token_ids: Sequence[int], first: bool) -> str | None:
         """Return the text of cached tokens, `first` at the beginning of a sequence; None if one needs a decoder."""
         text = ""
         for token in token_ids:
-            piece = self._known[token]
+            piece = self._behind[token]
             if piece is None:
                 return None
-            text += piece[0 if first else 1]
+            text += self._alone.get(token, piece) if first else piece
             first = first and not text  # tokens without text, such as special ones, do not count
         return text
 

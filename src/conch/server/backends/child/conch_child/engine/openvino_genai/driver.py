@@ -42,7 +42,6 @@ _STRUCTURE_NAMES = {
     "grammar": "grammar",
     "choice": "choice",
 }
-_RUNNING = genai.GenerationStatus.RUNNING
 _PROMPT_LOGPROBS_NEED_NO_CACHE = (
     "log probabilities of the prompt ('prompt_logprobs', or 'echo' with 'logprobs') need "
     '"enable_prefix_caching": false in model.json: OpenVINO GenAI returns none for cached prefixes'
@@ -137,6 +136,7 @@ class OpenVinoDriver(Driver):
         self._vocabulary = max(vocabulary.values()) + 1
         self._partial_tokens = partial_character_tokens(vocabulary)
         self._decoders = {skips: self._decoder(skips) for skips in (True, False)}
+        self._decoders[True][1].add_all(self._vocabulary)  # the other decodes one by one, which takes too long
         return {
             "context_length": chosen.context_length,
             "max_running": chosen.scheduler["max_num_seqs"],
@@ -299,21 +299,19 @@ class OpenVinoDriver(Driver):
             token_ids: list[int] = []
             logprobs: list[float] = []
             finish: str | None = None
-            runs = handle.get_status() == _RUNNING
             while handle.can_read():
                 for output in handle.read().values():
                     token_ids += output.generated_ids
                     if sequence.request.logprobs or sequence.echo:
                         logprobs += output.generated_log_probs
-                    if not runs:
-                        finish = _FINISHED.get(output.finish_reason, finish)
-                if runs:
+                    finish = _FINISHED.get(output.finish_reason, finish)
+                if finish is None:
                     break  # one output per step
             if sequence.echo:
                 token_ids, logprobs = _without_prompt(sequence, token_ids, logprobs, self._decode_with_special)
             if token_ids or finish:
                 updates.append((sequence, token_ids, finish, logprobs))
-            elif not runs and handle.get_status() == genai.GenerationStatus.IGNORED:
+            elif handle.get_status() == genai.GenerationStatus.IGNORED:
                 ignored.append(sequence)
         return updates, ignored
 

@@ -1,6 +1,10 @@
-"""`POST /v1/embeddings`: the texts of a call as inference requests of the model, their vectors as one answer."""
+"""Embeddings, of every API: the texts of a call as inference requests of the model, their vectors as one answer.
 
-from collections.abc import Iterator
+What differs between the APIs is an `EmbeddingDialect`: how a body is read, and the forms of answers and errors.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
 
@@ -10,17 +14,19 @@ import numpy.typing as npt
 from conch.base.errors import BackendError, Cancelled, ConchError, NotFound, Unavailable, Unsupported
 from conch.domain.llm.embedding_form import TOKEN_IDS_MODEL, EmbeddingForm
 from conch.domain.request import Admitted, InferRequest, InferResponse, Timeline, TokenMeter
-from conch.protocols.http.message import HttpRequest
+from conch.domain.tensor import Buffer
+from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.openai.embeddings import EmbeddingCall, embeddings, read_embedding
+from conch.protocols.openai.embeddings import EmbeddingCall, read_embedding
 from conch.protocols.openai.fields import InvalidField
 from conch.protocols.openai.large import join_prompts
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
+from conch.server.frontends.offload import jobs
 from conch.server.frontends.offload.pool import OffloadPool, Outcome
 from conch.server.frontends.openai.calls import CallReader
-from conch.server.frontends.openai.errors import JSON, absent, send_error
+from conch.server.frontends.openai.errors import JSON, absent, refusal_of, send_refusal
 from conch.server.frontends.parts import Parts
 from conch.server.observability.tracing.request_trace import Trace
 
@@ -40,9 +46,19 @@ def makes_embeddings(model: ServedModel) -> bool:
     return True
 
 
-def embeddings_endpoint(parts: Parts) -> CallReader[EmbeddingCall]:
-    """Return the handler of `/v1/embeddings`."""
-    return CallReader(parts, "embedding", read_embedding, _joined, _Embeddings(parts).begin)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingDialect:
+    """How an API reads calls for embeddings, and writes answers and errors.
+
+    `read` reads a small body, `join` what a worker process has made of a large one by `job`. `write` is the job that
+    writes an answer: of the vectors, and of model, tokens, encoding and the duration so far in ns.
+    """
+
+    job: str
+    read: Callable[[Buffer], EmbeddingCall]
+    join: Callable[[Outcome], EmbeddingCall]
+    write: str
+    refusal: Callable[[ConchError], HttpRefusal] = refusal_of
 
 
 def _joined(outcome: Outcome) -> EmbeddingCall:
@@ -50,10 +66,20 @@ def _joined(outcome: Outcome) -> EmbeddingCall:
     return read_embedding(rest, join_prompts(outcome.meta, inputs))
 
 
-class _Embeddings:
-    """Begins calls of `/v1/embeddings`."""
+EMBEDDINGS = EmbeddingDialect(job="embedding", read=read_embedding, join=_joined, write="embeddings")
 
-    def __init__(self, parts: Parts) -> None:
+
+def embeddings_endpoint(parts: Parts, dialect: EmbeddingDialect = EMBEDDINGS) -> CallReader[EmbeddingCall]:
+    """Return the handler of a path."""
+    begin = _Embeddings(parts, dialect).begin
+    return CallReader(parts, dialect.job, dialect.read, dialect.join, begin, dialect.refusal)
+
+
+class _Embeddings:
+    """Begins the calls of a path."""
+
+    def __init__(self, parts: Parts, dialect: EmbeddingDialect) -> None:
+        self._dialect = dialect
         self._inference = parts.inference
         self._tenants = parts.tenants
         self._pool = parts.codecs
@@ -74,7 +100,8 @@ class _Embeddings:
                 call.inputs, model.version, timeline, truncate=call.truncate, keep_last=call.keep_last
             )
             client = self._tenants.client_of_http(request, reply.peer)
-            _Exchange(reply, model, form, call, requests, trace, self._pool, client, meter).begin()
+            exchange = _Exchange(self._dialect, reply, model, form, call, requests, trace, self._pool, client, meter)
+            exchange.begin(timeline.received)
         except ConchError as error:
             if trace is not None:
                 trace.refused(error)
@@ -111,6 +138,7 @@ class _Exchange:
 
     def __init__(
         self,
+        dialect: EmbeddingDialect,
         reply: HttpReply,
         model: ServedModel,
         form: EmbeddingForm,
@@ -121,6 +149,8 @@ class _Exchange:
         client: str,
         meter: TokenMeter | None,
     ) -> None:
+        self._dialect = dialect
+        self._received = 0
         self._meter = meter
         self._reply = reply
         self._pool = pool
@@ -139,8 +169,9 @@ class _Exchange:
         self._missing = len(call.inputs)
         self._tokens = 0
 
-    def begin(self) -> None:
-        """Send the first requests."""
+    def begin(self, received: int) -> None:
+        """Send the first requests of a call that was received at this time, in ns of the monotonic clock."""
+        self._received = received
         self._model.enter()
         self._advance()
         if self._reply.open and not self._ended:
@@ -202,23 +233,27 @@ class _Exchange:
         self._end(None)
         if self._meter is not None:
             self._meter.add_tokens(self._tokens, monotonic_ns())
-        name, tokens, encoding = self._call.model, self._tokens, self._call.encoding
-        if sum(vector.nbytes for vector in vectors) <= MAX_INLINE_BYTES:
-            self._reply.send(200, JSON, embeddings(name, vectors, tokens, encoding))
+        described = {
+            "model": self._call.model,
+            "tokens": self._tokens,
+            "encoding": self._call.encoding,
+            "duration_ns": monotonic_ns() - self._received,
+        }
+        parts = [np.ascontiguousarray(vector, "<f4").data for vector in vectors]
+        if sum(part.nbytes for part in parts) <= MAX_INLINE_BYTES:
+            _, (body,) = jobs.run(self._dialect.write, described, parts)
+            self._reply.send(200, JSON, body)
             self._end_trace(None)
             return
-        described = {"model": name, "tokens": tokens, "encoding": encoding}
-        parts = [np.ascontiguousarray(vector, "<f4").data for vector in vectors]
         try:
-            self._pool.submit("embeddings", described, parts, self._written, client=self._client)
+            self._pool.submit(self._dialect.write, described, parts, self._written, client=self._client)
         except ConchError as error:
-            send_error(self._reply, error)
-            self._end_trace(error)
+            self._written(error)
 
     def _written(self, outcome: Outcome | ConchError) -> None:
-        """Send the answer that a worker has written."""
+        """Send the answer."""
         if isinstance(outcome, ConchError):
-            send_error(self._reply, outcome)
+            send_refusal(self._reply, self._dialect.refusal(outcome))
             self._end_trace(outcome)
         else:
             self._reply.send(200, JSON, outcome.parts[0])
@@ -226,7 +261,7 @@ class _Exchange:
 
     def _fail(self, error: ConchError) -> None:
         self._end(error)
-        send_error(self._reply, error)
+        send_refusal(self._reply, self._dialect.refusal(error))
         self._end_trace(error)
 
     def _cancel(self) -> None:

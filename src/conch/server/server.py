@@ -437,10 +437,11 @@ def _naming_flags(service: Service) -> Iterator[None]:
     except OSError as error:
         # strerror of the event loop differs from that of the system; errors of name resolution have negative numbers.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        raise ConfigError(
-            f"cannot listen on {service.address}:{service.port}: {reason}; "
-            f"--{service.flags}-address and --{service.flags}-port choose another"
-        ) from error
+        flags = f"--{service.flags}-port"
+        if hasattr(ServerOptions, f"{service.flags}_address"):
+            flags = f"--{service.flags}-address and {flags}"
+        one = "choose another" if " " in flags else "chooses another"
+        raise ConfigError(f"cannot listen on {service.address}:{service.port}: {reason}; {flags} {one}") from error
 
 
 def _repositories(options: ServerOptions) -> Iterator[Repository]:

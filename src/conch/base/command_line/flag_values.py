@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 from conch.base.http.header_patterns import compile_pattern
 
+_MAX_PORT = 65535
+
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
@@ -64,6 +66,14 @@ def _read_compute_capability(text: str) -> str:
     return text
 
 
+def _read_port_range(text: str) -> str:
+    """Check for `<first>-<last>`, or "" for any port."""
+    first, _, last = text.partition("-")
+    if text and not 0 <= int(first) <= int(last) <= _MAX_PORT:
+        raise ValueError(text)
+    return text
+
+
 def integer(unit: str, minimum: int, maximum: int | None = None) -> ValueKind:
     """Return the kind of whole numbers from `minimum` to `maximum`."""
     bounds = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
@@ -95,8 +105,9 @@ TEXT = ValueKind("text", "text", str)
 KEY = ValueKind("key", "text", str, secret=True)
 PATH = ValueKind("path", "a path", str)
 PATTERN = ValueKind("regex", "a regular expression (RE2)", _read_pattern)
-PORT = integer("port", 0, 65535)
-OPTIONAL_PORT = integer("port", -1, 65535)
+PORT = integer("port", 0, _MAX_PORT)
+OPTIONAL_PORT = integer("port", -1, _MAX_PORT)
+PORT_RANGE = ValueKind("first-last", "a range of ports such as 9000-9999", _read_port_range)
 MILLISECONDS = integer("ms", 0)
 MILLISECONDS_ABOVE_ZERO = integer("ms", 1)
 SECONDS = integer("s", 0)

@@ -32,12 +32,15 @@ def status_of(error: ConchError) -> int:
     return 429 if isinstance(error, LimitExceeded) else STATUS[error.code]
 
 
-def send_error(reply: HttpReply, error: ConchError) -> None:
-    """Answer with an error, with `Retry-After` where it is known, and the codings that an unknown one could be."""
+def send_error(reply: HttpReply, error: ConchError, status: int = 0) -> None:
+    """Answer with an error, with `Retry-After` where it is known, and the codings that an unknown one could be.
+
+    `status` replaces that of the error.
+    """
     headers = JSON + retry_after(error)
     if isinstance(error, UnknownCoding):
         headers += _KNOWN_CODINGS
-    reply.send(status_of(error), headers, documents.error(error.message))
+    reply.send(status or status_of(error), headers, documents.error(error.message))
 
 
 def retry_after(error: ConchError) -> bytes:

@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from conch.domain.exposition import Family, Labels, Point
 from conch.protocols.access.authorization import Access
 from conch.protocols.http.message import HttpLimits
 from conch.protocols.http.metrics_page import MetricsHttp
 from conch.protocols.http.server import HttpServer
+from conch.server.frontends.cloud.sagemaker import SageMakerHttp
+from conch.server.frontends.cloud.vertex_ai import VertexAiHttp
 from conch.server.frontends.grpc.server import GrpcFrontend
 from conch.server.frontends.openai.routes import OpenAiHttp
 from conch.server.frontends.parts import Parts
@@ -45,14 +47,29 @@ def services(parts: Parts) -> Iterator[Service]:
         yield Service("openai", "OpenAI Service", address, port, listener)
     if options.allow_grpc:
         yield Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, GrpcFrontend(parts))
+    for flags, name, platform, port in _platforms(parts, metrics):
+        address = options.http_address
+        yield Service(flags, name, address, port, _http_listener(parts, platform, address, port))
     if metrics is not None:
         address, port = options.metrics_address, options.metrics_port
         listener = HttpServer(metrics, address, port, refusal=metrics.refusal, budget=parts.budget)
         yield Service("metrics", "Metrics Service", address, port, listener)
 
 
+def _platforms(parts: Parts, metrics: MetricsHttp | None) -> Iterator[tuple[str, str, "_HttpHandler", int]]:
+    """Yield prefix of the flags, name, handler and port of the endpoints of hosting platforms."""
+    options = parts.options
+    if options.allow_sagemaker:
+        yield "sagemaker", "Sagemaker HTTPService", SageMakerHttp(parts), options.sagemaker_port
+    if options.allow_vertex_ai:
+        yield "vertex-ai", "Vertex AI HTTPService", VertexAiHttp(parts, metrics), options.vertex_ai_port
+
+
+_HttpHandler: TypeAlias = HttpRouter | OpenAiServerRoutes | SageMakerHttp | VertexAiHttp
+
+
 def _http_listener(
-    parts: Parts, handler: HttpRouter | OpenAiServerRoutes, address: str, port: int, *, reuse_port: bool = False
+    parts: Parts, handler: _HttpHandler, address: str, port: int, *, reuse_port: bool = False
 ) -> HttpServer:
     return HttpServer(
         handler,

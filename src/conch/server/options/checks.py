@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from conch.server.options.platform import check_platform_variables
 from conch.server.options.server_options import ServerOptions
 from conch.server.options.trace import check_trace_settings
 
@@ -22,6 +23,7 @@ def check_options(options: ServerOptions) -> list[str]:
         *_check_limits(options),
         *_check_cache(options),
         *check_trace_settings(options.trace_config),
+        *check_platform_variables(dict(options.platform_variables)),
     ]
 
 
@@ -78,9 +80,16 @@ def _check_ports(options: ServerOptions) -> Iterable[str]:
                 options.openai_address or options.http_address,
                 options.openai_port,
             ),
+            (options.allow_sagemaker, "--sagemaker-port", options.http_address, options.sagemaker_port),
+            (options.allow_vertex_ai, "--vertex-ai-port", options.http_address, options.vertex_ai_port),
         )
         if allowed and port
     ]
+    first, _, last = options.sagemaker_safe_port_range.partition("-")
+    if options.allow_sagemaker and last:
+        for _, flag, _, port in services:
+            if flag != "--sagemaker-port" and not int(first) <= port <= int(last):
+                yield f"{flag}: the port {port} is not in --sagemaker-safe-port-range={first}-{last}"
     for index, (_, flag, address, port) in enumerate(services):
         for _, other, other_address, other_port in services[index + 1 :]:
             if port == other_port and _overlap(address, other_address):

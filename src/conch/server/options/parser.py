@@ -13,6 +13,7 @@ from typing import Any
 from conch.base.command_line.flags import ENVIRONMENT_PREFIX, Flag, Standing
 from conch.base.suggestion import closest
 from conch.server.options.checks import check_options
+from conch.server.options.platform import platform_options, platform_variables
 from conch.server.options.server_options import FLAGS, STRICT_MODEL_CONFIG, ServerOptions
 
 _MIN_VARIABLE_SIMILARITY = 0.75  # of difflib, for a suggestion
@@ -58,6 +59,7 @@ def parse(argv: Iterable[str], environ: Mapping[str, str]) -> ServerOptions:
     values: dict[str, Any] = {}
     for given in (*variables, *arguments):
         _apply(given, values, notices, problems)
+    values = {**platform_options(environ), **values, "platform_variables": platform_variables(environ)}
     options = ServerOptions(**values, notices=tuple(dict.fromkeys(notices)))
     problems += independent_problems(FLAGS, problems, check_options(options))
     if problems:

@@ -29,6 +29,7 @@ from conch.base.command_line.flag_values import (
     PATH,
     PATTERN,
     PORT,
+    PORT_RANGE,
     RESOURCE_LIMIT,
     RESTRICTION,
     SECONDS,
@@ -426,6 +427,23 @@ class ServerOptions:
         repeatable=True,
     )
 
+    allow_sagemaker: bool = _flag(False, "Cloud endpoints", "Listen for requests of Amazon SageMaker.")
+    sagemaker_port: int = _flag(8080, "Cloud endpoints", "Port of SageMaker's requests; 0 for any free port.", PORT)
+    sagemaker_safe_port_range: str = _flag(
+        "", "Cloud endpoints", "Ports that the other endpoints may use beside SageMaker's.", PORT_RANGE
+    )
+    allow_vertex_ai: bool = _flag(
+        False, "Cloud endpoints", "Listen for requests of Vertex AI; true by default where AIP_MODE is PREDICTION."
+    )
+    vertex_ai_port: int = _flag(
+        8080, "Cloud endpoints", "Port of Vertex AI's requests; AIP_HTTP_PORT by default where it is set.", PORT
+    )
+    vertex_ai_default_model: str = _flag(
+        "", "Cloud endpoints", "Model of requests to Vertex AI that name none; the only model if not given."
+    )
+
+    # Not a flag: variables that hosting platforms set, see `platform.py`.
+    platform_variables: tuple[tuple[str, str], ...] = ()
     # Not a flag: messages of the parser for the log.
     # Not flags: ports to try if one is in use, from the given one on; what the user named, if not the repositories.
     port_attempts: int = 1

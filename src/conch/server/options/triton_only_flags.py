@@ -4,7 +4,7 @@ Flags that tune a mechanism which this server does not have are accepted with a 
 responses are refused, unless their value is this server's behaviour anyway.
 """
 
-from conch.base.command_line.flag_values import BOOLEAN, BYTES, COUNT, PATH, PORT, TEXT, ValueKind, integer
+from conch.base.command_line.flag_values import BOOLEAN, BYTES, COUNT, PATH, TEXT, ValueKind, integer
 from conch.base.command_line.flags import Flag, Standing
 
 _CACHE = "Response cache"
@@ -33,8 +33,6 @@ def _refused(name: str, group: str, kind: ValueKind, default: object, reason: st
 
 _ONE_LOOP = "one event loop serves all connections"
 _NO_POOL = "messages are not pooled"
-_NO_SAGEMAKER = "the SageMaker endpoint is not implemented"
-_NO_VERTEX_AI = "the Vertex AI endpoint is not implemented"
 _NO_GPU_POOL = "the frameworks manage device memory"
 
 TRITON_ONLY_FLAGS: tuple[Flag, ...] = (
@@ -54,12 +52,6 @@ TRITON_ONLY_FLAGS: tuple[Flag, ...] = (
     _ignored(
         "repoagent-directory", "Backends", PATH, "/opt/tritonserver/repoagents", "repository agents are not implemented"
     ),
-    _refused("allow-sagemaker", _CLOUD, BOOLEAN, False, _NO_SAGEMAKER),
-    _ignored("sagemaker-port", _CLOUD, PORT, 8080, _NO_SAGEMAKER),
-    _ignored("sagemaker-thread-count", _CLOUD, COUNT, 8, _NO_SAGEMAKER),
-    _ignored("sagemaker-safe-port-range", _CLOUD, TEXT, "", _NO_SAGEMAKER),
-    _refused("allow-vertex-ai", _CLOUD, BOOLEAN, False, _NO_VERTEX_AI),
-    _ignored("vertex-ai-port", _CLOUD, PORT, 8080, _NO_VERTEX_AI),
-    _ignored("vertex-ai-thread-count", _CLOUD, COUNT, 8, _NO_VERTEX_AI),
-    _ignored("vertex-ai-default-model", _CLOUD, TEXT, "", _NO_VERTEX_AI),
+    _ignored("sagemaker-thread-count", _CLOUD, integer("threads", 1), 8, _ONE_LOOP),
+    _ignored("vertex-ai-thread-count", _CLOUD, integer("threads", 1), 8, _ONE_LOOP),
 )

@@ -4,12 +4,13 @@ With `--model-namespacing` every repository is a namespace, and several namespac
 Without it, all repositories together form the namespace "", in which every name is unique.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from conch.base.errors import ConfigError, NotFound
 from conch.server.repository.override import Override
+from conch.server.repository.roots import Root
 from conch.server.repository.store import ModelFiles, Repository
 from conch.server.repository.watch import Fingerprint
 
@@ -37,6 +38,21 @@ class Repositories:
     def namespaced(self) -> bool:
         """Whether the repositories are namespaces."""
         return "" not in self._by_namespace
+
+    def add(self, roots: Sequence[Root], namespace: str) -> None:
+        """Add roots: to the only repository, or, where repositories are namespaces, as a further one."""
+        if self.namespaced:
+            any_repository = next(iter(self._by_namespace.values()))
+            self._by_namespace = {**self._by_namespace, namespace: any_repository.of(roots, namespace)}
+        else:
+            self._by_namespace[""].add(roots)
+
+    def remove(self, roots: Sequence[Root], namespace: str) -> None:
+        """Remove roots that were added."""
+        if self.namespaced:
+            self._by_namespace = {key: value for key, value in self._by_namespace.items() if key != namespace}
+        else:
+            self._by_namespace[""].remove(roots)
 
     def ids(self) -> list[ModelId]:
         """Return all models, sorted. Raises ConfigError for a repository that cannot be read."""

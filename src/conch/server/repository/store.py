@@ -74,7 +74,8 @@ class Repository:
         self, roots: Sequence[Path | Root], *, config_name: str = "", auto_complete: bool = True, namespace: str = ""
     ) -> None:
         self.namespace = namespace
-        self._roots = tuple(LocalRoot(root) if isinstance(root, Path) else root for root in roots)
+        self._roots: tuple[Root, ...] = tuple(LocalRoot(root) if isinstance(root, Path) else root for root in roots)
+        self._added: tuple[Root, ...] = ()
         self._config_name = config_name
         self._auto_complete = auto_complete
         self._uploads = UploadFolders()
@@ -82,9 +83,25 @@ class Repository:
     def __repr__(self) -> str:
         return f"Repository({', '.join(map(str, self._roots))})"
 
+    def of(self, roots: Sequence[Root], namespace: str) -> "Repository":
+        """Return a repository of these roots with the same settings."""
+        return Repository(roots, config_name=self._config_name, auto_complete=self._auto_complete, namespace=namespace)
+
+    def add(self, roots: Sequence[Root]) -> None:
+        """Add roots. Their models hide others of the same name."""
+        self._added = (*self._added, *roots)
+
+    def remove(self, roots: Sequence[Root]) -> None:
+        """Remove roots that were added."""
+        self._added = tuple(root for root in self._added if root not in roots)
+
+    def _roots_of(self, name: str) -> Sequence[Root]:
+        """Return the roots to look for a model in."""
+        return [root for root in self._added if root.has(name)] or self._roots
+
     def names(self) -> list[str]:
         """Return the names of all models, sorted. Raises ConfigError for a root that is not a readable folder."""
-        return sorted({name for root in self._roots for name in root.names()})
+        return sorted({name for root in (*self._roots, *self._added) for name in root.names()})
 
     def duplicates(self) -> frozenset[str]:
         """Return the names that are in more than one root. Raises ConfigError."""
@@ -109,18 +126,18 @@ class Repository:
 
     def has(self, name: str) -> bool:
         """Whether there is a folder for a model of this name."""
-        return is_folder_name(name) and any(root.has(name) for root in self._roots)
+        return is_folder_name(name) and any(root.has(name) for root in self._roots_of(name))
 
     def fingerprint(self, name: str) -> Fingerprint:
         """Return the fingerprint of a model's files, () if it has none. Equal fingerprints mean that nothing changed.
 
         Raises Unavailable if the files cannot be read now.
         """
-        return tuple(entry for root in self._roots for entry in root.fingerprint(name))
+        return tuple(entry for root in self._roots_of(name) for entry in root.fingerprint(name))
 
     def check_reachable(self, name: str) -> None:
         """Raise Unavailable with the cause if a model is served from the cache because its root does not answer."""
-        for root in self._roots:
+        for root in self._roots_of(name):
             root.check_reachable(name)
 
     def read(self, name: str, override: Override | None = None) -> ModelFiles:
@@ -200,7 +217,7 @@ class Repository:
         return next((path for path in [*candidates, directory / _CONFIG_FILE] if path.is_file()), None)
 
     def _find(self, name: str) -> ModelLocation:
-        found = [(root, place) for root in self._roots if (place := root.find(name)) is not None]
+        found = [(root, place) for root in self._roots_of(name) if (place := root.find(name)) is not None]
         if not found:
             places = ", ".join(map(str, self._roots))
             raise NotFound(f"model not found in any model repository ({places}){self.suggestion(name)}")

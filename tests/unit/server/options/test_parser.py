@@ -365,13 +365,13 @@ def test_a_flag_without_effect_is_accepted_with_one_notice(repository: str) -> N
     assert options.notices == ("--http-thread-count has no effect: one event loop serves all connections",)
 
 
-@pytest.mark.parametrize("argument", ["--allow-sagemaker=true", "--allow-vertex-ai=true"])
+@pytest.mark.parametrize("argument", ["--model-load-gpu-limit=0:0.5"])
 def test_a_flag_that_would_change_responses_is_refused(repository: str, argument: str) -> None:
     (problem,) = problems([repository, argument])
     assert problem.startswith(f"{argument.partition('=')[0]} is not supported: ")
 
 
-@pytest.mark.parametrize("argument", ["--allow-sagemaker=false", "--allow-vertex-ai=false"])
+@pytest.mark.parametrize("argument", ["--model-load-gpu-limit="])
 def test_a_refused_flag_may_have_its_default(repository: str, argument: str) -> None:
     parse([repository, argument], {})
 
@@ -462,7 +462,7 @@ def test_names_of_flags_are_unique() -> None:
 
 
 def test_every_option_is_a_flag_but_the_notices_and_those_of_conch_run() -> None:
-    others = {"notices", "port_attempts", "source"}
+    others = {"notices", "port_attempts", "source", "platform_variables"}
     assert {flag.attribute for flag in OWN_FLAGS} == {option.name for option in fields(ServerOptions)} - others
 
 

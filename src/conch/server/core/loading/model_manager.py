@@ -24,6 +24,7 @@ from conch.server.core.loading.loader import EnsembleLinks, Loader, Retirement
 from conch.server.options.server_options import ServerOptions
 from conch.server.repository.namespaces import ModelId, Repositories
 from conch.server.repository.override import Override
+from conch.server.repository.roots import Root
 from conch.server.repository.store import ModelFiles
 from conch.server.repository.watch import Changes, Fingerprint, changes, settled
 
@@ -139,6 +140,32 @@ class ModelManager:
             unloads = (self._unload(model, with_steps=unload_dependents, waiting=waiting) for model in models)
             await asyncio.gather(*unloads)
         await self._bound_removed(models)
+
+    async def load_from(self, name: str, roots: Sequence[Root], namespace: str) -> None:
+        """Load a model from roots that the server was not started with; `namespace` is theirs, where there are any.
+
+        If the load fails, the roots are removed again. Raises as `load`, and InvalidRequest for the name of a model
+        that is loaded.
+        """
+        self._require_explicit("load", name)
+        if any(model.name == name for model in self._loader.loaded):
+            raise InvalidRequest(f"model '{name}' is already loaded", Code.ALREADY_EXISTS)
+        self._repositories.add(roots, namespace)
+        try:
+            await self.load(name, None, {})
+        except BaseException:
+            await self.unload_from(name, roots, namespace)
+            raise
+
+    async def unload_from(self, name: str, roots: Sequence[Root], namespace: str) -> None:
+        """Unload a model of `load_from` with the steps of an ensemble, wait until it has stopped, remove its roots."""
+        await self.unload(name, unload_dependents=True)
+        await self.retired(name)
+        names = {name, *await asyncio.to_thread(_names, roots)}
+        self._repositories.remove(roots, namespace)
+        for model in [ModelId(namespace if self._repositories.namespaced else "", folder) for folder in names]:
+            if not self._catalog.served(model):
+                self._catalog.forget(model)  # a failed load must not keep the server from being ready
 
     async def _bound_removed(self, models: Sequence[ModelId]) -> None:
         """Bound the index's rows of unloaded models that have left the repository, like those of uploaded ones."""
@@ -442,6 +469,15 @@ class ModelManager:
             if self._links.resolve(ensemble.namespace, step) != found:
                 return False
         return True
+
+
+def _names(roots: Iterable[Root]) -> list[str]:
+    """Return the names of the models of roots; unreadable ones have none."""
+    names: list[str] = []
+    for root in roots:
+        with suppress(ConchError):
+            names += root.names()
+    return names
 
 
 class _RepositoryWatch:

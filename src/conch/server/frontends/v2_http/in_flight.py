@@ -52,6 +52,10 @@ class InFlight:
         """Return the client in whose turn worker processes work for this request."""
         return self.tenants.client_of_http(self.request, self.reply.peer)
 
+    def fail(self, error: ConchError) -> None:
+        """Send an error."""
+        send_error(self.reply, error)
+
     def decode(
         self,
         job: str,
@@ -89,7 +93,7 @@ class InFlight:
         except ConchError as error:
             if self.trace is not None:
                 self.trace.refused(error)
-            send_error(self.reply, error)
+            self.fail(error)
         except Exception:
             _log.exception('HTTP request "%r" failed unexpectedly', self.request)
             self.reply.fail()

@@ -1,6 +1,8 @@
 # Compiled by mypyc in wheels.
 """`POST /v2/models/<model>/infer`: one request in, one response out, without a task or a future on the way."""
 
+import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -41,11 +43,30 @@ MAX_BINARY_BODY: Final = 2**31 - 1
 _NO_BYTES: Final = memoryview(b"")
 
 
+class ReplyForm:
+    """What differs between ports: the content type of binary data, and statuses of errors.
+
+    `binary_type` ends where the size of the JSON part follows; b"" for Triton's header with that size. `statuses` has
+    the status of errors whose message matches a pattern.
+    """
+
+    __slots__ = ("binary_type", "statuses")
+
+    def __init__(self, binary_type: bytes = b"", statuses: Sequence[tuple[re.Pattern[str], int]] = ()) -> None:
+        self.binary_type = binary_type
+        self.statuses = statuses
+
+    def status(self, error: ConchError) -> int:
+        """Return the status of an error, 0 for that of the HTTP port."""
+        return next((status for pattern, status in self.statuses if pattern.search(error.message)), 0)
+
+
 class HttpInferEndpoint:
     """Decodes requests, passes them to the core, and sends the responses."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, form: ReplyForm | None = None) -> None:
         """Create the endpoint. Raises ConfigError for an invalid pattern of headers to forward."""
+        self._form = form or ReplyForm()
         self._inference: Inference = parts.inference
         self._observer: Observer = parts.observer
         self._budget: BodyBudget = parts.budget
@@ -82,6 +103,7 @@ class HttpInferEndpoint:
             if self._inference.limiter is not None:
                 meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
             call = _InferCall(request, reply, model, version, timeline, trace, meter, self._pool, self._tenants)
+            call.form = self._form
             decoded = self._decode(call)
             if decoded is None:
                 self._decode_large(call)
@@ -175,9 +197,13 @@ def _is_reserved(name: str) -> bool:
 class _InferCall(InFlight):
     """One request, which encodes and sends its response."""
 
-    __slots__ = ("options",)
+    __slots__ = ("form", "options")
 
+    form: ReplyForm
     options: OutputOptions  # set when it is decoded
+
+    def fail(self, error: ConchError) -> None:
+        send_error(self.reply, error, self.form.status(error))
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:  # noqa: ARG002 - there is only one
         """Send the response or the error. Later calls are no-ops."""
@@ -190,17 +216,17 @@ class _InferCall(InFlight):
                     return
                 document, binary = encode_response(answer, self.options, self._classify)
             except ConchError as error:
-                send_error(self.reply, error)
+                self.fail(error)
                 return
             parts: list[Buffer] = [document, *binary]
             if coding != b"identity":
                 parts = [*compress(parts, coding)]
             self._send(parts, len(document) if any(map(len, binary)) else 0, coding)
         elif answer is not None:
-            send_error(self.reply, answer)
+            self.fail(answer)
         elif self.reply.open:
             name = self.model.config.name
-            send_error(self.reply, ConchError(f"model '{name}' ended the request without a response"))
+            self.fail(ConchError(f"model '{name}' ended the request without a response"))
 
     def _encode_large(self, response: InferResponse, coding: bytes) -> None:
         """Have a worker process encode the response, then send it."""
@@ -227,7 +253,7 @@ class _InferCall(InFlight):
 
     def _encoded(self, kept: list[Buffer | None], coding: bytes, outcome: Outcome | ConchError) -> None:
         if isinstance(outcome, ConchError):
-            send_error(self.reply, outcome)
+            self.fail(outcome)
             return
         length, *written = outcome.parts
         parts: list[Buffer] = [*written]
@@ -240,7 +266,10 @@ class _InferCall(InFlight):
         """Send a body; `json_size` is 0 where no bytes follow the JSON."""
         headers = JSON
         if json_size:
-            headers = _BINARY + header(b"Inference-Header-Content-Length", b"%d" % json_size)
+            if self.form.binary_type:
+                headers = content_type(b"%b%d" % (self.form.binary_type, json_size))
+            else:
+                headers = _BINARY + header(b"Inference-Header-Content-Length", b"%d" % json_size)
         if coding != b"identity":
             headers += header(b"Content-Encoding", coding)
         self.reply.send(200, headers, *parts)

@@ -30,7 +30,7 @@ from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.core.inference import Inference
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_http.generate import GenerateEndpoints
-from conch.server.frontends.v2_http.infer import HttpInferEndpoint
+from conch.server.frontends.v2_http.infer import HttpInferEndpoint, ReplyForm
 from conch.server.frontends.v2_http.limits_endpoints import PATH as LIMITS
 from conch.server.frontends.v2_http.limits_endpoints import ROLL_BACK, LimitsEndpoints
 from conch.server.frontends.v2_http.management import RepositoryEndpoints, SettingsEndpoints, SharedMemoryEndpoints
@@ -67,14 +67,17 @@ class _Endpoint(NamedTuple):
 class V2Http:
     """Handler of the HTTP port. Called with each request; answers now or later, with exactly one reply."""
 
-    def __init__(self, parts: Parts) -> None:
-        """Create the endpoints. Raises ConfigError for invalid patterns and restrictions."""
+    def __init__(self, parts: Parts, form: ReplyForm | None = None) -> None:
+        """Create the endpoints. Raises ConfigError for invalid patterns and restrictions.
+
+        `form` is that of inference replies on another port than the HTTP port.
+        """
         options = parts.options
         self._inference: Inference = parts.inference
         self._observer: Observer = parts.observer
         self._tasks = ReplyTasks()
         self._settings = SettingsEndpoints(parts)
-        self._infer = HttpInferEndpoint(parts)
+        self._infer = HttpInferEndpoint(parts, form)
         self._generate = GenerateEndpoints(parts)
         self._shared_memory = SharedMemoryEndpoints(parts.shared_memory)
         self._repository = RepositoryEndpoints(parts, self._tasks)
@@ -97,6 +100,11 @@ class V2Http:
         """Return why a request is refused whatever its body is; None if that depends on the body."""
         endpoint = self._endpoint(request.path)
         return not_found() if endpoint is None else self._denied(endpoint, request)
+
+    def served(self, path: str) -> tuple[str, tuple[bytes, ...]] | None:
+        """Return the category and the methods of a path; None if there is nothing."""
+        endpoint = self._endpoint(path)
+        return None if endpoint is None else (endpoint.category, endpoint.methods)
 
     def _endpoint(self, path: str) -> _Endpoint | None:
         target = _split_model_path(path)

@@ -1,0 +1,1 @@
+"""The ports of hosting platforms: Amazon SageMaker and Google's Vertex AI."""

@@ -33,6 +33,11 @@ MISSING_KEY = (
     "(i.e. Authorization: Bearer YOUR_KEY)."
 )
 
+_KEY_ELSEWHERE = (
+    "The API key is in the header x-api-key, which only Anthropic's API, /v1/messages, reads. "
+    "Send it as Authorization: Bearer YOUR_KEY."
+)
+
 # Returns all values of a request header; names are in lower case.
 HeaderValues = Callable[[str], Sequence[bytes]]
 
@@ -130,7 +135,8 @@ class Access:
         if key is None:
             scheme, _, sent = (values[0] if values else b"").partition(b" ")
             provided = scheme.lower() == b"bearer" and sent.strip()
-            return Denied(Denial.NO_KEY, WRONG_KEY if provided else MISSING_KEY)
+            missing = MISSING_KEY if values or not values_of("x-api-key") else _KEY_ELSEWHERE
+            return Denied(Denial.NO_KEY, WRONG_KEY if provided else missing)
         if scope not in key.scopes:
             return Denied(Denial.SCOPE, f"The API key '{key.name}' lacks the scope '{scope}'.")
         return None

@@ -29,7 +29,7 @@ def split_chat(body: Buffer) -> list[bytes]:
     document = read_object(body)
     messages = orjson.dumps(read_messages(Fields(document)))
     del document["messages"]
-    return [_rest(document), messages]
+    return [encode_rest(document), messages]
 
 
 def split_prompts(body: Buffer, name: str) -> tuple[dict[str, Any], list[Buffer]]:
@@ -49,7 +49,7 @@ def split_prompts(body: Buffer, name: str) -> tuple[dict[str, Any], list[Buffer]
     size = sum(len(part) for prompt, part in zip(prompts, parts, strict=True) if isinstance(prompt, str))
     if size > MAX_TEXT_BYTES:
         raise InvalidField(name, f"'{name}' may hold {MAX_TEXT_BYTES} bytes of text at most, got {size}")
-    return {"texts": [isinstance(prompt, str) for prompt in prompts]}, [_rest(document), *parts]
+    return {"texts": [isinstance(prompt, str) for prompt in prompts]}, [encode_rest(document), *parts]
 
 
 def join_prompts(meta: Mapping[str, Any], parts: Sequence[Buffer]) -> list[str | Sequence[int]]:
@@ -60,7 +60,8 @@ def join_prompts(meta: Mapping[str, Any], parts: Sequence[Buffer]) -> list[str |
     ]
 
 
-def _rest(document: dict[str, Any]) -> bytes:
+def encode_rest(document: dict[str, Any]) -> bytes:
+    """Encode a request without messages, prompts and inputs. Raises InvalidField if it is too large."""
     rest = orjson.dumps(document)
     if len(rest) > MAX_REST_BYTES:
         raise InvalidField(

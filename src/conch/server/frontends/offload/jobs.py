@@ -135,6 +135,12 @@ def _chat(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
     return {}, large_openai.split_chat(parts[0])
 
 
+def _message(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
+    from conch.protocols.anthropic.requests import split_message
+
+    return split_message(parts[0])
+
+
 def _completion(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
     from conch.protocols.openai import large as large_openai
 
@@ -179,6 +185,7 @@ _JOBS: dict[str, Callable[[Mapping[str, Any], Sequence[memoryview]], Answer]] = 
     "generate_request": _generate_request,
     "generate_response": _generate_response,
     "chat": _chat,
+    "message": _message,
     "completion": _completion,
     "embedding": _embedding,
     "embeddings": _embeddings,

@@ -41,7 +41,7 @@ from conch.server.frontends.openai.models import OpenAiModels
 from conch.server.frontends.parts import Parts
 from conch.server.observability.tracing.request_trace import Trace
 
-_Call = TypeVar("_Call", ChatCall, CompletionCall, ChatCall | CompletionCall)
+_Call = TypeVar("_Call", bound=ChatCall | CompletionCall)
 # Its value is in every chunk of a stream.
 _REQUEST_ID = b"x-request-id"
 

@@ -6,6 +6,7 @@ Triton's OpenAI frontend has the two latter, `POST /v1/models/<name>/load` and `
 from collections.abc import Iterator
 
 from conch.base.errors import ConchError, InvalidRequest, ModelLoading, NotFound, Unavailable, Unsupported
+from conch.protocols.anthropic import replies as anthropic_replies
 from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai import replies as openai_replies
@@ -80,16 +81,17 @@ class OpenAiModels:
             return path == PATH or bool(name and not action)
         return method == b"POST" and bool(name) and action in ("load", "unload")
 
-    def answer(self, path: str, method: bytes, reply: HttpReply) -> None:
-        """Answer a request for which `has` is true. Raises ConchError."""
+    def answer(self, path: str, method: bytes, reply: HttpReply, *, anthropic: bool = False) -> None:
+        """Answer a request for which `has` is true, in the form of Anthropic's API or OpenAI's. Raises ConchError."""
+        replies = anthropic_replies if anthropic else openai_replies
         name, _, action = path[len(PATH) + 1 :].partition("/")
         if method == b"POST":
             self._require_explicit()
             self._tasks.run(reply, (self._load if action == "load" else self._unload)(name, reply))
         elif name:
-            reply.send(200, JSON, openai_replies.model(self._entry(*self._shown(name))))
+            reply.send(200, JSON, replies.model(self._entry(*self._shown(name))))
         else:
-            reply.send(200, JSON, openai_replies.models(self._entries(), self._inference.loading()))
+            reply.send(200, JSON, replies.models(self._entries(), self._inference.loading()))
 
     async def _load(self, name: str, reply: HttpReply) -> None:
         if self._served(name) is not None:

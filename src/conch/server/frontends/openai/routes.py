@@ -9,8 +9,9 @@ from conch.protocols.http.errors import CHALLENGE
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.large import MAX_REST_BYTES
+from conch.server.frontends.openai import messages
 from conch.server.frontends.openai.embeddings import embeddings_endpoint
-from conch.server.frontends.openai.errors import refusal_of, send_error
+from conch.server.frontends.openai.errors import refusal_of, send_refusal
 from conch.server.frontends.openai.generations import CHAT, COMPLETION, Generations
 from conch.server.frontends.openai.models import PATH as MODELS
 from conch.server.frontends.openai.models import OpenAiModels
@@ -25,8 +26,6 @@ _DENIED = {
     Denial.REPEATED: (400, None),
 }
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
-# Its value is in every chunk of a stream.
-_REQUEST_ID = b"x-request-id"
 
 
 class OpenAiHttp:
@@ -45,6 +44,8 @@ class OpenAiHttp:
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": generations.endpoint(CHAT),
             "/v1/completions": generations.endpoint(COMPLETION),
+            messages.PREFIX: generations.endpoint(messages.MESSAGES),
+            messages.COUNT: generations.endpoint(messages.COUNTS),
             "/v1/embeddings": embeddings_endpoint(parts),
             TOKENIZE: tokens.tokenize,
             DETOKENIZE: tokens.detokenize,
@@ -57,9 +58,9 @@ class OpenAiHttp:
             if post is not None:
                 post(request, reply)
             else:
-                self._models.answer(request.path, request.method, reply)
+                self._models.answer(request.path, request.method, reply, anthropic=messages.is_messages(request))
         except ConchError as error:
-            send_error(reply, error)
+            send_refusal(reply, _refusal_form(request)(error))
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if that depends on the body."""
@@ -73,7 +74,7 @@ class OpenAiHttp:
         refusal = self.denied("model-repository" if of_models and method != b"GET" else "metadata", request)
         if refusal is not None or (of_models and self._models.has(path, method)):
             return refusal
-        return refusal_of(NotFound(f"Invalid URL ({method.decode()} {path})"), 404, "unknown_url")
+        return _refusal_form(request)(NotFound(f"Invalid URL ({method.decode()} {path})"), 404, "unknown_url")
 
     def body_limit(self, request: HttpRequest) -> int:
         """Return how large the body of this request may be, in bytes."""
@@ -81,6 +82,10 @@ class OpenAiHttp:
 
     def denied(self, category: str, request: HttpRequest) -> HttpRefusal | None:
         """Return the refusal of a client that may not call this category, None if it may."""
+        refusal_form = _refusal_form(request)
+        conflict = messages.use_key(request) if self._access and messages.is_messages(request) else ""
+        if conflict:
+            return refusal_form(InvalidRequest(conflict), 401)
         denied = self._access.denied_http(category, request, openai=True)
         if denied is None:
             return None
@@ -88,7 +93,7 @@ class OpenAiHttp:
         if denied.message == MISSING_KEY:  # as in OpenAI's API
             code = None
         valid = " with valid value" if denied.why is Denial.RESTRICTED else ""
-        refusal = refusal_of(InvalidRequest(denied.message + valid), status, code)
+        refusal = refusal_form(InvalidRequest(denied.message + valid), status, code)
         if denied.why is Denial.NO_KEY:
             headers, body = refusal.content()
             return HttpRefusal(status, refusal.message, headers + CHALLENGE, body)
@@ -97,4 +102,10 @@ class OpenAiHttp:
 
 def wrong_method(request: HttpRequest) -> HttpRefusal:
     """Return the refusal of a method that the path does not have."""
-    return refusal_of(InvalidRequest(f"Not allowed to {request.method.decode()} on {request.path}"), 405)
+    error = InvalidRequest(f"Not allowed to {request.method.decode()} on {request.path}")
+    return _refusal_form(request)(error, 405)
+
+
+def _refusal_form(request: HttpRequest) -> Callable[..., HttpRefusal]:
+    """Return what writes the errors of a request that is not a call: in the form of its API."""
+    return messages.refusal if messages.is_messages(request) else refusal_of

@@ -137,13 +137,9 @@ def test_defaults_sent_explicitly_are_accepted(server: ConchProcess, model: str)
     [
         {"use_beam_search": True},
         {"logits_processors": ["a.b"]},
-        {"kv_transfer_params": {"do_remote_decode": True}},
         {"vllm_xargs": {"a": 1}},
         {"logprob_token_ids": [1]},
-        {"thinking_token_budget": 5},
-        {"stream_interval": 5},
         {"prompt_embeds": "AAAA"},
-        {"guided_whitespace_pattern": " "},
         {"structured_outputs": {"regex": "a", "structural_tag": "b"}},
         {"bad_words": ["rain"]},
         {"allowed_token_ids": [1]},
@@ -151,13 +147,24 @@ def test_defaults_sent_explicitly_are_accepted(server: ConchProcess, model: str)
         {"truncation_side": "middle"},
         {"truncate_prompt_tokens": 0},
         {"priority": 1},
-        {"no_such_field": 1},
     ],
 )
 def test_what_an_engine_cannot_do_is_refused_by_name(server: ConchProcess, field: dict[str, Any]) -> None:
     status, answer = post(server, "/v1/completions", {"model": "chat", "prompt": "weather", "max_tokens": 1, **field})
     assert status == 400
     assert next(iter(field)) in answer["error"]["message"]
+
+
+def test_what_changes_nothing_is_ignored_and_named(client: openai.OpenAI) -> None:
+    extra = {
+        "kv_transfer_params": {"do_remote_decode": True},
+        "thinking_token_budget": 5,
+        "stream_interval": 5,
+        "guided_whitespace_pattern": " ",
+        "no_such_field": 1,
+    }
+    answer = client.completions.with_raw_response.create(model="chat", prompt="a", max_tokens=1, extra_body=extra)
+    assert answer.headers["X-Conch-Ignored"].split(", ") == [*extra]
 
 
 @pytest.mark.parametrize("model", ["words", "chat"])

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 Scope: TypeAlias = Literal["server", "model", "answer"]
 
-# Header of a whole answer with the reasons that concern it.
+# Header of an answer with the reasons that concern it.
 HEADER = "X-Conch-Degraded"
 STRICT_ALL = "true"
 
@@ -92,6 +92,8 @@ _ROWS = (
     # ---- one answer
     _later("prompt_truncated", "answer", "The model did not see the whole prompt.",
         "shorten the prompt, raise truncate_prompt_tokens, or use a model with a longer context"),
+    _later("field_ignored", "answer", "A field of the request has no effect; X-Conch-Ignored names it.",
+        "remove the field, or refuse such requests with --openai-strict=true"),
     # ---- the server, when it starts
     _at_start("interpreted_build", "server", "The server is about a fifth slower with small requests.",
         "in the sources: apt-get install gcc python3-dev; CONCH_COMPILE=must pip install . (no -e)"),

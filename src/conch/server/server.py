@@ -49,6 +49,7 @@ from conch.server.core.scheduling.rate_limiter import RateLimiter
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, default_workers
 from conch.server.frontends.openai.chat import ChatPrompts
+from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.services import Service, listener_families, services
 from conch.server.observability.degradations import Degradations, Probe, log_degradation
@@ -129,6 +130,7 @@ class Server:
         self._clock = ClockWatch()
         self._throttling = Throttling()
         self.degradations = Degradations(options.strict_reasons, lambda: self._watch.degradations(), self._probes())
+        self._ignored_fields = IgnoredFields(options.openai_strict, self.degradations.note)
         self._watch = ModelWatch(self.inference.models, self.degradations.note, log_degradation)
         self._stalls = 0  # of the event loop, at the last sample
         self._watchers: list[asyncio.Task[None]] = []
@@ -166,6 +168,7 @@ class Server:
             metrics=self._start_metrics(),
             keys=self._keys,
             limits=self._limits,
+            ignored_fields=self._ignored_fields,
         )
         for service in services(parts):
             with _naming_flags(service):
@@ -332,6 +335,7 @@ class Server:
                 lambda: () if self._declared is None else self._declared.families(),
                 lambda: limit_metrics(self._limits, self.inference),
                 self.degradations.families,
+                self._ignored_fields.families,
             ],
         )
         self._metrics = metrics

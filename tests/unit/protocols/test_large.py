@@ -186,15 +186,20 @@ def test_a_chat_is_read_alike() -> None:
         {
             "model": "m",
             "messages": [
-                {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "é"}]},
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "é", "cache_control": {}}],
+                },
                 {"role": "assistant", "tool_calls": [call]},
             ],
             "temperature": 0.5,
         }
     )
     expected = read_chat(body)
-    rest, messages = large_openai.split_chat(body)
-    found = read_chat(rest, messages)
+    meta, (rest, messages) = large_openai.split_chat(body)
+    found = read_chat(rest, messages, meta["ignored"])
+    assert found.ignored == expected.ignored
+    assert [field.name for field in found.ignored] == ["messages[].content[].cache_control"]
     assert orjson.loads(bytes(found.messages)) == expected.messages
     assert (found.model, found.params) == (expected.model, expected.params)
 

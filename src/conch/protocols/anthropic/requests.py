@@ -75,7 +75,7 @@ def _read(document: dict[str, Any], conversation: Sequence[dict[str, Any]] | Buf
     structured, effort = _output_config(fields)
     if effort is not None:
         arguments["reasoning_effort"] = _EFFORTS.get(effort, effort)
-    call = MessagesCall(
+    return MessagesCall(
         model=model,
         messages=conversation,
         params=_params(fields, structured),
@@ -88,9 +88,8 @@ def _read(document: dict[str, Any], conversation: Sequence[dict[str, Any]] | Buf
         continue_final_message=prefilled,
         include_reasoning=shown,
         template_arguments=arguments,
+        ignored=fields.done(),
     )
-    fields.done()
-    return call
 
 
 def _params(fields: Fields, structured: StructuredOutput | None) -> SamplingParams:

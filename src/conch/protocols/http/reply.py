@@ -55,15 +55,16 @@ class HttpReply:
     """The answer to one request: whole by `send`, or in pieces by `begin`, `write`… and `end`; now or later.
 
     After the client has disconnected, what is written is dropped. `on_disconnect`, if set, is called once if the client
-    disconnects before the answer is complete.
+    disconnects before the answer is complete. `headers` are further lines of the answer, an error's too.
     """
 
-    __slots__ = ("_channel", "_request", "_streaming", "on_disconnect")
+    __slots__ = ("_channel", "_request", "_streaming", "headers", "on_disconnect")
 
     def __init__(self, channel: ReplyChannel, request: HttpRequest) -> None:
         self._channel: ReplyChannel | None = channel
         self._request = request
         self._streaming = False
+        self.headers = b""
         self.on_disconnect: Callable[[], object] | None = None
 
     @property
@@ -100,7 +101,7 @@ class HttpReply:
             length += len(part)
         if status >= 400 and status != 500:
             channel.count_status(status)
-        head = sized_head(status, headers, length, keep_alive)
+        head = sized_head(status, headers + self.headers, length, keep_alive)
         if request.method == b"HEAD":
             channel.write(head)
         elif length <= _JOIN_BYTES:
@@ -125,7 +126,7 @@ class HttpReply:
         chunked = not self._request.old_version
         keep_alive = chunked and self._request.keep_alive and not self._channel.ending
         self._request.keep_alive = keep_alive
-        self._channel.write(streamed_head(status, headers, chunked, keep_alive))
+        self._channel.write(streamed_head(status, headers + self.headers, chunked, keep_alive))
 
     def write(self, data: bytes) -> None:
         """Send a piece of the answer; an empty one does nothing."""

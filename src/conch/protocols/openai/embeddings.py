@@ -10,7 +10,8 @@ import numpy.typing as npt
 import orjson
 
 from conch.domain.tensor import Buffer
-from conch.protocols.openai.fields import Fields, read_object
+from conch.protocols.openai.field_rules import EMBEDDING
+from conch.protocols.openai.fields import Fields, IgnoredField, read_object
 
 # As in OpenAI's API.
 MAX_INPUTS = 2048
@@ -29,6 +30,7 @@ class EmbeddingCall:
     dimensions: int | None = None
     truncate: int | None = None
     keep_last: bool = False
+    ignored: Sequence[IgnoredField] = ()
 
 
 def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = None) -> EmbeddingCall:
@@ -36,7 +38,7 @@ def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = 
 
     Raises InvalidField.
     """
-    fields = Fields(read_object(body, checked=inputs is not None))
+    fields = Fields(read_object(body, checked=inputs is not None), EMBEDDING)
     model = fields.required_text("model")
     inputs = inputs or fields.prompts("input", MAX_INPUTS)
     if not all(inputs):
@@ -55,8 +57,6 @@ def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = 
         raise fields.wrong("truncate_prompt_tokens", text)
     if side not in ("left", "right"):
         raise fields.wrong("truncation_side", f"'truncation_side' must be 'left' or 'right', got '{side}'")
-    _read_extensions(fields)
-    fields.done()
     return EmbeddingCall(
         model=model,
         inputs=inputs,
@@ -64,21 +64,8 @@ def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = 
         dimensions=dimensions,
         truncate=truncate,
         keep_last=side == "left",
+        ignored=fields.done(),
     )
-
-
-def _read_extensions(fields: Fields) -> None:
-    """Check vLLM's extensions. Clients send their defaults; other values are refused."""
-    for name in ("user", "request_id", "mm_processor_kwargs"):
-        fields.take(name)
-    fields.refuse("add_special_tokens", lambda value: value is True, "special tokens are always added")
-    fields.refuse("priority", lambda value: value == 0, "priorities of embeddings are not implemented")
-    fields.refuse("cache_salt", lambda value: value == "", "embeddings have no prefix cache")
-    fields.refuse("padding", lambda value: value == "do_not_pad", "padding is chosen by the engine")
-    fields.refuse("embed_dtype", lambda value: value == "float32", "vectors are always float32")
-    fields.refuse("endianness", lambda value: value in ("native", "little"), "base64 is always little-endian")
-    for name in ("normalize", "use_activation"):
-        fields.refuse(name, lambda _: False, "normalization depends on the model only")
 
 
 def embeddings(name: str, vectors: Sequence[npt.NDArray[np.float32]], prompt_tokens: int, encoding: str) -> bytes:

@@ -1,15 +1,24 @@
 """Typed access to the fields of an OpenAI request, with errors that name the field."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
 from conch.base.errors import InvalidRequest
 from conch.domain.tensor import Buffer
+from conch.protocols.http.message import header
+from conch.protocols.openai.field_rules import FieldRules, rules
 
 # Deeper than any schema or conversation, and supported by all encoders and templates.
 MAX_DEPTH = 64
+# Header with the ignored fields of a request.
+IGNORED_HEADER = "X-Conch-Ignored"
+_MAX_IGNORED = 16  # names in it
+_MAX_NAME_CHARACTERS = 64
+_UNSAFE = re.compile(r"[^\w.\[\]-]", re.ASCII)
+_NO_RULES = rules()
 
 
 class InvalidField(InvalidRequest):
@@ -40,13 +49,58 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return levels == 0 or any(_is_deeper(element, levels - 1) for element in inner)
 
 
-class Fields:
-    """The fields of one request, read by name; `done` refuses those that have not been read."""
+class IgnoredField(NamedTuple):
+    """A field of a request that has no effect. `known`: its name is one of ours, not any that a client has sent."""
 
-    def __init__(self, document: Mapping[str, Any], prefix: str = "") -> None:
+    name: str
+    refusal: str  # what a strict server answers
+    known: bool
+
+    @property
+    def shown(self) -> str:
+        """The name for headers and logs."""
+        return _UNSAFE.sub("?", self.name[:_MAX_NAME_CHARACTERS])
+
+
+class ReadCall(Protocol):
+    """What a reader makes of a body."""
+
+    @property
+    def ignored(self) -> Sequence[IgnoredField]:
+        """The fields without an effect."""
+
+
+def ignored_header(ignored: Sequence[IgnoredField]) -> bytes:
+    """Return the header line with the names of ignored fields, of which some may be omitted; b"" for none."""
+    if not ignored:
+        return b""
+    names = list(dict.fromkeys(field.shown for field in ignored))
+    more = ["..."] if len(names) > _MAX_IGNORED else []
+    return header(IGNORED_HEADER.encode(), ", ".join([*names[:_MAX_IGNORED], *more]).encode())
+
+
+class Fields:
+    """The fields of one request, read by name; `done` decides on the others by `rules`.
+
+    Those of inner objects are decided on together with their parent's.
+    """
+
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        rules: FieldRules = _NO_RULES,
+        *,
+        parent: "Fields | None" = None,
+        name: str = "",
+    ) -> None:
         self._document = document
-        self._prefix = prefix
+        self._rules: FieldRules = rules if parent is None else parent._rules
+        self._prefix: str = "" if parent is None else f"{parent._prefix}{name}."
         self._read: set[str] = set()
+        self._inner: list[Fields] = []
+        self._ignored: list[IgnoredField] = [] if parent is None else parent._ignored
+        if parent is not None:
+            parent._inner.append(self)
 
     def take(self, name: str) -> Any:
         """Return a field without a check; None if it is missing or null."""
@@ -103,7 +157,7 @@ class Fields:
     def inner(self, name: str) -> "Fields | None":
         """Return the fields of an object in this one."""
         value = self.object(name)
-        return None if value is None else Fields(value, f"{self._prefix}{name}.")
+        return None if value is None else Fields(value, parent=self, name=name)
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a string or an array of strings as strings."""
@@ -134,17 +188,38 @@ class Fields:
             return value
         raise self.wrong(name, f"'{self._prefix}{name}' must hold token ids, which are integers from 0")
 
-    def refuse(self, name: str, harmless: Callable[[Any], bool], reason: str) -> None:
-        """Refuse an unsupported field, unless its value has no effect."""
-        value = self.take(name)
-        if value is not None and not harmless(value):
-            raise self.wrong(name, f"'{self._prefix}{name}' is not supported: {reason}")
+    def ignore(self, name: str, note: str = "") -> None:
+        """Note that a field, which has a fixed name, has no effect."""
+        self._read.add(name)
+        path = f"{self._prefix}{name}"
+        rule = self._rules.get(path)
+        self._ignored.append(IgnoredField(path, _unsupported(path, note or (rule.note if rule else "")), True))
 
-    def done(self) -> None:
-        """Refuse unknown fields: those that have not been read."""
-        for name in self._document:
+    def done(self) -> tuple[IgnoredField, ...]:
+        """Return the fields that are ignored: of those that have not been read, also in inner objects.
+
+        Raises InvalidField for those that are refused.
+        """
+        for name, value in self._document.items():
             if name not in self._read:
-                raise self.wrong(name, f"Unrecognized request argument supplied: {self._prefix}{name}")
+                self._decide(name, value)
+        self._read.update(self._document)
+        for inner in self._inner:
+            inner.done()
+        return tuple(self._ignored)
+
+    def _decide(self, name: str, value: Any) -> None:
+        path = f"{self._prefix}{name}"
+        rule = self._rules.get(path)
+        if rule is None:
+            text = f"Unrecognized request argument supplied: {path}"
+            self._ignored.append(IgnoredField(path, text, False))
+        elif value is None or value in rule.neutral:
+            return
+        elif rule.decision == "refused":
+            raise self.wrong(name, _unsupported(path, rule.note))
+        elif rule.decision == "ignored":
+            self._ignored.append(IgnoredField(path, _unsupported(path, rule.note), True))
 
     def wrong(self, name: str, message: str) -> InvalidField:
         """Return the error for a field."""
@@ -160,3 +235,7 @@ class Fields:
         shown = orjson.dumps(value, default=str).decode()
         shown = shown if len(shown) <= 80 else shown[:80] + "…"
         return self.wrong(name, f"'{self._prefix}{name}' must be {expected}, got {shown}")
+
+
+def _unsupported(path: str, note: str) -> str:
+    return f"'{path}' is not supported{': ' if note else ''}{note}"

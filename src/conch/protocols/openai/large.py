@@ -24,12 +24,15 @@ MAX_TOKEN_IDS = 2**20
 _LIMITS = {"prompt": MAX_PROMPTS, "input": MAX_INPUTS}
 
 
-def split_chat(body: Buffer) -> list[bytes]:
-    """Return the body without its messages, and the messages as JSON for the template. Raises InvalidField."""
+def split_chat(body: Buffer) -> tuple[dict[str, Any], list[bytes]]:
+    """Return metadata for `read_chat`, the body without its messages, and the messages as JSON for the template.
+
+    Raises InvalidField.
+    """
     document = read_object(body)
-    messages = orjson.dumps(read_messages(Fields(document)))
-    del document["messages"]
-    return [encode_rest(document), messages]
+    fields = Fields({"messages": document.pop("messages", None)})
+    messages = orjson.dumps(read_messages(fields))
+    return {"ignored": [field.name for field in fields.done()]}, [encode_rest(document), messages]
 
 
 def split_prompts(body: Buffer, name: str) -> tuple[dict[str, Any], list[Buffer]]:

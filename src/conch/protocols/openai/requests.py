@@ -1,12 +1,10 @@
-"""Decode requests for completions and chat completions of the OpenAI API. Unsupported fields are refused.
+"""Decode requests for completions and chat completions of the OpenAI API.
 
-Sampling parameters that the API does not have are vLLM's: top_k, min_p, repetition_penalty, min_tokens, ignore_eos and
-so on. Of vLLM's other extensions, values without an effect are accepted, because its clients send defaults explicitly;
-others are refused. Source: `CompletionRequest` and `ChatCompletionRequest` of vLLM 0.32, and fields of older releases.
+`field_rules` lists the fields. Sampling parameters that the API does not have are vLLM's.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,46 +12,14 @@ import orjson
 
 from conch.domain.generation import MAX_COPIED_PARAMS, MAX_LOGPROBS, SamplingParams, StructuredOutput
 from conch.domain.tensor import Buffer
-from conch.protocols.openai.fields import Fields, InvalidField, read_object
+from conch.protocols.openai.field_rules import CHAT, COMPLETION
+from conch.protocols.openai.fields import Fields, IgnoredField, InvalidField, read_object
 
-# Labels, storage and routing of requests, and options of images and audio, which are not supported.
-_WITHOUT_EFFECT = (
-    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-    *("session_id", "mm_processor_kwargs", "media_io_kwargs", "mm_payload", "return_mm_kwargs"),
-    # Options of beam search, of other endpoints, and of vLLM's grammar compilers.
-    *("length_penalty", "early_stopping", "return_token_offsets", "routed_experts_prompt_start"),
-    "guided_decoding_backend",
-)
 MAX_REQUEST_ID_CHARACTERS = 256
-
-
-def _empty(value: Any) -> bool:
-    return value in (False, [], {}, "")
-
-
-_REFUSED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("use_beam_search", _empty, "beam search is not implemented"),
-    ("watermarking", _empty, "watermarks are not implemented"),
-    ("logits_processors", _empty, "clients cannot run code on the server"),
-    ("logprob_token_ids", _empty, "use 'logprobs' for the most likely tokens"),
-    ("prompt_embeds", _empty, "a prompt must be a text or token ids"),
-    ("kv_transfer_params", _empty, "disaggregated serving is not implemented"),
-    ("ec_transfer_params", _empty, "disaggregated serving is not implemented"),
-    ("vllm_xargs", _empty, "engines have no additional arguments"),
-    ("repetition_detection", _empty, "use 'repetition_penalty'"),
-    ("thinking_token_budget", lambda value: value == -1, "use 'max_tokens', which includes the reasoning"),
-    ("stream_interval", lambda value: value == 1, "every step of the engine is sent as a chunk"),
-    ("return_prompt_text", _empty, "use 'return_token_ids' for the prompt's tokens"),
-    ("guided_whitespace_pattern", _empty, "white space is chosen by the engine"),
-)
 
 
 def read_extensions(fields: Fields) -> dict[str, Any]:
     """Check the extensions of a generation; return arguments of a `GenerationCall`. Raises InvalidField."""
-    for name in _WITHOUT_EFFECT:
-        fields.take(name)
-    for name, harmless, reason in _REFUSED:
-        fields.refuse(name, harmless, reason)
     request_id = fields.text("request_id") or ""
     if len(request_id) > MAX_REQUEST_ID_CHARACTERS:
         text = f"'request_id' may have {MAX_REQUEST_ID_CHARACTERS} characters at most, got {len(request_id)}"
@@ -68,6 +34,7 @@ def read_extensions(fields: Fields) -> dict[str, Any]:
 # The API's default of max_tokens.
 _DEFAULT_COMPLETION_TOKENS = 16
 MAX_PROMPTS = 256
+CACHE_CONTROL = "messages[].content[].cache_control"
 # Characters or token ids of prompts in a response that repeats each of them for `n` choices.
 MAX_REPEATED_PROMPT = 2**22
 _TOKEN_ID = re.compile("[0-9]{1,10}")
@@ -92,6 +59,7 @@ class GenerationCall:
     token_ids: bool = False  # return the token ids of prompt and completion
     tokens_as_ids: bool = False  # show the ids of tokens with log probabilities
     prompt_only: bool = False  # return the prompt without generating
+    ignored: Sequence[IgnoredField] = ()
 
     @property
     def return_prompt(self) -> Literal["", "ids", "text"]:
@@ -144,10 +112,9 @@ class ChatCall(GenerationCall):
 
 def read_completion(body: Buffer, prompts: Sequence[str | Sequence[int]] | None = None) -> CompletionCall:
     """Decode the body of a completion. A worker may have split the `prompts` from it. Raises InvalidField."""
-    fields = Fields(read_object(body, checked=prompts is not None))
+    fields = Fields(read_object(body, checked=prompts is not None), COMPLETION)
     model = fields.required_text("model")
     prompts = prompts or fields.prompts("prompt", MAX_PROMPTS)
-    fields.refuse("suffix", lambda value: value == "", "insertions are not implemented")
     max_tokens = fields.integer("max_tokens")
     echo, logprobs = fields.boolean("echo"), _logprobs_of_completion(fields)
     prompt_only = echo and max_tokens == 0
@@ -167,8 +134,8 @@ def read_completion(body: Buffer, prompts: Sequence[str | Sequence[int]] | None 
         prompt_only=prompt_only,
         add_special_tokens=fields.boolean("add_special_tokens", True),
         **_transport(fields),
+        ignored=fields.done(),
     )
-    fields.done()
     _check_copies(call)
     return call
 
@@ -192,24 +159,22 @@ def check_repetition(n: int, size: int) -> None:
         raise InvalidField("n", f"{text}the maximum is {MAX_REPEATED_PROMPT} in all")
 
 
-def read_chat(body: Buffer, messages: Buffer | None = None) -> ChatCall:
-    """Decode the body of a chat completion. A worker may have split the `messages` from it. Raises InvalidField."""
-    fields = Fields(read_object(body, checked=messages is not None))
+def read_chat(body: Buffer, messages: Buffer | None = None, ignored: Sequence[str] = ()) -> ChatCall:
+    """Decode the body of a chat completion.
+
+    A worker may have split the `messages` from it, and found that fields of them are `ignored`. Raises InvalidField.
+    """
+    fields = Fields(read_object(body, checked=messages is not None), CHAT)
     model = fields.required_text("model")
     conversation = read_messages(fields) if messages is None else messages
+    for name in ignored:
+        fields.ignore(name)
     max_tokens = fields.integer("max_completion_tokens")
     deprecated_max_tokens = fields.integer("max_tokens")
     params = _params(fields, deprecated_max_tokens if max_tokens is None else max_tokens, _logprobs_of_chat(fields))
     tools = fields.list("tools") or []
     for tool in tools:
         _check_tool(fields, tool)
-    # A template is a program, which clients cannot run on the server.
-    fields.refuse("chat_template", lambda _: False, "clients cannot replace the model's template")
-    fields.refuse("functions", lambda value: value == [], "use 'tools'")
-    fields.refuse("function_call", lambda value: value in ("none", "auto"), "use 'tool_choice'")
-    for name in ("audio", "modalities", "web_search_options", "verbosity"):
-        fields.refuse(name, lambda value: value in (["text"], "medium"), "only text is generated")
-    fields.take("prediction")  # an optimization without an effect on the response
     continues, generates = fields.boolean("continue_final_message"), fields.take("add_generation_prompt")
     if continues and generates:
         text = "'continue_final_message' and 'add_generation_prompt' cannot both be true"
@@ -221,7 +186,7 @@ def read_chat(body: Buffer, messages: Buffer | None = None) -> ChatCall:
     effort = fields.text("reasoning_effort")
     if effort is not None:
         arguments.setdefault("reasoning_effort", effort)
-    call = ChatCall(
+    return ChatCall(
         model=model,
         messages=conversation,
         params=params,
@@ -235,9 +200,8 @@ def read_chat(body: Buffer, messages: Buffer | None = None) -> ChatCall:
         include_reasoning=fields.boolean("include_reasoning", True),
         template_arguments=arguments,
         **_transport(fields),
+        ignored=fields.done(),
     )
-    fields.done()
-    return call
 
 
 def _transport(fields: Fields) -> dict[str, Any]:
@@ -247,8 +211,6 @@ def _transport(fields: Fields) -> dict[str, Any]:
     if options is not None:
         include_usage = options.boolean("include_usage")
         continuous = options.boolean("continuous_usage_stats")
-        options.refuse("include_obfuscation", lambda value: value is False, "chunks are not obfuscated")
-        options.done()
         if not stream and (include_usage or continuous):
             raise fields.wrong("stream_options", "'stream_options' is allowed only together with 'stream'")
     return {
@@ -326,23 +288,18 @@ def _structured(fields: Fields) -> StructuredOutput | None:
         if kind == "json_object":
             found.append(StructuredOutput("json_object"))
         elif kind == "json_schema":
-            schema = form.object("json_schema")
-            if schema is None or not isinstance(schema.get("schema"), dict):
+            described = form.inner("json_schema")
+            schema = None if described is None else described.object("schema")
+            if schema is None:
                 raise form.wrong("json_schema", "'response_format.json_schema' must hold a 'schema'")
-            found.append(StructuredOutput("json", orjson.dumps(schema["schema"]).decode()))
+            found.append(StructuredOutput("json", orjson.dumps(schema).decode()))
         elif kind != "text":
             raise form.wrong("type", f"'response_format.type' must be text, json_object or json_schema, got '{kind}'")
-        form.done()
     # vLLM's fields, in older and in newer releases.
     found += _structures(fields, "guided_")
     newer = fields.inner("structured_outputs")
     if newer is not None:
         found += _structures(newer, "")
-        for name in ("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"):
-            newer.refuse(name, lambda value: value is False, "structures have no options")
-        for name in ("backend", "disable_fallback"):
-            newer.take(name)
-        newer.done()
     if len(found) > 1:
         names = "response_format, structured_outputs and the guided_… fields"
         raise InvalidField("response_format", f"only one of {names} can be given")
@@ -367,7 +324,11 @@ def read_messages(fields: Fields) -> list[dict[str, Any]]:
     messages = fields.list("messages")
     if not messages:
         raise fields.wrong("messages", "'messages' must hold at least one message")
-    return [_message(message, index) for index, message in enumerate(messages)]
+    read = [_message(message, index) for index, message in enumerate(messages)]
+    parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
+    if any("cache_control" in part for part in parts):
+        fields.ignore(CACHE_CONTROL)
+    return read
 
 
 def _message(message: Any, index: int) -> dict[str, Any]:

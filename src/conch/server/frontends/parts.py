@@ -14,6 +14,7 @@ from conch.server.core.loading.model_manager import ModelManager
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.offload.pool import OffloadPool
 from conch.server.frontends.openai.chat import ChatPrompts
+from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.request_headers import Tenants
 from conch.server.limits.manager import LimitManager
 from conch.server.observability.metrics.families import Metrics
@@ -41,6 +42,7 @@ class Parts:
     metrics: Metrics | None = None
     keys: ApiKeys = field(default_factory=ApiKeys)
     limits: LimitManager | None = None
+    ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
 
     @property
     def regions(self) -> Regions:

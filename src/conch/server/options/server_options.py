@@ -105,6 +105,12 @@ class ServerOptions:
         (), "OpenAI", "Key that clients of /v1 must send as bearer token; one of several.", KEY, repeatable=True
     )
     openai_api_key_file: str = _flag("", "OpenAI", "File of such keys, one per line; reloaded when it changes.", PATH)
+    openai_strict: bool = _flag(
+        False,
+        "OpenAI",
+        "Refuse requests with fields that have no effect. They are served otherwise, and the answer names the fields "
+        "in the header X-Conch-Ignored; docs/reference/openai-fields.md lists them.",
+    )
     lora_separator: str = _flag(
         "_lora_", "OpenAI", "Text between the names of a model and its LoRA adapter in the OpenAI API."
     )

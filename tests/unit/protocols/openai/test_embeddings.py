@@ -55,7 +55,6 @@ def test_every_form_of_input_is_read(sent: Any, inputs: Any) -> None:
         ({"input": "x", "truncation_side": "up"}, "truncation_side", "'left' or 'right', got 'up'"),
         ({"input": "x", "normalize": True}, "normalize", "is not supported"),
         ({"input": "x", "embed_dtype": "float16"}, "embed_dtype", "is not supported"),
-        ({"input": "x", "truncate": True}, "truncate", "Unrecognized request argument supplied: truncate"),
         ({"input": "x", "model": None}, "model", "you must provide"),
     ],
 )

@@ -40,5 +40,5 @@ def test_there_is_one_structure_at_most() -> None:
     assert read(response_format={"type": "text"}) is None
     with pytest.raises(InvalidField, match="only one of"):
         read(guided_regex="a", structured_outputs={"regex": "b"})
-    with pytest.raises(InvalidField, match=r"structured_outputs\.whitespace_pattern"):
-        read(structured_outputs={"regex": "b", "whitespace_pattern": " "})
+    with pytest.raises(InvalidField, match=r"structured_outputs\.structural_tag"):
+        read(structured_outputs={"regex": "b", "structural_tag": "c"})

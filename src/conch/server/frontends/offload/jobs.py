@@ -132,7 +132,7 @@ def _generate_response(args: Mapping[str, Any], parts: Sequence[memoryview]) -> 
 def _chat(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
     from conch.protocols.openai import large as large_openai
 
-    return {}, large_openai.split_chat(parts[0])
+    return large_openai.split_chat(parts[0])
 
 
 def _message(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:

@@ -10,16 +10,18 @@ from conch.domain.request import Timeline
 from conch.domain.tensor import Buffer
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
+from conch.protocols.openai.fields import ReadCall
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.frontends.offload.pool import Outcome
 from conch.server.frontends.openai.errors import refusal_of, send_refusal
 from conch.server.frontends.parts import Parts
 
+_C = TypeVar("_C", bound=ReadCall)
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-class CallReader(Generic[_T]):
+class CallReader(Generic[_C]):
     """Handler of a path: reads a call and begins it.
 
     `read` reads a small body, `join` what a worker process has made of a large one by `job`. `refusal` writes errors.
@@ -29,13 +31,14 @@ class CallReader(Generic[_T]):
         self,
         parts: Parts,
         job: str,
-        read: Callable[[Buffer], _T],
-        join: Callable[[Outcome], _T],
-        begin: Callable[[HttpRequest, HttpReply, _T, Timeline], None],
+        read: Callable[[Buffer], _C],
+        join: Callable[[Outcome], _C],
+        begin: Callable[[HttpRequest, HttpReply, _C, Timeline], None],
         refusal: Callable[[ConchError], HttpRefusal] = refusal_of,
     ) -> None:
         self._observer = parts.observer
         self._tenants = parts.tenants
+        self._ignored_fields = parts.ignored_fields
         self._pool = parts.codecs
         self._job = job
         self._read = read
@@ -58,10 +61,11 @@ class CallReader(Generic[_T]):
             send_refusal(reply, self._refusal(error))
 
     def _open(
-        self, request: HttpRequest, reply: HttpReply, timeline: Timeline, read: Callable[[Any], _T], source: object
+        self, request: HttpRequest, reply: HttpReply, timeline: Timeline, read: Callable[[Any], _C], source: object
     ) -> None:
         try:
             call = read(source)
+            self._ignored_fields.report(request.path, reply, call)
         except ConchError as error:
             self._observer.unread_http(request, error)
             raise

@@ -210,7 +210,7 @@ def _refusals(trace: Trace | None) -> Iterator[None]:
 
 def _joined_chat(outcome: Outcome) -> ChatCall:
     rest, messages = outcome.parts
-    return read_chat(rest, messages)
+    return read_chat(rest, messages, outcome.meta["ignored"])
 
 
 def _joined_completion(outcome: Outcome) -> CompletionCall:

@@ -28,11 +28,13 @@ class TokensEndpoint:
         self._models = models
         self._prompts = parts.prompts
         self._tenants = parts.tenants
+        self._ignored_fields = parts.ignored_fields
 
     def tokenize(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the token ids of a text or a conversation. Raises ConchError."""
         _check_size(request)
         call = read_tokenize(request.body)
+        self._ignored_fields.report(request.path, reply, call)
         model, _ = self._find(call.model)
         context = model.engine.info.context_length
 
@@ -54,12 +56,13 @@ class TokensEndpoint:
     def detokenize(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the text of token ids. Raises ConchError."""
         _check_size(request)
-        name, token_ids = read_detokenize(request.body)
-        model, _ = self._find(name)
-        if not token_ids:
+        call = read_detokenize(request.body)
+        self._ignored_fields.report(request.path, reply, call)
+        model, _ = self._find(call.model)
+        if not call.token_ids:
             reply.send(200, JSON, detokenized(PromptTokens(())))
         else:
-            self._tokenize(model, token_ids, reply, detokenized)
+            self._tokenize(model, call.token_ids, reply, detokenized)
 
     def _find(self, name: str) -> tuple[GenerativeModel, str]:
         return self._models.find(name) if name else self._models.only()

@@ -1,0 +1,174 @@
+"""What the server does with each field of a request of the OpenAI API.
+
+The readers work by these tables, and docs/reference/openai-fields.md is written from them. Sources: OpenAI's types, and
+`CompletionRequest`, `ChatCompletionRequest` and `EmbeddingRequest` of vLLM 0.32 and of older releases.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+# used: it has its effect. label: it has none on answers by its nature, and is accepted. ignored: it is left out, and
+# the answer names it. refused: leaving it out would change what the answer means.
+Decision: TypeAlias = Literal["used", "label", "ignored", "refused"]
+
+
+class FieldRule(NamedTuple):
+    """What is done with a field. `neutral` values ask for what happens anyway; null is always one of them."""
+
+    name: str  # with the names of the objects that it is in: "stream_options.include_usage"
+    decision: Decision
+    note: str
+    neutral: Sequence[Any] = ()
+
+
+FieldRules: TypeAlias = Mapping[str, FieldRule]
+
+EMPTY: Sequence[Any] = (False, [], {}, "")
+
+
+def rules(*groups: Iterable[FieldRule]) -> FieldRules:
+    """Return rules by name; later ones win."""
+    return MappingProxyType({rule.name: rule for group in groups for rule in group})
+
+
+def _used(names: str, note: str = "") -> list[FieldRule]:
+    return [FieldRule(name, "used", note) for name in names.split()]
+
+
+def _labels(names: str, note: str) -> list[FieldRule]:
+    return [FieldRule(name, "label", note) for name in names.split()]
+
+
+def _ignored(names: str, note: str, neutral: Sequence[Any] = EMPTY) -> list[FieldRule]:
+    return [FieldRule(name, "ignored", note, neutral) for name in names.split()]
+
+
+def _refused(names: str, note: str, neutral: Sequence[Any] = EMPTY) -> list[FieldRule]:
+    return [FieldRule(name, "refused", note, neutral) for name in names.split()]
+
+
+_GENERATION = (
+    *_used("model", "the name of a model, or of one of its LoRA adapters"),
+    *_used("stream stream_options stream_options.include_usage"),
+    *_used("stream_options.continuous_usage_stats", "the usage so far in every chunk"),
+    *_used("max_tokens temperature top_p top_k min_p n seed stop"),
+    *_used("presence_penalty frequency_penalty repetition_penalty"),
+    *_used("logit_bias", "not supported by `openvino_genai`"),
+    *_used("logprobs", "`openvino_genai`: chosen tokens only"),
+    *_used("response_format response_format.type response_format.json_schema", "text, json_object or json_schema"),
+    *_used("response_format.json_schema.schema", "always enforced"),
+    *_labels("response_format.json_schema.name response_format.json_schema.description "
+             "response_format.json_schema.strict", "the schema is enforced exactly"),
+    *_used("structured_outputs guided_json guided_json_object guided_regex guided_grammar guided_choice",
+           "at most one of these and `response_format`"),
+    *_used("structured_outputs.json structured_outputs.json_object structured_outputs.regex structured_outputs.grammar "
+           "structured_outputs.choice"),
+    *_used("add_special_tokens", "default: true for completions, false for chats, whose template adds them"),
+    *_used("priority", "if the engine supports priorities"),
+    *_used("min_tokens ignore_eos stop_token_ids include_stop_str_in_output"),
+    *_used("skip_special_tokens spaces_between_special_tokens"),
+    *_used("allowed_token_ids bad_words cache_salt", "`vllm` only"),
+    *_used("truncate_prompt_tokens truncation_side", "keeps the last tokens of the prompt (default) or the first; "
+           "-1: as many as fit"),
+    *_used("prompt_logprobs", "not with `stream`; not supported by `tensorrtllm`; `openvino_genai`: only 0 (the "
+           "prompt's own tokens), with `\"enable_prefix_caching\": false`"),
+    *_used("return_token_ids return_tokens_as_token_ids"),
+    *_used("request_id", "part of the response `id`; the header `X-Request-Id` takes precedence"),
+    *_labels("user metadata safety_identifier", "a label for the provider's own records"),
+    *_labels("store service_tier", "answers are not stored, and there is one tier"),
+    *_labels("prompt_cache_key prompt_cache_retention prompt_cache_options session_id",
+             "prefixes of prompts are cached without hints"),
+    *_labels("mm_processor_kwargs media_io_kwargs mm_payload return_mm_kwargs", "options of images and audio"),
+    *_labels("length_penalty early_stopping", "options of beam search"),
+    *_labels("return_token_offsets routed_experts_prompt_start", "options of vLLM's other endpoints"),
+    *_labels("guided_decoding_backend structured_outputs.backend structured_outputs.disable_fallback",
+             "the engine has one compiler of grammars"),
+    *_ignored("stream_options.include_obfuscation", "chunks are not obfuscated"),
+    *_ignored("kv_transfer_params ec_transfer_params",
+              "disaggregated serving is not implemented: the prompt is computed"),
+    *_ignored("thinking_token_budget", "use 'max_tokens', which includes the reasoning", (-1,)),
+    *_ignored("stream_interval", "every step of the engine is sent as a chunk", (1,)),
+    *_ignored("guided_whitespace_pattern structured_outputs.whitespace_pattern "
+              "structured_outputs.disable_any_whitespace", "white space is chosen by the engine"),
+    *_refused("structured_outputs.disable_additional_properties", "set \"additionalProperties\": false in the schema"),
+    *_refused("structured_outputs.structural_tag", "use 'json', 'regex' or 'grammar'"),
+    *_refused("use_beam_search", "beam search is not implemented; use 'n'"),
+    *_refused("watermarking", "watermarks are not implemented"),
+    *_refused("logits_processors", "clients cannot run code on the server"),
+    *_refused("logprob_token_ids", "use 'logprobs' for the most likely tokens"),
+    *_refused("prompt_embeds", "a prompt must be a text or token ids"),
+    *_refused("vllm_xargs", "engines have no additional arguments"),
+    *_refused("repetition_detection", "use 'repetition_penalty'"),
+    *_refused("return_prompt_text", "use 'return_token_ids' for the prompt's tokens"),
+)  # fmt: skip
+
+COMPLETION = rules(
+    _GENERATION,
+    _used("prompt", "one text or list of token ids, or up to 256 of them"),
+    _used("echo", "with `logprobs`, includes those of the prompt tokens; with `\"max_tokens\": 0`, generates nothing"),
+    _used("best_of", "must equal `n`"),
+    _refused("suffix", "insertions are not implemented; write the model's own marks into 'prompt'"),
+)  # fmt: skip
+
+CHAT = rules(
+    _GENERATION,
+    _used("messages", "text only; roles system, developer, user, assistant, tool, function; further fields are passed "
+          "to the chat template"),
+    _used("max_completion_tokens top_logprobs"),
+    _used("tools tool_choice parallel_tool_calls", "see [tool calls](../language-models.md#tool-calls)"),
+    _used("chat_template_kwargs reasoning_effort documents", "passed to the chat template"),
+    _used("add_generation_prompt"),
+    _used("continue_final_message", "the model continues the last message"),
+    _used("echo", "the answer starts with the last message, if its role is assistant"),
+    _used("include_reasoning", "default true"),
+    _labels("prediction", "it may save time, and has no effect on the answer"),
+    _ignored("verbosity", "the model decides how long its answer is; say it in a message", ("medium",)),
+    _ignored("moderation", "answers are not moderated; send them to a model that classifies"),
+    _ignored("messages[].content[].cache_control", "prefixes of prompts are cached without hints"),
+    _refused("modalities", "only text is generated", (["text"],)),
+    _refused("audio", "only text is generated"),
+    _refused("web_search_options", "the server does not search; offer a tool that does in 'tools'", ()),
+    _refused("chat_template", "clients cannot replace the model's template, which is a program", ()),
+    _refused("functions", "use 'tools'"),
+    _refused("function_call", "use 'tool_choice'", ("none", "auto")),
+)  # fmt: skip
+
+EMBEDDING = rules(
+    _used("model"),
+    _used("input", "one text or list of token ids, or up to 2048 of them"),
+    _used("encoding_format", "`float`, `base64`"),
+    _used("dimensions", "vector length, if the model's parameter `matryoshka_dimensions` lists it"),
+    _used("truncate_prompt_tokens truncation_side", "keeps the first tokens (default) or the last (`left`); -1: the "
+          "model's maximum"),
+    _labels("user request_id mm_processor_kwargs", "no effect on vectors"),
+    _ignored("priority", "priorities of embeddings are not implemented", (0,)),
+    _ignored("cache_salt", "embeddings have no prefix cache"),
+    _ignored("padding", "padding is chosen by the engine", ("do_not_pad",)),
+    _refused("add_special_tokens", "special tokens are always added", (True,)),
+    _refused("embed_dtype", "vectors are always float32", ("float32",)),
+    _refused("endianness", "base64 is always little-endian", ("native", "little")),
+    _refused("normalize use_activation", "the model decides", ()),
+)  # fmt: skip
+
+TOKENIZE = rules(
+    _used("model", "the only model, if it is missing"),
+    _used("prompt", "a text"),
+    _used("messages tools add_generation_prompt continue_final_message chat_template_kwargs", "a chat, as above"),
+    _used("add_special_tokens return_token_strs"),
+    _labels("media_io_kwargs mm_processor_kwargs", "options of images and audio"),
+    _refused("chat_template", "clients cannot replace the model's template, which is a program", ()),
+)
+
+DETOKENIZE = rules(_used("model", "the only model, if it is missing"), _used("tokens"))
+
+# By the title of the page.
+ALL_RULES: Mapping[str, FieldRules] = MappingProxyType(
+    {
+        "Chat completions": CHAT,
+        "Completions": COMPLETION,
+        "Embeddings": EMBEDDING,
+        "`/tokenize`": TOKENIZE,
+        "`/detokenize`": DETOKENIZE,
+    }
+)

@@ -36,8 +36,9 @@ def degraded(server: ConchProcess) -> list[str]:
     return [line for line in server.metrics().splitlines() if line.startswith("conch_degraded{")]
 
 
-def load(server: ConchProcess, model: str) -> tuple[int, str]:
-    request = urllib.request.Request(f"http://{server.http}/v2/repository/models/{model}/load", b"{}")
+def load(server: ConchProcess, model: str, config: str = "") -> tuple[int, str]:
+    body = json.dumps({"parameters": {"config": config}} if config else {}).encode()
+    request = urllib.request.Request(f"http://{server.http}/v2/repository/models/{model}/load", body)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, ""
@@ -71,6 +72,13 @@ def test_model_that_is_kept_after_a_failed_load_is_marked_until_the_next(root: P
     write_python(root, "plain", TENSORS, ECHO)
     assert load(server, "plain")[0] == 200
     assert stale not in degraded(server)
+
+
+def test_configuration_of_a_client_that_fails_marks_nothing(root: Path, server: ConchProcess) -> None:
+    config = {"backend": "python", "parameters": {"EXECUTION_ENV_PATH": {"string_value": "/nowhere"}}}
+    status, error = load(server, "plain", json.dumps(config))
+    assert (status, "/nowhere" in error) == (400, True)
+    assert not any("previous_version_served" in line for line in degraded(server))
 
 
 def test_strict_refuses_the_model_with_the_cure_and_serves_the_others(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class ModelFiles:
     namespace: str = ""  # of the repository
     temporary: bool = False  # whether `directory` exists for this load only
     uploaded: bool = False  # whether the files are those of a load request
+    overridden: bool = False  # whether the configuration or the files are those of a load request
     linked: tuple[Path, ...] = ()  # files that links in a temporary directory name
 
     @property
@@ -148,7 +149,7 @@ class Repository:
         Raises NotFound if there is no such model, ConfigError if its configuration cannot be served.
         """
         check_name(name)
-        override = override or Override()
+        overridden, override = override is not None, override or Override()
         if override.files and override.config is None:
             raise ConfigError(f"load of '{name}': 'file:' parameters need a 'config' parameter too")
         if override.files:
@@ -156,7 +157,8 @@ class Repository:
         else:
             place = self._find(name)
         try:
-            return replace(self._read(name, place, override.config), uploaded=bool(override.files))
+            files = self._read(name, place, override.config)
+            return replace(files, uploaded=bool(override.files), overridden=overridden)
         except BaseException:
             if place.temporary:
                 shutil.rmtree(place.directory, ignore_errors=True)

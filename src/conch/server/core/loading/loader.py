@@ -179,7 +179,7 @@ class Loader:
                 done = await self._builder.rearrange(files, old, served)
         except Exception as error:
             failures = dict.fromkeys(served, load_error(error))
-            self._note_previous(model)
+            self._note_previous(model, files)
             log.failed(failures, still_served=True)
             raise load_failure(model, failures) from error
         if done:
@@ -210,7 +210,7 @@ class Loader:
         for version in {*self._catalog.records().get(model, {})} - before.keys() - built.served.keys():
             self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
         if built.failures:
-            self._note_failures(model, built, before)
+            self._note_failures(model, files, built, before)
             await self._discard(built, files)
             log.failed(built.failures, still_served=bool(before), stopped=() if before else built.served)
             raise load_failure(model, built.failures)
@@ -218,17 +218,24 @@ class Loader:
         log.loaded(built.served, built.kept)
         return True
 
-    def _note_failures(self, model: ModelId, built: Built, before: Mapping[int, ServedModel]) -> None:
+    def _note_failures(
+        self, model: ModelId, files: ModelFiles, built: Built, before: Mapping[int, ServedModel]
+    ) -> None:
         """Record why no version of a load is served: a model is served with all of its versions or not at all."""
         notes = dict.fromkeys(built.served, UNLOADED)
         notes |= {version: f"{code_name(error)}: {error.message}" for version, error in built.failures.items()}
         for version, reason in notes.items():
             if version not in before:
                 self._catalog.note(model, version, VersionState.UNAVAILABLE, reason)
-        self._note_previous(model)
+        self._note_previous(model, files)
 
-    def _note_previous(self, model: ModelId) -> None:
-        """Mark the versions that stay in service although a newer state of the model's files cannot be loaded."""
+    def _note_previous(self, model: ModelId, files: ModelFiles | None = None) -> None:
+        """Mark the versions that stay in service although a newer state of the model's files cannot be loaded.
+
+        A configuration or files that a client sent are not a newer state: the client gets the error.
+        """
+        if files is not None and files.overridden:
+            return
         for served in self._catalog.served(model).values():
             text = f"version {served.version} of model '{model}' stays in service: a newer state failed to load"
             if not any(degradation.reason == PREVIOUS for degradation in served.degraded):

@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,13 @@ def test_ps_lists_models_with_the_device_really_used(home: Path, models: Running
     assert "kind_gpu_on_cpu" in left["degraded"]
 
 
+def test_each_of_several_models_has_a_request_that_works(models: Running) -> None:
+    sent = [line for line in models.text.splitlines() if line.startswith("curl -s")]
+    answers = [json.loads(subprocess.check_output(line, shell=True, timeout=TIMEOUT_S)) for line in sent]
+    assert [answer["model_name"] for answer in answers] == ["left", "right"]
+    assert models.text.index("\nleft:\ninputs ") < models.text.index("\nright:\ninputs ")
+
+
 def test_ps_prints_a_table_and_what_is_degraded(home: Path, models: Running) -> None:
     result = conch(home, "ps", COLUMNS="120")
     assert result.returncode == 0
@@ -79,12 +87,13 @@ def test_ps_fits_forty_columns_and_watches_until_ctrl_c(home: Path, models: Runn
         os.close(keyboard)
 
 
-def test_stop_explains_that_a_model_is_one_of_several(home: Path, models: Running) -> None:
-    result = conch(home, "stop", "left")
-    assert result.returncode == 1
-    assert f"'left' is one of several models of {models.url}" in result.stderr
-    assert f"conch stop {models.process.pid} stops this server" in result.stderr
-    assert "did you mean 'left'" in conch(home, "stop", "leftt").stderr
+def test_stop_explains_that_a_model_is_one_of_several(models: Running, home: Path, tmp_path: Path) -> None:
+    with Running(tmp_path, str(home / "models"), "--address=0.0.0.0", "--insecure") as server:
+        result = conch(tmp_path, "stop", "left")
+        assert result.returncode == 1
+        assert f"'left' is one of several models of {server.url}" in result.stderr
+        assert f"conch stop {server.process.pid} stops this server" in result.stderr
+        assert "did you mean 'left'" in conch(tmp_path, "stop", "leftt").stderr
 
 
 def test_a_model_that_is_served_alone_is_stopped_with_its_server(home: Path, tmp_path: Path) -> None:
@@ -112,3 +121,10 @@ def test_a_server_that_does_not_answer_is_listed(home: Path, tmp_path: Path) -> 
             server.process.send_signal(signal.SIGCONT)
         with urllib.request.urlopen(f"{server.url}/v2/health/ready", timeout=TIMEOUT_S) as response:
             assert response.status == 200
+
+
+def test_stop_unloads_one_of_several_models(home: Path, models: Running) -> None:
+    assert conch(home, "stop", "left").stdout == f"unloaded 'left' from {models.url}\n"
+    assert [row["model"] for row in rows(home) if row["state"] == "ready"] == ["right"]
+    with pytest.raises(urllib.error.HTTPError, match="503"):  # it may bring code along
+        urllib.request.urlopen(f"{models.url}/v2/repository/models/left/load", b"{}", timeout=TIMEOUT_S)

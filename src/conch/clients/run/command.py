@@ -102,7 +102,9 @@ def _options(given: Namespace, source: "RunSource") -> "ServerOptions":
         options = parse(flags, os.environ)
     except OptionError as error:
         raise InvalidRequest("; ".join(error.problems)) from None
-    return replace(options, port_attempts=_PORT_ATTEMPTS, source=source.text)
+    # For conch stop. Loads are not allowed: a request may bring code along, which a web page could send to loopback.
+    unloads = bool(given.api_key_file) or _is_local(given.address)
+    return replace(options, port_attempts=_PORT_ATTEMPTS, source=source.text, unloads=unloads)
 
 
 def _converse(given: Namespace, source: "RunSource", need: int) -> int:
@@ -173,15 +175,19 @@ def _loading(name: str) -> Iterator[None]:
 
 def _check_address(given: Namespace) -> None:
     """Raise InvalidRequest for an address that other machines can reach, unless clients need a key or accept it."""
-    try:
-        is_local = given.address in _LOOPBACK or ip_address(given.address).is_loopback
-    except ValueError:
-        is_local = False
-    if not is_local and not given.api_key_file and not given.insecure:
+    if not _is_local(given.address) and not given.api_key_file and not given.insecure:
         raise InvalidRequest(
             f"--address {given.address} lets other machines use the model: give --api-key-file FILE (lines of 'NAME "
             "infer,metrics KEY'), or --insecure to serve without keys"
         )
+
+
+def _is_local(address: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return address in _LOOPBACK or ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def run_parser() -> CommandParser:

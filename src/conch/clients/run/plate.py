@@ -11,29 +11,36 @@ from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
 from conch.server.server import Server
 
+_MAX_REQUESTS = 4  # models with a request to copy
+
 
 def print_plate(server: Server, given: Namespace, need: int) -> None:
     """Print the facts of a server whose models are ready."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
     record = server.record()
-    models = [model for model in server.inference.models() if model.ready]
+    ready = (model for model in server.inference.models() if model.ready)
+    # Ensembles are entrances; the models of their steps come after them.
+    models = sorted(ready, key=lambda model: (not model.config.is_ensemble, model.config.name))
     for degradation in server.degradations.current():
         console.print(f"degraded: {degradation.model and degradation.model + ': '}{degradation}", style="yellow")
     if record.http.rpartition(":")[2] != str(given.port) and given.port:
         console.print(f"port {given.port} is in use: HTTP is on the next free one")
     for model in models:
-        console.print(f"{model.config.name} is ready on {device(model.config)}, backend {model.config.backend}")
+        console.print(f"{model.config.name} is ready{_place(model.config)}")
     console.print(f"memory  about {size_text(need)}")
     console.print(f"URL     {record.url}   (gRPC {record.grpc}, metrics http://{record.metrics}/metrics)")
-    shown = _entrance(models)
-    if shown is None:
+    if not models:
         return
-    config = shown.config
-    if not isinstance(shown, GenerativeModel):
-        console.print(f"inputs  {tensors(config.inputs)}\noutputs {tensors(config.outputs)}")
-    api, with_key = _api(shown), bool(given.api_key_file)
-    console.print(f"\n{curl(record.url, config, api=api, with_key=with_key)}")
-    console.print(f"\n{python(record.url, config, api=api, with_key=with_key)}")
+    with_key, several = bool(given.api_key_file), len(models) > 1
+    for model in models[:_MAX_REQUESTS]:
+        if several:
+            console.print(f"\n{model.config.name}:")
+        if not isinstance(model, GenerativeModel):
+            console.print(f"inputs  {tensors(model.config.inputs)}\noutputs {tensors(model.config.outputs)}")
+        console.print(f"\n{curl(record.url, model.config, api=_api(model), with_key=with_key)}")
+    if len(models) > _MAX_REQUESTS:
+        console.print(f"\n{record.url}/v2/models/NAME has the inputs of the other {len(models) - _MAX_REQUESTS} models")
+    console.print(f"\n{python(record.url, models[0].config, api=_api(models[0]), with_key=with_key)}")
     console.print("\nCtrl-C stops the server; conch ps shows it.")
 
 
@@ -43,9 +50,10 @@ def device(config: ModelConfig) -> str:
     return f"GPU {', '.join(map(str, gpus))}" if gpus else "CPU"
 
 
-def _entrance(models: list[ServedModel]) -> ServedModel | None:
-    """Return the model for the example: the first ensemble, or else the first model."""
-    return next((model for model in models if model.config.is_ensemble), models[0] if models else None)
+def _place(config: ModelConfig) -> str:
+    if config.is_ensemble:
+        return f", an ensemble of {', '.join(dict.fromkeys(step.model_name for step in config.ensemble_steps))}"
+    return f" on {device(config)}, backend {config.backend}"
 
 
 def _api(model: ServedModel) -> Api:

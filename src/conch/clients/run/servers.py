@@ -293,6 +293,6 @@ _PS = (
     "idle model is unloaded, and what runs worse than asked. CONCH_API_KEY is sent to servers that need a key."
 )
 _STOP = (
-    "Stop the server of a model; of a server with several models, unload one (with --model-control-mode=explicit). "
-    "Requests in flight are answered before."
+    "Stop the server of a model; of a server with several models, unload one (conch serve needs "
+    "--model-control-mode=explicit for that). Requests in flight are answered before."
 )

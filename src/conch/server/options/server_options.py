@@ -450,11 +450,12 @@ class ServerOptions:
 
     # Not a flag: variables that hosting platforms set, see `platform.py`.
     platform_variables: tuple[tuple[str, str], ...] = ()
-    # Not a flag: messages of the parser for the log.
-    # Not flags: ports to try if one is in use, from the given one on; what the user named, if not the repositories.
+    # Not flags: messages of the parser for the log; ports to try if one is in use, from the given one on; what the user
+    # named, if not the repositories; whether clients may unload models outside of mode explicit.
+    notices: tuple[str, ...] = ()
     port_attempts: int = 1
     source: str = ""
-    notices: tuple[str, ...] = ()
+    unloads: bool = False
 
     def __post_init__(self) -> None:
         """Derive options from others."""

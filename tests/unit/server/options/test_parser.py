@@ -462,7 +462,7 @@ def test_names_of_flags_are_unique() -> None:
 
 
 def test_every_option_is_a_flag_but_the_notices_and_those_of_conch_run() -> None:
-    others = {"notices", "port_attempts", "source", "platform_variables"}
+    others = {"notices", "port_attempts", "source", "unloads", "platform_variables"}
     assert {flag.attribute for flag in OWN_FLAGS} == {option.name for option in fields(ServerOptions)} - others
 
 

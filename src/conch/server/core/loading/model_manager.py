@@ -62,7 +62,8 @@ class StartReport:
 class ModelManager:
     """Loads and unloads models, on request or by polling the repository.
 
-    `explicit` is Triton's control mode EXPLICIT, the only one in which clients may load and unload.
+    `explicit` is Triton's control mode EXPLICIT, the only one in which clients may load and, but for `conch run`,
+    unload.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ModelManager:
         self._catalog = catalog
         self._links = EnsembleLinks(catalog, builder)
         self.explicit = options.model_control_mode == "explicit"
+        self._unloads = self.explicit or options.unloads
         self._slots = asyncio.Semaphore(options.model_load_thread_count)
         self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
         self._waits = catalog.loads.waits
@@ -111,7 +113,7 @@ class ModelManager:
         Raises Unavailable outside explicit mode, or if the repository of a served model does not respond; NotFound or
         ModelLoadError with the cause, mostly with Triton's code INTERNAL.
         """
-        self._require_explicit("load", name)
+        self._require(self.explicit, "load", name)
         if len(name) > _MAX_NAME_CHARACTERS:  # errors and the log repeat it
             raise InvalidRequest(f"a model's name has {len(name)} characters; names of folders have 255 at most")
         override = Override(config, files) if config is not None or files else None
@@ -132,9 +134,9 @@ class ModelManager:
         """Unpublish a model; admitted requests are still answered. An unknown model is ignored.
 
         `unload_dependents` also unloads the models of an ensemble's steps that no other ensemble uses. `waiting` is the
-        model whose load waits for this. Raises Unavailable outside explicit mode.
+        model whose load waits for this. Raises Unavailable if the server permits no unloads.
         """
-        self._require_explicit("unload", name)
+        self._require(self._unloads, "unload", name)
         models = [model for model in {*self._loader.loaded, *self._locks.keys()} if model.name == name]
         async with self._waited_for(waiting, models):
             unloads = (self._unload(model, with_steps=unload_dependents, waiting=waiting) for model in models)
@@ -256,9 +258,9 @@ class ModelManager:
 
     # ── steps ──
 
-    def _require_explicit(self, action: str, name: str) -> None:
+    def _require(self, allowed: bool, action: str, name: str) -> None:
         self._catalog.check_started()
-        if not self.explicit:
+        if not allowed:
             refusal = "explicit model load / unload is not allowed if polling is enabled"
             _log.warning("refused to %s '%s': %s", action, name, refusal)
             raise Unavailable(refusal)

@@ -15,8 +15,10 @@ import pytest
 
 from tests.clients.running import TIMEOUT_S, Running, conch, environment
 from tests.server.hub import Hub
+from tests.support.registry import running_registry
 
-DIGITS = (Path(__file__).parents[2] / "examples/models/digits/1/model.onnx").read_bytes()
+EXAMPLES = Path(__file__).parents[2] / "examples/models"
+DIGITS = (EXAMPLES / "digits/1/model.onnx").read_bytes()
 _CHUNK = 10 << 20  # the Hub's client writes chunks of this size
 
 
@@ -102,3 +104,31 @@ def test_a_home_that_cannot_be_written_is_replaced(hub: Hub, tmp_path: Path) -> 
     result = conch(home, "pull", "hf://team/digits", **more)
     assert result.returncode == 0, result.stderr
     assert f"{temporary}/conch-{os.getuid()}/models/digits" in result.stdout
+
+
+def test_images_of_a_registry_are_pulled_run_and_named(tmp_path: Path) -> None:
+    with running_registry(tmp_path) as registry:
+        url = f"oci://{registry}/team/digits:1"
+
+        def done(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return conch(tmp_path, *arguments)
+
+        packed = done("repo", "pack", str(EXAMPLES), url.removeprefix("oci://"), "--model=digits")
+        assert packed.returncode == 0, packed.stderr
+        store = tmp_path / ".local/share/conch/models"
+        for name, flags in (("digits", ()), ("renamed", ("--name=renamed",)), ("digits", ())):
+            result = done("pull", url, *flags)
+            assert result.stdout.endswith(f"{store / name}\nrun it: conch run {name}\n"), result.stderr
+            assert (store / name / "1/model.onnx").read_bytes() == DIGITS
+        with Running(tmp_path, "renamed") as server:
+            assert "renamed is ready on CPU" in server.text
+        with Running(tmp_path, url) as server:
+            assert "digits is ready on CPU" in server.text
+        both = done("repo", "pack", str(EXAMPLES), f"{registry}/team/two:1", "--model=digits", "--model=simple_echo")
+        assert both.returncode == 0, both.stderr
+        result = done("pull", f"oci://{registry}/team/two:1", "--name=one")
+        assert result.returncode == 1
+        assert "--name is for one model; " in result.stderr
+        assert "has 2: digits, simple_echo" in result.stderr
+        result = done("pull", f"oci://{registry}/team/two:1")
+        assert f"'digits' on disk is {url}, not oci://{registry}/team/two:1" in result.stderr

@@ -14,11 +14,10 @@ import pytest
 from conch.base.errors import ConchError
 from conch.clients.run.command import run_parser
 from conch.clients.run.memory import check_memory
-from conch.clients.run.source import RunSource, find_source
+from conch.clients.run.source import RunSource, chats, find_source
 from tests.clients.running import conch
 from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.backends.makers import PYTHON, onnx_doubling
-from tests.server.backends.pytorch.torch_models import Doubled, Scaled, write_exported, write_script
 from tests.support.server_process import ConchProcess
 
 NEEDED = "writes models with packages of the dev-all extra"
@@ -29,6 +28,8 @@ sklearn_linear = pytest.importorskip("sklearn.linear_model", reason=NEEDED)
 treelite = pytest.importorskip("treelite", reason=NEEDED)
 xgboost = pytest.importorskip("xgboost", reason=NEEDED)
 
+# Of torch.jit.save (IN * 2) and torch.export.save (IN @ weight), whose imports take seconds.
+TORCH_FILES = Path(__file__).parent / "torch_files"
 TORCH = ("--input=IN:FP32:-1,3", "--output=OUT:FP32:-1,3")
 PICKLED = ("--allow-pickled-models",)
 APP = """import conch
@@ -104,10 +105,6 @@ def made(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
     estimator = sklearn_linear.LogisticRegression().fit(_FEATURES, _LABELS)
     for name in ("sk.joblib", "pickled.pkl"):
         joblib.dump(estimator, folder / name)
-    script = write_script(folder / "torch", Doubled(), "") / "1" / "model.pt"
-    import torch
-
-    exported = write_exported(folder / "exported", Scaled(), [torch.ones(1, 2)], None) / "1" / "model.pt2"
     plain = onnx_file(folder, "plain.onnx")
     ov.save_model(ov.convert_model(plain), folder / "ir.xml")
     (folder / "triton.py").write_text(PYTHON.replace("DIM", "3"))
@@ -122,8 +119,8 @@ def made(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
         "ir": (folder / "ir.xml", ()),
         "tensorflow": (saved_model(folder / "tensorflow"), ()),
         "weights": (external_weights(folder / "weights"), ()),
-        "torch": (script, TORCH),
-        "exported": (exported, ()),
+        "torch": (TORCH_FILES / "torch.pt", TORCH),
+        "exported": (TORCH_FILES / "exported.pt2", ()),
         "xgb": (folder / "xgb.json", ()),
         "xgb_binary": (folder / "xgb_binary.ubj", ()),
         "lgb": (folder / "lgb.txt", ()),
@@ -135,6 +132,29 @@ def made(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
         "app": (folder / "app.py", ()),
         "inside": (folder / "repository", ()),
     }
+
+
+def test_folders_of_language_models_are_recognized(tmp_path: Path) -> None:
+    tensor = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    checkpoint, representation = tmp_path / "llama", tmp_path / "gemma"
+    for folder, files in (
+        (
+            checkpoint,
+            {"config.json": b"{}", "model.safetensors": len(tensor).to_bytes(8, "little") + tensor + bytes(4)},
+        ),
+        (
+            representation,
+            dict.fromkeys(("openvino_model.xml", "openvino_tokenizer.xml", "openvino_model.bin"), b"<net/>"),
+        ),
+    ):
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    for name in ("openvino_tokenizer.bin", "openvino_detokenizer.xml", "openvino_detokenizer.bin"):
+        (representation / name).write_bytes(b"<net/>")
+    models = [find_source(given(str(folder))).models()[0] for folder in (checkpoint, representation)]
+    assert [(model.name, model.config.backend) for model in models] == [("llama", "vllm"), ("gemma", "openvino_genai")]
+    assert all(map(chats, models))
 
 
 def given(*arguments: str) -> Namespace:

@@ -47,7 +47,7 @@ def add(given: Namespace) -> int:
     """Add a model and print the written files; return 0. Raises ConchError."""
     console = Console(highlight=False, soft_wrap=True)
     if not _hub_url(given.source) and is_model_folder(Path(given.source)):
-        return _add_folder(given, console)
+        return add_folder(given, console)
     _report(console, *add_model(given, console))
     return 0
 
@@ -112,8 +112,8 @@ def _fetched(hub: ModuleType, location: Any, source: str, console: Console) -> P
     return fetched
 
 
-def _add_folder(given: Namespace, console: Console) -> int:
-    """Add a model's folder of another repository, with all of its versions."""
+def add_folder(given: Namespace, console: Console) -> int:
+    """Add a model's folder of another repository, with all of its versions; return 0. Raises ConchError."""
     source = Path(given.source).absolute()
     if given.backend or given.input or given.output:
         raise InvalidRequest(

@@ -90,20 +90,30 @@ def tag(given: Namespace) -> int:
 def pull(given: Namespace) -> int:
     """Write models of an image, or of a repository by its URL, to a directory; return 0. Raises ConchError."""
     console, target = Console(), Path(given.path)
-    with fetch_progress(console) as progress:
-        mirror = _mirror(given, given.repository_cache, progress)
-        names, others = _scan(mirror, given)
-        written = []
-        for name in names:
-            place = _found(mirror, name)
-            written.append(_write(place.directory, target / name, replace=given.replace))
-            shutil.rmtree(place.directory, ignore_errors=True)
-    if not progress.fetched:
-        _say(console, f"all files of {mirror} are in the cache")
-    for name, new in zip(names, written, strict=True):
-        _say(console, f"{target / name}{'' if new else '  (unchanged)'}")
+    with fetched(given, console) as (folders, others):
+        for name, folder in folders.items():
+            new = _write(folder, target / name, replace=given.replace)
+            _say(console, f"{target / name}{'' if new else '  (unchanged)'}")
     _say_skipped(console, others)
     return 0
+
+
+@contextmanager
+def fetched(given: Namespace, console: Console) -> Iterator[tuple[dict[str, Path], list[str]]]:
+    """Fetch the models of an image or a repository; yield their folders by name, and the folders that are not models.
+
+    The folders end with the block. Raises ConchError.
+    """
+    with ExitStack() as folders:
+        with fetch_progress(console) as progress:
+            mirror = _mirror(given, given.repository_cache, progress)
+            names, others = _scan(mirror, given)
+            found = {name: _found(mirror, name).directory for name in names}
+            for folder in found.values():
+                folders.callback(shutil.rmtree, folder, ignore_errors=True)
+        if not progress.fetched:
+            _say(console, f"all files of {mirror} are in the cache")
+        yield found, others
 
 
 def sync(given: Namespace) -> int:

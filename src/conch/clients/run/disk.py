@@ -77,11 +77,9 @@ def pulled(url: str, given: Namespace, *, update: bool = False) -> Path:
 
     name: str = given.name or hub_downloader().parse_location(url).name
     folder = model_store() / name
-    if folder.exists():
-        if (source := _source(folder)) not in (url, ""):
-            raise ConfigError(f"the model '{name}' on disk is {source}, not {url}: --name sets another name")
-        if not update:
-            return folder
+    _check_source(folder, url)
+    if folder.exists() and not update:
+        return folder
     fields = {**vars(given), "source": url, "repository": str(model_store()), "link": False, "force": update}
     add_model(Namespace(**fields), Console(stderr=True, highlight=False, soft_wrap=True))
     (folder / _SOURCE).write_text(url, encoding="utf-8")
@@ -101,12 +99,36 @@ def _pull(given: Namespace) -> int:
         folder = pulled(url, given, update=True)
         print(f"{folder}\nrun it: conch run {folder.name}")
         return 0
-    from conch.clients.repository.command import repo_parser
-    from conch.clients.repository.transfer import pull as pull_repository
+    for folder in _pulled_repository(url, given):
+        print(f"{folder}\nrun it: conch run {folder.name}")
+    return 0
 
-    if given.name:
-        raise InvalidRequest(f"--name is for models of the Hub; the models of {url} have names")
-    return pull_repository(repo_parser().parse_args(["pull", url, str(model_store()), "--retry-secs=0"]))
+
+def _pulled_repository(url: str, given: Namespace) -> list[Path]:
+    """Fetch the models of an image or a remote repository; return their folders. Raises ConchError."""
+    from rich.console import Console
+
+    from conch.clients.repository.add import add_folder
+    from conch.clients.repository.command import repo_parser
+    from conch.clients.repository.transfer import fetched
+
+    console, store = Console(stderr=True, highlight=False, soft_wrap=True), model_store()
+    with fetched(repo_parser().parse_args(["pull", url, str(store), "--retry-secs=0"]), console) as (folders, _):
+        if given.name and len(folders) > 1:
+            raise InvalidRequest(f"--name is for one model; {url} has {len(folders)}: {', '.join(folders)}")
+        for own_name, source in folders.items():
+            name = given.name or own_name
+            _check_source(store / name, url)
+            fields = {**vars(given), "source": str(source), "name": name, "repository": str(store)}
+            add_folder(Namespace(**fields, link=False, force=True), console)
+            (store / name / _SOURCE).write_text(url, encoding="utf-8")
+    return [store / (given.name or name) for name in folders]
+
+
+def _check_source(folder: Path, url: str) -> None:
+    """Raise ConfigError if a model on disk was pulled from elsewhere."""
+    if folder.exists() and (source := _source(folder)) not in (url, ""):
+        raise ConfigError(f"the model '{folder.name}' on disk is {source}, not {url}: --name sets another name")
 
 
 def _ls(*, as_json: bool) -> int:

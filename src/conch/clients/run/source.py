@@ -30,7 +30,7 @@ class RunSource:
 
     def models(self) -> list[ModelFiles]:
         """Return the models; a remote repository is fetched for that. Raises ConchError if one cannot be read."""
-        names = self.repository.names()
+        names = sorted(self.repository.snapshot())  # a remote repository has names only after a scan
         if not names:
             raise NotFound(f"there are no models in {self.text}")
         return [self.repository.read(name) for name in names]

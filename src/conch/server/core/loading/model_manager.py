@@ -149,7 +149,7 @@ class ModelManager:
         If the load fails, the roots are removed again. Raises as `load`, and InvalidRequest for the name of a model
         that is loaded.
         """
-        self._require_explicit("load", name)
+        self._require(self.explicit, "load", name)
         if any(model.name == name for model in self._loader.loaded):
             raise InvalidRequest(f"model '{name}' is already loaded", Code.ALREADY_EXISTS)
         self._repositories.add(roots, namespace)

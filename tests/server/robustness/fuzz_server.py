@@ -25,10 +25,10 @@ from conch.protocols.http.connection import HttpConnection
 from conch.protocols.http.message import HttpLimits, HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.server_context import ServerContext
+from conch.server.frontends.endpoints import HTTP_PORT, Handlers
 from conch.server.frontends.offload import jobs
 from conch.server.frontends.offload.pool import Done, Job, OffloadPool, Outcome
 from conch.server.frontends.parts import Parts
-from conch.server.frontends.v2_http.routes import V2Http
 from conch.server.options.server_options import ServerOptions
 from conch.server.server import Server
 from tests.support.models import tensor, write_config, write_identity
@@ -123,7 +123,7 @@ class FuzzServer:
         # How an answer is ordered must not depend on the clock here.
         self.parse_budget = ParseBudget(inf, inf)
         options = ServerOptions(http_max_input_size=MAX_INPUT_BYTES, http_header_forward_pattern="X-Forward.*")
-        self._routes = V2Http(Parts(options, server.inference, server.control))
+        self._routes = Handlers(Parts(options, server.inference, server.control)).router(HTTP_PORT)
         self.context = ServerContext(
             self._handle,
             HttpLimits(body_bytes=MAX_INPUT_BYTES, head_bytes=4096, head_fields=32),

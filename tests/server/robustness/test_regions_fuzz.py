@@ -13,9 +13,9 @@ from tritonclient.grpc import service_pb2
 
 from conch.base.errors import ConchError, drop_frames
 from conch.server.core.shared_memory.regions import SharedMemory
+from conch.server.frontends.endpoints import HTTP_PORT, Handlers
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint
-from conch.server.frontends.v2_http.routes import V2Http
 from conch.server.options.server_options import ServerOptions
 from tests.server.robustness.fuzz_server import MAX_INPUT_BYTES, FuzzServer, fuzz_server, settle
 from tests.server.robustness.http_targets import check_alive, talk
@@ -72,7 +72,9 @@ async def test_over_http(owned: Object, tmp_path: Path, monkeypatch: pytest.Monk
     random, regions, statuses = Random(5), regions_of(owned), set()
     async with fuzz_server(tmp_path) as place:
         options = ServerOptions(http_max_input_size=MAX_INPUT_BYTES)
-        routes = V2Http(Parts(options, place.server.inference, place.server.control, shared_memory=regions))
+        routes = Handlers(Parts(options, place.server.inference, place.server.control, shared_memory=regions)).router(
+            HTTP_PORT
+        )
         monkeypatch.setattr(place, "_routes", routes)
         for _ in range(CASES):
             disturb(random, owned, regions)

@@ -5,8 +5,9 @@ import os
 import socket
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,7 @@ from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.errors import ConfigError
 from conch.machine.accelerators.collectors import vendors
 from conch.machine.accelerators.nvidia_views import DCGM_NAMES, DcgmNames
-from conch.protocols.http.message import HttpRefusal, HttpRequest, content_type
-from conch.protocols.http.metrics_page import MetricsHttp
+from conch.protocols.http.message import HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
 
 if TYPE_CHECKING:
@@ -25,30 +25,6 @@ if TYPE_CHECKING:
     from conch.machine.accelerators.pod_attribution import PodAttribution
 
 _TEXT = content_type(b"text/plain; charset=utf-8")
-_HEALTH = "/health"
-
-
-class ExporterHttp:
-    """Handler of an exporter's port. `healthy` is whether the last samples are good; /health is 503 otherwise."""
-
-    def __init__(self, metrics: MetricsHttp, healthy: Callable[[], bool]) -> None:
-        self._metrics = metrics
-        self._healthy = healthy
-
-    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
-        """Return why a request is refused whatever its body is; None if it is answered."""
-        if request.path == _HEALTH and request.method in (b"GET", b"HEAD"):
-            return None
-        return self._metrics.refusal(request)
-
-    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer one request."""
-        if request.path != _HEALTH or request.method not in (b"GET", b"HEAD"):
-            self._metrics(request, reply)
-        elif self._healthy():
-            reply.send(200, _TEXT, b"OK\n")
-        else:
-            reply.send(503, _TEXT, b"no fresh sample; see conch_accelerator_collector_up and the log\n")
 
 
 _USAGE_ERROR = 2
@@ -214,15 +190,26 @@ def _pods(socket_path: Path) -> "PodAttribution":
     return PodAttribution(PodResources(socket_path), _KUBELET_INTERVAL_S)
 
 
+def _answer_health(monitor: "AcceleratorMonitor", _request: HttpRequest, reply: HttpReply) -> None:
+    """Answer whether the last samples are good: 503 if they are not."""
+    if monitor.healthy:
+        reply.send(200, _TEXT, b"OK\n")
+    else:
+        reply.send(503, _TEXT, b"no fresh sample; see conch_accelerator_collector_up and the log\n")
+
+
 async def _serve(monitor: "AcceleratorMonitor", host: str, port: int) -> int:
     from conch.base.process.stop_signals import stop_signals
     from conch.protocols.connections.listener import raise_file_limit
-    from conch.protocols.http.metrics_page import MetricsHttp
+    from conch.protocols.http.errors import V2
+    from conch.protocols.http.metrics_page import METHODS, MetricsPage, metrics_router
+    from conch.protocols.http.router import Route
     from conch.protocols.http.server import HttpServer
 
     stopping = stop_signals()
     raise_file_limit()
-    handler = ExporterHttp(MetricsHttp(lambda: _pieces(monitor)), lambda: monitor.healthy)
+    health = Route(METHODS, "/health", "health", V2, partial(_answer_health, monitor), 0)
+    handler = metrics_router(MetricsPage(lambda: _pieces(monitor)), health)
     server = HttpServer(handler, host, port, refusal=handler.refusal)
     try:
         await server.start()

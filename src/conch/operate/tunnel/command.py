@@ -50,13 +50,13 @@ async def _run(settings: TunnelSettings, address: str, port: int) -> int:
     from conch.base.process.stop_signals import stop_signals
     from conch.operate.tunnel.supervisor import Tunnel, TunnelState
     from conch.protocols.connections.listener import raise_file_limit
-    from conch.protocols.http.metrics_page import MetricsHttp
+    from conch.protocols.http.metrics_page import MetricsPage, metrics_router
     from conch.protocols.http.server import HttpServer
 
     stopping = asyncio.ensure_future(stop_signals().wait())
     raise_file_limit()
     state = TunnelState(settings.name)
-    handler = MetricsHttp(state.exposition)
+    handler = metrics_router(MetricsPage(state.exposition))
     server = HttpServer(handler, address, port, refusal=handler.refusal)
     try:
         await server.start()

@@ -1,9 +1,11 @@
 """Errors as HTTP answers: the table of status codes, and the bodies."""
 
+from collections.abc import Callable
 from math import ceil
+from typing import NamedTuple
 
 from conch.base.errors import Code, ConchError, LimitExceeded, TooLarge
-from conch.protocols.access.authorization import Access, Denial
+from conch.protocols.access.authorization import Denial, Denied
 from conch.protocols.compression import SUPPORTED, UnknownCoding
 from conch.protocols.http.message import HttpRefusal, HttpRequest, content_type, header
 from conch.protocols.http.reply import HttpReply
@@ -55,28 +57,46 @@ def send_refusal(reply: HttpReply, refusal: HttpRefusal) -> None:
     reply.send(refusal.status, *refusal.content())
 
 
-def send_not_found(reply: HttpReply) -> None:
-    """Answer that there is nothing at this path."""
-    send_refusal(reply, not_found())
+class ErrorForm(NamedTuple):
+    """How a family of endpoints writes refusals and errors.
+
+    `denied` writes why a client may not call, `refused` a refusal with a status, `not_found` that the path does not
+    exist, `wrong_method` that it lacks the method; `send` sends the error of a handler. `openai`: whether OpenAI API
+    keys protect all endpoints. `use_key` is called before keys are checked, to take one from another header, and
+    returns why the request is refused, or "".
+    """
+
+    denied: Callable[[HttpRequest, Denied], HttpRefusal]
+    refused: Callable[[HttpRequest, int, str], HttpRefusal]
+    not_found: Callable[[HttpRequest], HttpRefusal]
+    wrong_method: Callable[[HttpRequest], HttpRefusal]
+    send: Callable[[HttpRequest, HttpReply, ConchError], None]
+    openai: bool = False
+    use_key: Callable[[HttpRequest], str] | None = None
 
 
 _DENIED = {Denial.RESTRICTED: 403, Denial.NO_KEY: 401, Denial.SCOPE: 403, Denial.REPEATED: 400}
 CHALLENGE = header(b"WWW-Authenticate", b"Bearer")
 
 
-def access_refusal(access: Access, category: str, request: HttpRequest) -> HttpRefusal | None:
-    """Return the refusal of a client that may not call a category, None if it may."""
-    denied = access.denied_http(category, request)
-    if denied is None:
-        return None
+def _denied(_request: HttpRequest, denied: Denied) -> HttpRefusal:
     return HttpRefusal(_DENIED[denied.why], denied.message, CHALLENGE if denied.why is Denial.NO_KEY else b"")
 
 
-def not_found() -> HttpRefusal:
-    """Return the refusal of a path where there is nothing."""
+def _refused(_request: HttpRequest, status: int, text: str) -> HttpRefusal:
+    return HttpRefusal(status, text)
+
+
+def _not_found(_request: HttpRequest) -> HttpRefusal:
     return HttpRefusal(404, "Not Found")
 
 
-def wrong_method() -> HttpRefusal:
-    """Return the refusal of a method that the path does not have."""
+def _wrong_method(_request: HttpRequest) -> HttpRefusal:
     return HttpRefusal(405, "Method Not Allowed")
+
+
+def _send(_request: HttpRequest, reply: HttpReply, error: ConchError) -> None:
+    send_error(reply, error)
+
+
+V2 = ErrorForm(_denied, _refused, _not_found, _wrong_method, _send)

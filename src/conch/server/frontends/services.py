@@ -2,20 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from conch.domain.exposition import Family, Labels, Point
-from conch.protocols.access.authorization import Access
 from conch.protocols.http.message import HttpLimits
-from conch.protocols.http.metrics_page import MetricsHttp
+from conch.protocols.http.metrics_page import MetricsPage
+from conch.protocols.http.router import Router
 from conch.protocols.http.server import HttpServer
 from conch.server.frontends.cloud.sagemaker import SageMakerHttp
 from conch.server.frontends.cloud.vertex_ai import VertexAiHttp
+from conch.server.frontends.endpoints import HTTP_PORT, METRICS_PORT, OPENAI_PORT, Handlers
 from conch.server.frontends.grpc.server import GrpcFrontend
-from conch.server.frontends.openai.routes import OpenAiHttp
 from conch.server.frontends.parts import Parts
-from conch.server.frontends.router import HttpRouter, OpenAiServerRoutes
-from conch.server.frontends.v2_http.routes import V2Http
 from conch.server.observability.metrics.reading import Reading, read
 
 
@@ -34,42 +32,47 @@ def services(parts: Parts) -> Iterator[Service]:
     options = parts.options
     metrics = None
     if options.allow_metrics and parts.metrics is not None:
-        metrics = MetricsHttp(parts.metrics.pieces, Access(keys=parts.keys), parts.metrics.openmetrics_pieces)
-    openai = OpenAiHttp(parts)
+        metrics = MetricsPage(parts.metrics.pieces, parts.metrics.openmetrics_pieces)
+    handlers = Handlers(parts, metrics)
     if options.allow_http:
-        router = HttpRouter(V2Http(parts), OpenAiServerRoutes(parts.inference, openai))
         address, port = options.http_address, options.http_port
-        listener = _http_listener(parts, router, address, port, reuse_port=options.reuse_http_port)
+        listener = _listener(parts, handlers.router(HTTP_PORT), address, port, reuse_port=options.reuse_http_port)
         yield Service("http", "HTTPService", address, port, listener)
     if options.openai_port >= 0:
         address, port = options.openai_address or options.http_address, options.openai_port
-        listener = _http_listener(parts, OpenAiServerRoutes(parts.inference, openai, metrics), address, port)
+        listener = _listener(parts, handlers.router(OPENAI_PORT), address, port)
         yield Service("openai", "OpenAI Service", address, port, listener)
     if options.allow_grpc:
         yield Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, GrpcFrontend(parts))
-    for flags, name, platform, port in _platforms(parts, metrics):
+    for flags, name, platform, port in _platforms(handlers):
         address = options.http_address
-        yield Service(flags, name, address, port, _http_listener(parts, platform, address, port))
+        yield Service(flags, name, address, port, _listener(parts, platform, address, port))
     if metrics is not None:
         address, port = options.metrics_address, options.metrics_port
-        listener = HttpServer(metrics, address, port, refusal=metrics.refusal, budget=parts.budget)
+        listener = _listener(parts, handlers.router(METRICS_PORT), address, port)
         yield Service("metrics", "Metrics Service", address, port, listener)
 
 
-def _platforms(parts: Parts, metrics: MetricsHttp | None) -> Iterator[tuple[str, str, "_HttpHandler", int]]:
+def _platforms(handlers: Handlers) -> Iterator[tuple[str, str, SageMakerHttp | VertexAiHttp, int]]:
     """Yield prefix of the flags, name, handler and port of the endpoints of hosting platforms."""
-    options = parts.options
+    parts, options = handlers.parts, handlers.parts.options
     if options.allow_sagemaker:
-        yield "sagemaker", "Sagemaker HTTPService", SageMakerHttp(parts), options.sagemaker_port
+        form = SageMakerHttp.form
+        v2 = Handlers(parts, form=form).router(HTTP_PORT)
+        yield "sagemaker", "Sagemaker HTTPService", SageMakerHttp(parts, v2), options.sagemaker_port
     if options.allow_vertex_ai:
-        yield "vertex-ai", "Vertex AI HTTPService", VertexAiHttp(parts, metrics), options.vertex_ai_port
+        metrics = handlers.router(METRICS_PORT)
+        vertex = VertexAiHttp(parts, handlers.router(HTTP_PORT), metrics)
+        yield "vertex-ai", "Vertex AI HTTPService", vertex, options.vertex_ai_port
 
 
-_HttpHandler: TypeAlias = HttpRouter | OpenAiServerRoutes | SageMakerHttp | VertexAiHttp
-
-
-def _http_listener(
-    parts: Parts, handler: _HttpHandler, address: str, port: int, *, reuse_port: bool = False
+def _listener(
+    parts: Parts,
+    handler: Router | SageMakerHttp | VertexAiHttp,
+    address: str,
+    port: int,
+    *,
+    reuse_port: bool = False,
 ) -> HttpServer:
     return HttpServer(
         handler,

@@ -14,17 +14,17 @@ from typing import NamedTuple
 import orjson
 
 from conch.base.errors import Code, ConchError, InvalidRequest
-from conch.protocols.http.errors import JSON, access_refusal, send_error, send_refusal
+from conch.protocols.http.errors import JSON, V2, send_error, send_refusal
 from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
+from conch.protocols.http.router import Router
 from conch.protocols.json_document import parse, shown, text
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.core.loading.model_manager import ModelManager
 from conch.server.frontends.cloud.platform_request import refused, translated
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_http.infer import ReplyForm
-from conch.server.frontends.v2_http.routes import V2Http
 from conch.server.repository.archive_folder import archive_roots
 from conch.server.repository.roots import Root
 
@@ -52,14 +52,15 @@ class _Hosted(NamedTuple):
 class SageMakerHttp:
     """Handler of the port of SageMaker."""
 
-    def __init__(self, parts: Parts) -> None:
-        """Create the handler. Raises ConfigError for unknown values of the platform's variables."""
+    form = ReplyForm(_BINARY, _STATUSES)
+
+    def __init__(self, parts: Parts, v2: Router) -> None:
+        """Create the handler. `v2` answers translated requests; its inference replies have `form`."""
         variables = dict(parts.options.platform_variables)
         self._model = variables.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "")
         self._ping = _PINGS[variables.get("SAGEMAKER_TRITON_PING_MODE", "ready")]
         self._inference = variables.get("SAGEMAKER_TRITON_INFERENCE_TYPE", "infer")
-        self._form = ReplyForm(_BINARY, _STATUSES)
-        self._v2 = V2Http(parts, self._form)
+        self._v2 = v2
         self._access = parts.http_access
         self._control: ModelManager = parts.control
         self._catalog = parts.inference
@@ -80,7 +81,7 @@ class SageMakerHttp:
             inner = self._translated(request)
         except HttpRefusal as refusal:
             return refusal
-        return self._v2.refusal(inner) if inner else access_refusal(self._access, "model-repository", request)
+        return self._v2.refusal(inner) if inner else self._denied(request)
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
@@ -88,7 +89,7 @@ class SageMakerHttp:
             inner = self._translated(request)
             if inner is not None:
                 self._v2(inner, reply)
-            elif (denied := access_refusal(self._access, "model-repository", request)) is not None:
+            elif (denied := self._denied(request)) is not None:
                 send_refusal(reply, denied)
             else:
                 self._manage(request, reply, *_model_path(request.path))
@@ -96,6 +97,10 @@ class SageMakerHttp:
             send_refusal(reply, refusal)
         except ConchError as error:
             self._report(reply, error)
+
+    def _denied(self, request: HttpRequest) -> HttpRefusal | None:
+        denied = self._access.denied_http("model-repository", request)
+        return None if denied is None else V2.denied(request, denied)
 
     def _translated(self, request: HttpRequest) -> HttpRequest | None:
         """Return the request to the HTTP port, None for one that manages models. Raises HttpRefusal."""
@@ -186,7 +191,7 @@ class SageMakerHttp:
 
     def _report(self, reply: HttpReply, error: ConchError) -> None:
         """Answer with an error of a load: 409, 507 for too little memory, or, as in Triton, 400 for all others."""
-        status = 409 if error.code is Code.ALREADY_EXISTS else self._form.status(error)
+        status = 409 if error.code is Code.ALREADY_EXISTS else self.form.status(error)
         send_error(reply, error, status or 400)
 
 

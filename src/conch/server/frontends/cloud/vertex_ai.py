@@ -7,12 +7,11 @@ it names.
 from conch.base.errors import ConfigError
 from conch.protocols.http.errors import send_refusal
 from conch.protocols.http.message import HttpRefusal, HttpRequest
-from conch.protocols.http.metrics_page import MetricsHttp
 from conch.protocols.http.reply import HttpReply
+from conch.protocols.http.router import Router
 from conch.server.core.inference import Inference
 from conch.server.frontends.cloud.platform_request import refused, translated
 from conch.server.frontends.parts import Parts
-from conch.server.frontends.v2_http.routes import V2Http
 
 _BINARY = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="
 _REDIRECT = b"x-vertex-ai-triton-redirect"
@@ -22,9 +21,9 @@ _WITHHELD = ("trace", "logging", "limits")
 
 
 class VertexAiHttp:
-    """Handler of the port of Vertex AI. `metrics` answers redirects to `/metrics`; None where it is not served."""
+    """Handler of the port of Vertex AI. `v2` and `metrics` answer translated requests: those of the other ports."""
 
-    def __init__(self, parts: Parts, metrics: MetricsHttp | None = None) -> None:
+    def __init__(self, parts: Parts, v2: Router, metrics: Router) -> None:
         """Create the handler. Raises ConfigError if the platform's variables are missing."""
         variables = dict(parts.options.platform_variables)
         for name in ("AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE"):
@@ -33,13 +32,13 @@ class VertexAiHttp:
         self._predict, self._health = variables["AIP_PREDICT_ROUTE"], variables["AIP_HEALTH_ROUTE"]
         self._default_model = parts.options.vertex_ai_default_model
         self._inference: Inference = parts.inference
-        self._v2 = V2Http(parts)
+        self._v2 = v2
         self._metrics = metrics
 
     def body_limit(self, request: HttpRequest) -> int:
         """Return how large the body of this request may be, in bytes."""
         handler, inner = self._routed(request)
-        return self._v2.body_limit(inner) if handler is self._v2 else 0
+        return handler.body_limit(inner)
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if that depends on the body."""
@@ -58,7 +57,7 @@ class VertexAiHttp:
         else:
             handler(inner, reply)
 
-    def _routed(self, request: HttpRequest) -> tuple[V2Http | MetricsHttp, HttpRequest]:
+    def _routed(self, request: HttpRequest) -> tuple[Router, HttpRequest]:
         """Return the handler and the request that it gets. Raises HttpRefusal."""
         if request.path == self._health:
             return self._v2, translated(request, request.method, "/v2/health/ready", _BINARY)
@@ -70,12 +69,12 @@ class VertexAiHttp:
         if request.method != b"POST":
             raise refused(405)
         path = "/" + redirect.decode("latin-1")
-        if path == _METRICS and self._metrics is not None:
+        if path == _METRICS:
             return self._metrics, translated(request, b"GET", path, _BINARY)
         served = self._v2.served(path)
-        if served is None or served[0] in _WITHHELD:
+        if not path.startswith("/v2") or not served or served[0].category in _WITHHELD:
             raise refused(400)
-        _, methods = served
+        methods = [method for route in served for method in route.methods]
         return self._v2, translated(request, b"POST" if b"POST" in methods else b"GET", path, _BINARY)
 
     def _model(self) -> str:

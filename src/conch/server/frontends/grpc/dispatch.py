@@ -13,6 +13,7 @@ from conch.protocols.connections.loop_budget import LoopBudget, ParseBudget
 from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http2.flow_control import Http2Stream, Receiver
 from conch.protocols.http2.header_blocks import RequestHead
+from conch.server.frontends.endpoints import GRPC_CALLS
 from conch.server.frontends.grpc.framing import AnswerForm
 from conch.server.frontends.grpc.request import GrpcRequest, read_request
 from conch.server.frontends.grpc.status import GrpcError, Status
@@ -49,8 +50,6 @@ class Dispatcher:
         self._budget = parts.budget
         self._compression = parts.options.grpc_infer_response_compression_level
         self._header_limit = header_limit
-        self._categories = {path: method.category for path, method in self._methods.items()}
-        self._categories |= dict.fromkeys((_INFER, _STREAM_INFER), "inference")
         self._loop_budget = LoopBudget()
         self._parse_budget = ParseBudget()
         self._streams: set[StreamCall] = set()
@@ -83,7 +82,7 @@ class Dispatcher:
 
     def _check(self, path: str, metadata: Metadata) -> None:
         """Check that a call may be made. Raises GrpcError, ConchError: as in Triton, UNAVAILABLE if restricted."""
-        category = self._categories.get(path)
+        category = GRPC_CALLS.get(path)
         if category is None:
             raise Unsupported(f"this server has no method '{path}'")
 

@@ -5,14 +5,20 @@ from itertools import islice
 
 from conch.base.errors import Code, ConchError, ModelLoading, NotFound, Unavailable
 from conch.protocols.http.errors import JSON, retry_after, send_refusal, status_of
-from conch.protocols.http.message import HttpRefusal
+from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai import replies as openai_replies
 from conch.server.core.inference import Inference
 
-__all__ = ["JSON", "absent", "refusal_of", "send_error", "send_refusal"]
+__all__ = ["JSON", "absent", "is_messages", "refusal_of", "send_error", "send_refusal"]
 
 _MAX_NAMES = 10
+_MESSAGES = "/v1/messages"
+
+
+def is_messages(request: HttpRequest) -> bool:
+    """Whether a request belongs to Anthropic's API. `/v1/models` does for its clients, which send their version."""
+    return request.path.startswith(_MESSAGES) or b"anthropic-version" in request.headers
 
 
 def send_error(reply: HttpReply, error: ConchError, status: int | None = None, code: str | None = None) -> None:

@@ -12,8 +12,6 @@ from conch.server.frontends.offload.pool import Outcome
 from conch.server.frontends.openai.errors import refusal_of
 from conch.server.frontends.openai.generations import AdmittedCall, Dialect
 
-PREFIX = "/v1/messages"
-COUNT = PREFIX + "/count_tokens"
 _KEY, _AUTHORIZATION = b"x-api-key", b"authorization"
 
 
@@ -23,11 +21,6 @@ def refusal(error: ConchError, status: int | None = None, code: str | None = Non
     request_id = _request_id()
     headers = JSON + retry_after(error) + replies.request_header(request_id)
     return HttpRefusal(status, error.message, headers, replies.encode_error(error, status, request_id))
-
-
-def is_messages(request: HttpRequest) -> bool:
-    """Whether a request belongs to this API. `/v1/models` does for its clients, which send their version."""
-    return request.path.startswith(PREFIX) or b"anthropic-version" in request.headers
 
 
 def use_key(request: HttpRequest) -> str:

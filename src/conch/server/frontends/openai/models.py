@@ -4,20 +4,20 @@ Triton's OpenAI frontend has the two latter, `POST /v1/models/<name>/load` and `
 """
 
 from collections.abc import Iterator
+from types import ModuleType
 
 from conch.base.errors import ConchError, InvalidRequest, ModelLoading, NotFound, Unavailable, Unsupported
 from conch.protocols.anthropic import replies as anthropic_replies
 from conch.protocols.http.long_replies import ReplyTasks
+from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai import replies as openai_replies
 from conch.protocols.openai.replies import ModelEntry
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
 from conch.server.frontends.openai.embeddings import makes_embeddings
-from conch.server.frontends.openai.errors import JSON, absent, send_error
+from conch.server.frontends.openai.errors import JSON, absent, is_messages, send_error
 from conch.server.frontends.parts import Parts
-
-PATH = "/v1/models"
 
 
 class OpenAiModels:
@@ -73,25 +73,23 @@ class OpenAiModels:
         listed = ", ".join(sorted(names)) or "no model that generates"
         raise InvalidRequest(f"you must provide a 'model' parameter: the server has {listed}")
 
-    @staticmethod
-    def has(path: str, method: bytes) -> bool:
-        """Whether `/v1/models` or a path below it answers to this method."""
-        name, _, action = path[len(PATH) + 1 :].partition("/")
-        if method == b"GET":
-            return path == PATH or bool(name and not action)
-        return method == b"POST" and bool(name) and action in ("load", "unload")
+    def list_all(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer with the models, in the form of the client's API."""
+        reply.send(200, JSON, _replies(request).models(self._entries(), self._inference.loading()))
 
-    def answer(self, path: str, method: bytes, reply: HttpReply, *, anthropic: bool = False) -> None:
-        """Answer a request for which `has` is true, in the form of Anthropic's API or OpenAI's. Raises ConchError."""
-        replies = anthropic_replies if anthropic else openai_replies
-        name, _, action = path[len(PATH) + 1 :].partition("/")
-        if method == b"POST":
-            self._require_explicit()
-            self._tasks.run(reply, (self._load if action == "load" else self._unload)(name, reply))
-        elif name:
-            reply.send(200, JSON, replies.model(self._entry(*self._shown(name))))
-        else:
-            reply.send(200, JSON, replies.models(self._entries(), self._inference.loading()))
+    def show(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
+        """Answer with one model, in the form of the client's API. Raises ConchError."""
+        reply.send(200, JSON, _replies(request).model(self._entry(*self._shown(name))))
+
+    def load(self, _request: HttpRequest, reply: HttpReply, name: str) -> None:
+        """Load a model; answered when it is ready. Raises InvalidRequest."""
+        self._require_explicit()
+        self._tasks.run(reply, self._load(name, reply))
+
+    def unload(self, _request: HttpRequest, reply: HttpReply, name: str) -> None:
+        """Unload a model. Raises InvalidRequest."""
+        self._require_explicit()
+        self._tasks.run(reply, self._unload(name, reply))
 
     async def _load(self, name: str, reply: HttpReply) -> None:
         if self._served(name) is not None:
@@ -148,3 +146,7 @@ class OpenAiModels:
             parent=base if adapter else None,
             max_model_len=model.engine.info.context_length if isinstance(model, GenerativeModel) else None,
         )
+
+
+def _replies(request: HttpRequest) -> ModuleType:
+    return anthropic_replies if is_messages(request) else openai_replies

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from uuid import uuid4
 
-from conch.base.errors import Cancelled, ConchError, InvalidRequest
+from conch.base.errors import Cancelled, ConchError
 from conch.domain.generation import Delta, GenerationRequest, PromptTokens, SamplingParams, Usage
 from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.openai.large import MAX_REST_BYTES
 from conch.protocols.openai.tokens import TokenizeCall, detokenized, read_detokenize, read_tokenize, tokenized
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.frontends.openai.calls import continue_call
@@ -32,7 +31,6 @@ class TokensEndpoint:
 
     def tokenize(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the token ids of a text or a conversation. Raises ConchError."""
-        _check_size(request)
         call = read_tokenize(request.body)
         self._ignored_fields.report(request.path, reply, call)
         model, _ = self._find(call.model)
@@ -55,7 +53,6 @@ class TokensEndpoint:
 
     def detokenize(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the text of token ids. Raises ConchError."""
-        _check_size(request)
         call = read_detokenize(request.body)
         self._ignored_fields.report(request.path, reply, call)
         model, _ = self._find(call.model)
@@ -88,11 +85,6 @@ class TokensEndpoint:
         )
         generation = model.generate(request, partial(_on_deltas, reply, answer, []))
         reply.on_disconnect = generation.abort
-
-
-def _check_size(request: HttpRequest) -> None:
-    if len(request.body) > MAX_REST_BYTES:
-        raise InvalidRequest(f"a body of {len(request.body)} bytes exceeds the maximum of {MAX_REST_BYTES} bytes here")
 
 
 def _on_deltas(

@@ -13,7 +13,6 @@ import conch
 from conch.base.errors import Code, ConchError, InvalidRequest, Unsupported
 from conch.domain.tensor import Buffer
 from conch.domain.triton_messages import service_pb2
-from conch.protocols.access.authorization import MODEL_HEALTH
 from conch.protocols.regions import not_allowed
 from conch.protocols.v2_json import documents
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
@@ -42,9 +41,8 @@ Message: TypeAlias = Any
 
 
 class Method(NamedTuple):
-    """One unary call: `category` is its group in `--grpc-restricted-protocol`."""
+    """One unary call."""
 
-    category: str
     request: type[Message]
     answer: Callable[[Message], Awaitable[Message]]
     large: bool = False  # whether messages above `MAX_INLINE_BYTES` are accepted
@@ -87,28 +85,26 @@ class InferenceService:
     def methods(self) -> dict[str, Method]:
         """Return the unary calls but ModelInfer, by their paths."""
         described = {
-            "ServerLive": Method("health", service_pb2.ServerLiveRequest, self._server_live),
-            "ServerReady": Method("health", service_pb2.ServerReadyRequest, self._server_ready),
-            "ModelReady": Method(MODEL_HEALTH, service_pb2.ModelReadyRequest, self._model_ready),
-            "ServerMetadata": Method("metadata", service_pb2.ServerMetadataRequest, self._server_metadata),
-            "ModelMetadata": Method("metadata", service_pb2.ModelMetadataRequest, self._model_metadata),
-            "ModelConfig": Method("model-config", service_pb2.ModelConfigRequest, self._model_config),
-            "ModelStatistics": Method("statistics", service_pb2.ModelStatisticsRequest, self._model_statistics),
-            "RepositoryIndex": Method("model-repository", service_pb2.RepositoryIndexRequest, self._repository_index),
-            "RepositoryModelLoad": Method(
-                "model-repository", service_pb2.RepositoryModelLoadRequest, self._load, large=True
-            ),
-            "RepositoryModelUnload": Method("model-repository", service_pb2.RepositoryModelUnloadRequest, self._unload),
-            "TraceSetting": Method("trace", service_pb2.TraceSettingRequest, self._trace_setting),
-            "LogSettings": Method("logging", service_pb2.LogSettingsRequest, self._log_settings),
+            "ServerLive": Method(service_pb2.ServerLiveRequest, self._server_live),
+            "ServerReady": Method(service_pb2.ServerReadyRequest, self._server_ready),
+            "ModelReady": Method(service_pb2.ModelReadyRequest, self._model_ready),
+            "ServerMetadata": Method(service_pb2.ServerMetadataRequest, self._server_metadata),
+            "ModelMetadata": Method(service_pb2.ModelMetadataRequest, self._model_metadata),
+            "ModelConfig": Method(service_pb2.ModelConfigRequest, self._model_config),
+            "ModelStatistics": Method(service_pb2.ModelStatisticsRequest, self._model_statistics),
+            "RepositoryIndex": Method(service_pb2.RepositoryIndexRequest, self._repository_index),
+            "RepositoryModelLoad": Method(service_pb2.RepositoryModelLoadRequest, self._load, large=True),
+            "RepositoryModelUnload": Method(service_pb2.RepositoryModelUnloadRequest, self._unload),
+            "TraceSetting": Method(service_pb2.TraceSettingRequest, self._trace_setting),
+            "LogSettings": Method(service_pb2.LogSettingsRequest, self._log_settings),
         }
         regions = {"Status": self._region_status, "Register": self._register, "Unregister": self._unregister}
         for kind in _REGION_KINDS:
             for action, answer in regions.items():
                 request = getattr(service_pb2, f"{kind}SharedMemory{action}Request")
-                described[f"{kind}SharedMemory{action}"] = Method("shared-memory", request, answer)
+                described[f"{kind}SharedMemory{action}"] = Method(request, answer)
         methods = {f"/{INFERENCE_SERVICE}/{name}": method for name, method in described.items()}
-        health = Method("health", health_proto.HealthCheckRequest, self._health_check)
+        health = Method(health_proto.HealthCheckRequest, self._health_check)
         return methods | {f"/{HEALTH_SERVICE}/Check": health}
 
     async def _server_live(self, _: Message) -> Message:

@@ -1,47 +1,35 @@
 """`/v2/limits`: the limits of requests and tokens per second in force, and those that the administrator sets."""
 
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
 from time import monotonic_ns
 
 import orjson
 
 from conch.base.errors import ConfigError, InvalidRequest, Unsupported
 from conch.domain.limits import Limits, Quantity, read_limits
-from conch.protocols.http.errors import JSON, send_refusal
+from conch.protocols.http.errors import JSON
 from conch.protocols.http.long_replies import ReplyTasks
-from conch.protocols.http.message import HttpRefusal, HttpRequest
+from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.server.frontends.parts import Parts
 from conch.server.limits.limiter import Limiter
 from conch.server.limits.manager import LimitManager
 
-CATEGORY = "limits"
-PATH = "/v2/limits"
-ROLL_BACK = "/v2/limits/rollback"
 _KINDS = (("soft", False), ("enforced", True))
-_DENIED = (
-    "/v2/limits is for clients on this machine; protect it with --api-key-file or --http-restricted-api, "
-    "or open it with --limits-admin-remote"
-)
-_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 
 
 class LimitsEndpoints:
-    """Serves `/v2/limits`: to clients with a key or header where one is required, else to clients on this machine."""
+    """Serves `/v2/limits`."""
 
     def __init__(self, parts: Parts, tasks: ReplyTasks) -> None:
         self._inference = parts.inference
         self._manager = parts.limits
         self._tasks = tasks
-        self._open = parts.options.limits_admin_remote or parts.http_access.protects(CATEGORY)
         self._tenants = parts.tenants
 
     def answer(self, request: HttpRequest, reply: HttpReply) -> None:
         """GET the limits in force, PUT those of the administrator, or DELETE them. Raises ConchError."""
-        manager = self._checked(request, reply)
-        if manager is None:
-            return
+        manager = self._present()
         if request.method == b"GET":
             reply.send(200, JSON, orjson.dumps(self._document(manager)))
             return
@@ -56,9 +44,7 @@ class LimitsEndpoints:
 
     def roll_back(self, request: HttpRequest, reply: HttpReply) -> None:
         """Undo the last change by the administrator. Raises ConchError."""
-        manager = self._checked(request, reply)
-        if manager is None:
-            return
+        manager = self._present()
         who = self._who(request, reply)
 
         async def undo() -> bool:
@@ -76,11 +62,7 @@ class LimitsEndpoints:
 
         self._tasks.run(reply, answer())
 
-    def _checked(self, request: HttpRequest, reply: HttpReply) -> LimitManager | None:
-        """Return the manager; None for a client that may not call, which is answered. Raises Unsupported."""
-        if not self._open and not is_local_client(request, reply.peer):
-            send_refusal(reply, HttpRefusal(403, _DENIED))
-            return None
+    def _present(self) -> LimitManager:
         if self._manager is None:
             raise Unsupported("this server has no limits")
         return self._manager
@@ -115,18 +97,6 @@ class LimitsEndpoints:
                 }
             found.append(entry)
         return found
-
-
-def is_local_client(request: HttpRequest, peer: str) -> bool:
-    """Whether a client is on this machine, and not behind a proxy on it."""
-    if any(name in request.headers for name in _FORWARDED):
-        return False
-    try:
-        address = ip_address(peer.partition("%")[0])
-    except ValueError:
-        return not peer  # a Unix socket
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 def _read(request: HttpRequest) -> Limits:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from conch.base.errors import InvalidRequest, NotFound
+from conch.base.errors import InvalidRequest, NotFound, Unsupported
 from conch.domain.tensor import Buffer
 from conch.protocols.http.errors import JSON
 from conch.protocols.http.long_replies import ReplyTasks, send_in_slices
@@ -33,8 +33,8 @@ class RepositoryEndpoints:
         self._tenants = parts.tenants
         self._tasks = tasks
 
-    def index(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer with the index. Raises InvalidRequest."""
+    def index(self, request: HttpRequest, reply: HttpReply, _repository: str = "") -> None:
+        """Answer with the index of all repositories. Raises InvalidRequest."""
         send_in_slices(reply, JSON, documents.index_pieces(self._control.index(read_index(request.body))))
 
     def load(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
@@ -56,6 +56,10 @@ class RepositoryEndpoints:
         for name, part in zip(meta["files"], parts, strict=True):
             files[name] = await asyncio.to_thread(bytes, part)
         return meta["config"], files
+
+    def refuse_repository(self, _request: HttpRequest, _reply: HttpReply, _name: str) -> None:
+        """Refuse to load or unload a model of one repository. Raises Unsupported."""
+        raise Unsupported("'repository_name' specification is not supported by this server")
 
     def unload(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
         """Unload a model and answer when it takes no more requests. Raises InvalidRequest."""
@@ -80,7 +84,7 @@ class SettingsEndpoints:
         """Answer with the settings of all models, changed first by a POST. Raises ConchError."""
         self._trace(request, reply, "")
 
-    def model_trace(self, request: HttpRequest, reply: HttpReply, name: str, _version: int | None) -> None:
+    def model_trace(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
         """Answer with the settings of a model, changed first by a POST. Raises ConchError."""
         check_model(self._inference, name)
         self._trace(request, reply, name)
@@ -114,13 +118,11 @@ class SharedMemoryEndpoints:
     def __init__(self, memory: SharedMemory | None) -> None:
         self._memory = memory
 
-    def find(self, kind: str, name: str, action: str) -> Callable[[HttpRequest, HttpReply], None] | None:
-        """Return the handler of `/v2/<kind>[/region/<name>]/<action>`, None if there is none."""
-        if kind not in _REGION_KINDS or action not in ("status", "register", "unregister"):
-            return None
-        return partial(self._answer, kind, action, name)
+    def endpoint(self, kind: str, action: str) -> Callable[..., None]:
+        """Return the handler of `/v2/<kind>[/region/<name>]/<action>`."""
+        return partial(self._answer, kind, action)
 
-    def _answer(self, path: str, action: str, name: str, request: HttpRequest, reply: HttpReply) -> None:
+    def _answer(self, path: str, action: str, request: HttpRequest, reply: HttpReply, name: str = "") -> None:
         kind, read, register = _REGION_KINDS[path]
         memory = self._memory
         if memory is None:

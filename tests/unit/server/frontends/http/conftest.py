@@ -11,8 +11,8 @@ import uvloop
 
 from conch.protocols.http.message import HttpLimits
 from conch.protocols.http.server import HttpServer
+from conch.server.frontends.endpoints import HTTP_PORT, Handlers
 from conch.server.frontends.parts import Parts
-from conch.server.frontends.v2_http.routes import V2Http
 from conch.server.options.server_options import ServerOptions
 from tests.unit.server.frontends.http.scripted_core import ScriptedControl, ScriptedInference, model
 
@@ -170,7 +170,7 @@ def serve(listen, inference, control):
 
     def start(**options) -> HttpServer:
         chosen = ServerOptions(**options)
-        handler = V2Http(Parts(chosen, inference, control))
+        handler = Handlers(Parts(chosen, inference, control)).router(HTTP_PORT)
         limits = {"body_bytes": chosen.http_max_input_size}
         return listen(handler, limits=limits, body_limit=handler.body_limit, refusal=handler.refusal)
 

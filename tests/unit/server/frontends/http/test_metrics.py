@@ -1,12 +1,12 @@
 import pytest
 
-from conch.protocols.http.metrics_page import MetricsHttp
+from conch.protocols.http.metrics_page import MetricsPage, metrics_router
 from tests.unit.server.frontends.http.conftest import client_of
 
 
 @pytest.fixture
 def client(listen):
-    with client_of(listen(MetricsHttp(lambda: iter([b"up ", b"1\n"])))) as client:
+    with client_of(listen(metrics_router(MetricsPage(lambda: iter([b"up ", b"1\n"]))))) as client:
         yield client
 
 

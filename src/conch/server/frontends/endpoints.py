@@ -1,0 +1,359 @@
+"""All endpoints of the server, declared once: the routers are built of this table, so that no other exists.
+
+An endpoint's category decides the scope of API keys that it needs (`protocols/access/authorization.py`) and the
+restricted group that it belongs to.
+"""
+
+import time
+from collections.abc import Callable
+from enum import Enum
+from functools import cached_property, partial
+from typing import NamedTuple
+
+from conch.protocols.access.authorization import MODEL_HEALTH
+from conch.protocols.http.errors import V2, ErrorForm
+from conch.protocols.http.long_replies import ReplyTasks
+from conch.protocols.http.metrics_page import MetricsPage
+from conch.protocols.http.router import Route, Router, UnknownPaths
+from conch.protocols.openai.large import MAX_REST_BYTES
+from conch.protocols.v2_json.large import MAX_INLINE_BYTES
+from conch.server.frontends.openai.embeddings import embeddings_endpoint
+from conch.server.frontends.openai.error_form import OPENAI
+from conch.server.frontends.openai.generations import CHAT, COMPLETION, Generations
+from conch.server.frontends.openai.messages import COUNTS, MESSAGES
+from conch.server.frontends.openai.models import OpenAiModels
+from conch.server.frontends.openai.tokens import TokensEndpoint
+from conch.server.frontends.parts import Parts
+from conch.server.frontends.v2_grpc.service import HEALTH_SERVICE, INFERENCE_SERVICE
+from conch.server.frontends.v2_http.generate import GenerateEndpoints
+from conch.server.frontends.v2_http.infer import HttpInferEndpoint, ReplyForm
+from conch.server.frontends.v2_http.limits_endpoints import LimitsEndpoints
+from conch.server.frontends.v2_http.management import RepositoryEndpoints, SettingsEndpoints, SharedMemoryEndpoints
+from conch.server.frontends.v2_http.server_endpoints import ServerEndpoints
+from conch.server.options.server_options import ServerOptions
+
+# Ports, by the prefixes of their flags.
+HTTP_PORT, OPENAI_PORT, METRICS_PORT = "http", "openai", "metrics"
+HTTP = (HTTP_PORT,)
+API = (HTTP_PORT, OPENAI_PORT)
+_OPENAI_ONLY = (OPENAI_PORT,)
+_SCRAPED = (OPENAI_PORT, METRICS_PORT)
+_METRICS_ONLY = (METRICS_PORT,)
+# Clients written for KServe's runtime for language models find the OpenAI API below this on the HTTP port.
+_KSERVE, _V1 = "/openai", "/v1/"
+_FALLBACKS = {
+    HTTP_PORT: (
+        UnknownPaths(_V1, OPENAI, "metadata"),
+        UnknownPaths(_KSERVE + _V1, OPENAI, "metadata"),
+        UnknownPaths("", V2, ""),
+    ),
+    OPENAI_PORT: (UnknownPaths("", OPENAI, "metadata"),),
+    METRICS_PORT: (UnknownPaths("", V2, "metrics"),),
+}
+
+
+class Body(Enum):
+    """The maximum size of a body: of small JSON, of texts to tokenize, of `--http-max-input-size`, or with tensors."""
+
+    SMALL = MAX_INLINE_BYTES
+    TEXTS = MAX_REST_BYTES
+    JSON = "--http-max-input-size"
+    TENSORS = "binary tensors"
+
+
+class OpenedBy(NamedTuple):
+    """A flag that opens an endpoint to clients on other machines, and whether the options have it."""
+
+    flag: str
+    opened: Callable[[ServerOptions], bool]
+
+
+_LIMITS_REMOTE = OpenedBy("--limits-admin-remote", lambda options: options.limits_admin_remote)
+
+
+class Handlers:
+    """What answers: each handler is made once, for all ports.
+
+    `metrics` is None where the server has no such page; `form` is that of inference replies on other ports.
+    """
+
+    def __init__(self, parts: Parts, metrics: MetricsPage | None = None, form: ReplyForm | None = None) -> None:
+        tasks = ReplyTasks()
+        self.parts = parts
+        self.metrics = metrics
+        self.server = ServerEndpoints(parts, tasks)
+        self.infer = HttpInferEndpoint(parts, form)
+        self.generate = GenerateEndpoints(parts)
+        self.settings = SettingsEndpoints(parts)
+        self.shared_memory = SharedMemoryEndpoints(parts.shared_memory)
+        self.repository = RepositoryEndpoints(parts, tasks)
+        self.limits = LimitsEndpoints(parts, tasks)
+        self.models = OpenAiModels(parts, int(time.time()))
+        self.tokens = TokensEndpoint(parts, self.models)
+        self.generations = Generations(parts, self.models)
+
+    def router(self, port: str) -> Router:
+        """Return the handler of a port."""
+        routes = []
+        for endpoint, route in self._routes:
+            if port in endpoint.ports:
+                routes.append(route)
+                if port == HTTP_PORT and route.path.startswith(_V1):
+                    routes.append(route._replace(path=_KSERVE + route.path))
+        return Router(routes, _FALLBACKS[port], self.parts.http_access, self.parts.observer.unread_http)
+
+    @cached_property
+    def _routes(self) -> "list[tuple[ApiEndpoint, Route]]":
+        return [
+            (endpoint, self._bound(endpoint, answer))
+            for endpoint in ENDPOINTS
+            if (answer := endpoint.handler(self)) is not None
+        ]
+
+    def _bound(self, endpoint: "ApiEndpoint", answer: Callable[..., None]) -> Route:
+        options = self.parts.options
+        limit: int | Callable[..., int]
+        if endpoint.body is Body.TENSORS:
+            limit = self.infer.body_limit
+        else:
+            limit = options.http_max_input_size if endpoint.body is Body.JSON else endpoint.body.value
+        local = ""
+        if endpoint.local is not None and not self.parts.http_access.protects(endpoint.category):
+            local = "" if endpoint.local.opened(options) else endpoint.local.flag
+        methods = tuple(endpoint.methods.encode().split())
+        return Route(methods, endpoint.path, endpoint.category, endpoint.form, answer, limit, local)
+
+
+class ApiEndpoint(NamedTuple):
+    """One endpoint.
+
+    `methods` are separated by spaces; in `path`, `{name}` is one segment and brackets enclose an optional part.
+    `handler` finds in `Handlers` what is called with request, reply and the path's name; None where it is not served.
+    `local` opens it to clients on other machines where no key or restriction protects it; None for all.
+    """
+
+    methods: str
+    path: str
+    category: str
+    summary: str
+    handler: Callable[[Handlers], Callable[..., None] | None]
+    body: Body = Body.SMALL
+    ports: tuple[str, ...] = HTTP
+    form: ErrorForm = V2
+    local: OpenedBy | None = None
+
+
+_api = partial(ApiEndpoint, ports=API, form=OPENAI)
+_MODEL = "/v2/models/{model}[/versions/{version}]"
+_REPOSITORY = "/v2/repository"
+
+
+def _region_handler(kind: str, action: str, on: Handlers) -> Callable[..., None]:
+    return on.shared_memory.endpoint(kind, action)
+
+
+def _shared_memory(kind: str) -> tuple[ApiEndpoint, ...]:
+    path, category = f"/v2/{kind}sharedmemory", "shared-memory"
+    find = partial(partial, _region_handler, f"{kind}sharedmemory")
+    region = path + "[/region/{region}]"
+    return (
+        ApiEndpoint("GET", f"{region}/status", category, f"Regions of {kind} shared memory.", find("status")),
+        ApiEndpoint("POST", f"{region}/register", category, f"Register a region of {kind} memory.", find("register")),
+        ApiEndpoint("POST", f"{region}/unregister", category, f"Unregister {kind} regions.", find("unregister")),
+    )
+
+
+ENDPOINTS: tuple[ApiEndpoint, ...] = (
+    # KServe v2 and Triton's extensions.
+    ApiEndpoint("GET", "/v2/health/live", "health", "Whether the server is live.", lambda on: on.server.live),
+    ApiEndpoint("GET", "/v2/health/ready", "health", "Whether the server is ready.", lambda on: on.server.ready),
+    ApiEndpoint("GET", "/v2", "metadata", "Server metadata.", lambda on: on.server.server_metadata),
+    ApiEndpoint("GET", "/v2/models/stats", "statistics", "Statistics of models.", lambda on: on.server.all_statistics),
+    ApiEndpoint("GET", _MODEL, "metadata", "Inputs and outputs of a model.", lambda on: on.server.model_metadata),
+    ApiEndpoint("GET", f"{_MODEL}/ready", MODEL_HEALTH, "Whether a model is ready.", lambda on: on.server.model_ready),
+    ApiEndpoint(
+        "GET", f"{_MODEL}/config", "model-config", "Configuration of a model.", lambda on: on.server.model_config
+    ),
+    ApiEndpoint(
+        "GET", f"{_MODEL}/stats", "statistics", "Statistics of a model.", lambda on: on.server.model_statistics
+    ),
+    ApiEndpoint("POST", f"{_MODEL}/infer", "inference", "Infer.", lambda on: on.infer, Body.TENSORS),
+    ApiEndpoint(
+        "POST", f"{_MODEL}/generate", "inference", "Run a model once.", lambda on: on.generate.one, Body.TENSORS
+    ),
+    ApiEndpoint(
+        "POST",
+        f"{_MODEL}/generate_stream",
+        "inference",
+        "Run a model; each response is an event.",
+        lambda on: on.generate.stream,
+        Body.TENSORS,
+    ),
+    *_shared_memory("system"),
+    *_shared_memory("cuda"),
+    ApiEndpoint(
+        "POST",
+        f"{_REPOSITORY}[/{{repository}}]/index",
+        "model-repository",
+        "Models of the repository.",
+        lambda on: on.repository.index,
+    ),
+    ApiEndpoint(
+        "POST",
+        f"{_REPOSITORY}/models/{{model}}/load",
+        "model-repository",
+        "Load or reload a model.",
+        lambda on: on.repository.load,
+        Body.TENSORS,
+    ),
+    ApiEndpoint(
+        "POST",
+        f"{_REPOSITORY}/models/{{model}}/unload",
+        "model-repository",
+        "Unload a model.",
+        lambda on: on.repository.unload,
+    ),
+    *(
+        ApiEndpoint(
+            "POST",
+            f"{_REPOSITORY}/{{repository}}/models/{{model}}/{action}",
+            "model-repository",
+            "Refused: repositories cannot be chosen.",
+            lambda on: on.repository.refuse_repository,
+        )
+        for action in ("load", "unload")
+    ),
+    ApiEndpoint("GET POST", "/v2/trace/setting", "trace", "Trace settings.", lambda on: on.settings.trace),
+    ApiEndpoint(
+        "GET POST",
+        "/v2/models/{model}/trace/setting",
+        "trace",
+        "Trace settings of a model.",
+        lambda on: on.settings.model_trace,
+    ),
+    ApiEndpoint("GET POST", "/v2/logging", "logging", "Log settings.", lambda on: on.settings.logging),
+    ApiEndpoint(
+        "GET PUT DELETE",
+        "/v2/limits",
+        "limits",
+        "Limits of requests and tokens per second.",
+        lambda on: on.limits.answer,
+        local=_LIMITS_REMOTE,
+    ),
+    ApiEndpoint(
+        "POST",
+        "/v2/limits/rollback",
+        "limits",
+        "Undo the last change of limits.",
+        lambda on: on.limits.roll_back,
+        local=_LIMITS_REMOTE,
+    ),
+    # The OpenAI API, and vLLM's paths.
+    _api(
+        "POST",
+        "/v1/chat/completions",
+        "inference",
+        "Chat.",
+        lambda on: on.generations.endpoint(CHAT),
+        Body.JSON,
+    ),
+    _api(
+        "POST",
+        "/v1/completions",
+        "inference",
+        "Complete prompts.",
+        lambda on: on.generations.endpoint(COMPLETION),
+        Body.JSON,
+    ),
+    _api(
+        "POST",
+        "/v1/messages",
+        "inference",
+        "Chat, as Anthropic's Messages API.",
+        lambda on: on.generations.endpoint(MESSAGES),
+        Body.JSON,
+    ),
+    _api(
+        "POST",
+        "/v1/messages/count_tokens",
+        "inference",
+        "Count the tokens of a chat.",
+        lambda on: on.generations.endpoint(COUNTS),
+        Body.JSON,
+    ),
+    _api("POST", "/v1/embeddings", "inference", "Embed texts.", lambda on: embeddings_endpoint(on.parts), Body.JSON),
+    _api("POST", "/tokenize", "inference", "Tokenize a text or chat.", lambda on: on.tokens.tokenize, Body.TEXTS),
+    _api("POST", "/detokenize", "inference", "Text of tokens.", lambda on: on.tokens.detokenize, Body.TEXTS),
+    _api("GET", "/v1/models", "metadata", "Models of the API.", lambda on: on.models.list_all),
+    _api("GET", "/v1/models/{model}", "metadata", "One model.", lambda on: on.models.show),
+    _api("POST", "/v1/models/{model}/load", "model-repository", "Load a model.", lambda on: on.models.load),
+    _api("POST", "/v1/models/{model}/unload", "model-repository", "Unload a model.", lambda on: on.models.unload),
+    _api("GET", "/version", "health", "Version of the server.", lambda on: on.server.version),
+    _api("GET", "/health", "health", "Whether the server is ready.", lambda on: on.server.ready_or_503),
+    _api("GET", "/ping", "health", "Whether the server is ready.", lambda on: on.server.ready_or_503),
+    ApiEndpoint(
+        "GET",
+        "/health/ready",
+        "health",
+        "Whether the server is ready.",
+        lambda on: on.server.ready_or_400,
+        ports=_OPENAI_ONLY,
+        form=OPENAI,
+    ),
+    ApiEndpoint(
+        "GET",
+        "/health/live",
+        "health",
+        "Whether the server is live.",
+        lambda on: on.server.alive,
+        ports=_OPENAI_ONLY,
+        form=OPENAI,
+    ),
+    # Prometheus.
+    ApiEndpoint(
+        "GET HEAD",
+        "/metrics",
+        "metrics",
+        "Metrics of the server.",
+        lambda on: on.metrics.answer if on.metrics else None,
+        ports=_SCRAPED,
+    ),
+    ApiEndpoint(
+        "GET HEAD",
+        "/metrics/",
+        "metrics",
+        "Metrics of the server.",
+        lambda on: on.metrics.answer if on.metrics else None,
+        ports=_METRICS_ONLY,
+    ),
+    ApiEndpoint(
+        "GET HEAD",
+        "/",
+        "metrics",
+        "Page that links to the metrics.",
+        lambda on: on.metrics.index if on.metrics else None,
+        ports=_METRICS_ONLY,
+    ),
+)
+
+# Categories of the calls over gRPC, by path.
+GRPC_CALLS: dict[str, str] = {
+    f"/{HEALTH_SERVICE}/Check": "health",
+    **{
+        f"/{INFERENCE_SERVICE}/{name}": category
+        for category, names in {
+            "health": "ServerLive ServerReady",
+            MODEL_HEALTH: "ModelReady",
+            "metadata": "ServerMetadata ModelMetadata",
+            "model-config": "ModelConfig",
+            "statistics": "ModelStatistics",
+            "inference": "ModelInfer ModelStreamInfer",
+            "model-repository": "RepositoryIndex RepositoryModelLoad RepositoryModelUnload",
+            "shared-memory": "SystemSharedMemoryStatus SystemSharedMemoryRegister SystemSharedMemoryUnregister "
+            "CudaSharedMemoryStatus CudaSharedMemoryRegister CudaSharedMemoryUnregister",
+            "trace": "TraceSetting",
+            "logging": "LogSettings",
+        }.items()
+        for name in names.split()
+    },
+}

@@ -97,10 +97,12 @@ def draw() -> str:
             tag("rect", x=_INSTANCE_X, y=top + _Y - 6, width=8 + _MAX * (_SIZE + _GAP), height=34, rx=4, class_="box"),
             *(_square(request, top + _Y) for request in requests),
         ]
-    view = f"0 0 {_WIDTH} {_LANE * len(_LANES)}"
-    size = {"width": _WIDTH, "height": _LANE * len(_LANES), "viewBox": view}
+    height = _LANE * len(_LANES)
+    view = f"0 0 {_WIDTH} {height}"
+    xmlns = "http://www.w3.org/2000/svg"
     label = "Sixteen requests pass through a queue and an instance, with three configurations of the batcher"
-    return f"{tag('svg', *parts, xmlns='http://www.w3.org/2000/svg', role='img', aria_label=label, **size)}\n"
+    picture = tag("svg", *parts, xmlns=xmlns, role="img", aria_label=label, width=_WIDTH, height=height, viewBox=view)
+    return f"{picture}\n"
 
 
 def _square(request: Request, y: int) -> Markup:

@@ -185,7 +185,6 @@ class InstanceGroup:
     gpus: tuple[int, ...] = ()
     passive: bool = False
     rate: RateLimit = field(default_factory=RateLimit)
-    host_policy: str = ""
 
 
 class VersionPolicyKind(Enum):

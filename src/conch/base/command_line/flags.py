@@ -6,6 +6,7 @@ A field declares name, type, default and help of its flag with `flag_field`; `de
 """
 
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from enum import Enum
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -22,6 +23,7 @@ class Standing(Enum):
 
     SUPPORTED = "supported"
     IGNORED = "accepted, without effect"  # tunes a mechanism that this server does not have
+    REFUSED = "refused"  # would change responses
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,10 @@ class Flag:
     aliases: tuple[str, ...] = ()
     separator: str = ","  # between the values of a repeatable flag in its environment variable
     standing: Standing = Standing.SUPPORTED
-    reason: str = ""  # why it is ignored
+    reason: str = ""  # why it is ignored or refused
     replaced_by: str = ""  # the repeatable flag that receives the value of this deprecated one
+    # Whether a value of a refused flag is the server's behaviour anyway.
+    harmless: Callable[[object], bool] = lambda _value: False
 
     @property
     def attribute(self) -> str:

@@ -118,7 +118,6 @@ def _instance_group(message: Any) -> InstanceGroup:
             ),
             limiter.priority,
         ),
-        host_policy=message.host_policy,
     )
 
 

@@ -31,7 +31,7 @@ class Route(NamedTuple):
     In `path`, `{name}` is one segment, and what stands in brackets is optional. `answer` is called with the request
     and the reply; if the path has a name, also with the last name, and if the pattern has `{version}` with that, None
     where the path has none. `limit` is the maximum size of a body in bytes, or returns it. `local` is the flag that
-    lets clients on other machines call, "" where they may.
+    lets clients on other machines call, "" if only keys do, and None where they may.
     """
 
     methods: tuple[bytes, ...]
@@ -40,7 +40,7 @@ class Route(NamedTuple):
     form: ErrorForm
     answer: Callable[..., None]
     limit: int | Callable[[HttpRequest], int]
-    local: str = ""
+    local: str | None = None
 
 
 class UnknownPaths(NamedTuple):
@@ -108,7 +108,12 @@ class Router:
             return
         route = match.routes.get(request.method)
         refusal = self._refusal(request, match, route)
-        if refusal is None and route is not None and route.local and not is_local_client(request, reply.peer):
+        if (
+            refusal is None
+            and route is not None
+            and route.local is not None
+            and not is_local_client(request, reply.peer)
+        ):
             refusal = route.form.refused(request, 403, _not_local(request.path, route.local))
         if refusal is not None or route is None:
             if refusal is not None:
@@ -239,10 +244,8 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _not_local(path: str, flag: str) -> str:
-    return (
-        f"{path} is for clients on this machine; protect it with --api-key-file or --http-restricted-api, "
-        f"or open it with {flag}"
-    )
+    opened = f", or open it with {flag}" if flag else ""
+    return f"{path} is for clients on this machine; protect it with --api-key-file or --http-restricted-api{opened}"
 
 
 def _expand(path: str) -> list[str]:

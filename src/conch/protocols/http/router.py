@@ -57,6 +57,7 @@ class _Match(NamedTuple):
     routes: dict[bytes, Route]
     name: str | None = None
     version: str | None = None  # digits; None where the pattern has none
+    prefix: str = ""  # of an alias
 
 
 class _Pattern(NamedTuple):
@@ -74,8 +75,13 @@ class Router:
         fallbacks: Sequence[UnknownPaths],
         access: Access | None = None,
         unread: Callable[[HttpRequest, HttpRefusal], None] | None = None,
+        alias: tuple[str, str] | None = None,
     ) -> None:
-        """`unread` is called with each request for inference that `access` refuses."""
+        """`unread` is called with each request for inference that `access` refuses.
+
+        Paths below `alias[0] + alias[1]` are those below `alias[1]`.
+        """
+        self._alias = alias
         self._fallbacks = tuple(fallbacks)
         self._access = access or None
         self._unread = unread
@@ -121,6 +127,8 @@ class Router:
             return
         if route.category != "inference":  # inference requests are in the request log
             _log.debug("HTTP request: %s %s", request.method.decode(), request.path)
+        if match.prefix:  # handlers see the declared path
+            request.path = request.path[len(match.prefix) :]
         try:
             if match.version is not None:
                 route.answer(request, reply, match.name, _version(match.version))
@@ -184,7 +192,11 @@ class Router:
         return HttpRefusal(404, "Not Found")
 
     def _find(self, path: str) -> _Match | None:
-        """Match a path with names; None if it does not exist."""
+        """Match a path with names or below the alias; None if it does not exist."""
+        if self._alias is not None and path.startswith(self._alias[0] + self._alias[1]):
+            plain = path[len(self._alias[0]) :]
+            found = self._matches.get(plain) or self._find(plain)
+            return None if found is None else found._replace(prefix=self._alias[0])
         sent = path.split("/")
         for pattern in self._patterns.get(len(sent), ()):
             name: str | None = None

@@ -97,13 +97,9 @@ class Handlers:
 
     def router(self, port: str) -> Router:
         """Return the handler of a port."""
-        routes = []
-        for endpoint, route in self._routes:
-            if port in endpoint.ports:
-                routes.append(route)
-                if port == HTTP_PORT and route.path.startswith(_V1):
-                    routes.append(route._replace(path=_KSERVE + route.path))
-        return Router(routes, _FALLBACKS[port], self.parts.http_access, self.parts.observer.unread_http)
+        routes = [route for endpoint, route in self._routes if port in endpoint.ports]
+        alias = (_KSERVE, _V1) if port == HTTP_PORT else None
+        return Router(routes, _FALLBACKS[port], self.parts.http_access, self.parts.observer.unread_http, alias)
 
     @cached_property
     def _routes(self) -> "list[tuple[ApiEndpoint, Route]]":

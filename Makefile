@@ -93,6 +93,7 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m tools.code_map
 	$(BIN)/python -m tools.autoscaling_page
 	$(BIN)/python -m tools.readme_chart
+	$(BIN)/python -m tools.batching_animation
 
 deploy-files: .venv/.dev-all ## Write the generated files of deploy/, with Helm what the chart renders
 	$(BIN)/python -m tools.deploy_files

@@ -64,6 +64,7 @@ READ_AS = {
     "backend_config": "backend_settings",
     "metrics_config": "counter_latencies",
     "cache_config": "cache_bytes",
+    "host_policy": "policy_cores",
     "min_supported_compute_capability": "min_compute_capability",
     "response_cache_byte_size": "cache_bytes",
 }

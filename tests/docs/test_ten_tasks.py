@@ -23,8 +23,10 @@ class Task:
 TASKS = (
     Task("serve my model", ("`conch run`",), "conch run examples/models/digits/1/model.onnx"),
     Task("serve my Python function", ("models in Python",), "@conch.model"),
-    Task("move from Triton", ("compatibility",), "## HTTP"),
+    Task("move from Triton", ("moving",), "## From Triton"),
+    Task("know what works as in Triton", ("moving", "Compatibility"), "## HTTP"),
     Task("chat with a language model", ("`conch run`",), 'conch run examples/models/chat "'),
+    Task("use the OpenAI client", ("five minutes",), "base_url="),
     Task("see why it is slow", ("troubleshooting",), "nv_inference_queue_duration_us"),
     Task("fill batches", ("questions",), "max_queue_delay_microseconds: 2000"),
     Task("measure it", ("`conch bench`",), "$ conch bench"),

@@ -185,6 +185,7 @@ class InstanceGroup:
     gpus: tuple[int, ...] = ()
     passive: bool = False
     rate: RateLimit = field(default_factory=RateLimit)
+    host_policy: str = ""
 
 
 class VersionPolicyKind(Enum):

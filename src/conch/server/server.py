@@ -146,6 +146,10 @@ class Server:
         self._builder.gpus = await discover_gpus(
             self._options.min_compute_capability, lambda text: self.degradations.report("gpu_unusable", text)
         )
+        for number in sorted({number for number, _ in self._options.model_load_gpu_limit}):
+            if not any(gpu.number == number for gpu in self._builder.gpus):
+                text = f"--model-load-gpu-limit has no effect: this server can use no GPU {number}"
+                self.degradations.report("flag_ignored", text)
         self.degradations.check_start()
         if self._keys:
             self._keys.load()

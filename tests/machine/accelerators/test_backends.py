@@ -16,11 +16,11 @@ import torch
 
 from conch.server.options.parser import parse
 from conch.server.server import Server
-from tests.machine.accelerators.nvml import A100, H100, machine_with
+from tests.machine.accelerators.nvml import A100, H100, gpu, machine_with
 from tests.processes import command_lines
 from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.server.backends.pytorch.torch_models import Doubled, config_text, write_script
-from tests.support.models import tensor, write_config, write_scripted
+from tests.support.models import ECHO, tensor, write_config, write_python, write_scripted
 
 BOTH = "instance_group { kind: KIND_GPU }"
 
@@ -42,10 +42,13 @@ def models(tmp_path: Path) -> Path:
     return folder
 
 
-def server_of(models: Path) -> Server:
+TENSORS = f"input {tensor('INPUT0', 'FP32', 4)} output {tensor('OUTPUT0', 'FP32', 4)}"
+
+
+def server_of(models: Path, *flags: str) -> Server:
     ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
     local = ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
-    return Server(parse([f"--model-repository={models}", *ports, *local], {}))
+    return Server(parse([f"--model-repository={models}", *ports, *local, *flags], {}))
 
 
 def groups_of(server: Server, name: str) -> list[tuple[str, int, list[int]]]:
@@ -55,6 +58,25 @@ def groups_of(server: Server, name: str) -> list[tuple[str, int, list[int]]]:
 
 def states_of(server: Server) -> Mapping[str, tuple[str, str]]:
     return {row.name: (row.state, row.reason) for row in server.control.index(ready_only=False)}
+
+
+async def test_a_load_above_the_limit_of_a_gpu_is_refused(
+    models: Path, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in machine_with(library, tmp_path, gpu(A100, memory_used=4 << 30), gpu(H100)).items():
+        monkeypatch.setenv(name, value)
+    for number in (0, 1):
+        write_python(models, f"on{number}", f"{TENSORS} instance_group {{ kind: KIND_GPU gpus: [{number}] }}", ECHO)
+    write_python(models, "on_cpu", f"{TENSORS} instance_group {{ kind: KIND_CPU }}", ECHO)
+    server = server_of(models, "--model-load-gpu-limit=0:0.01", "--model-load-gpu-limit=1:0.9", "--exit-on-error=false")
+    async with server.running():
+        states = states_of(server)
+        assert states["on0"][0] == "UNAVAILABLE"
+        assert (
+            "can not create model 'on0': memory limit set for GPU 0 has exceeded, model loading is rejected"
+            in (states["on0"][1])
+        )
+        assert (states["on1"][0], states["on_cpu"][0]) == ("READY", "READY")
 
 
 # ---- onnxruntime -----------------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("config-invalid", python(TENSORS + "max_batch_size: -1")),
     ("config-unsupported", python(TENSORS + 'model_repository_agents { agents { name: "checksum" } }')),
     ("config-namespace", ensemble(STEP.replace("model_version: -1", 'model_namespace: "n"'))),
-    ("config-no-effect", python(TENSORS + 'instance_group { kind: KIND_CPU host_policy: "p" }')),
+    ("config-no-effect", python(TENSORS + "instance_group { kind: KIND_CPU secondary_devices { } }")),
     ("backend-unknown", lambda root: write(write_python(root, "m") / "config.pbtxt", 'backend: "pythn"')),
     ("version-none", lambda root: write(root / "m" / "config.pbtxt", f'backend: "identity" {TENSORS}')),
     ("version-absent", python(TENSORS + "version_policy { specific { versions: [ 1, 2 ] } }")),
@@ -231,7 +231,6 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("flag-unknown", text("README.md", "Run `conch serve --model-repo=/m`.\n")),
     ("flag-unknown", text("README.md", "Run\n\n```\nconch serve --model-repository /m \\\n  --cpu\n```\n")),
     ("flag-value", text("serve.sh", "exec tritonserver --model-repository=$1 --http-port=http\n")),
-    ("flag-refused", text("serve.sh", "tritonserver --model-repository=/m --allow-sagemaker=true\n")),
     ("flag-no-effect", text("serve.sh", "tritonserver --model-repository=/m --http-thread-count=4 && echo --none\n")),
     ("image-tag", lambda root: (write(root / "a.yaml", "image: r.io/a/b:2\n"), write(root / "a.md", "`r.io/a/b:1`\n"))),
     (

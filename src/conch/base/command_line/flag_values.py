@@ -206,6 +206,32 @@ def _read_cache_size(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class HostPolicySetting:
+    """`--host-policy=<policy>,numa-node=<number>` or `--host-policy=<policy>,cpu-cores=<first>-<last>,…`."""
+
+    policy: str
+    key: str
+    value: str
+
+
+def _read_host_policy(text: str) -> HostPolicySetting:
+    policy, _, rest = text.partition(",")
+    key, value = _key_and_value(rest)
+    pattern = {"numa-node": r"\d{1,4}", "cpu-cores": r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"}.get(key)
+    if not policy or pattern is None or re.fullmatch(pattern, value) is None:
+        raise ValueError(text)
+    return HostPolicySetting(policy, key, value)
+
+
+def _read_gpu_limit(text: str) -> tuple[int, float]:
+    """Parse `<device>:<fraction>`."""
+    device, _, fraction = text.partition(":")
+    if not device.isdecimal() or not 0 <= float(fraction) <= 1:
+        raise ValueError(text)
+    return int(device), float(fraction)
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceLimit:
     """`--rate-limit-resource=<name>:<count>:<device>`; `device` None is every device."""
 
@@ -255,5 +281,7 @@ CACHE = ValueKind(
 CACHE_SIZE = ValueKind(
     "bytes", f"a whole number (bytes): 0 for none, else {_MIN_CACHE_BYTES} or more", _read_cache_size
 )
+HOST_POLICY = _form("<policy>,numa-node=<n>|<policy>,cpu-cores=<first>-<last>,…", _read_host_policy)
+GPU_LIMIT = ValueKind("device:fraction", "a GPU's number and a fraction from 0 to 1, such as 0:0.9", _read_gpu_limit)
 RESOURCE_LIMIT = _form("<name>:<count>[:<device>]", _read_resource_limit)
 RESTRICTION = _form("<category>,…:<key>=<value>", _read_restriction, secret=True)

@@ -6,7 +6,6 @@ A field declares name, type, default and help of its flag with `flag_field`; `de
 """
 
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from enum import Enum
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -23,7 +22,6 @@ class Standing(Enum):
 
     SUPPORTED = "supported"
     IGNORED = "accepted, without effect"  # tunes a mechanism that this server does not have
-    REFUSED = "refused"  # would change responses
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,8 @@ class Flag:
     aliases: tuple[str, ...] = ()
     separator: str = ","  # between the values of a repeatable flag in its environment variable
     standing: Standing = Standing.SUPPORTED
-    reason: str = ""  # why it is ignored or refused
+    reason: str = ""  # why it is ignored
     replaced_by: str = ""  # the repeatable flag that receives the value of this deprecated one
-    # Whether a value of a refused flag is the server's behaviour anyway.
-    harmless: Callable[[object], bool] = lambda _value: False
 
     @property
     def attribute(self) -> str:

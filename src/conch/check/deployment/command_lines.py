@@ -97,9 +97,7 @@ def _read(argument: str) -> tuple[list[Given], list[str]]:
 
 def _standing(word: Word, given: Given) -> Iterator[Finding]:
     flag = given.flag
-    if flag.standing is Standing.REFUSED and not flag.harmless(given.value):
-        yield Finding("flag-refused", word.place, f"--{flag.name} is not supported: {flag.reason}")
-    elif flag.standing is Standing.IGNORED:
+    if flag.standing is Standing.IGNORED:
         yield Finding("flag-no-effect", word.place, f"--{flag.name} has no effect: {flag.reason}")
 
 

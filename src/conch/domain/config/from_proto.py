@@ -118,6 +118,7 @@ def _instance_group(message: Any) -> InstanceGroup:
             ),
             limiter.priority,
         ),
+        host_policy=message.host_policy,
     )
 
 

@@ -95,8 +95,6 @@ def _vllm_parameters(message: ConfigMessage) -> Iterator[tuple[str, str]]:
 def _group_settings(message: ConfigMessage) -> Iterator[tuple[str, str]]:
     for index, group in enumerate(message.instance_group):
         at = f"instance_group[{index}]"
-        if group.host_policy:
-            yield f"{at}.host_policy", "this server has no host policies"
         if group.secondary_devices:
             yield f"{at}.secondary_devices", "no backend uses secondary devices"
 

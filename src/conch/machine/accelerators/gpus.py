@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import getLogger
 
 from conch.machine.accelerators.collectors import has_nvidia_driver
@@ -35,6 +35,7 @@ class InstalledGpu:
     compute_capability: tuple[int, int]
     mig_enabled: bool = False
     mig_slices: tuple[str, ...] = ()  # MIG-…
+    used_bytes: int = 0  # of its memory, when it was listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Gpu:
     name: str
     memory_bytes: int  # of the whole GPU
     compute_capability: tuple[int, int]
+    used_bytes: int = field(default=0, compare=False)  # of the whole GPU, when it was listed
 
     def __str__(self) -> str:
         major, minor = self.compute_capability
@@ -62,7 +64,7 @@ def visible_gpus(installed: Sequence[InstalledGpu], environment: Mapping[str, st
     requested = environment.get(CUDA_VARIABLE)
     found = _all_of(granted) if requested is None else _requested(granted, requested)
     return [
-        Gpu(number, uuid, gpu.name, gpu.memory_bytes, gpu.compute_capability)
+        Gpu(number, uuid, gpu.name, gpu.memory_bytes, gpu.compute_capability, gpu.used_bytes)
         for number, (gpu, uuid) in enumerate(_usable_together(found))
     ]
 
@@ -141,8 +143,22 @@ def _usable_together(found: Iterable[tuple[InstalledGpu, str]]) -> list[tuple[In
 async def discover_gpus(min_capability: tuple[int, int], warn: Callable[[str], None] = _log.warning) -> list[Gpu]:
     """Return and log the GPUs that CUDA shows to this server and its processes.
 
-    GPUs below `min_capability` are left out. Without a driver the list is empty. NVML runs in a separate process; if
-    that fails, crashes or hangs, the list is empty. `warn` is called with each reason to run without a present GPU.
+    GPUs below `min_capability` are left out. `warn` is called with each reason to run without a present GPU.
+    """
+    usable = []
+    for gpu in await list_gpus(warn):
+        if gpu.compute_capability < min_capability:
+            warn("{} is not used: --min-supported-compute-capability is {}.{}".format(gpu, *min_capability))
+        else:
+            _log.info("%s", gpu)
+            usable.append(gpu)
+    return usable
+
+
+async def list_gpus(warn: Callable[[str], None] = _log.warning) -> list[Gpu]:
+    """Return the GPUs that CUDA shows to this server, with the memory in use now; without a driver none.
+
+    NVML runs in a separate process; if that fails, crashes or hangs, the list is empty, and `warn` is called.
     """
     if not has_nvidia_driver():
         return []
@@ -162,14 +178,7 @@ async def discover_gpus(min_capability: tuple[int, int], warn: Callable[[str], N
         cause = lines[-1] if lines else f"its process exited with status {process.returncode}"
         warn(f"NVML cannot list the GPUs of this machine: {cause}; models run without GPUs")
         return []
-    usable = []
-    for gpu in visible_gpus([_installed_gpu(row) for row in json.loads(output)], os.environ):
-        if gpu.compute_capability < min_capability:
-            warn("{} is not used: --min-supported-compute-capability is {}.{}".format(gpu, *min_capability))
-        else:
-            _log.info("%s", gpu)
-            usable.append(gpu)
-    return usable
+    return visible_gpus([_installed_gpu(row) for row in json.loads(output)], os.environ)
 
 
 def _installed_gpu(row: Mapping[str, object]) -> InstalledGpu:

@@ -34,6 +34,7 @@ class ModelSource:
     linked: tuple[Path, ...] = ()  # files that the server has linked into `directory`, which processes may read
     # Says that the model runs worse than asked, in any thread; raises ConfigError where --strict refuses that.
     report: Report = field(default=log_degradation, compare=False, repr=False)
+    cores: frozenset[int] = frozenset()  # on which it runs, by its host policy; empty for any
 
     @property
     def version_directory(self) -> Path:

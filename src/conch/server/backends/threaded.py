@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from conch.base.errors import BackendError, ConchError, ModelLoadError
 from conch.domain.request import InferRequest, InferResponse
+from conch.machine.cores import pin_thread
 from conch.server.backends.base import Instance, InstancePlan
 from conch.server.backends.batch import Batch
 from conch.server.backends.ragged import RaggedLayout
@@ -101,6 +102,7 @@ class ThreadedInstance(Instance):
 
     def _run_thread(self, loop: asyncio.AbstractEventLoop, loaded: "asyncio.Future[None]") -> None:
         try:
+            pin_thread(self.plan.source.cores)
             self.load()
         except BaseException as error:
             loop.call_soon_threadsafe(self._load_ended, loaded, error)

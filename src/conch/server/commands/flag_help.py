@@ -45,12 +45,11 @@ def print_help(console: Console | None = None) -> None:
         console.print(Text(f"\n{group}", "bold"))
         for flag in flags:
             _print_entry(console, Text(usage(flag), "cyan"), _description(flag))
-    for standing in (Standing.IGNORED, Standing.REFUSED):
-        console.print(Text(f"\n{standing.value.capitalize()}", "bold"))
-        others = sorted((flag for flag in FLAGS if flag.standing is standing), key=lambda flag: flag.reason)
-        for reason, members in groupby(others, key=lambda flag: flag.reason):
-            names = " ".join(f"--{flag.name}" for flag in members)
-            _print_entry(console, Text(names, "dim"), f"{reason[:1].upper()}{reason[1:]}.")
+    console.print(Text(f"\n{Standing.IGNORED.value.capitalize()}", "bold"))
+    others = sorted((flag for flag in FLAGS if flag.standing is Standing.IGNORED), key=lambda flag: flag.reason)
+    for reason, members in groupby(others, key=lambda flag: flag.reason):
+        names = " ".join(f"--{flag.name}" for flag in members)
+        _print_entry(console, Text(names, "dim"), f"{reason[:1].upper()}{reason[1:]}.")
     console.print(examples_text("serve").rstrip(), markup=False)
     console.print(f"\nExit status: {COMMANDS['serve'].statuses}", markup=False)
 

@@ -1,5 +1,6 @@
 """Checks of several options together, and of the files that they name."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def check_options(options: ServerOptions) -> list[str]:
         *_check_model_dir(options),
         *_check_ports(options),
         *_check_tls(options),
+        *_check_host_policies(options),
         *_check_log_file(options),
         *_check_host_proc(options),
         *_check_limits(options),
@@ -103,6 +105,18 @@ def _overlap(one: str, other: str) -> bool:
 def _check_host_proc(options: ServerOptions) -> Iterable[str]:
     if options.host_proc and not Path(options.host_proc).is_dir():
         yield f"--host-proc: directory '{options.host_proc}' does not exist; mount /proc of the machine there"
+
+
+def _check_host_policies(options: ServerOptions) -> Iterable[str]:
+    usable = os.sched_getaffinity(0)
+    for policy, cores in options.policy_cores.items():
+        if not cores:
+            yield f"--host-policy: the machine has no such NUMA node with cores as that of policy '{policy}'"
+        elif missing := sorted(cores - usable):
+            yield (
+                f"--host-policy: policy '{policy}' has core {missing[0]}, which this process may not use; it may use "
+                f"{','.join(map(str, sorted(usable)))}"
+            )
 
 
 def _check_tls(options: ServerOptions) -> Iterable[str]:

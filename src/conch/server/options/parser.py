@@ -58,7 +58,7 @@ def parse(argv: Iterable[str], environ: Mapping[str, str]) -> ServerOptions:
     notices = list(unknown)
     values: dict[str, Any] = {}
     for given in (*variables, *arguments):
-        _apply(given, values, notices, problems)
+        _apply(given, values, notices)
     values = {**platform_options(environ), **values, "platform_variables": platform_variables(environ)}
     options = ServerOptions(**values, notices=tuple(dict.fromkeys(notices)))
     problems += independent_problems(FLAGS, problems, check_options(options))
@@ -67,8 +67,8 @@ def parse(argv: Iterable[str], environ: Mapping[str, str]) -> ServerOptions:
     return options
 
 
-def _apply(given: Given, values: dict[str, Any], notices: list[str], problems: list[str]) -> None:
-    """Put one value into `values`, or append to `notices` or `problems` why it is not used."""
+def _apply(given: Given, values: dict[str, Any], notices: list[str]) -> None:
+    """Put one value into `values`, or append to `notices` why it is not used."""
     flag, name = given.flag, given.flag.attribute
     if flag is STRICT_MODEL_CONFIG:
         notices.append(f"{given.source} is deprecated; use --disable-auto-complete-config")
@@ -77,9 +77,6 @@ def _apply(given: Given, values: dict[str, Any], notices: list[str], problems: l
         notices.append(f"{given.source} is deprecated; use --{flag.replaced_by}")
         name = flag.replaced_by.replace("-", "_")
         values[name] = (given.value, *values.get(name, ()))  # the last value applies, so the successor's has precedence
-    elif flag.standing is Standing.REFUSED:
-        if not flag.harmless(given.value):
-            problems.append(f"{given.source} is not supported: {flag.reason}")
     elif flag.standing is Standing.IGNORED:
         notices.append(f"{given.source} has no effect: {flag.reason}")
     elif flag.repeatable:

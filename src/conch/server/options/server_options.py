@@ -20,6 +20,8 @@ from conch.base.command_line.flag_values import (
     COUNT,
     DAYS_ABOVE_ZERO,
     DCGM_NAMES,
+    GPU_LIMIT,
+    HOST_POLICY,
     KEY,
     LEVEL,
     METRICS_SETTING,
@@ -36,6 +38,7 @@ from conch.base.command_line.flag_values import (
     SECONDS_ABOVE_ZERO,
     BackendSetting,
     CacheSetting,
+    HostPolicySetting,
     MetricsValue,
     ResourceLimit,
     ValueKind,
@@ -43,6 +46,7 @@ from conch.base.command_line.flag_values import (
 from conch.base.command_line.flags import Flag, declared_flags
 from conch.base.command_line.flags import flag_field as _flag
 from conch.domain.degradations import REASONS, STRICT_ALL
+from conch.machine.cores import node_cores, read_core_list
 from conch.server.options.trace import DEPRECATED_FLAGS, TRACE_SETTING, TraceSetting
 from conch.server.options.triton_only_flags import TRITON_ONLY_FLAGS
 
@@ -417,6 +421,23 @@ class ServerOptions:
         "Start of the names of the objects in /dev/shm that clients may register, without the slash; any if not given.",
     )
 
+    host_policy: tuple[HostPolicySetting, ...] = _flag(
+        (),
+        "Memory and devices",
+        "Cores of the instances whose group names the policy in host_policy; without it, 'cpu' and 'gpu_<id>'.",
+        HOST_POLICY,
+        repeatable=True,
+        separator=";",
+    )
+
+    model_load_gpu_limit: tuple[tuple[int, float], ...] = _flag(
+        (),
+        "Memory and devices",
+        "Fraction of a GPU's memory above which, after its load, a model is refused.",
+        GPU_LIMIT,
+        repeatable=True,
+    )
+
     min_supported_compute_capability: str = _flag(
         "6.0",
         "Memory and devices",
@@ -494,6 +515,16 @@ class ServerOptions:
         """Size of the response cache; 0 for none."""
         sizes = [setting.size for setting in self.cache_config if setting.size is not None]
         return sizes[-1] if sizes else self.response_cache_byte_size
+
+    @property
+    def policy_cores(self) -> dict[str, frozenset[int]]:
+        """The cores of each host policy: those of cpu-cores, else of its NUMA node. Reads the machine's nodes."""
+        settings = {(setting.policy, setting.key): setting.value for setting in self.host_policy}
+        return {
+            policy: read_core_list(value) if key == "cpu-cores" else node_cores(int(value))
+            for (policy, key), value in settings.items()
+            if key == "cpu-cores" or (policy, "cpu-cores") not in settings
+        }
 
     @property
     def min_compute_capability(self) -> tuple[int, int]:

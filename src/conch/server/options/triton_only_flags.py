@@ -1,7 +1,6 @@
 """Triton's flags without a counterpart in this server, each with the reason.
 
-Flags that tune a mechanism which this server does not have are accepted with a notice. Flags that would change
-responses are refused, unless their value is this server's behaviour anyway.
+They tune mechanisms which this server does not have, and are accepted with a notice.
 """
 
 from conch.base.command_line.flag_values import BOOLEAN, BYTES, COUNT, PATH, TEXT, ValueKind, integer
@@ -15,20 +14,6 @@ _CLOUD = "Cloud endpoints"
 def _ignored(name: str, group: str, kind: ValueKind, default: object, reason: str, repeatable: bool = False) -> Flag:
     text = f"Has no effect: {reason}."
     return Flag(name, group, text, kind, default, repeatable, standing=Standing.IGNORED, reason=reason)
-
-
-def _refused(name: str, group: str, kind: ValueKind, default: object, reason: str, repeatable: bool = False) -> Flag:
-    return Flag(
-        name,
-        group,
-        f"Not supported: {reason}.",
-        kind,
-        default,
-        repeatable,
-        standing=Standing.REFUSED,
-        reason=reason,
-        harmless=lambda value: value == default,
-    )
 
 
 _ONE_LOOP = "one event loop serves all connections"
@@ -46,8 +31,6 @@ TRITON_ONLY_FLAGS: tuple[Flag, ...] = (
     _ignored("cuda-virtual-address-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),
     _ignored("enable-peer-access", _MEMORY, BOOLEAN, True, _NO_GPU_POOL),
     _ignored("buffer-manager-thread-count", _MEMORY, COUNT, 0, "batches are assembled where they are executed"),
-    _ignored("host-policy", _MEMORY, TEXT, "", "host policies are not supported", repeatable=True),
-    _refused("model-load-gpu-limit", _MEMORY, TEXT, "", "loads do not check the free device memory", repeatable=True),
     _ignored("backend-directory", "Backends", PATH, "/opt/tritonserver/backends", "backends are Python packages"),
     _ignored(
         "repoagent-directory", "Backends", PATH, "/opt/tritonserver/repoagents", "repository agents are not implemented"

@@ -170,9 +170,9 @@ def test_a_completed_document_is_checked() -> None:
 
 
 def test_notices_of_settings_without_effect() -> None:
-    ((reason, notice),) = finished('instance_group { host_policy: "p" }').notices
+    ((reason, notice),) = finished("instance_group { secondary_devices { } }").notices
     assert reason == "setting_ignored"
-    assert "host_policy" in notice
+    assert "secondary_devices" in notice
 
 
 # The value

@@ -42,7 +42,7 @@ def test_nothing_to_refuse(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ('instance_group { } instance_group { host_policy: "p" }', "instance_group[1].host_policy"),
+        ("instance_group { } instance_group { secondary_devices { } }", "instance_group[1].secondary_devices"),
         ("instance_group { secondary_devices { } }", "instance_group[0].secondary_devices"),
         ("optimization { priority: PRIORITY_MAX }", "optimization.priority"),
         ("optimization { eager_batching: true }", "optimization.eager_batching"),

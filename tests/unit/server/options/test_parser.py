@@ -1,5 +1,6 @@
 """Flags and environment variables to ServerOptions, and the error messages."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -365,15 +366,45 @@ def test_a_flag_without_effect_is_accepted_with_one_notice(repository: str) -> N
     assert options.notices == ("--http-thread-count has no effect: one event loop serves all connections",)
 
 
-@pytest.mark.parametrize("argument", ["--model-load-gpu-limit=0:0.5"])
-def test_a_flag_that_would_change_responses_is_refused(repository: str, argument: str) -> None:
-    (problem,) = problems([repository, argument])
-    assert problem.startswith(f"{argument.partition('=')[0]} is not supported: ")
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [
+        ("--model-load-gpu-limit=-1:0.6", "expected a GPU's number and a fraction from 0 to 1, such as 0:0.9"),
+        ("--model-load-gpu-limit=0:1.5", "expected a GPU's number and a fraction from 0 to 1, such as 0:0.9"),
+        ("--model-load-gpu-limit=0:nan", "expected a GPU's number and a fraction from 0 to 1, such as 0:0.9"),
+        ("--host-policy=p,cpu-cores=4096", "policy 'p' has core 4096, which this process may not use"),
+        ("--host-policy=p,cpu-cores=3-", "expected the form <policy>,numa-node=<n>"),
+        ("--host-policy=p,numa-node=999", "no such NUMA node with cores as that of policy 'p'"),
+        ("--host-policy=p,color=red", "expected the form <policy>,numa-node=<n>"),
+        ("--sagemaker-safe-port-range=9-1", "expected a range of ports such as 9000-9999"),
+    ],
+)
+def test_wrong_devices_cores_and_ports_are_refused(repository: str, argument: str, problem: str) -> None:
+    (text,) = problems([repository, argument])
+    assert problem in text
 
 
-@pytest.mark.parametrize("argument", ["--model-load-gpu-limit="])
-def test_a_refused_flag_may_have_its_default(repository: str, argument: str) -> None:
-    parse([repository, argument], {})
+def test_other_ports_must_be_in_the_safe_range_of_sagemaker(repository: str) -> None:
+    flags = ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8001"]
+    (problem,) = problems([repository, *flags])
+    assert problem == "--metrics-port: the port 8002 is not in --sagemaker-safe-port-range=8000-8001"
+    parse([repository, "--sagemaker-safe-port-range=8000-8001"], {})
+
+
+def test_a_number_of_cores_is_taken_from_a_policy(repository: str) -> None:
+    first = min(os.sched_getaffinity(0))
+    options = parse([repository, f"--host-policy=p,cpu-cores={first}", "--host-policy=p,numa-node=7"], {})
+    assert options.policy_cores == {"p": frozenset({first})}
+
+
+def test_vertex_ai_is_served_in_its_environment(repository: str) -> None:
+    variables = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "8085", "AIP_STORAGE_URI": "gs://bucket/models"}
+    options = parse([], variables)
+    assert (options.allow_vertex_ai, options.allow_http, options.allow_grpc) == (True, False, False)
+    assert (options.vertex_ai_port, options.model_repository) == (8085, ("gs://bucket/models",))
+    chosen = parse([repository, "--allow-http=true", "--vertex-ai-port=9"], variables)
+    assert (chosen.allow_http, chosen.vertex_ai_port) == (True, 9)
+    assert chosen.model_repository == (repository.partition("=")[2],)
 
 
 @pytest.mark.parametrize("argument", ["--cache-config=local,size=1048576", "--response-cache-byte-size=1048576"])

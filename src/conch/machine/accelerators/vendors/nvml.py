@@ -60,14 +60,16 @@ def _nvml() -> Iterator[None]:
 def _installed(index: int) -> InstalledGpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     enabled = _mig_enabled(handle)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     return InstalledGpu(
         index,
         pynvml.nvmlDeviceGetUUID(handle),
         pynvml.nvmlDeviceGetName(handle),
-        int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        int(memory.total),
         tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
         enabled,
         tuple(pynvml.nvmlDeviceGetUUID(part) for part in _slices(handle)) if enabled else (),
+        int(memory.used),
     )
 
 

@@ -84,11 +84,18 @@ class EngineProcess:
         """Inodes of its objects in /dev/shm."""
         return frozenset() if self._cleanup is None else self._cleanup.inodes
 
-    async def start(self, launcher: Launcher, driver: str, options: Mapping[str, Any], timeout_s: float) -> EngineInfo:
-        """Start the process and load the model. Raises ModelLoadError with the cause."""
+    async def start(
+        self,
+        launcher: Launcher,
+        driver: str,
+        options: Mapping[str, Any],
+        timeout_s: float,
+        cores: frozenset[int] = frozenset(),
+    ) -> EngineInfo:
+        """Start the process, on `cores` or any, and load the model. Raises ModelLoadError with the cause."""
         self._cleanup = await asyncio.to_thread(EngineCleanup)
         try:
-            await self._child.start(launcher)
+            await self._child.start(launcher, cores=cores)
         except BaseException:
             self._cleanup.remove()
             raise

@@ -94,7 +94,9 @@ class ProcessEngine(SupervisedWorker[EngineProcess], Engine):
         claim, offer = self._memory.claim(self._name, process, weights, cache)
         options = {**self._options(), "memory": offer}
         try:
-            self.info = await process.start(self._launcher(), self._driver, options, self._load_timeout_s)
+            self.info = await process.start(
+                *(self._launcher(), self._driver, options, self._load_timeout_s), self._source.cores
+            )
             if not process.alive:
                 raise ModelLoadError(f"the process of engine '{self._name}' exited after loading")
             if cache is None and (reduced := self._memory.reduced_cache(offer, self.info)):

@@ -20,6 +20,7 @@ from typing import Any
 
 from conch.base.errors import Code, ModelLoadError
 from conch.base.logs import MODEL_LOGGER
+from conch.machine.cores import pin_process
 from conch.server.backends.child.conch_child.ipc.wire import (
     MAX_CHILD_HEADER_SIZE,
     MAX_CHILD_PAYLOAD_SIZE,
@@ -109,12 +110,12 @@ class ChildProcess:
         """The last lines that the child wrote to its standard error."""
         return "\n".join(self._stderr_tail)
 
-    async def start(self, launcher: Launcher, shared: Sequence[int] = ()) -> None:
-        """Start the process, which inherits the `shared` descriptors. Raises ModelLoadError.
+    async def start(self, launcher: Launcher, shared: Sequence[int] = (), cores: frozenset[int] = frozenset()) -> None:
+        """Start the process, which inherits the `shared` descriptors, on `cores` or any. Raises ModelLoadError.
 
         When cancelled, it waits until the launch has succeeded or failed, and raises then; `kill` ends the process.
         """
-        self._launch = asyncio.ensure_future(self._start(launcher, shared))
+        self._launch = asyncio.ensure_future(self._start(launcher, shared, cores))
         self._launch.add_done_callback(lambda launch: launch.cancelled() or launch.exception())  # mark as retrieved
         try:
             await asyncio.shield(self._launch)
@@ -218,7 +219,7 @@ class ChildProcess:
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GRACE_S, self.kill)
 
-    async def _start(self, launcher: Launcher, shared: Sequence[int]) -> None:
+    async def _start(self, launcher: Launcher, shared: Sequence[int], cores: frozenset[int]) -> None:
         loop = asyncio.get_running_loop()
         try:
             connection = await self._connect()
@@ -227,6 +228,7 @@ class ChildProcess:
             finally:
                 connection.close_child_ends()
             self._pidfd = _open_pidfd(process)
+            pin_process(process.pid, cores)
         except BaseException as error:
             for stream in list(self._streams):
                 stream.close()

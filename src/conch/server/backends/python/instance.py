@@ -92,7 +92,7 @@ class PythonInstance(SupervisedWorker[ModelProcess], Instance):
         name = self.plan.name
         process = ModelProcess(name, source, self._settings, self.metrics, self._processes.died, self._calls, adapter)
         try:
-            await process.start(launcher)
+            await process.start(launcher, source.cores)
             await process.initialize(self.plan)
             if not process.alive:
                 raise ModelLoadError(f"the process of model instance '{self.plan.name}' ended after initialize")

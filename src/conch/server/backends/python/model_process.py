@@ -88,8 +88,8 @@ class ModelProcess:
         """Whether it has survived an execution."""
         return self.requests.has_worked
 
-    async def start(self, launcher: Launcher) -> None:
-        """Start the process; it holds no model yet. Raises ModelLoadError."""
+    async def start(self, launcher: Launcher, cores: frozenset[int] = frozenset()) -> None:
+        """Start the process, on `cores` or any; it holds no model yet. Raises ModelLoadError."""
         try:
             self.requests.open()
         except OSError as error:
@@ -100,7 +100,7 @@ class ModelProcess:
             raise ModelLoadError(text, Code.UNAVAILABLE) from error
         try:
             try:
-                await self._child.start(launcher, self.requests.descriptors)
+                await self._child.start(launcher, self.requests.descriptors, cores)
             finally:
                 self.requests.close_descriptors()
         except ModelLoadError as error:

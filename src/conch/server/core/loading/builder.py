@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
 from conch.domain.config.resolve import resolve
@@ -15,7 +15,7 @@ from conch.domain.declared_metrics.request_metrics import DeclaredMetrics, Reque
 from conch.domain.degradations import Degradation
 from conch.domain.files.model_folder import chosen_versions, read_labels
 from conch.domain.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimit
-from conch.machine.accelerators.gpus import Gpu
+from conch.machine.accelerators.gpus import Gpu, list_gpus
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.server.backends.engines.backend import EngineBackend
 from conch.server.backends.registry import BackendRegistry
@@ -88,6 +88,7 @@ class ModelBuilder:
         self._limiter = limiter
         self._declared = declared
         self._suggestion = suggestion
+        self._policy_cores = options.policy_cores
 
     @property
     def _gpu_numbers(self) -> list[int]:
@@ -119,6 +120,10 @@ class ModelBuilder:
                 "rate_limiter_off",
                 f"rate_limiter of model '{config.name}' has no effect without --rate-limit=execution_count",
             )
+        for group in config.instance_groups:
+            if group.host_policy and group.host_policy not in self._policy_cores:
+                text = f"host_policy '{group.host_policy}' of model '{config.name}' has no effect without --host-policy"
+                report("setting_ignored", text)
         if not config.warmups and any(group.kind is InstanceKind.GPU for group in config.instance_groups):
             report("gpu_without_warmup", f"model '{config.name}' runs on a GPU and has no model_warmup")
         return replace(config, degraded=tuple(report.found))
@@ -170,7 +175,7 @@ class ModelBuilder:
         for model in models:
             report = self._report(files, config.degraded)
             source = self._source(files, instance_config(config), model.version, report)
-            await model.rearrange(config, rearranged(backend, source, self.gpus, model.instances))
+            await model.rearrange(config, rearranged(backend, source, self.gpus, model.instances, self._cores))
             model.degraded = report.found
         return True
 
@@ -234,6 +239,7 @@ class ModelBuilder:
             elif isinstance(backend := await self._backends.get(config.backend), EngineBackend) and (
                 backend.generates(source := self._source(files, config, version, report))
             ):
+                source = replace(source, cores=self._cores(config.instance_groups[0]))
                 engine = backend.engine(source)
                 idle_s = idle_seconds(config, self._options.idle_unload_secs)
                 engine = IdleEngine(engine, config.name, idle_s) if idle_s else engine
@@ -242,7 +248,7 @@ class ModelBuilder:
                 )
             else:
                 source = self._source(files, instance_config(config), version, report)
-                instances = await asyncio.to_thread(make_instances, backend, source, self.gpus)
+                instances = await asyncio.to_thread(make_instances, backend, source, self.gpus, self._cores)
                 served = self._scheduler(config, version, labels, instances, files.directory)
             served.statistics.namespace = files.namespace
             served.degraded = report.found
@@ -257,10 +263,30 @@ class ModelBuilder:
             if self._cache is not None and config.response_cache:
                 served.cache = ModelCache(self._cache, served.statistics)
             await served.start()
+            try:
+                await self._check_gpu_memory(config)
+            except ConchError:
+                await served.stop()
+                raise
         except Exception as error:
             built.failures[version] = load_error(error)
         else:
             built.served[version] = served
+
+    async def _check_gpu_memory(self, config: ModelConfig) -> None:
+        """Raise ModelLoadError if a GPU of a loaded model has less free memory than --model-load-gpu-limit leaves."""
+        groups = [group for group in config.instance_groups if group.kind is InstanceKind.GPU and not group.passive]
+        limits = dict(self._options.model_load_gpu_limit)
+        if not any(gpu in limits for group in groups for gpu in group.gpus):
+            return
+        for gpu in await list_gpus():
+            if gpu.used_bytes > limits.get(gpu.number, 1.0) * gpu.memory_bytes and any(
+                gpu.number in group.gpus for group in groups
+            ):
+                raise ModelLoadError(
+                    f"can not create model '{config.name}': memory limit set for GPU {gpu.number} has exceeded, model "
+                    f"loading is rejected: {gpu.used_bytes / gpu.memory_bytes:.0%} are in use"
+                )
 
     def _scheduler(
         self,
@@ -279,6 +305,11 @@ class ModelBuilder:
         if self._limiter is not None:
             served.limiter = ModelLimiter(self._limiter, instances)
         return served
+
+    def _cores(self, group: InstanceGroup, device: int = 0) -> frozenset[int]:
+        """Return the cores on which instances of a group run on a device; empty for any."""
+        own = f"gpu_{device}" if group.kind is InstanceKind.GPU else group.kind.value.removeprefix("KIND_").lower()
+        return self._policy_cores.get(group.host_policy or own, frozenset())
 
     def _source(self, files: ModelFiles, config: ModelConfig, version: int, report: Report) -> ModelSource:
         settings = self._options.backend_settings(config.backend)
@@ -362,26 +393,43 @@ def _with_transaction_policy(ensemble: ModelConfig, *, decoupled: bool) -> Model
     return replace(ensemble, decoupled=decoupled, document=document)
 
 
-def make_instances(backend: Backend, source: ModelSource, gpus: Sequence[Gpu] = ()) -> list[Instance]:
+_CoresOf: TypeAlias = Callable[[InstanceGroup, int], frozenset[int]]
+
+
+def make_instances(
+    backend: Backend,
+    source: ModelSource,
+    gpus: Sequence[Gpu] = (),
+    cores: _CoresOf = lambda _group, _device: frozenset(),
+) -> list[Instance]:
     """Return every instance that the configuration requests, on `gpus` or the CPU; none is started."""
-    placements = [place for group in source.config.instance_groups for place in _placements(group)]
+    placements = [(group, place) for group in source.config.instance_groups for place in _placements(group)]
     return [
-        backend.instance(InstancePlan(source_on(source, gpus, kind, device), name, kind, device, len(placements), rate))
-        for name, kind, device, rate in placements
+        backend.instance(
+            InstancePlan(
+                replace(source_on(source, gpus, kind, device), cores=cores(group, device)),
+                *(name, kind, device, len(placements), rate),
+            )
+        )
+        for group, (name, kind, device, rate) in placements
     ]
 
 
 def rearranged(
-    backend: Backend, source: ModelSource, gpus: Sequence[Gpu], present: Iterable[Instance]
+    backend: Backend,
+    source: ModelSource,
+    gpus: Sequence[Gpu],
+    present: Iterable[Instance],
+    cores: _CoresOf = lambda _group, _device: frozenset(),
 ) -> list[Instance]:
     """Return the instances that the configuration requests now; those of them that are `present` are reused."""
     known = {_placement_of(instance): instance for instance in present}
-    return [known.get(_placement_of(instance), instance) for instance in make_instances(backend, source, gpus)]
+    return [known.get(_placement_of(instance), instance) for instance in make_instances(backend, source, gpus, cores)]
 
 
-def _placement_of(instance: Instance) -> tuple[str, InstanceKind, int, RateLimit]:
+def _placement_of(instance: Instance) -> tuple[str, InstanceKind, int, RateLimit, frozenset[int]]:
     plan = instance.plan
-    return plan.name, plan.kind, plan.device_id, plan.rate
+    return plan.name, plan.kind, plan.device_id, plan.rate, plan.source.cores
 
 
 def source_on(source: ModelSource, gpus: Sequence[Gpu], kind: InstanceKind, device: int) -> ModelSource:

@@ -3,24 +3,51 @@
 import http.client
 import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from openai.types import Completion, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from tests.server.test_openai import TOOLS, write_scripted
+from tests.server.test_openai import CALL, TOOL, TOOLS, write_scripted
 from tests.support.server_process import ConchProcess
 
 ASKED: Any = [{"role": "user", "content": "call it"}]
+SHELL: Any = {"type": "custom", "custom": {"name": "shell", "description": "Runs a command."}}
+SHELL_CALL = '<tool_call>{"name": "shell", "arguments": {"input": "ls -l"}}</tool_call>'
+SCRIPT = {
+    **TOOLS,
+    "rules": [
+        {"match": "both", "reply": f"{CALL}{SHELL_CALL}"},
+        {"match": "cut", "reply": 'Wait. <tool_call>{"name": "weather", "arguments": {"city": "Ro', "finish": "length"},
+        {"match": "endless", "reply": '<tool_call>{"name": "weather", "arguments": {"city": " and', "finish": "length"},
+        *TOOLS["rules"],
+    ],
+    "context_length": 400,
+}
+SLOW = {
+    **TOOLS,
+    "rules": [{"match": "call", "reply": f"Now. <tool_call>{'more ' * 3000}</tool_call>"}],
+    "step_ms": 20,
+}
+UNKNOWN_FORMAT = {"chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}{{ tools }}"}
+
+
+def asked(text: str) -> Any:
+    return [{"role": "user", "content": text}]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     folder = tmp_path_factory.mktemp("openai_chat")
-    write_scripted(folder / "repository" / "tools", TOOLS)
+    write_scripted(folder / "repository" / "tools", SCRIPT)
+    write_scripted(folder / "repository" / "slow", SLOW)
+    write_scripted(folder / "repository" / "unknown_format", UNKNOWN_FORMAT)
     with ConchProcess(folder / "repository", log=folder / "log") as process:
         yield process
 
@@ -49,8 +76,9 @@ def test_ignored_fields_are_named_in_headers_metrics_and_log(server: ConchProces
     plain = client.chat.completions.with_raw_response.create(model="tools", messages=ASKED, user="me")
     assert not {"X-Conch-Ignored", "X-Conch-Degraded"} & {*plain.headers}
     large: Any = [{"role": "user", "content": [{"type": "text", "text": "a" * 100_000, "cache_control": {}}]}]
-    answer = client.chat.completions.with_raw_response.create(model="tools", messages=large, **UNKNOWN)
-    assert set(answer.headers["X-Conch-Ignored"].split(", ")) == {
+    with pytest.raises(openai.BadRequestError) as long:  # for the context
+        client.chat.completions.create(model="slow", messages=large, max_tokens=5000, **UNKNOWN)
+    assert set(long.value.response.headers["X-Conch-Ignored"].split(", ")) == {
         *SHOWN.split(", "),
         "messages[].content[].cache_control",
     }
@@ -90,3 +118,203 @@ def test_a_strict_server_refuses_ignored_fields(tmp_path: Path) -> None:
                 client.chat.completions.create(model="tools", messages=ASKED, **fields)  # type: ignore[call-overload]
             assert refusal.value.param in ("surprise", "verbosity")
         assert client.chat.completions.create(model="tools", messages=ASKED, verbosity="medium", user="me").choices
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"n": 2, "logprobs": True, "seed": 1, "stop": ["x"], "reasoning_effort": "low", "service_tier": "auto"},
+        {"tools": [TOOL], "parallel_tool_calls": False},
+        {"messages": asked("think"), "max_completion_tokens": 3, "user": "me", "store": True, "metadata": {"a": "b"}},
+        {"messages": asked("cut"), "tools": [TOOL]},
+        {"response_format": {"type": "text"}, "modalities": ["text"], "temperature": 0, "top_p": 1},
+    ],
+)
+def test_answers_are_those_of_the_official_types(client: openai.OpenAI, fields: dict[str, Any]) -> None:
+    call: Any = {"model": "tools", "messages": ASKED, **fields}
+    whole = client.chat.completions.with_raw_response.create(**call)
+    answer = ChatCompletion.model_validate_json(whole.content, strict=True)
+    assert answer.model_extra == {}
+    options: Any = {"include_usage": True}
+    streamed = client.chat.completions.with_raw_response.create(**call, stream=True, stream_options=options)
+    chunks = [ChatCompletionChunk.model_validate_json(line, strict=True) for line in events(streamed)]
+    assert chunks[-1].usage == answer.usage
+    for choice in answer.choices:
+        parts = [part for chunk in chunks for part in chunk.choices if part.index == choice.index]
+        assert "".join(part.delta.content or "" for part in parts) == (choice.message.content or "")
+        calls = [call.function for part in parts for call in part.delta.tool_calls or () if call.function is not None]
+        wanted = [call.function for call in choice.message.tool_calls or () if call.type == "function"]
+        assert [call.to_dict() for call in calls] == [call.to_dict() for call in wanted]
+        assert parts[-1].finish_reason == choice.finish_reason
+
+
+def test_other_answers_are_those_of_the_official_types(client: openai.OpenAI) -> None:
+    call: Any = {"model": "tools", "prompt": "think", "logprobs": 0, "n": 2}
+    whole = client.completions.with_raw_response.create(**call)
+    answer = Completion.model_validate_json(whole.content, strict=True)
+    streamed = client.completions.with_raw_response.create(**call, stream=True)
+    # The type has no reason of null, which OpenAI's own streams have too.
+    sent = [line.replace(b'"finish_reason":null', b'"finish_reason":"stop"') for line in events(streamed)]
+    chunks = [Completion.model_validate_json(line, strict=True) for line in sent]
+    for index, choice in enumerate(answer.choices):
+        texts = [part.text for chunk in chunks for part in chunk.choices if part.index == index]
+        assert "".join(texts) == choice.text
+    Model.model_validate_json(client.models.with_raw_response.retrieve("tools").content, strict=True)
+
+
+def events(answer: Any) -> list[bytes]:
+    """Return the documents of a stream of events."""
+    stream: bytes = answer.http_response.read()
+    *documents, end = [line.removeprefix(b"data: ") for line in stream.split(b"\n\n") if line]
+    assert end == b"[DONE]"
+    return documents
+
+
+def test_one_call_at_most_unless_they_may_be_parallel(client: openai.OpenAI) -> None:
+    call: Any = {"model": "tools", "messages": asked("both"), "tools": [TOOL, SHELL]}
+    answer = client.chat.completions.create(**call)
+    assert [call.type for call in answer.choices[0].message.tool_calls or ()] == ["function", "custom"]
+    answer = client.chat.completions.create(**call, parallel_tool_calls=False)
+    assert [call.type for call in answer.choices[0].message.tool_calls or ()] == ["function"]
+    assert answer.choices[0].finish_reason == "tool_calls"
+    streamed = client.chat.completions.create(**call, parallel_tool_calls=False, stream=True)
+    assert len([call for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]) == 1
+
+
+def test_a_custom_tool_takes_a_text(client: openai.OpenAI) -> None:
+    call: Any = {"model": "tools", "messages": asked("both"), "tools": [TOOL, SHELL]}
+    message = client.chat.completions.create(**call).choices[0].message
+    custom = (message.tool_calls or ())[1]
+    assert custom.type == "custom"
+    assert (custom.custom.name, custom.custom.input) == ("shell", "ls -l")
+    streamed = client.chat.completions.create(**call, stream=True)
+    calls = [call.to_dict() for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]
+    assert [(call["index"], call["type"]) for call in calls] == [(0, "function"), (1, "custom")]
+    assert calls[1]["custom"] == {"name": "shell", "input": "ls -l"}
+    # It goes back with its result.
+    later = [*call["messages"], message.to_dict(), {"role": "tool", "tool_call_id": custom.id, "content": "It rains."}]
+    assert client.chat.completions.create(**{**call, "messages": later}).choices
+    grammar = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "ls.*"}}
+    tool = {"type": "custom", "custom": {**SHELL["custom"], "format": grammar}}
+    answer = client.chat.completions.with_raw_response.create(**{**call, "tools": [TOOL, tool]})
+    assert answer.headers["X-Conch-Ignored"] == "tools[].custom.format"
+
+
+def test_tools_that_a_choice_allows(client: openai.OpenAI) -> None:
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+    call: Any = {"model": "tools", "messages": ASKED, "tools": [TOOL, SHELL], "tool_choice": allowed}
+    answer = client.chat.completions.create(**call)
+    assert answer.choices[0].finish_reason == "tool_calls"
+    allowed["allowed_tools"] = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]}
+    with pytest.raises(openai.BadRequestError, match=r"'tool_choice.allowed_tools.tools' must name some of the tools"):
+        client.chat.completions.create(**call)
+
+
+def test_a_strict_function_is_named_where_it_is_not_enforced(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+    answer = client.chat.completions.with_raw_response.create(model="tools", messages=ASKED, tools=[tool])
+    assert answer.headers["X-Conch-Ignored"] == "tools[].function.strict"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model": "unknown_format", "tools": [TOOL]}, "set the parameter tool_call_parser"),
+        ({"messages": []}, "must hold at least one message"),
+        ({"messages": [{"role": "user", "content": None}]}, "'messages.0.' has no content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+            "got 'image_url': only text is supported; describe an image",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]}, "send a file's text"),
+        ({"response_format": {"type": "json_object"}}, "does not support 'structured'"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "must hold a 'schema'"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "does not support 'structured'"),
+        ({"logprobs": True, "top_logprobs": 2}, "the log probabilities of at most 0 alternatives"),
+        ({"n": 1000}, "n must be between 1 and"),
+        ({"modalities": ["text", "audio"], "audio": {"voice": "a", "format": "wav"}}, "only text is generated"),
+        ({"web_search_options": {}}, "offer a tool that does"),
+        ({"functions": [{"name": "a"}]}, "use 'tools'"),
+        ({"messages": asked("many " * 500)}, "maximum context length is 400 tokens"),
+    ],
+)
+def test_what_would_change_the_answer_is_refused(client: openai.OpenAI, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=words):
+        client.chat.completions.create(**{"model": "tools", "messages": ASKED, **fields})
+
+
+def test_odd_contents_are_served(client: openai.OpenAI) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    parts = [{"type": "text", "text": "think"}, {"type": "text", "text": " hard"}]
+    for messages in (
+        [{"role": "user", "content": ""}],
+        [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}],
+        [*ASKED, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": ""}],
+        [*ASKED, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, *ASKED],
+        asked("a\x00b"),
+    ):
+        assert client.chat.completions.create(model="tools", messages=messages).choices  # type: ignore[arg-type]
+
+
+def test_half_of_a_surrogate_pair_is_refused(server: ConchProcess) -> None:
+    for path, body in (
+        ("/v1/chat/completions", b'{"model": "tools", "messages": [{"role": "user", "content": "\\ud800"}]}'),
+        ("/v1/completions", b'{"model": "tools", "prompt": "\\ud800"}'),
+        ("/v1/completions", b'{"model": "tools", "prompt": "\xed\xa0\x80"}'),
+        ("/v1/completions", b'{"model": "tools", "prompt": "%s\\ud800"}' % (b"a" * 100_000)),
+    ):
+        with closing(http.client.HTTPConnection(server.http, timeout=30)) as connection:
+            connection.request("POST", path, body)
+            answer = connection.getresponse()
+            assert answer.status == 400
+            assert "We could not parse the JSON body" in json.loads(answer.read())["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_the_model_does_not_complete_is_text(client: openai.OpenAI, stream: bool) -> None:
+    call: Any = {"model": "tools", "messages": asked("cut"), "tools": [TOOL]}
+    expected = 'Wait. <tool_call>{"name": "weather", "arguments": {"city": "Ro'
+    if stream:
+        chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**call, stream=True)]
+        assert "".join(chunk.delta.content or "" for chunk in chunks) == expected
+        assert chunks[-1].finish_reason == "length"
+    else:
+        (choice,) = client.chat.completions.create(**call).choices
+        assert (choice.message.content, choice.message.tool_calls) == (expected, None)
+        assert choice.finish_reason == "length"
+
+
+def test_endless_arguments_end_with_the_context(client: openai.OpenAI) -> None:
+    call: Any = {"model": "tools", "messages": asked("endless"), "tools": [TOOL], "extra_body": {"ignore_eos": True}}
+    (choice,) = client.chat.completions.create(**call).choices
+    assert choice.finish_reason == "length"
+    assert choice.message.tool_calls is None
+    assert (choice.message.content or "").startswith('<tool_call>{"name": "weather", "arguments": {"city": " and')
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_call_ends_its_generation(
+    server: ConchProcess, client: openai.OpenAI
+) -> None:
+    call: Any = {"model": "slow", "messages": asked("call"), "tools": [TOOL]}
+    stream = client.chat.completions.create(**call, stream=True)
+    assert next(stream).choices[0].delta.role == "assistant"
+    until(lambda: running(server) == 1)
+    stream.close()
+    until(lambda: running(server) == 0)
+    ended = [line for line in server.metrics().splitlines() if line.startswith("vllm:request_success_total{")]
+    (line,) = [line for line in ended if 'model_name="slow"' in line and not line.endswith(" 0")]
+    assert 'finished_reason="abort"' in line
+
+
+def running(server: ConchProcess) -> float:
+    lines = [line for line in server.metrics().splitlines() if line.startswith("vllm:num_requests_running{")]
+    return float(next(line for line in lines if 'model_name="slow"' in line).rpartition(" ")[2])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

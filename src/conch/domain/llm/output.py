@@ -15,11 +15,12 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a function by the model; `arguments` is JSON."""
+    """A call of a tool by the model; `arguments` is JSON, of a `custom` tool any text."""
 
     id: str
     name: str
     arguments: str
+    custom: bool = False
 
 
 # A string is ordinary text.

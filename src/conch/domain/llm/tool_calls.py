@@ -9,12 +9,12 @@ A call is returned when it is complete. A malformed call is returned as text.
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import orjson
 
-from conch.base.errors import ConfigError
+from conch.base.errors import BackendError, ConfigError
 from conch.domain.llm.output import OutputParser, Part, ToolCall, partial_mark
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -22,6 +22,8 @@ _PYTHON_TAG = "<|python_tag|>"
 _TOOL_CALLS = "[TOOL_CALLS]"
 # Of text that is held back because it may be a call; longer text is not a call.
 MAX_CALL_CHARACTERS = 1 << 20
+# A custom tool takes one text. To the model it is a function with this argument.
+CUSTOM_INPUT = "input"
 
 
 def call_format(template: str) -> str:
@@ -44,6 +46,7 @@ class HermesCalls:
 
     def __init__(self) -> None:
         self._held = ""
+        self._searched = 0  # characters of an incomplete call without its end
 
     def feed(self, text: str, last: bool) -> list[Part]:
         """Parse more text."""
@@ -56,10 +59,12 @@ class HermesCalls:
                 kept = self._held if last else self._held[: len(self._held) - partial_mark(self._held, _BEGIN)].rstrip()
                 before, self._held = _cut(self._held, len(kept))
                 return _with_text(parts, before)
-            end = self._held.find(_END, start)
+            end = self._held.find(_END, max(start, self._searched))
             if end < 0 and not last and len(self._held) < MAX_CALL_CHARACTERS:
                 before, self._held = _cut(self._held, len(self._held[:start].rstrip()))
+                self._searched = max(len(self._held) - len(_END), 0)
                 return _with_text(parts, before)
+            self._searched = 0
             before, self._held = _cut(self._held, start)
             # Some models omit the last closing tag.
             inside, self._held = _cut(self._held, end - start if end >= 0 else len(self._held))
@@ -128,31 +133,88 @@ class NamedCall:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._held = ""
+        self._held = _HeldText()
 
     def feed(self, text: str, last: bool) -> list[Part]:
-        """Parse more text; return the call at the end."""
-        self._held += text
-        return [ToolCall(_new_id(), self._name, self._held)] if last else []
+        """Parse more text; return the call at the end. Raises BackendError if it becomes too long."""
+        self._held.add(text)
+        return [ToolCall(_new_id(), self._name, self._held.text())] if last else []
 
 
 class RequiredCalls:
     """Parser of output that is only a JSON list of calls."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._held = _HeldText()
 
     def feed(self, text: str, last: bool) -> list[Part]:
-        """Parse more text; return the calls at the end, or the text if it is incomplete."""
-        self._held += text
+        """Parse more text; return the calls at the end, or the text if it is incomplete.
+
+        Raises BackendError if it becomes too long.
+        """
+        self._held.add(text)
         if not last:
             return []
-        calls = _listed_calls(self._held)
-        return [*calls] if calls else _with_text([], self._held)
+        text = self._held.text()
+        calls = _listed_calls(text)
+        return [*calls] if calls else _with_text([], text)
 
 
-def required_schema(tools: Sequence[Any]) -> str:
-    """Return the JSON schema of a non-empty list of calls of these tools."""
+class _HeldText:
+    """Text that is held back until its end, at most `MAX_CALL_CHARACTERS`."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        self._pieces.append(text)
+        self._size += len(text)
+        if self._size > MAX_CALL_CHARACTERS:
+            raise BackendError(f"the model's tool call exceeds the maximum of {MAX_CALL_CHARACTERS} characters")
+
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+
+class ClientCalls:
+    """Parser that returns the calls of another one as the client asked for them.
+
+    Those of `custom` tools have a text instead of JSON; unless they may be `parallel`, only the first is returned.
+    """
+
+    def __init__(self, rest: OutputParser, *, custom: Collection[str], parallel: bool) -> None:
+        self._rest = rest
+        self._custom = custom
+        self._parallel = parallel
+        self._called = False
+
+    def feed(self, text: str, last: bool) -> list[Part]:
+        """Parse more text."""
+        return [
+            self._of_client(part) if isinstance(part, ToolCall) else part
+            for part in self._rest.feed(text, last)
+            if not isinstance(part, ToolCall) or self._is_wanted()
+        ]
+
+    def _is_wanted(self) -> bool:
+        wanted = self._parallel or not self._called
+        self._called = True
+        return wanted
+
+    def _of_client(self, call: ToolCall) -> ToolCall:
+        if call.name not in self._custom:
+            return call
+        try:
+            arguments = orjson.loads(call.arguments)
+        except orjson.JSONDecodeError:  # it is incomplete
+            arguments = None
+        text = arguments.get(CUSTOM_INPUT) if isinstance(arguments, dict) else None
+        return ToolCall(call.id, call.name, text if isinstance(text, str) else call.arguments, custom=True)
+
+
+def required_schema(tools: Sequence[Any], *, parallel: bool = True) -> str:
+    """Return the JSON schema of a non-empty list of calls of these tools, with one call unless they are `parallel`."""
     calls = [
         {
             "type": "object",
@@ -162,7 +224,8 @@ def required_schema(tools: Sequence[Any]) -> str:
         }
         for tool in tools
     ]
-    return json.dumps({"type": "array", "minItems": 1, "items": {"anyOf": calls}})
+    limit = {} if parallel else {"maxItems": 1}
+    return json.dumps({"type": "array", "minItems": 1, **limit, "items": {"anyOf": calls}})
 
 
 def arguments_schema(tool: Any) -> Any:
@@ -180,10 +243,17 @@ def _call(text: str) -> ToolCall | None:
 def _from_document(document: Any) -> ToolCall | None:
     if not isinstance(document, dict) or not isinstance(document.get("name"), str):
         return None
-    arguments = document.get("arguments", document.get("parameters", {}))
-    if not isinstance(arguments, str):
-        arguments = orjson.dumps(arguments).decode()
-    return ToolCall(_new_id(), document["name"], arguments)
+    return _new_call(document["name"], document.get("arguments", document.get("parameters", {})))
+
+
+def _new_call(name: str, arguments: Any) -> ToolCall | None:
+    """Return a call; None if it cannot be sent: half of a surrogate pair, an integer of over 64 bits, deep nesting."""
+    try:
+        encoded = orjson.dumps(arguments).decode()
+        orjson.dumps(name)
+    except orjson.JSONEncodeError:
+        return None
+    return ToolCall(_new_id(), name, arguments if isinstance(arguments, str) else encoded)
 
 
 def _separated_calls(text: str) -> list[ToolCall]:
@@ -225,7 +295,10 @@ def _named_calls(text: str) -> list[ToolCall]:
             return []
         if not name.replace("_", "").replace("-", "").replace(".", "").isalnum() or piece[end:].strip():
             return []
-        calls.append(ToolCall(_new_id(), name, orjson.dumps(arguments).decode()))
+        call = _new_call(name, arguments)
+        if call is None:
+            return []
+        calls.append(call)
     return calls
 
 

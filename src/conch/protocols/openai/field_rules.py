@@ -116,7 +116,8 @@ CHAT = rules(
     _used("messages", "text only; roles system, developer, user, assistant, tool, function; further fields are passed "
           "to the chat template"),
     _used("max_completion_tokens top_logprobs"),
-    _used("tools tool_choice parallel_tool_calls", "see [tool calls](../language-models.md#tool-calls)"),
+    _used("tools tool_choice parallel_tool_calls", "functions and custom tools, "
+          "see [tool calls](../language-models.md#tool-calls)"),
     _used("chat_template_kwargs reasoning_effort documents", "passed to the chat template"),
     _used("add_generation_prompt"),
     _used("continue_final_message", "the model continues the last message"),
@@ -125,6 +126,8 @@ CHAT = rules(
     _labels("prediction", "it may save time, and has no effect on the answer"),
     _ignored("verbosity", "the model decides how long its answer is; say it in a message", ("medium",)),
     _ignored("moderation", "answers are not moderated; send them to a model that classifies"),
+    _ignored("tools[].function.strict", "arguments are not enforced with 'tool_choice' auto; required or a name does"),
+    _ignored("tools[].custom.format", "the model is shown the format, and may deviate from it"),
     _ignored("messages[].content[].cache_control", "prefixes of prompts are cached without hints"),
     _refused("modalities", "only text is generated", (["text"],)),
     _refused("audio", "only text is generated"),

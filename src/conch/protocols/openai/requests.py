@@ -11,6 +11,7 @@ from typing import Any, Literal
 import orjson
 
 from conch.domain.generation import MAX_COPIED_PARAMS, MAX_LOGPROBS, SamplingParams, StructuredOutput
+from conch.domain.llm.tool_calls import CUSTOM_INPUT
 from conch.domain.tensor import Buffer
 from conch.protocols.openai.field_rules import CHAT, COMPLETION
 from conch.protocols.openai.fields import Fields, IgnoredField, InvalidField, read_object
@@ -99,7 +100,8 @@ class ChatCall(GenerationCall):
     """
 
     messages: Sequence[Mapping[str, Any]] | Buffer  # as JSON if a worker has split them off
-    tools: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[Mapping[str, Any]] = ()  # all of them functions
+    custom_tools: frozenset[str] = frozenset()  # names of those that take a text
     tool_choice: str | Mapping[str, Any] = "none"
     parallel_tool_calls: bool = True
     add_generation_prompt: bool = True
@@ -172,9 +174,10 @@ def read_chat(body: Buffer, messages: Buffer | None = None, ignored: Sequence[st
     max_tokens = fields.integer("max_completion_tokens")
     deprecated_max_tokens = fields.integer("max_tokens")
     params = _params(fields, deprecated_max_tokens if max_tokens is None else max_tokens, _logprobs_of_chat(fields))
-    tools = fields.list("tools") or []
-    for tool in tools:
-        _check_tool(fields, tool)
+    tools, custom = _tools(fields)
+    choice, tools = _tool_choice(fields, tools)
+    if choice == "auto" and any(tool["function"].get("strict") for tool in tools):
+        fields.ignore("tools[].function.strict")
     continues, generates = fields.boolean("continue_final_message"), fields.take("add_generation_prompt")
     if continues and generates:
         text = "'continue_final_message' and 'add_generation_prompt' cannot both be true"
@@ -191,7 +194,8 @@ def read_chat(body: Buffer, messages: Buffer | None = None, ignored: Sequence[st
         messages=conversation,
         params=params,
         tools=tools,
-        tool_choice=_tool_choice(fields, tools),
+        custom_tools=custom,
+        tool_choice=choice,
         parallel_tool_calls=fields.boolean("parallel_tool_calls", True),
         add_generation_prompt=fields.boolean("add_generation_prompt", True) and not continues,
         continue_final_message=continues,
@@ -355,17 +359,25 @@ def _message(message: Any, index: int) -> dict[str, Any]:
 
 
 def _part(part: Any, where: str) -> str:
-    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
     kind = part.get("type") if isinstance(part, dict) else None
-    raise InvalidField(where, f"'{where}' must be of type text with a 'text', got {kind!r}: only text is supported")
+    text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
+    if kind in ("text", "refusal") and isinstance(text, str):
+        return text
+    raise InvalidField(
+        where,
+        f"'{where}' must be of type text with a 'text', got {kind!r}: only text is supported; "
+        "describe an image, and send a file's text",
+    )
 
 
 def _tool_call(call: Any, where: str) -> dict[str, Any]:
     """Return a call of an earlier turn in the form for templates: with the arguments as an object."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+    name, text = _named(call, "custom"), _inside(call, "custom").get("input")
+    if name is not None and isinstance(text, str):
+        return {"id": call.get("id"), "type": "function", "function": {"name": name, "arguments": {CUSTOM_INPUT: text}}}
+    if _named(call, "function") is None:
         raise InvalidField(where, f"'{where}' must hold calls with a 'function' that has a 'name'")
+    function = call["function"]
     arguments = function.get("arguments") or "{}"
     if isinstance(arguments, str):
         try:
@@ -375,22 +387,70 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def _check_tool(fields: Fields, tool: Any) -> None:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or tool.get("type") != "function":
-        raise fields.wrong("tools", "each of 'tools' must have the type 'function' and a 'function' with a 'name'")
+def _inside(value: Any, kind: str) -> dict[str, Any]:
+    """Return the object that a tool, a call or a choice has in the field of its kind."""
+    inside = value.get(kind) if isinstance(value, dict) else None
+    return inside if isinstance(inside, dict) else {}
 
 
-def _tool_choice(fields: Fields, tools: list[Any]) -> str | Mapping[str, Any]:
+def _named(value: Any, kind: str) -> str | None:
+    name = _inside(value, kind).get("name")
+    return name if isinstance(name, str) and value.get("type", kind) == kind else None
+
+
+def _tools(fields: Fields) -> tuple[list[dict[str, Any]], frozenset[str]]:
+    """Return the tools as functions, and the names of those that take a text."""
+    tools: list[dict[str, Any]] = []
+    custom: set[str] = set()
+    for tool in fields.list("tools") or []:
+        name = _named(tool, "custom")
+        if name is not None:
+            custom.add(name)
+            tools.append(_function_of(fields, tool["custom"]))
+        elif _named(tool, "function") is not None and "type" in tool:
+            tools.append(tool)
+        else:
+            text = "each of 'tools' must have the type 'function' and a 'function' with a 'name', or both 'custom'"
+            raise fields.wrong("tools", text)
+    return tools, frozenset(custom)
+
+
+def _function_of(fields: Fields, custom: dict[str, Any]) -> dict[str, Any]:
+    """Return the function that stands for a custom tool. The model is shown the format, which is not enforced."""
+    form = custom.get("format")
+    description = str(custom.get("description") or "")
+    if isinstance(form, dict) and form.get("type") != "text":
+        fields.ignore("tools[].custom.format")
+        description = f"{description}\n\nThe input has this format: {orjson.dumps(form).decode()}".strip()
+    parameters = {"type": "object", "properties": {CUSTOM_INPUT: {"type": "string"}}, "required": [CUSTOM_INPUT]}
+    function = {"name": custom["name"], "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(fields: Fields, tools: list[dict[str, Any]]) -> tuple[str | Mapping[str, Any], list[dict[str, Any]]]:
+    """Return the choice, and the tools that it leaves."""
     choice = fields.take("tool_choice")
     if choice is None:
-        return "auto" if tools else "none"
+        return ("auto" if tools else "none"), tools
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)
+        tools = _allowed(fields, allowed, tools)
+        choice = allowed.get("mode")
     if choice in ("none", "auto", "required"):
         if choice == "required" and not tools:
             raise fields.wrong("tool_choice", "'tool_choice' is 'required', but there are no tools")
-        return str(choice)
-    function = choice.get("function") if isinstance(choice, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
+        return str(choice), tools
+    name = _named(choice, "function") or _named(choice, "custom")
     if name is None or name not in [tool["function"]["name"] for tool in tools]:
         raise fields.wrong("tool_choice", "'tool_choice' must be none, auto, required or the name of one of the tools")
-    return {"name": name}
+    return {"name": name}, tools
+
+
+def _allowed(fields: Fields, allowed: Any, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools that a choice allows."""
+    listed = allowed.get("tools") if isinstance(allowed, dict) else None
+    names = [_named(tool, "function") or _named(tool, "custom") for tool in listed] if isinstance(listed, list) else []
+    known = {tool["function"]["name"]: tool for tool in tools}
+    if not names or not known.keys() >= set(names):
+        raise fields.wrong("tool_choice", "'tool_choice.allowed_tools.tools' must name some of the tools")
+    return [known[name] for name in known if name in names]

@@ -4,13 +4,22 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.base.errors import ConfigError
+from conch.base.errors import BackendError, ConfigError
 from conch.domain.llm.output import OutputParser, Part, PlainOutput, Reasoning, ReasoningOutput, ToolCall
-from conch.domain.llm.tool_calls import NamedCall, RequiredCalls, call_format, call_parser, required_schema
+from conch.domain.llm.tool_calls import (
+    MAX_CALL_CHARACTERS,
+    ClientCalls,
+    NamedCall,
+    RequiredCalls,
+    call_format,
+    call_parser,
+    required_schema,
+)
 
 WEATHER = '{"name": "weather", "arguments": {"city": "Köln"}}'
 
@@ -62,6 +71,111 @@ def test_calls_are_found_wherever_the_text_is_cut(
     places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     pieces = [text[start:end] for start, end in pairwise(places)]
     assert joined(read(call_parser(form), pieces)) == (content, "", calls)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6)
+    | st.sampled_from(["</tool_call>", "{", "}", '"}', "[TOOL_CALLS]", "<think>", ";", "\\", "\ud800", "é😀"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab}{\"", max_size=3), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+CALLS = st.builds(
+    lambda name, key, value, ascii_only: json.dumps({"name": name, key: value}, ensure_ascii=ascii_only),
+    st.sampled_from(["weather", "f", "\ud800", ""]),
+    st.sampled_from(["arguments", "parameters"]),
+    VALUES,
+    st.booleans(),
+)
+FRAGMENTS = st.sampled_from(
+    [
+        *("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "<think>", "</think>", "weather", "[", "]"),
+        *(", ", "; ", "\n", " ", "{", "}", '{"name": "cut', "It rains.", "<", "[T", "[ARGS]"),
+    ]
+)
+OUTPUTS = st.lists(FRAGMENTS | CALLS, max_size=7).map("".join)
+
+
+def parsers() -> dict[str, OutputParser]:
+    forms = {form: call_parser(form) for form in ("hermes", "llama3", "mistral")}
+    thinking: dict[str, OutputParser] = {
+        f"{form} thinking {thinks}": ReasoningOutput(call_parser(form), thinking=thinks)
+        for form in forms
+        for thinks in (True, False)
+    }
+    first = ClientCalls(call_parser("hermes"), custom={"f"}, parallel=False)
+    return {**forms, **thinking, "named": NamedCall("f"), "required": RequiredCalls(), "first": first}
+
+
+@settings(max_examples=150)
+@given(OUTPUTS, st.sets(st.integers(1, 120)), st.booleans())
+def test_any_output_is_parsed_alike_however_it_is_cut(text: str, cuts: set[int], end_alone: bool) -> None:
+    places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
+    pieces = [text[start:end] for start, end in pairwise(places)]
+    for (name, whole), cut in zip(parsers().items(), parsers().values(), strict=True):
+        expected = known(whole.feed(text, True))
+        *rest, end = pieces if not end_alone else [*pieces, ""]
+        parts = [part for piece in rest for part in cut.feed(piece, False)]
+        assert known([*parts, *cut.feed(end, True)]) == expected, name
+        for part in expected:
+            if isinstance(part, tuple) and name != "named":
+                orjson.dumps(part)  # it can be sent
+
+
+def known(parts: Sequence[Part]) -> list[object]:
+    """Return calls without their ids, and joined texts."""
+    found: list[object] = []
+    for part in parts:
+        kind, text = ("text", part) if isinstance(part, str) else ("reasoning", getattr(part, "text", ""))
+        last = found[-1] if found else None
+        if isinstance(part, ToolCall):
+            found.append((part.name, part.arguments, part.custom))
+        elif isinstance(last, list) and last[0] == kind:
+            last[1] += text
+        else:
+            found.append([kind, text])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("llama3", '{"name": "f", "parameters": {"a": "\\ud800"}}'),
+        ("llama3", '{"name": "\\udfff", "parameters": {}}'),
+        ("mistral", '[TOOL_CALLS]f{"a": "\\ud800"}'),
+        ("mistral", f'[TOOL_CALLS]f{{"a": {10**40}}}'),
+        ("mistral", "[TOOL_CALLS]f" + '{"a":' * 300 + "1" + "}" * 300),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>'),
+    ],
+)
+def test_a_call_that_cannot_be_sent_is_text(form: str, text: str) -> None:
+    assert call_parser(form).feed(text, True) == [text]
+
+
+def test_long_calls_are_bounded() -> None:
+    piece = "x" * (1 << 16)
+    for form, mark in (("hermes", "<tool_call>"), ("llama3", "{"), ("mistral", "[TOOL_CALLS]")):
+        parser = call_parser(form)
+        parts = parser.feed(mark, False)
+        for _ in range(MAX_CALL_CHARACTERS // len(piece)):
+            parts += parser.feed(piece, False)
+        assert known(parts) == [["text", mark + "x" * MAX_CALL_CHARACTERS]]
+    for chosen in (NamedCall("f"), RequiredCalls()):
+        for _ in range(MAX_CALL_CHARACTERS // len(piece)):
+            assert chosen.feed(piece, False) == []
+        with pytest.raises(BackendError, match="tool call exceeds the maximum of 1048576 characters"):
+            chosen.feed("x", False)
+
+
+def test_calls_as_the_client_asks_for_them() -> None:
+    two = (
+        f'<tool_call>{{"name": "f", "arguments": {{"input": "print(1)"}}}}</tool_call><tool_call>{WEATHER}</tool_call>'
+    )
+    custom = ClientCalls(call_parser("hermes"), custom={"f"}, parallel=True)
+    assert known(custom.feed(two, True)) == [("f", "print(1)", True), ("weather", '{"city":"Köln"}', False)]
+    first = ClientCalls(call_parser("hermes"), custom=(), parallel=False)
+    assert known(first.feed(two, True)) == [("f", '{"input":"print(1)"}', False)]
+    cut = ClientCalls(NamedCall("f"), custom={"f"}, parallel=True)
+    assert known(cut.feed('{"input": "pri', True)) == [("f", '{"input": "pri', True)]
 
 
 def test_text_before_a_call_is_returned_immediately() -> None:

@@ -15,6 +15,7 @@ from conch.domain.generation import StructuredOutput
 from conch.domain.llm.chat_prompt import MAX_TEMPLATE_CHARACTERS
 from conch.domain.llm.output import OutputParser, PlainOutput, ReasoningOutput, has_reasoning
 from conch.domain.llm.tool_calls import (
+    ClientCalls,
     NamedCall,
     RequiredCalls,
     arguments_schema,
@@ -22,6 +23,7 @@ from conch.domain.llm.tool_calls import (
     call_parser,
     required_schema,
 )
+from conch.protocols.openai.fields import InvalidField
 from conch.protocols.openai.requests import ChatCall
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.frontends.offload.pool import Job, OffloadPool, Outcome
@@ -29,6 +31,11 @@ from conch.server.frontends.offload.pool import Job, OffloadPool, Outcome
 # Limits for rendering one conversation.
 MAX_TEMPLATE_S = 5.0
 MAX_TEMPLATE_MEMORY_BYTES = 2**30
+_NO_PARSER = (
+    "'tools' with the 'tool_choice' auto need a format of tool calls that the server can parse, and the model's chat "
+    "template has another one: set the parameter tool_call_parser in the model's configuration to hermes, llama3 or "
+    "mistral, or send a 'tool_choice' of none, required or a tool's name"
+)
 
 
 class ChatPrompt(NamedTuple):
@@ -103,7 +110,7 @@ class OutputForm:
     """Makes the parsers of one call's choices.
 
     `form` is how the model calls tools, "" for what its template shows; `prompt` is the rendered one. If neither says
-    it, an answer with `auto` is text.
+    it, tools with `auto` are refused.
     """
 
     def __init__(self, template: str, form: str, call: ChatCall, prompt: str) -> None:
@@ -113,6 +120,8 @@ class OutputForm:
         self._form = ""
         if call.tools and call.tool_choice == "auto":
             self._form = form or call_format(template)
+            if not self._form:
+                raise InvalidField("tools", _NO_PARSER)
 
     def __call__(self) -> OutputParser:
         """Make the parser of one choice."""
@@ -124,6 +133,8 @@ class OutputForm:
             rest = RequiredCalls()
         else:
             rest = call_parser(self._form) if self._form else PlainOutput()
+        if self._call.custom_tools or not self._call.parallel_tool_calls:
+            rest = ClientCalls(rest, custom=self._call.custom_tools, parallel=self._call.parallel_tool_calls)
         if not self._thinks:
             return rest
         return ReasoningOutput(rest, thinking=self._thinking, shown=self._call.include_reasoning)
@@ -135,7 +146,7 @@ class OutputForm:
             tool = next(tool for tool in call.tools if tool["function"]["name"] == choice["name"])
             structured = StructuredOutput("json", json.dumps(arguments_schema(tool)))
         elif choice == "required":
-            structured = StructuredOutput("json", required_schema(call.tools))
+            structured = StructuredOutput("json", required_schema(call.tools, parallel=call.parallel_tool_calls))
         elif self._form:
             return replace(call, params=replace(call.params, skip_special_tokens=False))
         else:

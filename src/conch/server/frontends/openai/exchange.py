@@ -90,6 +90,8 @@ class Exchange:
             return
         try:
             self._process(prompt, deltas, end)
+        except ConchError as error:
+            self._fail(error)
         except Exception:  # of one answer: must not reach the engine, which serves others
             self._fail_unexpectedly()
         if self._trace is not None and not self._unfinished:
@@ -148,6 +150,8 @@ class Exchange:
             self._reply.write(bytes(self._unsent))
             self._unsent.clear()
             self._send(())
+        except ConchError as error:
+            self._fail(error)
         except Exception:
             self._fail_unexpectedly()
 

@@ -9,7 +9,7 @@ ENGINE ?= docker
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo observe fleet test-fleet quick test vllm test-vllm kserve test-kserve test-terraform check format bench bench-llm bench-tools docs deploy-files clean
+.PHONY: help setup demo observe fleet test-fleet quick test vllm test-vllm kserve test-kserve test-terraform check format bench bench-llm bench-tools docs deploy-files cast clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m tools.autoscaling_page
 	$(BIN)/python -m tools.readme_chart
 	$(BIN)/python -m tools.batching_animation
+
+cast: .venv/.demo ## Record the terminal session of the README from a real run (needs unshare --net)
+	$(BIN)/python -m tools.terminal_cast
 
 deploy-files: .venv/.dev-all ## Write the generated files of deploy/, with Helm what the chart renders
 	$(BIN)/python -m tools.deploy_files

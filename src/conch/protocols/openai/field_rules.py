@@ -165,56 +165,54 @@ TOKENIZE = rules(
 
 DETOKENIZE = rules(_used("model", "the only model, if it is missing"), _used("tokens"))
 
-_OLLAMA_MODEL = (
-    *_used("model", "`:latest` at the end is left out"),
-    *_labels("keep_alive", "`--idle-unload-secs` says how long an idle engine runs; 0 without a prompt is refused"),
-    *_labels("options.num_ctx options.num_batch options.num_gpu options.main_gpu options.num_thread options.numa "
-             "options.low_vram options.f16_kv options.logits_all options.vocab_only options.use_mmap options.use_mlock "
-             "options.embedding_only", "the model's configuration says how it is loaded"),
+# Fields that are missing here are those of chat completions.
+RESPONSE = rules(
+    _used("input", "a text, or items of text, reasoning, calls and results; images in results of tools are ignored"),
+    _used("instructions", "the begin of the system message"),
+    _used("max_output_tokens include top_logprobs"),
+    _used("tools", "functions, custom tools and namespaces of them; other types are ignored"),
+    _used("tool_choice", "none, auto, required, allowed_tools, or one of `tools`"),
+    _used("previous_response_id", "needs `--responses-store`"),
+    _used("store", "true by default, with `--responses-store`"),
+    _used("metadata", "repeated in the answer"),
+    _used("reasoning reasoning.effort", "passed to the chat template"),
+    _used("reasoning.summary reasoning.generate_summary", "the reasoning itself is sent as its summary"),
+    _used("text text.format text.format.type text.format.schema", "text, json_object or json_schema"),
+    _labels("text.format.name text.format.description text.format.strict", "the schema is enforced exactly"),
+    _labels("reasoning.context", "the chat template decides which reasoning the model sees"),
+    _labels("client_metadata access_programs user safety_identifier service_tier background_options",
+            "a label for the provider's own records"),
+    _labels("prompt_cache_key prompt_cache_retention prompt_cache_options",
+            "prefixes of prompts are cached without hints"),
+    _labels("stream_options stream_options.include_obfuscation", "events are not obfuscated"),
+    _labels("max_tool_calls image", "options of tools that OpenAI's servers run"),
+    _ignored("text.verbosity", "the model decides how long its answer is; say it in `instructions`", ("medium",)),
+    _ignored("reasoning.mode", "the model has one", ("standard",)),
+    _ignored("truncation", "a conversation that is too long is refused, never cut", ("disabled",)),
+    _ignored("context_management", "a conversation is not compacted by the server"),
+    _ignored("return_token_ids return_tokens_as_token_ids prompt_logprobs", "use chat completions"),
+    _refused("background", "an answer is sent while its client waits"),
+    _refused("conversation", "send the items as 'input', or 'previous_response_id'"),
+    _refused("prompt", "send 'instructions' and 'input'; prompts are not stored"),
+    _refused("moderation", "send the text to a model that classifies"),
+    _refused("messages", "send 'input'"),
+    _refused("max_tokens max_completion_tokens", "use 'max_output_tokens'"),
+    _refused("response_format", "use 'text.format'"),
+    _refused("reasoning_effort", "use 'reasoning.effort'"),
+    _refused("logprobs", "add \"message.output_text.logprobs\" to 'include'"),
+    _refused("n best_of", "there is one answer", (1,)),
+    _refused("functions function_call", "use 'tools' and 'tool_choice'"),
+    _refused("echo continue_final_message", "use chat completions"),
 )  # fmt: skip
-_OLLAMA_GENERATION = (
-    *_OLLAMA_MODEL,
-    *_used("stream", "default: true"),
-    *_used("format", "json, or a JSON schema"),
-    *_used("think", "true, false or an effort; passed to the chat template"),
-    *_used("logprobs top_logprobs"),
-    *_used("options options.temperature options.top_k options.top_p options.min_p options.seed options.stop "
-           "options.repeat_penalty options.presence_penalty options.frequency_penalty", "default: the model's"),
-    *_used("options.num_predict", "default, and below 1: until the context is full"),
-    *_ignored("truncate shift", "a prompt that exceeds the context is refused"),
-    *_ignored("options.mirostat options.mirostat_tau options.mirostat_eta", "use top_k, top_p or min_p", (0,)),
-    *_ignored("options.typical_p options.tfs_z", "use top_k, top_p or min_p", (1,)),
-    *_ignored("options.num_keep options.repeat_last_n options.penalize_newline",
-              "penalties count the whole answer, and no prompt is cut"),
-)  # fmt: skip
-OLLAMA_CHAT = rules(_OLLAMA_GENERATION, _used("messages", "text only"), _used("tools"))
-OLLAMA_GENERATE = rules(
-    _OLLAMA_GENERATION,
-    _used("prompt system"),
-    _used("raw", "the prompt is not rendered by the chat template"),
-    _refused("images", "only text is"),
-    _ignored("template", "clients cannot replace the model's template, which is a program; use 'raw'"),
-    _refused("suffix", "insertions are not implemented; write the model's own marks into a raw prompt"),
-    _refused("context", "send the conversation as the messages of /api/chat"),
-)
-OLLAMA_EMBEDDING = rules(
-    _OLLAMA_MODEL,
-    _used("input", "of `/api/embed`: one text, or up to 2048"),
-    _used("prompt", "of `/api/embeddings`: one text"),
-    _used("truncate", "default: true"),
-    _used("dimensions", "vector length, if the model's parameter `matryoshka_dimensions` lists it"),
-)
 
 # By the title of the page.
 ALL_RULES: Mapping[str, FieldRules] = MappingProxyType(
     {
         "Chat completions": CHAT,
         "Completions": COMPLETION,
+        "Responses": RESPONSE,
         "Embeddings": EMBEDDING,
         "`/tokenize`": TOKENIZE,
         "`/detokenize`": DETOKENIZE,
-        "Ollama's `/api/chat`": OLLAMA_CHAT,
-        "Ollama's `/api/generate`": OLLAMA_GENERATE,
-        "Ollama's `/api/embed` and `/api/embeddings`": OLLAMA_EMBEDDING,
     }
 )

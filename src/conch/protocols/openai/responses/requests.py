@@ -1,0 +1,257 @@
+"""Decode requests of the Responses API to chats.
+
+What the two APIs share is read as a chat completion, after renaming its fields; answers repeat the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import orjson
+
+from conch.domain.generation import InvalidParameter
+from conch.domain.tensor import Buffer
+from conch.protocols.openai.field_rules import RESPONSE
+from conch.protocols.openai.fields import Fields, IgnoredField, InvalidField, read_object
+from conch.protocols.openai.large import encode_rest
+from conch.protocols.openai.requests import ChatCall, read_chat
+from conch.protocols.openai.responses.items import read_input, tool_name
+
+# Fields of the answer that repeat the request, with their defaults.
+_REPEATED: Mapping[str, Any] = {
+    **dict.fromkeys(("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id")),
+    **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user", "top_logprobs")),
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "temperature": 1.0,
+    "top_p": 1.0,
+}
+# Types of tools that OpenAI's servers run.
+_SERVER_TOOLS = frozenset(
+    {
+        *("web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "mcp"),
+        *("computer", "computer_use_preview", "local_shell", "shell", "apply_patch", "tool_search"),
+        "programmatic_tool_calling",
+    }
+)
+# Names of the chat's fields in this API, for errors.
+_NAMES = {
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}
+MAX_METADATA = 16
+
+
+class Tool(NamedTuple):
+    """A tool as the client knows it; `kind` is function or custom."""
+
+    kind: str
+    name: str
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseCall(ChatCall):
+    """`POST /v1/responses`. `messages` are JSON, without `instructions`.
+
+    `by_name` are the tools by the names that the model knows; `repeated` are the fields that the answer repeats.
+    """
+
+    instructions: str = ""
+    by_name: Mapping[str, Tool] = field(default_factory=dict)
+    repeated: Mapping[str, Any] = field(default_factory=dict)
+    summarizes: bool = False  # whether reasoning is sent as its summary
+    encrypts: bool = False  # whether reasoning is sent as `encrypted_content` too
+    previous: str = ""  # id of the response to continue
+    store: bool = True
+    items: Buffer = b"[]"  # the input in JSON, for the store
+
+
+def read_response(body: Buffer) -> ResponseCall:
+    """Decode a small body. Raises InvalidField."""
+    return join_response(*split_response(body))
+
+
+def split_response(body: Buffer) -> list[Buffer]:
+    """Return the body without its input, the messages and the items, all in JSON. Raises InvalidField."""
+    document = read_object(body)
+    given = document.pop("input", None)
+    conversation = read_input(given)
+    if conversation.tools:
+        document["tools"] = [*(document.get("tools") or []), *conversation.tools]
+    document[""] = conversation.ignored  # which no client can name
+    items = orjson.dumps([{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given)
+    kept = document.get("store") is not False
+    return [encode_rest(document), orjson.dumps(conversation.messages), items if kept else b"[]"]
+
+
+def join_response(rest: Buffer, messages: Buffer, items: Buffer) -> ResponseCall:
+    """Decode what `split_response` has made of a body. Raises InvalidField, InvalidParameter."""
+    document = read_object(rest, checked=True)
+    ignored_items = document.pop("")
+    given = Fields({name: value for name, value in document.items() if name in RESPONSE}, RESPONSE)
+    for name in ignored_items:
+        given.ignore(name, "it has no effect on the model")
+    tools = _Tools(given.list("tools") or [])
+    tools.choose(given)
+    reasoning = given.inner("reasoning")
+    effort = None if reasoning is None else reasoning.text("effort")
+    summary = None if reasoning is None else reasoning.text("summary") or reasoning.text("generate_summary")
+    text_format, text = _text_format(given)
+    include = given.texts("include")
+    top_logprobs = given.integer("top_logprobs")
+    with_logprobs = "message.output_text.logprobs" in include or bool(top_logprobs)
+    metadata = given.object("metadata") or {}
+    if len(metadata) > MAX_METADATA or not all(isinstance(value, str) for value in metadata.values()):
+        raise given.wrong("metadata", f"'metadata' must have at most {MAX_METADATA} texts")
+    for name in ("prompt_cache_key", "safety_identifier", "user"):
+        given.text(name)
+    own: dict[str, Any] = {
+        "instructions": given.text("instructions") or "",
+        "previous": given.text("previous_response_id") or "",
+        "store": given.boolean("store", True),
+    }
+    chat = {
+        **{name: value for name, value in document.items() if name not in RESPONSE},
+        "tools": tools.functions,
+        "tool_choice": tools.choice,
+        "max_completion_tokens": given.integer("max_output_tokens"),
+        "reasoning_effort": effort,
+        "response_format": text_format,
+        "logprobs": with_logprobs,
+        "top_logprobs": top_logprobs if with_logprobs else None,
+    }
+    ignored = given.done()
+    call = _as_chat(chat, messages)
+    repeated = {name: default if document.get(name) is None else document[name] for name, default in _REPEATED.items()}
+    repeated.update(
+        tools=tools.repeated,
+        tool_choice=document.get("tool_choice") or "auto",
+        text=text,
+        reasoning={"effort": effort, "summary": summary},
+        truncation="disabled",
+    )
+    return ResponseCall(
+        **{shared.name: getattr(call, shared.name) for shared in fields(ChatCall) if shared.name != "ignored"},
+        ignored=(*ignored, *tools.ignored, *call.ignored),
+        by_name=tools.by_name,
+        repeated=repeated,
+        summarizes=summary is not None,
+        encrypts="reasoning.encrypted_content" in include,
+        items=items,
+        **own,
+    )
+
+
+def _text_format(given: Fields) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Return `text.format` in the form of chats, and `text` for the answer."""
+    text = given.inner("text")
+    form = None if text is None else text.inner("format")
+    kind = "text" if form is None else form.required_text("type")
+    repeated = {"format": {"type": kind}, "verbosity": "medium"}
+    if kind == "json_object":
+        return {"type": kind}, repeated
+    if form is None or kind == "text":
+        return None, repeated
+    if kind != "json_schema":
+        raise form.wrong("type", f"'text.format.type' must be text, json_object or json_schema, got '{kind}'")
+    schema = form.object("schema")
+    if schema is None:
+        raise form.wrong("schema", "'text.format' must hold a 'schema'")
+    described = {name: form.take(name) for name in ("name", "description", "strict")}
+    repeated["format"] = {"type": kind, "schema": schema, **described, "name": described["name"] or "answer"}
+    return {"type": kind, "json_schema": {"schema": schema, **described}}, repeated
+
+
+class _Tools:
+    """The tools of a request, in the form of chats.
+
+    `choice` is the chat's `tool_choice`. The model knows the tools of a namespace by a longer name, and a custom tool
+    as a function with one text.
+    """
+
+    def __init__(self, tools: Sequence[Any]) -> None:
+        self.functions: list[dict[str, Any]] = []
+        self.by_name: dict[str, Tool] = {}
+        self.repeated: list[Any] = []
+        self.choice: Any = None
+        self.ignored: list[IgnoredField] = []
+        for index, tool in enumerate(tools):
+            kind = tool.get("type") if isinstance(tool, dict) else None
+            if kind in ("function", "custom"):
+                self.repeated.append(self._add(tool, f"tools[{index}]"))
+            elif kind == "namespace" and isinstance(tool.get("tools"), list):
+                inner = [self._add(one, f"tools[{index}]", str(tool.get("name", ""))) for one in tool["tools"]]
+                self.repeated.append({"description": "", **tool, "tools": inner})
+            elif isinstance(kind, str):
+                text = f"tools of the type '{kind[:64]}' are not supported: this server runs no tools"
+                self.ignored.append(IgnoredField(f"tools.{kind}", text, kind in _SERVER_TOOLS))
+            else:
+                raise InvalidField(f"tools[{index}]", f"'tools[{index}]' must be an object with a 'type'")
+
+    def _add(self, tool: Any, where: str, namespace: str | None = None) -> dict[str, Any]:
+        """Add a tool, and return it for the answer."""
+        name = tool.get("name") if isinstance(tool, dict) else None
+        if not isinstance(name, str) or tool.get("type") not in ("function", "custom"):
+            raise InvalidField(where, f"'{where}' must be a tool of the type function or custom with a 'name'")
+        known = tool_name(name, namespace)
+        self.by_name[known] = Tool(tool["type"], name, namespace)
+        function: dict[str, Any] = {"name": known}
+        if tool.get("description"):
+            function["description"] = tool["description"]
+        if tool["type"] == "custom":
+            form = tool.get("format") if isinstance(tool.get("format"), dict) else {}
+            if form.get("type") == "grammar":
+                syntax = f"The input follows this {form.get('syntax')} grammar:\n{form.get('definition')}"
+                function["description"] = f"{function.get('description', '')}\n\n{syntax}".strip()
+            function["parameters"] = {
+                "type": "object",
+                "properties": {"input": {"type": "string"}},
+                "required": ["input"],
+                "additionalProperties": False,
+            }
+        else:
+            function["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
+            if tool.get("strict") is not None:
+                function["strict"] = tool["strict"]
+        self.functions.append({"type": "function", "function": function})
+        return tool if tool["type"] == "custom" else {"parameters": None, "strict": None, **tool}
+
+    def choose(self, given: Fields) -> None:
+        """Read `tool_choice`. Raises InvalidField."""
+        choice = given.take("tool_choice")
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            allowed = {self._known(given, tool) for tool in choice.get("tools") or []}
+            self.functions = [tool for tool in self.functions if tool["function"]["name"] in allowed]
+            choice = choice.get("mode", "auto")
+        if isinstance(choice, dict):
+            self.choice = {"type": "function", "function": {"name": self._known(given, choice)}}
+        elif choice == "required" and not self.functions:
+            raise given.wrong("tool_choice", "'tool_choice' is 'required', but there are no functions among 'tools'")
+        elif choice in (None, "auto", "none", "required"):
+            self.choice = choice
+        else:
+            raise given.wrong("tool_choice", "'tool_choice' must be none, auto, required or one of the tools")
+
+    def _known(self, given: Fields, tool: Any) -> str:
+        name = tool.get("name") if isinstance(tool, dict) else None
+        for known, one in self.by_name.items():
+            if name == one.name and tool.get("namespace", one.namespace) == one.namespace:
+                return known
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        text = f"'tool_choice' names a tool that 'tools' does not have, or whose type is not supported: {name or kind}"
+        raise given.wrong("tool_choice", text)
+
+
+def _as_chat(document: Mapping[str, Any], messages: Buffer) -> ChatCall:
+    given = {name: value for name, value in document.items() if value is not None}
+    try:
+        return read_chat(orjson.dumps(given), messages)
+    except (InvalidField, InvalidParameter) as error:
+        name, _, rest = (error.param or "").partition(".")
+        if name not in _NAMES:
+            raise
+        renamed = _NAMES[name]
+        raise InvalidField(f"{renamed}.{rest}" if rest else renamed, error.message.replace(name, renamed)) from None

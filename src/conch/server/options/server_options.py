@@ -115,14 +115,15 @@ class ServerOptions:
         "Refuse requests with fields that have no effect. They are served otherwise, and the answer names the fields "
         "in the header X-Conch-Ignored; docs/reference/openai-fields.md lists them.",
     )
-    ollama_api: bool = _flag(
-        False,
-        "OpenAI",
-        "Serve Ollama's API on the HTTP and OpenAI ports, to clients on this machine or with an API key. Its clients "
-        "expect the port 11434, which --openai-port can be.",
-    )
     lora_separator: str = _flag(
         "_lora_", "OpenAI", "Text between the names of a model and its LoRA adapter in the OpenAI API."
+    )
+    responses_store: int = _flag(
+        0,
+        "OpenAI",
+        "Responses of /v1/responses to keep in memory for previous_response_id: up to 256 MiB, for 24 hours; 0 keeps "
+        "none.",
+        COUNT,
     )
 
     api_key_file: str = _flag(

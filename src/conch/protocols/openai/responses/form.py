@@ -192,7 +192,7 @@ class ResponseForm(GenerationForm):
         events = b""
         if self._open != "message":
             text = self._blank + text
-            # Between and after calls, models write lines that are no message.
+            # Models write empty lines between and after calls.
             if text.isspace():
                 self._blank = text
                 return b""

@@ -28,7 +28,7 @@ _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
 @dataclass(slots=True)
-class Conversation:
+class ReadInput:
     """What the input items of a request say. `tools` are those that items add; `ignored` are names of items."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -51,7 +51,7 @@ def encoded_reasoning(text: str) -> str:
     return _REASONING + base64.b64encode(text.encode()).decode()
 
 
-def read_input(value: Any) -> Conversation:
+def read_input(value: Any) -> ReadInput:
     """Return what the field `input` says: a text, or items. Raises InvalidField."""
     reader = _ItemReader()
     if isinstance(value, str):
@@ -109,10 +109,10 @@ def listed_items(items: bytes, key: str) -> list[dict[str, Any]]:
 
 class _ItemReader:
     def __init__(self) -> None:
-        self._found = Conversation()
+        self._found = ReadInput()
         self._names: dict[str, str] = {}  # of called tools, by the ids of calls
 
-    def conversation(self) -> Conversation:
+    def conversation(self) -> ReadInput:
         """Return what was read, without turns of the model that are empty."""
         messages = self._found.messages
         self._found.messages = [

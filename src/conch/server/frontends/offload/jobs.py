@@ -141,6 +141,12 @@ def _message(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
     return split_message(parts[0])
 
 
+def _response(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
+    from conch.protocols.openai.responses.requests import split_response
+
+    return {}, split_response(parts[0])
+
+
 def _completion(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
     from conch.protocols.openai import large as large_openai
 
@@ -160,34 +166,6 @@ def _embeddings(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
 
     vectors = [np.frombuffer(part, "<f4") for part in parts]
     return {}, (embeddings(args["model"], vectors, args["tokens"], args["encoding"]),)
-
-
-def _ollama_chat(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocols.ollama.requests import split
-
-    return {}, split(parts[0], chat=True)
-
-
-def _ollama_generate(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocols.ollama.requests import split
-
-    return {}, split(parts[0], chat=False)
-
-
-def _ollama_embed(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    import numpy as np
-
-    from conch.protocols.ollama.replies import embeddings
-
-    return {}, (embeddings(args, [np.frombuffer(part, "<f4") for part in parts]),)
-
-
-def _ollama_embedding(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    import numpy as np
-
-    from conch.protocols.ollama.replies import embedding
-
-    return {}, (embedding(args, [np.frombuffer(part, "<f4") for part in parts]),)
 
 
 def _render(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
@@ -214,13 +192,10 @@ _JOBS: dict[str, Callable[[Mapping[str, Any], Sequence[memoryview]], Answer]] = 
     "generate_response": _generate_response,
     "chat": _chat,
     "message": _message,
+    "response": _response,
     "completion": _completion,
     "embedding": _embedding,
     "embeddings": _embeddings,
-    "ollama_chat": _ollama_chat,
-    "ollama_generate": _ollama_generate,
-    "ollama_embed": _ollama_embed,
-    "ollama_embedding": _ollama_embedding,
     "render": _render,
     "load": _load,
 }

@@ -1,0 +1,128 @@
+"""The Responses API: `/v1/responses`, and what clients do with responses that are kept."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from conch.base.errors import InvalidRequest, NotFound
+from conch.domain.request import Timeline
+from conch.protocols.generation_form import GenerationForm
+from conch.protocols.http.message import HttpRequest
+from conch.protocols.http.reply import HttpReply
+from conch.protocols.openai.fields import InvalidField
+from conch.protocols.openai.responses.form import ResponseForm
+from conch.protocols.openai.responses.items import joined, listed_items, messages_of, with_instructions
+from conch.protocols.openai.responses.requests import ResponseCall, join_response, read_response
+from conch.server.frontends.offload.pool import Outcome
+from conch.server.frontends.openai.calls import CallReader
+from conch.server.frontends.openai.errors import JSON
+from conch.server.frontends.openai.generations import AdmittedCall, Dialect, Generations
+from conch.server.frontends.openai.response_store import ResponseStore, StoredResponse
+from conch.server.frontends.parts import Parts
+
+
+class ResponsesApi:
+    """Answers the paths of the API."""
+
+    def __init__(self, parts: Parts, generations: Generations) -> None:
+        self._tenants = parts.tenants
+        self._store = ResponseStore(parts.options.responses_store)
+        self._generations = generations
+        self.create = CallReader(parts, "response", read_response, _joined, self._begin)
+
+    def _begin(self, request: HttpRequest, reply: HttpReply, call: ResponseCall, timeline: Timeline) -> None:
+        """Continue the conversation of an earlier response, and generate. Raises ConchError."""
+        owner = self._owner(request)
+        assert isinstance(call.messages, bytes | memoryview)
+        conversation = bytes(call.messages)
+        if call.previous:
+            conversation = joined(self._previous(call.previous, owner), conversation)
+        messages = with_instructions(conversation, call.instructions)
+        call = replace(call, messages=messages, store=call.store and self._store.limit > 0)
+        form = partial(self._form, owner, conversation)
+        dialect = Dialect(job="response", read=read_response, join=_joined, form=form)
+        self._generations.begin(dialect, request, reply, call, timeline)
+
+    def _form(
+        self, owner: str, conversation: bytes, call: ResponseCall, admitted: AdmittedCall, _echoed: str
+    ) -> GenerationForm:
+        key = uuid4().hex  # not the client's choice: ids of responses that are kept cannot be guessed or used twice
+        form = ResponseForm(
+            key,
+            call.model,
+            call.repeated,
+            call.by_name,
+            summarizes=call.summarizes,
+            encrypts=call.encrypts,
+            logprobs=call.params.logprobs is not None,
+            store=call.store,
+            finished=partial(self._finished, f"resp_{key}", conversation) if call.store else None,
+        )
+        if call.store:
+            stored = StoredResponse(owner, bytes(call.items), conversation, form, admitted.reply)
+            self._store.add(f"resp_{key}", stored)
+        return form
+
+    def _finished(self, response_id: str, conversation: bytes, document: bytes, items: bytes) -> None:
+        """Keep an answer that is complete."""
+        said = orjson.dumps(messages_of(orjson.loads(items)))
+        self._store.end(response_id, document, joined(conversation, said))
+
+    def _previous(self, response_id: str, owner: str) -> bytes:
+        if not self._store.limit:
+            text = (
+                "'previous_response_id' needs a server that keeps responses, with --responses-store; without it, send "
+                "the whole conversation as 'input'"
+            )
+            raise InvalidField("previous_response_id", text)
+        try:
+            found = self._store.find(response_id, owner)
+        except NotFound as error:
+            raise InvalidField("previous_response_id", f"Previous response: {error.message}") from None
+        if found.form is not None:
+            raise InvalidField("previous_response_id", "the previous response is not complete yet")
+        return found.conversation
+
+    def show(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
+        """Answer with a response. Raises NotFound."""
+        found = self._find(request, response_id)
+        reply.send(200, JSON, found.document if found.form is None else found.form.begun())
+
+    def delete(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
+        """Remove a response. Raises NotFound."""
+        self._find(request, response_id)
+        self._store.remove(response_id)
+        reply.send(200, JSON, orjson.dumps({"id": response_id, "object": "response", "deleted": True}))
+
+    def input_items(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
+        """Answer with the input of a response, in one page with the last item first. Raises NotFound."""
+        items = listed_items(self._find(request, response_id).items, response_id)
+        page: dict[str, Any] = {"object": "list", "data": items, "has_more": False}
+        page["first_id"], page["last_id"] = (items[0]["id"], items[-1]["id"]) if items else (None, None)
+        reply.send(200, JSON, orjson.dumps(page))
+
+    def cancel(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
+        """End a response that is still generated. Raises NotFound, InvalidRequest."""
+        found = self._find(request, response_id)
+        if found.form is None or found.reply is None:
+            raise InvalidRequest(f"The response '{response_id}' cannot be cancelled: it is complete.")
+        document = found.form.cancelled()
+        abort = found.reply.on_disconnect
+        self._store.end(response_id, document, found.conversation)
+        if abort is not None:
+            abort()
+        reply.send(200, JSON, document)
+
+    def _find(self, request: HttpRequest, response_id: str) -> StoredResponse:
+        return self._store.find(response_id, self._owner(request))
+
+    def _owner(self, request: HttpRequest) -> str:
+        """Return to whom the responses of a client belong: its key and its tenant."""
+        return f"{self._tenants.key_name(request)}\n{self._tenants.of_http(request)}"
+
+
+def _joined(outcome: Outcome) -> ResponseCall:
+    return join_response(*outcome.parts)

@@ -397,6 +397,10 @@ CONFIG: dict[str, Write] = {
     "config-unknown-backend": files(f'backend: "onnx" {IN} {OUT}'),
     "config-no-backend": files(f"{IN} {OUT}"),
     "config-agents": identity('model_repository_agents { agents { name: "checksum" } }'),
+    "config-agent-unknown": identity('model_repository_agents { agents { name: "checksums" } }'),
+    "config-agent-mismatch": identity(
+        'model_repository_agents { agents { name: "checksum" parameters { key: "MD5:config.pbtxt" value: "0" } } }'
+    ),
 }
 
 FOLDERS: dict[str, Write] = {

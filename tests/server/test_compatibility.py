@@ -146,6 +146,8 @@ CHECKED_ELSEWHERE = {
     # Zeros are what is there if nothing else is asked for.
     "sequence_batching.state.initial_state.zero_data": "validate.py",
     "model_warmup.inputs.zero_data": "validate.py",
+    "model_repository_agents.agents.name": "../../server/repository/store.py",
+    "model_repository_agents.agents.parameters": "../../server/repository/store.py",
     # Scalars of one kind.
     "batch_output.kind": "validate.py",
 }

@@ -59,6 +59,7 @@ from conch.server.observability.metrics.loop_lag import LoopLag
 from conch.server.observability.metrics.proc_meters import ProcessMeter
 from conch.server.observability.tracing.observer import Observer
 from conch.server.options.server_options import ServerOptions
+from conch.server.repository.agents import run_agents
 from conch.server.repository.model_dir import ModelDirRoot, wait_for_path
 from conch.server.repository.namespaces import Repositories
 from conch.server.repository.roots import Root, open_root, public_name
@@ -464,6 +465,7 @@ def _repositories(options: ServerOptions) -> Iterator[Repository]:
             config_name=options.model_config_name,
             auto_complete=not options.disable_auto_complete_config,
             namespace=namespace,
+            agents=run_agents,
         )
 
 

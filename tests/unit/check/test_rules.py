@@ -162,7 +162,13 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("config-syntax", python(TENSORS + 'version_policy "1"')),
     ("config-unknown", python(TENSORS + "max_batchsize: 0")),
     ("config-invalid", python(TENSORS + "max_batch_size: -1")),
-    ("config-unsupported", python(TENSORS + 'model_repository_agents { agents { name: "checksum" } }')),
+    (
+        "config-unsupported",
+        text(
+            "m/config.pbtxt",
+            'backend: "tensorrt" input { name: "a" data_type: TYPE_INT32 dims: 1 is_shape_tensor: true }\n',
+        ),
+    ),
     ("config-namespace", ensemble(STEP.replace("model_version: -1", 'model_namespace: "n"'))),
     ("config-no-effect", python(TENSORS + "instance_group { kind: KIND_CPU secondary_devices { } }")),
     ("backend-unknown", lambda root: write(write_python(root, "m") / "config.pbtxt", 'backend: "pythn"')),

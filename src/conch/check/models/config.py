@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from conch.domain.config.resolve import resolve
 from conch.domain.config.unsupported import refuse_unsupported
 from conch.domain.config.validate import validate_configuration
 from conch.server.backends.registry import requirement
+from conch.server.repository.agents import run_agents
 from conch.server.repository.override import Override
 from conch.server.repository.store import ModelFiles, Repository
 
@@ -49,7 +51,7 @@ def check_config(directory: Path) -> tuple[CheckedModel | None, list[Finding]]:
     """Read a configuration; return the model, None if it cannot be identified, and the findings."""
     path = directory / _CONFIG_FILE
     folder = ModelFolder(directory, SourceFile.read(path) if path.is_file() else None)
-    repository = Repository([directory.parent])
+    repository = Repository([directory.parent], agents=partial(run_agents, static=True))
     try:
         files = repository.read(folder.name)
     except ConchError as error:

@@ -18,11 +18,6 @@ _ENGINES = ("openvino_genai", "scripted", "tensorrtllm", "vllm")
 
 def refuse_unsupported(message: ConfigMessage) -> None:
     """Raise ConfigError for the first unsupported setting."""
-    for agent in message.model_repository_agents.agents:
-        raise ConfigError(
-            f"model_repository_agents ('{agent.name}') of model '{message.name}' is not supported by this version of "
-            "Conch"
-        )
     for tensor in (*message.input, *message.output):
         for field in ("is_shape_tensor", "is_non_linear_format_io"):
             # For other backends, `validate_tensors` says that the field is for TensorRT.

@@ -33,7 +33,7 @@ TRITON_ONLY_FLAGS: tuple[Flag, ...] = (
     _ignored("buffer-manager-thread-count", _MEMORY, COUNT, 0, "batches are assembled where they are executed"),
     _ignored("backend-directory", "Backends", PATH, "/opt/tritonserver/backends", "backends are Python packages"),
     _ignored(
-        "repoagent-directory", "Backends", PATH, "/opt/tritonserver/repoagents", "repository agents are not implemented"
+        "repoagent-directory", "Backends", PATH, "/opt/tritonserver/repoagents", "repository agents are Python packages"
     ),
     _ignored("sagemaker-thread-count", _CLOUD, integer("threads", 1), 8, _ONE_LOOP),
     _ignored("vertex-ai-thread-count", _CLOUD, integer("threads", 1), 8, _ONE_LOOP),

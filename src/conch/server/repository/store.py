@@ -24,6 +24,7 @@ from conch.domain.config.validate import validate_configuration
 from conch.domain.files.model_folder import missing_version, version_files, versions_on_disk
 from conch.domain.model_config import ModelConfig
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
+from conch.server.repository.agents import RunAgents, no_agents
 from conch.server.repository.override import Override, UploadFolders
 from conch.server.repository.roots import LocalRoot, ModelLocation, Root
 from conch.server.repository.watch import Fingerprint
@@ -69,14 +70,22 @@ class Repository:
 
     `config_name` is `--model-config-name`: `configs/<config_name>.pbtxt` takes precedence over config.pbtxt. With
     `auto_complete` off, a model without a configuration is an error. `namespace` is "" without namespaces.
+    `agents` runs the repository agents of a model.
     """
 
     def __init__(
-        self, roots: Sequence[Path | Root], *, config_name: str = "", auto_complete: bool = True, namespace: str = ""
+        self,
+        roots: Sequence[Path | Root],
+        *,
+        config_name: str = "",
+        auto_complete: bool = True,
+        namespace: str = "",
+        agents: RunAgents = no_agents,
     ) -> None:
         self.namespace = namespace
         self._roots: tuple[Root, ...] = tuple(LocalRoot(root) if isinstance(root, Path) else root for root in roots)
         self._added: tuple[Root, ...] = ()
+        self._agents = agents
         self._config_name = config_name
         self._auto_complete = auto_complete
         self._uploads = UploadFolders()
@@ -86,7 +95,13 @@ class Repository:
 
     def of(self, roots: Sequence[Root], namespace: str) -> "Repository":
         """Return a repository of these roots with the same settings."""
-        return Repository(roots, config_name=self._config_name, auto_complete=self._auto_complete, namespace=namespace)
+        return Repository(
+            roots,
+            config_name=self._config_name,
+            auto_complete=self._auto_complete,
+            namespace=namespace,
+            agents=self._agents,
+        )
 
     def add(self, roots: Sequence[Root]) -> None:
         """Add roots. Their models hide others of the same name."""
@@ -173,6 +188,21 @@ class Repository:
             check_limits(message, name)
         except ConfigError as error:
             raise ConfigError(f"{error.message} ({source})") from error
+        agents = [(agent.name, dict(agent.parameters)) for agent in message.model_repository_agents.agents]
+        made = self._agents(agents, name, directory)
+        if made is None:
+            return self._of_message(message, name, place, source)
+        try:
+            files = self._of_message(message, name, replace(place, directory=made, temporary=True), source)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        if place.temporary:
+            shutil.rmtree(directory, ignore_errors=True)
+        return files
+
+    def _of_message(self, message: ConfigMessage, name: str, place: ModelLocation, source: str) -> ModelFiles:
+        directory = place.directory
         versions = versions_on_disk(directory)
         if message.name not in ("", name) and not place.renamed:
             raise ConfigError(

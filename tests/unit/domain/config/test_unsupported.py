@@ -12,7 +12,6 @@ FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents ('checksum')"),
         ('backend: "tensorrt" input { name: "a" is_shape_tensor: true }', "is_shape_tensor ('a')"),
         ('backend: "tensorrt" output { name: "a" is_non_linear_format_io: true }', "is_non_linear_format_io ('a')"),
     ],

@@ -115,8 +115,8 @@ def test_an_unknown_model(tmp_path: Path) -> None:
 
 
 def test_rules_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
-    agent = 'model_repository_agents { agents { name: "checksum" } }'
-    put(tmp_path, {"m/config.pbtxt": 'backend: "python" max_batch_size: -1', "s/config.pbtxt": agent})
+    shape = 'backend: "tensorrt" input { name: "a" data_type: TYPE_INT32 dims: 1 is_shape_tensor: true }'
+    put(tmp_path, {"m/config.pbtxt": 'backend: "python" max_batch_size: -1', "s/config.pbtxt": shape})
     put(tmp_path, {"s/1/model.py": ""})
     with pytest.raises(ConfigError, match="'max_batch_size' must be non-negative"):
         Repository([tmp_path]).read("m")

@@ -200,6 +200,7 @@ def prompt_of(client: anthropic.Anthropic, **asked: Any) -> str:
 def test_conversations(client: anthropic.Anthropic) -> None:
     assert prompt_of(client, messages=said("one"), system="two") == "<system>two one"
     parts: Any = [
+        {"type": "text", "text": "x-anthropic-billing-header: v1;"},
         {"type": "text", "text": "two", "cache_control": {"type": "ephemeral"}},
         {"type": "text", "text": "three"},
     ]
@@ -230,6 +231,15 @@ def test_a_large_conversation_is_read_by_a_worker(client: anthropic.Anthropic) -
     asked[1] = {"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": "AA=="}}]}
     with pytest.raises(anthropic.BadRequestError, match=r"messages\.1\.content\.0: blocks of type 'image'"):
         client.messages.create(model="words", max_tokens=5, messages=asked, tools=[large])
+
+
+def test_what_is_ignored_is_named(server: ConchProcess) -> None:
+    web_search = {"type": "web_search_20260318", "name": "web_search"}
+    asked = {"messages": said("call it"), "tools": [TOOL, web_search], "metadata": {"user_id": "u"}, "new_field": 1}
+    for stream in (False, True):
+        status, headers, body = post(server, {**asked, "context_management": {"edits": []}, "stream": stream})
+        assert (status, headers["x-conch-ignored"]) == (200, "tools[].type, new_field, context_management")
+        assert b'"tool_use"' in body
 
 
 def test_counts_of_tokens(client: anthropic.Anthropic) -> None:

@@ -1,6 +1,6 @@
 """Decode requests of Anthropic's Messages API: its conversations become those of chat templates.
 
-A block that cannot reach the model, such as an image, is refused; fields and tools without an effect are ignored.
+A block that cannot reach the model, such as an image, is refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,15 +11,11 @@ import orjson
 
 from conch.domain.generation import SamplingParams, StructuredOutput
 from conch.domain.tensor import Buffer
+from conch.protocols.openai.field_rules import MESSAGES
 from conch.protocols.openai.fields import Fields, InvalidField, read_object
 from conch.protocols.openai.large import encode_rest
 from conch.protocols.openai.requests import ChatCall
 
-# Labels, caching and routing of requests.
-_WITHOUT_EFFECT = (
-    *("cache_control", "container", "context_management", "diagnostics", "fallbacks", "inference_geo", "mcp_servers"),
-    *("metadata", "service_tier", "speed", "user_profile_id", "workspace_id", "betas", "anthropic_beta"),
-)
 _ROLES = ("user", "assistant", "system")
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three
 
@@ -65,11 +61,12 @@ def counted(call: MessagesCall) -> MessagesCall:
 
 
 def _read(document: dict[str, Any], conversation: Sequence[dict[str, Any]] | Buffer, prefilled: bool) -> MessagesCall:
-    fields = Fields(document)
+    fields = Fields(document, MESSAGES)
     model = fields.required_text("model")
-    for name in ("messages", "system", *_WITHOUT_EFFECT):
-        fields.take(name)
-    tools = [_tool(tool, index) for index, tool in enumerate(fields.list("tools") or []) if not _is_server_tool(tool)]
+    given = fields.list("tools") or []
+    tools = [_tool(tool, index) for index, tool in enumerate(given) if not _is_server_tool(tool)]
+    if len(tools) < len(given):
+        fields.ignore("tools[].type")
     choice, parallel = _tool_choice(fields, tools)
     arguments, shown = _thinking(fields)
     structured, effort = _output_config(fields)
@@ -129,7 +126,6 @@ def _tool_choice(fields: Fields, tools: Sequence[dict[str, Any]]) -> tuple[str |
     kind = choice.required_text("type")
     name = choice.text("name")
     parallel = not choice.boolean("disable_parallel_tool_use")
-    choice.done()
     if kind == "tool":
         if name not in [tool["function"]["name"] for tool in tools]:
             raise choice.wrong("name", f"tool_choice.name: Tool '{name}' not found in provided tools")
@@ -147,11 +143,9 @@ def _thinking(fields: Fields) -> tuple[dict[str, Any], bool]:
     if thinking is None:
         return {}, True
     kind = thinking.required_text("type")
-    thinking.integer("budget_tokens")  # `max_tokens` includes the reasoning
     shown = thinking.text("display") != "omitted"
     if kind not in ("enabled", "disabled", "adaptive", "between_tools"):
         raise thinking.wrong("type", f"thinking.type: must be enabled, disabled or adaptive, got '{kind}'")
-    thinking.done()
     return {"enable_thinking": kind != "disabled"}, shown and kind != "disabled"
 
 
@@ -160,16 +154,12 @@ def _output_config(fields: Fields) -> tuple[StructuredOutput | None, str | None]
     config = fields.inner("output_config")
     effort = None if config is None else config.text("effort")
     form = None if config is None else config.inner("format")
-    if config is not None:
-        config.take("task_budget")
-        config.done()
     form = form or fields.inner("output_format")  # an older name
     if form is None:
         return None, effort
     schema = form.object("schema")
     if form.required_text("type") != "json_schema" or schema is None:
         raise form.wrong("type", "output_config.format: must have the type json_schema and a 'schema'")
-    form.done()
     return StructuredOutput("json", orjson.dumps(schema).decode()), effort
 
 
@@ -190,7 +180,7 @@ def read_conversation(fields: Fields) -> list[dict[str, Any]]:
     messages = fields.list("messages")
     if not messages:
         raise fields.wrong("messages", "messages: at least one message is required")
-    system = _joined(fields.take("system"), "system", "\n\n")
+    system = _joined(_without_billing(fields.take("system")), "system", "\n\n")
     read: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     for index, message in enumerate(messages):
         for turn in _turns(message, f"messages.{index}"):
@@ -200,6 +190,17 @@ def read_conversation(fields: Fields) -> list[dict[str, Any]]:
             else:
                 read.append(turn)
     return read
+
+
+def _without_billing(system: Any) -> Any:
+    """Return a system prompt without Claude Code's block for bills, which changes and would miss the prefix cache."""
+    if not isinstance(system, list):
+        return system
+    return [
+        block
+        for block in system
+        if not (isinstance(block, dict) and str(block.get("text")).startswith("x-anthropic-billing-header:"))
+    ]
 
 
 def _join_turns(last: dict[str, Any], turn: dict[str, Any]) -> None:

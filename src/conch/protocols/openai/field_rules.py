@@ -205,6 +205,23 @@ RESPONSE = rules(
     _refused("echo continue_final_message", "use chat completions"),
 )  # fmt: skip
 
+MESSAGES = rules(
+    _used("model messages system stream temperature top_p top_k stop_sequences tools"),
+    _used("max_tokens", "default: until the context is full"),
+    _used("tool_choice tool_choice.type tool_choice.name tool_choice.disable_parallel_tool_use"),
+    _used("thinking thinking.type", "passed to the chat template as `enable_thinking`; disabled hides the reasoning"),
+    _used("thinking.display", "omitted hides the reasoning"),
+    _used("output_config output_config.format output_config.format.type output_config.format.schema", "a JSON schema"),
+    _used("output_format output_format.type output_format.schema", "an older name of `output_config.format`"),
+    _used("output_config.effort", "passed to the chat template as `reasoning_effort`"),
+    _labels("metadata user_profile_id workspace_id inference_geo service_tier speed betas diagnostics", ""),
+    _labels("cache_control", "prefixes are cached by themselves"),
+    _ignored("thinking.budget_tokens output_config.task_budget", "'max_tokens' includes the reasoning"),
+    _ignored("context_management fallbacks", "the conversation is used as it is sent, by the model that it names"),
+    _ignored("tools[].type", "the server runs no tools; those with an 'input_schema' are passed to the model"),
+    _ignored("mcp_servers container", "the server runs no tools"),
+)
+
 # By the title of the page.
 ALL_RULES: Mapping[str, FieldRules] = MappingProxyType(
     {
@@ -212,6 +229,7 @@ ALL_RULES: Mapping[str, FieldRules] = MappingProxyType(
         "Completions": COMPLETION,
         "Responses": RESPONSE,
         "Embeddings": EMBEDDING,
+        "`/v1/messages` and `/v1/messages/count_tokens`": MESSAGES,
         "`/tokenize`": TOKENIZE,
         "`/detokenize`": DETOKENIZE,
     }

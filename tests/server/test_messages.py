@@ -206,7 +206,7 @@ def test_conversations(client: anthropic.Anthropic) -> None:
     ]
     assert prompt_of(client, messages=said("one"), system=parts) == "<system>two\n\nthree one"
     later: Any = [{"role": "system", "content": "three"}, *said("one"), {"role": "system", "content": "four"}]
-    assert prompt_of(client, messages=later, system="two") == "<system>two\n\nthree one <system>four"
+    assert prompt_of(client, messages=later, system="two") == ("<system>two\n\nthree one\n\n<system>\nfour\n</system>")
     assert prompt_of(client, messages=[*said("one"), *said("two")]) == "one\n\ntwo"
     document: Any = {
         "type": "document",

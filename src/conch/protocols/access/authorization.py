@@ -42,6 +42,11 @@ _KEY_ELSEWHERE = (
 HeaderValues = Callable[[str], Sequence[bytes]]
 
 
+def scope_of(category: str) -> str | None:
+    """Return the scope of API keys that a category needs, None if it needs no key."""
+    return _SCOPES.get(category)
+
+
 class Denial(Enum):
     """Why a client may not call."""
 
@@ -125,7 +130,7 @@ class Access:
         keys = self._keys
         if keys is None:
             return None
-        scope = _SCOPES.get(category)
+        scope = scope_of(category)
         if scope is None or not (keys.scoped or openai or category == "inference"):
             return None
         values = values_of(_AUTHORIZATION)

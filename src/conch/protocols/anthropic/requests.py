@@ -185,6 +185,9 @@ def read_conversation(fields: Fields) -> list[dict[str, Any]]:
     for index, message in enumerate(messages):
         for turn in _turns(message, f"messages.{index}"):
             last = read[-1] if read else None
+            if turn["role"] == "system" and last is not None and last["role"] != "system":
+                # Templates refuse it there, and the beginning of the prompt must stay the same for prefix caches.
+                turn = {"role": "user", "content": f"<system>\n{turn['content']}\n</system>"}
             if last is not None and turn["role"] == last["role"] != "tool":  # which templates refuse
                 _join_turns(last, turn)
             else:

@@ -31,7 +31,7 @@ class Route(NamedTuple):
     In `path`, `{name}` is one segment, and what stands in brackets is optional. `answer` is called with the request
     and the reply; if the path has a name, also with the last name, and if the pattern has `{version}` with that, None
     where the path has none. `limit` is the maximum size of a body in bytes, or returns it. `local` is the flag that
-    lets clients on other machines call, "" where they may.
+    lets clients on other machines call, "" if only keys do, and None where they may.
     """
 
     methods: tuple[bytes, ...]
@@ -40,7 +40,7 @@ class Route(NamedTuple):
     form: ErrorForm
     answer: Callable[..., None]
     limit: int | Callable[[HttpRequest], int]
-    local: str = ""
+    local: str | None = None
 
 
 class UnknownPaths(NamedTuple):
@@ -57,6 +57,7 @@ class _Match(NamedTuple):
     routes: dict[bytes, Route]
     name: str | None = None
     version: str | None = None  # digits; None where the pattern has none
+    prefix: str = ""  # of an alias
 
 
 class _Pattern(NamedTuple):
@@ -74,8 +75,13 @@ class Router:
         fallbacks: Sequence[UnknownPaths],
         access: Access | None = None,
         unread: Callable[[HttpRequest, HttpRefusal], None] | None = None,
+        alias: tuple[str, str] | None = None,
     ) -> None:
-        """`unread` is called with each request for inference that `access` refuses."""
+        """`unread` is called with each request for inference that `access` refuses.
+
+        Paths below `alias[0] + alias[1]` are those below `alias[1]`.
+        """
+        self._alias = alias
         self._fallbacks = tuple(fallbacks)
         self._access = access or None
         self._unread = unread
@@ -108,7 +114,12 @@ class Router:
             return
         route = match.routes.get(request.method)
         refusal = self._refusal(request, match, route)
-        if refusal is None and route is not None and route.local and not is_local_client(request, reply.peer):
+        if (
+            refusal is None
+            and route is not None
+            and route.local is not None
+            and not is_local_client(request, reply.peer)
+        ):
             refusal = route.form.refused(request, 403, _not_local(request.path, route.local))
         if refusal is not None or route is None:
             if refusal is not None:
@@ -116,6 +127,8 @@ class Router:
             return
         if route.category != "inference":  # inference requests are in the request log
             _log.debug("HTTP request: %s %s", request.method.decode(), request.path)
+        if match.prefix:  # handlers see the declared path
+            request.path = request.path[len(match.prefix) :]
         try:
             if match.version is not None:
                 route.answer(request, reply, match.name, _version(match.version))
@@ -179,7 +192,11 @@ class Router:
         return HttpRefusal(404, "Not Found")
 
     def _find(self, path: str) -> _Match | None:
-        """Match a path with names; None if it does not exist."""
+        """Match a path with names or below the alias; None if it does not exist."""
+        if self._alias is not None and path.startswith(self._alias[0] + self._alias[1]):
+            plain = path[len(self._alias[0]) :]
+            found = self._matches.get(plain) or self._find(plain)
+            return None if found is None else found._replace(prefix=self._alias[0])
         sent = path.split("/")
         for pattern in self._patterns.get(len(sent), ()):
             name: str | None = None
@@ -239,10 +256,8 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _not_local(path: str, flag: str) -> str:
-    return (
-        f"{path} is for clients on this machine; protect it with --api-key-file or --http-restricted-api, "
-        f"or open it with {flag}"
-    )
+    opened = f", or open it with {flag}" if flag else ""
+    return f"{path} is for clients on this machine; protect it with --api-key-file or --http-restricted-api{opened}"
 
 
 def _expand(path: str) -> list[str]:

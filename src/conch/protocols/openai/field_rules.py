@@ -223,6 +223,48 @@ MESSAGES = rules(
 )
 
 # By the title of the page.
+_OLLAMA_MODEL = (
+    *_used("model", "`:latest` at the end is left out"),
+    *_labels("keep_alive", "`--idle-unload-secs` says how long an idle engine runs; 0 without a prompt is refused"),
+    *_labels("options.num_ctx options.num_batch options.num_gpu options.main_gpu options.num_thread options.numa "
+             "options.low_vram options.f16_kv options.logits_all options.vocab_only options.use_mmap options.use_mlock "
+             "options.embedding_only", "the model's configuration says how it is loaded"),
+)  # fmt: skip
+_OLLAMA_GENERATION = (
+    *_OLLAMA_MODEL,
+    *_used("stream", "default: true"),
+    *_used("format", "json, or a JSON schema"),
+    *_used("think", "true, false or an effort; passed to the chat template"),
+    *_used("logprobs top_logprobs"),
+    *_used("options options.temperature options.top_k options.top_p options.min_p options.seed options.stop "
+           "options.repeat_penalty options.presence_penalty options.frequency_penalty", "default: the model's"),
+    *_used("options.num_predict", "default, and below 1: until the context is full"),
+    *_ignored("truncate shift", "a prompt that exceeds the context is refused"),
+    *_ignored("options.mirostat options.mirostat_tau options.mirostat_eta", "use top_k, top_p or min_p", (0,)),
+    *_ignored("options.typical_p options.tfs_z", "use top_k, top_p or min_p", (1,)),
+    *_ignored("options.num_keep options.repeat_last_n options.penalize_newline",
+              "penalties count the whole answer, and no prompt is cut"),
+)  # fmt: skip
+OLLAMA_CHAT = rules(_OLLAMA_GENERATION, _used("messages", "text only"), _used("tools"))
+OLLAMA_GENERATE = rules(
+    _OLLAMA_GENERATION,
+    _used("prompt system"),
+    _used("raw", "the prompt is not rendered by the chat template"),
+    _refused("images", "only text is"),
+    _ignored("template", "clients cannot replace the model's template, which is a program; use 'raw'"),
+    _refused("suffix", "insertions are not implemented; write the model's own marks into a raw prompt"),
+    _refused("context", "send the conversation as the messages of /api/chat"),
+)
+OLLAMA_EMBEDDING = rules(
+    _OLLAMA_MODEL,
+    _used("input", "of `/api/embed`: one text, or up to 2048"),
+    _used("prompt", "of `/api/embeddings`: one text"),
+    _used("truncate", "default: true"),
+    _used("dimensions", "vector length, if the model's parameter `matryoshka_dimensions` lists it"),
+)
+
+# By the title of the page.
+
 ALL_RULES: Mapping[str, FieldRules] = MappingProxyType(
     {
         "Chat completions": CHAT,
@@ -232,5 +274,8 @@ ALL_RULES: Mapping[str, FieldRules] = MappingProxyType(
         "`/v1/messages` and `/v1/messages/count_tokens`": MESSAGES,
         "`/tokenize`": TOKENIZE,
         "`/detokenize`": DETOKENIZE,
+        "Ollama's `/api/chat`": OLLAMA_CHAT,
+        "Ollama's `/api/generate`": OLLAMA_GENERATE,
+        "Ollama's `/api/embed` and `/api/embeddings`": OLLAMA_EMBEDDING,
     }
 )

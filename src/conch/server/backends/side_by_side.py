@@ -1,14 +1,18 @@
 """Run the requests of a batch together with all threads, or in concurrent parts with one thread each.
 
 Which is faster depends on the model: threads that share short operators wait for each other most of the time, and
-concurrent parts read large weights from memory several times. So both ways are measured.
+concurrent parts read large weights from memory several times. So both ways are measured. What parts need beyond the
+whole, such as a second executor, is made in the background when a batch could first be divided.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
+from logging import getLogger
 from time import monotonic_ns
 from typing import TypeVar
+
+_log = getLogger(__name__)
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -20,25 +24,48 @@ _RETRY_INTERVAL = 50
 
 
 class SideBySide:
-    """Runs lists of items in up to `threads` threads, including the caller's."""
+    """Runs lists of items in up to `threads` threads, including the caller's.
 
-    def __init__(self, threads: int, name: str) -> None:
+    Parts run once `prepare` has returned, which is called in another thread; if it raises, they never run.
+    """
+
+    def __init__(self, threads: int, name: str, prepare: Callable[[], None]) -> None:
         self._threads = threads
+        self._name = name
         self._pool = ThreadPoolExecutor(max(threads - 1, 1), thread_name_prefix=name)
         self._choice = Choice()
+        self._prepare = prepare
+        self._prepared: Future[None] | None = None
 
-    def run(self, run: Callable[[Sequence[_Item]], list[_Result]], items: Sequence[_Item]) -> list[_Result]:
-        """Return the results in the order of the items; `run` is called with all of them or with parts.
+    def run(
+        self,
+        whole: Callable[[Sequence[_Item]], list[_Result]],
+        part: Callable[[Sequence[_Item]], list[_Result]],
+        items: Sequence[_Item],
+    ) -> list[_Result]:
+        """Return the results in the order of the items, from one call of `whole` or from concurrent ones of `part`.
 
-        Raises what `run` raises, after all parts have ended.
+        Raises what they raise, after all parts have ended.
         """
-        if len(items) == 1 or self._threads == 1:
-            return run(items)
+        if len(items) == 1 or self._threads == 1 or not self._can_divide():
+            return whole(items)
         in_parts = self._choice.next()
         began = monotonic_ns()
-        results = self._in_parts(run, items) if in_parts else run(items)
+        results = self._in_parts(part, items) if in_parts else whole(items)
         self._choice.took(in_parts, (monotonic_ns() - began) / len(items))
         return results
+
+    def _can_divide(self) -> bool:
+        if self._prepared is None:
+            self._prepared = self._pool.submit(self._prepare)
+            return False
+        if not self._prepared.done():
+            return False
+        if (error := self._prepared.exception()) is None:
+            return True
+        _log.warning("instance '%s': batches are not divided between the cores: %s", self._name, error)
+        self._threads = 1
+        return False
 
     def close(self) -> None:
         """End the threads."""

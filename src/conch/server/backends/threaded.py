@@ -8,7 +8,7 @@ A framework that several threads may call concurrently sets `concurrent_runs`; t
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from logging import getLogger
 from queue import SimpleQueue
@@ -31,6 +31,7 @@ _log = getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
 _Answers = list[InferResponse | ConchError]
+_Compute = Callable[[Arrays, Sequence[str]], Mapping[str, npt.NDArray[Any]]]
 
 
 class ThreadedInstance(Instance):
@@ -42,7 +43,7 @@ class ThreadedInstance(Instance):
     def __init__(self, plan: InstancePlan) -> None:
         self.plan = plan
         self._ragged = RaggedLayout.of(plan.source.config)
-        self.concurrent_runs = 1  # how many threads may call `compute` concurrently; set by `load`
+        self.concurrent_runs = 1  # how many threads may call `compute_part` concurrently; set by `load`
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._ended = asyncio.Event()
@@ -61,6 +62,13 @@ class ThreadedInstance(Instance):
 
         Any exception fails the request; a ConchError is its error unchanged. Array conventions: `stacking.join`.
         """
+
+    def prepare_parts(self) -> None:
+        """Make what `compute_part` needs; called once in another thread, while the instance computes whole batches."""
+
+    def compute_part(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
+        """Run the model on a part of a batch as `compute` does, in one of several threads."""
+        return self.compute(inputs, outputs)
 
     def unload(self) -> None:
         """Release the model; called in the thread."""
@@ -100,7 +108,7 @@ class ThreadedInstance(Instance):
             loop.call_soon_threadsafe(self._load_ended, loaded, error)
         else:
             loop.call_soon_threadsafe(self._load_ended, loaded, None)
-            threads = SideBySide(self.concurrent_runs, self.plan.name)
+            threads = SideBySide(self.concurrent_runs, self.plan.name, self.prepare_parts)
             while (batch := self._batches.get()) is not None:
                 loop.call_soon_threadsafe(_deliver, batch, self._answers(batch, threads))
             threads.close()
@@ -121,7 +129,8 @@ class ThreadedInstance(Instance):
         """Run a batch and return one answer for each execution."""
         requests = [execution.request for execution in batch.executions]
         try:
-            return [*threads.run(partial(self._run, batch), requests)]
+            part = partial(self._run, batch, self.compute_part)
+            return [*threads.run(partial(self._run, batch, self.compute), part, requests)]
         except Exception as error:
             if len(requests) == 1:
                 return [self._as_error(error)]
@@ -129,18 +138,18 @@ class ThreadedInstance(Instance):
 
     def _run_alone(self, request: InferRequest, batch: Batch) -> InferResponse | ConchError:
         try:
-            return self._run(batch, [request])[0]
+            return self._run(batch, self.compute, [request])[0]
         except Exception as error:
             return self._as_error(error)
 
-    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
+    def _run(self, batch: Batch, compute: _Compute, requests: Sequence[InferRequest]) -> list[InferResponse]:
         """Run requests of a batch together, and stamp the batch; of concurrent parts, the last one counts."""
         source = self.plan.source
         config = source.config
         inputs = join(requests) if self._ragged is None else self._ragged.join(requests)
         batch.input_done = monotonic_ns()
         requested = _requested_outputs(requests, [output.name for output in config.outputs])
-        arrays = self.compute(inputs, requested)
+        arrays = compute(inputs, requested)
         batch.infer_done = monotonic_ns()
         sizes = [request.batch_size for request in requests] if config.max_batch_size > 0 else None
         responses = [InferResponse(config.name, source.version, [], id=request.id) for request in requests]

@@ -22,6 +22,7 @@ from conch.server.frontends.openai.error_form import OPENAI
 from conch.server.frontends.openai.generations import CHAT, COMPLETION, Generations
 from conch.server.frontends.openai.messages import COUNTS, MESSAGES
 from conch.server.frontends.openai.models import OpenAiModels
+from conch.server.frontends.openai.ollama import OllamaApi
 from conch.server.frontends.openai.responses import ResponsesApi
 from conch.server.frontends.openai.tokens import TokensEndpoint
 from conch.server.frontends.parts import Parts
@@ -63,12 +64,13 @@ class Body(Enum):
 
 
 class OpenedBy(NamedTuple):
-    """A flag that opens an endpoint to clients on other machines, and whether the options have it."""
+    """A flag that opens an endpoint to clients on other machines, "" if only keys do; whether the options have it."""
 
     flag: str
     opened: Callable[[ServerOptions], bool]
 
 
+_BY_KEYS_ONLY = OpenedBy("", lambda _: False)
 _LIMITS_REMOTE = OpenedBy("--limits-admin-remote", lambda options: options.limits_admin_remote)
 
 
@@ -92,17 +94,14 @@ class Handlers:
         self.models = OpenAiModels(parts, int(time.time()))
         self.tokens = TokensEndpoint(parts, self.models)
         self.generations = Generations(parts, self.models)
+        self.ollama = OllamaApi(parts, self.models, self.generations) if parts.options.ollama_api else None
         self.responses = ResponsesApi(parts, self.generations)
 
     def router(self, port: str) -> Router:
         """Return the handler of a port."""
-        routes = []
-        for endpoint, route in self._routes:
-            if port in endpoint.ports:
-                routes.append(route)
-                if port == HTTP_PORT and route.path.startswith(_V1):
-                    routes.append(route._replace(path=_KSERVE + route.path))
-        return Router(routes, _FALLBACKS[port], self.parts.http_access, self.parts.observer.unread_http)
+        routes = [route for endpoint, route in self._routes if port in endpoint.ports]
+        alias = (_KSERVE, _V1) if port == HTTP_PORT else None
+        return Router(routes, _FALLBACKS[port], self.parts.http_access, self.parts.observer.unread_http, alias)
 
     @cached_property
     def _routes(self) -> "list[tuple[ApiEndpoint, Route]]":
@@ -119,9 +118,9 @@ class Handlers:
             limit = self.infer.body_limit
         else:
             limit = options.http_max_input_size if endpoint.body is Body.JSON else endpoint.body.value
-        local = ""
+        local: str | None = None
         if endpoint.local is not None and not self.parts.http_access.protects(endpoint.category):
-            local = "" if endpoint.local.opened(options) else endpoint.local.flag
+            local = None if endpoint.local.opened(options) else endpoint.local.flag
         methods = tuple(endpoint.methods.encode().split())
         return Route(methods, endpoint.path, endpoint.category, endpoint.form, answer, limit, local)
 
@@ -146,6 +145,7 @@ class ApiEndpoint(NamedTuple):
 
 
 _api = partial(ApiEndpoint, ports=API, form=OPENAI)
+_OLLAMA = V2._replace(openai=True)
 _MODEL = "/v2/models/{model}[/versions/{version}]"
 _REPOSITORY = "/v2/repository"
 _RESPONSE = "/v1/responses/{response}"
@@ -163,6 +163,28 @@ def _shared_memory(kind: str) -> tuple[ApiEndpoint, ...]:
         ApiEndpoint("GET", f"{region}/status", category, f"Regions of {kind} shared memory.", find("status")),
         ApiEndpoint("POST", f"{region}/register", category, f"Register a region of {kind} memory.", find("register")),
         ApiEndpoint("POST", f"{region}/unregister", category, f"Unregister {kind} regions.", find("unregister")),
+    )
+
+
+def _ollama(
+    methods: str,
+    path: str,
+    category: str,
+    summary: str,
+    handler: Callable[[OllamaApi], Callable[..., None]],
+    body: Body = Body.SMALL,
+) -> ApiEndpoint:
+    """Declare an endpoint of Ollama's API, which is for clients on this machine unless keys protect it."""
+    return ApiEndpoint(
+        methods,
+        path,
+        category,
+        f"Ollama: {summary}",
+        lambda on: None if on.ollama is None else handler(on.ollama),
+        body,
+        API,
+        _OLLAMA,
+        _BY_KEYS_ONLY,
     )
 
 
@@ -317,6 +339,22 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         ports=_OPENAI_ONLY,
         form=OPENAI,
     ),
+    # Ollama's API.
+    _ollama("GET HEAD", "/", "health", "whether the server runs.", lambda on: on.running),
+    _ollama("GET HEAD", "/api/version", "health", "version of the API.", lambda on: on.version),
+    _ollama("POST", "/api/chat", "inference", "chat.", lambda on: on.chat, Body.JSON),
+    _ollama("POST", "/api/generate", "inference", "complete a prompt.", lambda on: on.generate, Body.JSON),
+    _ollama("POST", "/api/embed", "inference", "embed texts.", lambda on: on.embed, Body.JSON),
+    _ollama("POST", "/api/embeddings", "inference", "embed a text.", lambda on: on.embeddings, Body.JSON),
+    _ollama("GET HEAD", "/api/tags", "metadata", "models.", lambda on: on.tags),
+    _ollama("GET HEAD", "/api/ps", "metadata", "running models.", lambda on: on.ps),
+    _ollama("POST", "/api/show", "metadata", "one model.", lambda on: on.show),
+    _ollama("POST", "/api/pull", "metadata", "confirm a model; others are refused.", lambda on: on.pull),
+    _ollama("POST", "/api/push", "model-repository", "refused: uploads.", lambda on: on.refuse),
+    _ollama("POST", "/api/create", "model-repository", "refused: new models.", lambda on: on.refuse),
+    _ollama("POST", "/api/copy", "model-repository", "refused: copies.", lambda on: on.refuse),
+    _ollama("DELETE", "/api/delete", "model-repository", "refused: deletions.", lambda on: on.refuse),
+    _ollama("POST HEAD", "/api/blobs/{digest}", "model-repository", "refused: files.", lambda on: on.refuse),
     # Prometheus.
     ApiEndpoint(
         "GET HEAD",

@@ -115,6 +115,12 @@ class ServerOptions:
         "Refuse requests with fields that have no effect. They are served otherwise, and the answer names the fields "
         "in the header X-Conch-Ignored; docs/reference/openai-fields.md lists them.",
     )
+    ollama_api: bool = _flag(
+        False,
+        "OpenAI",
+        "Serve Ollama's API on the HTTP and OpenAI ports, to clients on this machine or with an API key. Its clients "
+        "expect the port 11434, which --openai-port can be.",
+    )
     lora_separator: str = _flag(
         "_lora_", "OpenAI", "Text between the names of a model and its LoRA adapter in the OpenAI API."
     )

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from conch.base.errors import BackendError, Code, ModelLoadError
 from conch.domain.tensor import Tensor
 from conch.server.backends.batch import Batch
+from conch.server.backends.onnxruntime import backend
 from conch.server.backends.onnxruntime.backend import OnnxRuntimeBackend
 from tests.server.backends.driving import Asked, answers, complete, plan, request, started
 from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity, write_model
@@ -17,6 +18,12 @@ from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity, 
 
 def fp32(*rows: object, name: str = "IN") -> Tensor:
     return Tensor.from_numpy(name, np.array(rows, np.float32))
+
+
+SUMS_CONFIG = (
+    'max_batch_size: 8 input [{ name: "A" data_type: TYPE_FP32 dims: 2 }, { name: "B" data_type: TYPE_FP32 dims: 2 }] '
+    'output [{ name: "SUM" data_type: TYPE_FP32 dims: 2 }, { name: "DIFFERENCE" data_type: TYPE_FP32 dims: 2 }] '
+)
 
 
 def write_sums(directory: Path, batch: int | str = "n", config: str | None = None) -> Path:
@@ -43,6 +50,22 @@ def write_lookup(directory: Path) -> Path:
 def index(value: int) -> Tensor:
     # What the core's reshape makes of the client's [1, 1].
     return Tensor.from_numpy("INDEX", np.array([value], np.int64))
+
+
+@pytest.mark.parametrize("largest", [0, 2**28])
+async def test_batches_whole_and_in_parts_have_the_same_answers(
+    largest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above the limit for a second session, the parts run in the first."""
+    monkeypatch.setattr(backend, "_MAX_TWICE_BYTES", largest)
+    config = SUMS_CONFIG + 'parameters { key: "intra_op_thread_count" value { string_value: "2" } }'
+    instance = await started(write_sums(tmp_path / "m", config=config))
+    # The first is whole, half of the next ones as soon as their session is open.
+    for turn in range(12):
+        asked = [request(fp32([turn, row], name="A"), fp32([10, 20], name="B")) for row in range(3)]
+        sums = [answer.output("SUM").to_numpy().tolist() for answer in await answers(instance, *asked)]
+        assert sums == [[[turn + 10, row + 20]] for row in range(3)]
+    await instance.stop()
 
 
 async def test_requests_of_several_sizes_share_a_run(tmp_path: Path) -> None:

@@ -168,6 +168,34 @@ def _embeddings(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
     return {}, (embeddings(args["model"], vectors, args["tokens"], args["encoding"]),)
 
 
+def _ollama_chat(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
+    from conch.protocols.ollama.requests import split
+
+    return {}, split(parts[0], chat=True)
+
+
+def _ollama_generate(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
+    from conch.protocols.ollama.requests import split
+
+    return {}, split(parts[0], chat=False)
+
+
+def _ollama_embed(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
+    import numpy as np
+
+    from conch.protocols.ollama.replies import embeddings
+
+    return {}, (embeddings(args, [np.frombuffer(part, "<f4") for part in parts]),)
+
+
+def _ollama_embedding(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
+    import numpy as np
+
+    from conch.protocols.ollama.replies import embedding
+
+    return {}, (embedding(args, [np.frombuffer(part, "<f4") for part in parts]),)
+
+
 def _render(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
     from conch.domain.llm.chat_prompt import render
 
@@ -196,6 +224,10 @@ _JOBS: dict[str, Callable[[Mapping[str, Any], Sequence[memoryview]], Answer]] = 
     "completion": _completion,
     "embedding": _embedding,
     "embeddings": _embeddings,
+    "ollama_chat": _ollama_chat,
+    "ollama_generate": _ollama_generate,
+    "ollama_embed": _ollama_embed,
+    "ollama_embedding": _ollama_embedding,
     "render": _render,
     "load": _load,
 }

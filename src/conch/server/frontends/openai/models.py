@@ -59,7 +59,7 @@ class OpenAiModels:
             raise self._absent(base if isinstance(error, Unavailable) else name, error) from None
 
     def _absent(self, name: str, error: ConchError) -> ConchError:
-        return absent(self._inference, name, error, (entry.name for entry in self._entries()) if self._lists else ())
+        return absent(self._inference, name, error, (entry.name for entry in self.entries()) if self._lists else ())
 
     def only(self) -> tuple[GenerativeModel, str]:
         """Return the model that generates, where a client need not name it. Raises InvalidRequest, Unavailable."""
@@ -75,7 +75,7 @@ class OpenAiModels:
 
     def list_all(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the models, in the form of the client's API."""
-        reply.send(200, JSON, _replies(request).models(self._entries(), self._inference.loading()))
+        reply.send(200, JSON, _replies(request).models(self.entries(), self._inference.loading()))
 
     def show(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
         """Answer with one model, in the form of the client's API. Raises ConchError."""
@@ -123,7 +123,7 @@ class OpenAiModels:
         if not self._control.explicit:
             raise InvalidRequest("Model load/unload requires --model-control-mode=explicit")
 
-    def _entries(self) -> list[ModelEntry]:
+    def entries(self) -> list[ModelEntry]:
         """Return the models that generate, their adapters, and the models that make embeddings, by name."""
         entries: dict[str, ModelEntry] = {}
         for model in self._inference.models():

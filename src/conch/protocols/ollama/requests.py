@@ -1,0 +1,216 @@
+"""Decode requests of Ollama's API. Conversations take the form of chat templates, as those of the OpenAI API.
+
+What the client leaves out has the model's defaults, not Ollama's. Source: Ollama 0.13, `api/types.go`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from conch.domain.generation import SamplingParams, StructuredOutput
+from conch.domain.tensor import Buffer
+from conch.protocols.openai.embeddings import MAX_INPUTS, EmbeddingCall
+from conch.protocols.openai.field_rules import OLLAMA_CHAT, OLLAMA_EMBEDDING, OLLAMA_GENERATE
+from conch.protocols.openai.fields import Fields, InvalidField, read_object
+from conch.protocols.openai.large import encode_rest
+from conch.protocols.openai.requests import ChatCall, CompletionCall, read_messages
+
+_DEFAULT_TAG = ":latest"
+# Ollama's names of sampling parameters.
+_NUMBERS = {
+    **{name: name for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty")},
+    "repeat_penalty": "repetition_penalty",
+}
+_PARTS = ("messages", "prompt", "system")
+
+
+def model_name(sent: str) -> str:
+    """Return the name of a model without Ollama's default tag."""
+    return sent.removesuffix(_DEFAULT_TAG)
+
+
+def read_model(body: Buffer) -> str:
+    """Return the model that a request names, by the field `model` or the older `name`. Raises InvalidField."""
+    fields = Fields(read_object(body))
+    return model_name(fields.text("model") or fields.required_text("name"))
+
+
+def read_chat(body: Buffer) -> ChatCall:
+    """Decode a request to `/api/chat`; without messages it only asks for the model. Raises InvalidField."""
+    document = read_object(body)
+    return _chat(Fields(document, OLLAMA_CHAT), _conversation(Fields(document)))
+
+
+def read_generate(body: Buffer) -> ChatCall | CompletionCall:
+    """Decode a request to `/api/generate`. A raw prompt, and an empty one, are not rendered. Raises InvalidField."""
+    document = read_object(body)
+    return _generate(Fields(document, OLLAMA_GENERATE), _turn(Fields(document)))
+
+
+def split(body: Buffer, *, chat: bool) -> list[Buffer]:
+    """Return the body without its conversation, and that as JSON. Raises InvalidField."""
+    document = read_object(body)
+    conversation = (_conversation if chat else _turn)(Fields(document))
+    return [
+        encode_rest({name: value for name, value in document.items() if name not in _PARTS}),
+        orjson.dumps(conversation),
+    ]
+
+
+def join_chat(parts: Sequence[Buffer]) -> ChatCall:
+    """Decode what `split` returns for `/api/chat`. Raises InvalidField."""
+    rest, conversation = parts
+    return _chat(Fields(read_object(rest, checked=True), OLLAMA_CHAT), conversation if conversation != b"[]" else ())
+
+
+def join_generate(parts: Sequence[Buffer]) -> ChatCall | CompletionCall:
+    """Decode what `split` returns for `/api/generate`. Raises InvalidField."""
+    rest, turn = parts
+    return _generate(Fields(read_object(rest, checked=True), OLLAMA_GENERATE), turn if turn != b"[]" else ())
+
+
+def read_embed(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = None) -> EmbeddingCall:
+    """Decode a request to `/api/embed`. A worker may have split the `inputs` from it. Raises InvalidField."""
+    fields = Fields(read_object(body, checked=inputs is not None), OLLAMA_EMBEDDING)
+    dimensions = fields.integer("dimensions")
+    if dimensions is not None and dimensions < 1:
+        raise fields.wrong("dimensions", f"'dimensions' must be at least 1, got {dimensions}")
+    inputs = inputs or fields.prompts("input", MAX_INPUTS)
+    cut = fields.boolean("truncate", True)
+    return _embedding(fields, "input", inputs, dimensions=dimensions, truncate=-1 if cut else None)
+
+
+def read_embeddings(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = None) -> EmbeddingCall:
+    """Decode a request to the older `/api/embeddings`, which has one text. Raises InvalidField."""
+    fields = Fields(read_object(body, checked=inputs is not None), OLLAMA_EMBEDDING)
+    return _embedding(fields, "prompt", inputs or [fields.required_text("prompt")], truncate=-1)
+
+
+def _embedding(
+    fields: Fields,
+    name: str,
+    inputs: Sequence[str | Sequence[int]],
+    *,
+    truncate: int | None,
+    dimensions: int | None = None,
+) -> EmbeddingCall:
+    if not all(isinstance(text, str) and text for text in inputs):
+        raise fields.wrong(name, f"'{name}' must hold texts that are not empty")
+    model = model_name(fields.required_text("model"))
+    fields.inner("options")
+    return EmbeddingCall(model=model, inputs=inputs, dimensions=dimensions, truncate=truncate, ignored=fields.done())
+
+
+def _chat(fields: Fields, conversation: Sequence[Mapping[str, Any]] | Buffer) -> ChatCall:
+    tools = fields.list("tools") or []
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise fields.wrong("tools", "each of 'tools' must have a 'function' with a 'name'")
+    return _rendered(
+        fields,
+        conversation,
+        tools=[{"type": "function", **tool} for tool in tools],
+        tool_choice="auto" if tools else "none",
+    )
+
+
+def _generate(fields: Fields, turn: Sequence[Mapping[str, Any]] | Buffer) -> ChatCall | CompletionCall:
+    if not fields.boolean("raw") or not turn:
+        return _rendered(fields, turn)
+    messages = turn if isinstance(turn, list) else orjson.loads(turn)  # type: ignore[arg-type]  # JSON of a worker
+    return CompletionCall(prompts=[messages[-1]["content"]], **_common(fields))
+
+
+def _rendered(fields: Fields, conversation: Sequence[Mapping[str, Any]] | Buffer, **tools: Any) -> ChatCall:
+    if not conversation and fields.take("keep_alive") in (0, "0", "0s", "0m", "0h"):
+        text = "models are not unloaded by a request; --idle-unload-secs stops the engines of idle ones"
+        raise fields.wrong("keep_alive", f"'keep_alive' of 0 is not supported: {text}")
+    think = fields.take("think")
+    arguments: dict[str, Any] = {}
+    if isinstance(think, str) and think:
+        arguments = {"enable_thinking": True, "reasoning_effort": think}
+    elif isinstance(think, bool):
+        arguments = {"enable_thinking": think}
+    elif think:
+        raise fields.wrong("think", "'think' must be true, false, or the effort as a text such as \"high\"")
+    return ChatCall(
+        messages=conversation,
+        template_arguments=arguments,
+        include_reasoning=think is not False,
+        **tools,
+        **_common(fields),
+    )
+
+
+def _common(fields: Fields) -> dict[str, Any]:
+    """Read what both paths share, at the end."""
+    for name in _PARTS:
+        fields.take(name)
+    model = model_name(fields.required_text("model"))
+    found = {"model": model, "params": _params(fields), "stream": fields.boolean("stream", True), "include_usage": True}
+    return {**found, "ignored": fields.done()}
+
+
+def _params(fields: Fields) -> SamplingParams:
+    arguments: dict[str, Any] = {"structured": _structured(fields)}
+    logprobs, top = fields.boolean("logprobs"), fields.integer("top_logprobs")
+    if logprobs:
+        arguments["logprobs"] = top or 0
+    options = fields.inner("options")
+    if options is not None:
+        for name, parameter in _NUMBERS.items():
+            number = options.number(name)
+            if number is not None:
+                arguments[parameter] = number
+        seed, most, top_k = options.integer("seed"), options.integer("num_predict"), options.integer("top_k")
+        arguments["seed"] = None if seed == -1 else seed
+        arguments["max_tokens"] = None if most is None or most <= 0 else most  # until the context is full
+        arguments["top_k"] = max(0, top_k or 0)
+        arguments["stop"] = options.texts("stop")
+    params = SamplingParams(**arguments)
+    params.check()
+    return params
+
+
+def _structured(fields: Fields) -> StructuredOutput | None:
+    form = fields.take("format")
+    if not form:
+        return None
+    if form == "json":
+        return StructuredOutput("json_object")
+    if not isinstance(form, dict):
+        raise fields.wrong("format", "'format' must be \"json\" or a JSON schema")
+    return StructuredOutput("json", orjson.dumps(form).decode())
+
+
+def _turn(fields: Fields) -> list[dict[str, Any]]:
+    """Return the prompt of `/api/generate` as a conversation, which is empty if the prompt is."""
+    prompt, system = fields.text("prompt"), fields.text("system")
+    if not prompt:
+        return []
+    return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": prompt}]
+
+
+def _conversation(fields: Fields) -> list[dict[str, Any]]:
+    messages = fields.list("messages") or []
+    document = {"messages": [_message(message, index) for index, message in enumerate(messages)]}
+    return read_messages(Fields(document)) if messages else []
+
+
+def _message(message: Any, index: int) -> Any:
+    """Return a message as the OpenAI API has it. What is not an object is refused by that API's reader."""
+    if not isinstance(message, dict):
+        return message
+    if message.get("images"):
+        where = f"messages[{index}].images"
+        raise InvalidField(where, f"'{where}' are not supported: only text is")
+    read = {name: value for name, value in message.items() if name not in ("images", "thinking", "tool_name")}
+    for name, known in (("thinking", "reasoning_content"), ("tool_name", "name")):
+        if message.get(name):
+            read[known] = message[name]
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        read["tool_calls"] = [{"type": "function", **call} if isinstance(call, dict) else call for call in calls]
+    return read

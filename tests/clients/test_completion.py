@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from argparse import _SubParsersAction
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,27 @@ def help_of(name: str) -> str:
 def test_help_has_two_examples(name: str) -> None:
     assert len(re.findall(rf"^ *conch {name}\b", help_of(name), re.MULTILINE)) >= 2
     assert COMMANDS[name].statuses.startswith("0 ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    wide = [line for line in help_of(name).splitlines() if len(line) > 80]
+    for action in parser_of(name)._actions:
+        if isinstance(action, _SubParsersAction):
+            pages = (parser.format_help() for parser in action.choices.values())
+            wide += [line for page in pages for line in page.splitlines() if len(line) > 80]
+    assert wide == []
+
+
+QUIET = {"pull", "stop", "rm", "new", "doctor", "bench"}
+
+
+def test_commands_that_act_have_quiet_and_those_that_list_json() -> None:
+    options = {name: set(parser_of(name)._option_string_actions) for name in COMMANDS}
+    assert {name for name, flags in options.items() if "--quiet" in flags} >= QUIET
+    lists = {"ps", "ls", "show", "doctor", "top", "check", "advise", "dashboards", "drill", "bench", "tune"}
+    assert lists <= {name for name, flags in options.items() if "--json" in flags}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -58,6 +58,8 @@ def test_a_model_is_pulled_listed_shown_run_and_removed(hub: Hub, tmp_path: Path
     assert conflict.returncode == 1
     assert "on disk is hf://team/digits, not hf://other/digits: --name sets another name" in conflict.stderr
     assert "did you mean 'digits'" in conch(tmp_path, "run", "digit").stderr
+    assert printed("pull", "hf://team/digits", "--name=silent", "--quiet") == ""
+    assert printed("rm", "silent", "-q") == ""
     assert printed("rm", "digits").startswith("removed 'digits'\n")
     assert json.loads(printed("ls", "--json")) == []
     assert hub.fetched == ["digits.onnx"]

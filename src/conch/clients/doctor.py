@@ -12,7 +12,6 @@ import shutil
 import socket
 import sys
 import sysconfig
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from rich.text import Text
 
 from conch import __version__
 from conch.base.build_info import is_compiled
-from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, Unavailable
 from conch.base.http.credentials import client_key
@@ -90,7 +89,7 @@ def doctor(arguments: Sequence[str]) -> int:
         "conch doctor",
         description="Inspect this machine, the installation and a running server, and name the cure of each problem.",
         epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=LaidOutHelp,
     )
     add_server_flags(parser)
     parser.add_argument("--json", action="store_true", help="print the diagnoses as JSON")

@@ -14,11 +14,14 @@ _WILDCARDS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S10
 _ARGUMENTS = "it takes --live, --metadata and --port PORT; the variable CONCH_HTTP_ADDRESS is the server's address"
 _HELP = """usage: conch health [--live] [--metadata] [--port PORT]
 
-Print whether a server on this machine is ready: GET /v2/health/ready. The exit status is 0 if it is, otherwise 1.
+Print whether a server on this machine is ready: GET /v2/health/ready. The exit
+status is 0 if it is, otherwise 1.
 
-  --live       whether it is live instead: /v2/health/live. A live server may still be loading models, or draining.
+  --live       whether it is live instead: /v2/health/live. A live server may
+               still be loading models, or draining.
   --metadata   then ask for the server's metadata too: GET /v2.
-  --port PORT  its HTTP port; CONCH_HTTP_PORT or 8000 if not given. CONCH_HTTP_ADDRESS is its address.
+  --port PORT  its HTTP port; CONCH_HTTP_PORT or 8000 if not given.
+               CONCH_HTTP_ADDRESS is its address.
 """
 
 

@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from math import inf
 
@@ -14,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.option_types import duration
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError
@@ -63,7 +62,7 @@ def top(arguments: Sequence[str]) -> int:
         "conch top",
         description="Show the models of a running server live. Without a terminal, print one table.",
         epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=LaidOutHelp,
     )
     add_server_flags(parser)
     parser.add_argument("--interval", type=duration, default=2.0, metavar="TIME", help="between readings (default: 2s)")

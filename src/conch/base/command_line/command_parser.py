@@ -1,9 +1,13 @@
 """An ArgumentParser whose errors suggest similar commands, choices and options."""
 
+import os
 import re
-from argparse import SUPPRESS, ArgumentParser, _ArgumentGroup, _SubParsersAction
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter, _ArgumentGroup, _SubParsersAction
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import MISSING
+from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any, NoReturn
 
 from conch.base.command_line.command_table import examples_text
@@ -15,6 +19,8 @@ DESCRIBE = "--describe-parser"
 _MIN_SIMILARITY = 0.5  # of a suggestion
 _MAX_USAGE_LINES = 8
 _USAGE_ERROR = 2
+_BROKEN_FROM = 90  # columns of a line that the next one may continue
+_BEGINS_PARAGRAPH = re.compile(r"\s|$|\w+: ")
 _CHOICE = re.compile(
     r"argument (?P<argument>\S+): invalid choice: '(?P<word>[^']*)'.*\(choose from (?P<known>.*)\)", re.DOTALL
 )
@@ -27,6 +33,28 @@ class ParserRequested(Exception):
     def __init__(self, parser: "CommandParser") -> None:
         super().__init__(parser.prog)
         self.parser = parser
+
+
+class LaidOutHelp(RawDescriptionHelpFormatter):
+    """Keeps the lines of descriptions, such as examples, if they fit; fills paragraphs that are broken for length."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for line in text.splitlines():
+            if lines and len(lines[-1]) > _BROKEN_FROM and not _BEGINS_PARAGRAPH.match(line):
+                lines[-1] += f" {line}"
+            else:
+                lines.append(line)
+        return "\n".join(self._wrapped(line, width, indent) for line in lines)
+
+    def _wrapped(self, line: str, width: int, indent: str) -> str:
+        words = line.lstrip()
+        start = indent + line[: len(line) - len(words)]
+        rest = f"{start}    " if start else ""
+        command, gap, comment = words.partition("  ")
+        parts = [line] if len(line) <= width else [command, f"{rest}{comment.strip()}"] if gap else [words]
+        wrapper = TextWrapper(width, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
+        return "\n".join(wrapper.fill(start + part.removeprefix(start)) for part in parts)
 
 
 class CommandParser(ArgumentParser):
@@ -58,6 +86,10 @@ class CommandParser(ArgumentParser):
                 *names, dest=flag.attribute, help=flag.help or None, default=SUPPRESS, **_reading(flag)
             )
 
+    def add_quiet_flag(self) -> None:
+        """Add --quiet, which `printing` reads."""
+        self.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+
     def error(self, message: str) -> NoReturn:
         """Print the message with a suggestion, and the usage unless it hides the message; exit with status 2."""
         text = f"{self.prog}: error: {self._with_suggestion(message)}\n"
@@ -83,6 +115,15 @@ class CommandParser(ArgumentParser):
             if name.startswith("-") and (near := closest(name.lstrip("-"), options)):
                 return f"; did you mean '--{near}'?"
         return f"; see {self.prog} --help"
+
+
+@contextmanager
+def printing(given: Namespace) -> Iterator[None]:
+    """Print nothing on stdout within the block if --quiet is given."""
+    with ExitStack() as stack:
+        if given.quiet:
+            stack.enter_context(redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
+        yield
 
 
 def _reading(flag: Flag) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 import re
 import shutil
 import sys
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.command_parser import CommandParser, LaidOutHelp, printing
 
 # The names of the model in the templates, whose files are valid as they are.
 _NAME, _CLASS = "my_model", "MyModel"
@@ -26,10 +25,11 @@ def new(arguments: Sequence[str]) -> int:
         "conch new",
         description="Create a model: code, configuration, client and tests.",
         epilog=_EXAMPLES,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=LaidOutHelp,
     )
     parser.add_argument("name", metavar="NAME", help="name of the model, and of the folder to create")
     parser.add_argument("--from", dest="kind", choices=kinds, required=True, help=f"one of {', '.join(kinds)}")
+    parser.add_quiet_flag()
     given = parser.parse_args(arguments)
     if not _VALID.fullmatch(given.name):
         parser.error(f"'{given.name}' is not valid: a name begins with a letter and has letters, digits and _")
@@ -42,9 +42,10 @@ def new(arguments: Sequence[str]) -> int:
     except OSError as error:
         print(f"conch new: '{folder}' cannot be written: {error.strerror}", file=sys.stderr)
         return _FAILURE
-    for file in files:
-        print(f"  {file}")
-    print(f"Next: cd {folder}, and follow README.md")
+    with printing(given):
+        for file in files:
+            print(f"  {file}")
+        print(f"Next: cd {folder}, and follow README.md")
     return 0
 
 

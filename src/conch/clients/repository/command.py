@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.command_parser import CommandParser, printing
 from conch.base.control_characters import printable
 from conch.server.options.server_options import DEFAULT_CACHE_LIMIT_BYTES
 
@@ -22,7 +22,7 @@ def repo(arguments: Sequence[str]) -> int:
     from conch.base.errors import ConchError
 
     try:
-        with _terminated_as_interrupted():
+        with _terminated_as_interrupted(), printing(given):
             return _run(given)
     except ConchError as error:
         # Servers choose parts of messages.
@@ -80,6 +80,7 @@ def repo_parser() -> CommandParser:
     showing.add_argument("model", metavar="MODEL", help="name of the model")
     for command in (listing, showing):
         command.add_argument("--json", action="store_true", help="print JSON")
+        command.set_defaults(quiet=False)
 
     packing = commands.add_parser("pack", help="push models to a registry as an OCI image", description=_PACK)
     packing.add_argument("path", metavar="PATH", help="directory with models")
@@ -100,6 +101,8 @@ def repo_parser() -> CommandParser:
     )
     for command in (packing, pulling):
         command.add_argument("--model", action="append", default=[], metavar="NAME", help="only this model; repeatable")
+    for command in (commands.choices[name] for name in ("add", "pack", "pull", "tag")):
+        command.add_quiet_flag()
     for command in (listing, showing, pulling):
         command.add_argument(
             "--repository-cache", default="", metavar="DIR", help="directory for the cache of remote repositories"

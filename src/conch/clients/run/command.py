@@ -4,12 +4,12 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from ipaddress import ip_address
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.command_parser import CommandParser, printing
 from conch.base.command_line.option_types import count
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, InvalidRequest, Unavailable
@@ -33,10 +33,14 @@ def run(arguments: Sequence[str]) -> int:
     return exit_status("run", lambda: _run(given))
 
 
-def exit_status(command: str, action: Callable[[], int]) -> int:
-    """Return what the action returns, 1 after an error and 130 after Ctrl-C, which are printed."""
+def exit_status(command: str, action: Callable[[], int], given: Namespace | None = None) -> int:
+    """Return what the action returns, 1 after an error and 130 after Ctrl-C, which are printed.
+
+    `given` has the value of --quiet.
+    """
     try:
-        return action()
+        with printing(given) if given is not None else nullcontext():
+            return action()
     except ConchError as error:
         # Files and servers choose parts of messages.
         print("\n".join(map(printable, f"conch {command}: {error}".split("\n"))), file=sys.stderr)

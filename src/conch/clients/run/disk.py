@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.errors import ConfigError, InvalidRequest, NotFound
@@ -18,6 +19,9 @@ from conch.base.suggestion import did_you_mean
 from conch.clients.run.command import exit_status, run_parser
 from conch.server.repository.model_kinds import is_model_folder
 from conch.server.repository.store import check_name
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 HUB = "hf://"
 _SOURCE = ".source"
@@ -30,8 +34,9 @@ def pull(arguments: Sequence[str]) -> int:
     parser = CommandParser("conch pull", description=_PULL)
     parser.add_argument("source", metavar="URL", help="hf://org/name, oci://image, or another remote repository")
     add_entry_flags(parser)
+    parser.add_quiet_flag()
     given = parser.parse_args(arguments)
-    return exit_status("pull", lambda: _pull(given))
+    return exit_status("pull", lambda: _pull(given), given)
 
 
 def ls(arguments: Sequence[str]) -> int:
@@ -55,8 +60,9 @@ def rm(arguments: Sequence[str]) -> int:
     """Remove models from disk; return the exit status."""
     parser = CommandParser("conch rm", description=_RM)
     parser.add_argument("names", nargs="+", metavar="NAME", help="a pulled model")
+    parser.add_quiet_flag()
     given = parser.parse_args(arguments)
-    return exit_status("rm", lambda: max(map(_rm, given.names)))
+    return exit_status("rm", lambda: max(map(_rm, given.names)), given)
 
 
 def model_store() -> Path:
@@ -71,8 +77,6 @@ def pulled(url: str, given: Namespace, *, update: bool = False) -> Path:
 
     An interrupted download continues where it ended. `given` has the flags of `add_entry_flags`.
     """
-    from rich.console import Console
-
     from conch.clients.repository.add import add_model, hub_downloader
 
     name: str = given.name or hub_downloader().parse_location(url).name
@@ -81,7 +85,7 @@ def pulled(url: str, given: Namespace, *, update: bool = False) -> Path:
     if folder.exists() and not update:
         return folder
     fields = {**vars(given), "source": url, "repository": str(model_store()), "link": False, "force": update}
-    add_model(Namespace(**fields), Console(stderr=True, highlight=False, soft_wrap=True))
+    add_model(Namespace(**fields), _console(given))
     (folder / _SOURCE).write_text(url, encoding="utf-8")
     return folder
 
@@ -106,13 +110,11 @@ def _pull(given: Namespace) -> int:
 
 def _pulled_repository(url: str, given: Namespace) -> list[Path]:
     """Fetch the models of an image or a remote repository; return their folders. Raises ConchError."""
-    from rich.console import Console
-
     from conch.clients.repository.add import add_folder
     from conch.clients.repository.command import repo_parser
     from conch.clients.repository.transfer import fetched
 
-    console, store = Console(stderr=True, highlight=False, soft_wrap=True), model_store()
+    console, store = _console(given), model_store()
     with fetched(repo_parser().parse_args(["pull", url, str(store), "--retry-secs=0"]), console) as (folders, _):
         if given.name and len(folders) > 1:
             raise InvalidRequest(f"--name is for one model; {url} has {len(folders)}: {', '.join(folders)}")
@@ -123,6 +125,13 @@ def _pulled_repository(url: str, given: Namespace) -> list[Path]:
             add_folder(Namespace(**fields, link=False, force=True), console)
             (store / name / _SOURCE).write_text(url, encoding="utf-8")
     return [store / (given.name or name) for name in folders]
+
+
+def _console(given: Namespace) -> "Console":
+    """Return where progress is shown; `conch run` has no --quiet."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True, quiet=getattr(given, "quiet", False))
 
 
 def _check_source(folder: Path, url: str) -> None:

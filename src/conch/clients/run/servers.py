@@ -93,10 +93,11 @@ def stop(arguments: Sequence[str]) -> int:
     parser = CommandParser("conch stop", description=_STOP)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a model, or the pid or host:port of a server")
     parser.add_argument("--all", action="store_true", help="stop all servers of this user")
+    parser.add_quiet_flag()
     given = parser.parse_args(arguments)
     if bool(given.names) == given.all:
         parser.error("give names, or --all")
-    return exit_status("stop", lambda: _stop_all() if given.all else max(map(_stop, given.names)))
+    return exit_status("stop", lambda: _stop_all() if given.all else max(map(_stop, given.names)), given)
 
 
 def _seconds(text: str) -> float:

@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flags import settings_of
 from conch.base.command_line.wait_for_model import wait_for_model
 from conch.base.errors import ConchError, InvalidRequest
@@ -95,7 +95,7 @@ def read_plan(words: Sequence[str]) -> BenchPlan:
     return settings_of(BenchPlan, given, words=tuple(given.words))
 
 
-class _HelpFormatter(RawDescriptionHelpFormatter):
+class _HelpFormatter(LaidOutHelp):
     """As wide as the terminal. argparse makes one for each flag, and imports shutil with three compressors for it."""
 
     def __init__(self, prog: str, **more: Any) -> None:

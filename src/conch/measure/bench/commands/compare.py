@@ -1,6 +1,5 @@
 """`conch bench compare`: two certificates, or one of two servers, as a gate; as text, JSON, or for GitHub."""
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flag_values import one_of, value_kind
 from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.errors import InvalidRequest
@@ -128,7 +127,7 @@ def _parser() -> CommandParser:
         "conch bench compare",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=LaidOutHelp,
     )
     parser.add_argument("a", metavar="A", type=Path, help="certificate of the baseline, JSON or HTML")
     parser.add_argument("b", metavar="B", type=Path, nargs="?", help="certificate to compare with it")

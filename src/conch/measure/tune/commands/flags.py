@@ -1,12 +1,12 @@
 """The flags of `conch tune`, and the settings that they make."""
 
 import sys
-from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
 from conch.base.errors import InvalidRequest
@@ -187,9 +187,7 @@ class FlagError(Exception):
 
 def tune_parser() -> CommandParser:
     """Return the parser of all flags."""
-    parser = CommandParser(
-        "conch tune", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("conch tune", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=LaidOutHelp)
     parser.add_argument("model", nargs="?", help="the model; optional with --restore")
     figures = f"figures: {', '.join(METRICS)}"
     parser.add_flags(TuneFlags, {GOAL: figures, LOAD: "", REQUESTS: "", SEARCH: "", RESULT: "", ACCESS: ""})

@@ -1,13 +1,13 @@
 """`conch autoscale`: compare autoscalers by a simulated day, and explain one that does not scale."""
 
 import sys
-from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from math import isfinite
 from pathlib import Path
 
-from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flag_values import BOOLEAN, value_kind
 from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import amount, count, duration, fraction, slo
@@ -182,7 +182,7 @@ def _parser() -> CommandParser:
         help="simulate autoscalers over a day of traffic",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=LaidOutHelp,
     )
     simulate.add_flags(SimulationSettings, dict.fromkeys((_POLICIES, _LOAD, _ENVIRONMENT, _RESULT), ""))
     examine = commands.add_parser(
@@ -190,7 +190,7 @@ def _parser() -> CommandParser:
         help="find out why an autoscaler shows <unknown>, or only scales up",
         description=_DOCTOR,
         epilog=_DOCTOR_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=LaidOutHelp,
     )
     examine.add_argument(
         "files", nargs="*", metavar="FILE", help="manifests, rule files, values of the adapter; - is stdin"

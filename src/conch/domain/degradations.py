@@ -83,6 +83,8 @@ _ROWS = (
         "raise --cache-config=local,size=<bytes>"),
     _later("process_restarted", "model", "Requests in flight failed, and the capacity was lower during the restart.",
         "see the exit status in the log, and fix the model or raise its memory limit"),
+    _later("no_progress", "model", "The requests of the named instance or engine wait, and those in it may never end.",
+        "find where it hangs, with py-spy dump --pid; --hang-timeout-secs replaces such a process"),
     _later("instances_missing", "model", "Fewer requests are executed at a time than the instance groups ask for.",
         "see in the log why an instance does not start"),
     _later("preempted", "model", "Sequences were computed again, because the KV cache was full.",

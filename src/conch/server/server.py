@@ -132,7 +132,9 @@ class Server:
         self._throttling = Throttling()
         self.degradations = Degradations(options.strict_reasons, lambda: self._watch.degradations(), self._probes())
         self._ignored_fields = IgnoredFields(options.openai_strict, self.degradations.note)
-        self._watch = ModelWatch(self.inference.models, self.degradations.note, log_degradation)
+        self._watch = ModelWatch(
+            self.inference.models, self.degradations.note, log_degradation, options.hang_timeout_secs
+        )
         self._stalls = 0  # of the event loop, at the last sample
         self._watchers: list[asyncio.Task[None]] = []
         self._services: list[Service] = []  # that listen

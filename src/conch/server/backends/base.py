@@ -93,6 +93,15 @@ class Worker(ABC):
         return 0
 
     @property
+    def working_since(self) -> int:
+        """When it made progress last while it has work (monotonic ns), or got that; 0 without work."""
+        return 0
+
+    def replace(self, why: str) -> bool:  # noqa: ARG002
+        """End its process, whose requests fail with `why`, so that another one starts; return False if it has none."""
+        return False
+
+    @property
     def restarts(self) -> int:
         """How often a process that had exited was to be replaced."""
         return 0

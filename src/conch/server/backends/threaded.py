@@ -48,6 +48,7 @@ class ThreadedInstance(Instance):
         self._thread: Thread | None = None
         self._ended = asyncio.Event()
         self._ready = False
+        self._working_since = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.plan.name} {'ready' if self._ready else 'not ready'}>"
@@ -76,6 +77,10 @@ class ThreadedInstance(Instance):
     @property
     def ready(self) -> bool:
         return self._ready
+
+    @property
+    def working_since(self) -> int:
+        return self._working_since
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -110,7 +115,10 @@ class ThreadedInstance(Instance):
             loop.call_soon_threadsafe(self._load_ended, loaded, None)
             threads = SideBySide(self.concurrent_runs, self.plan.name, self.prepare_parts)
             while (batch := self._batches.get()) is not None:
-                loop.call_soon_threadsafe(_deliver, batch, self._answers(batch, threads))
+                self._working_since = monotonic_ns()
+                answers = self._answers(batch, threads)
+                self._working_since = 0
+                loop.call_soon_threadsafe(_deliver, batch, answers)
             threads.close()
             self.unload()
         finally:

@@ -17,6 +17,7 @@ from conch.domain.model_config import ModelConfig, QueuePolicy
 from conch.domain.request import InferRequest, InferResponse, Respond
 from conch.domain.statistics.generation_statistics import GenerationStatistics
 from conch.domain.statistics.model_statistics import ModelState
+from conch.server.backends.base import Worker
 from conch.server.backends.engines.base import Engine
 from conch.server.core.pending import Pending, State
 from conch.server.core.scheduling.queue import ServiceRate
@@ -58,6 +59,10 @@ class GenerativeModel(ServedModel):
     @property
     def ready(self) -> bool:
         return self.engine.ready
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        return [self.engine]
 
     def state(self) -> ModelState:
         waiting = [live.request.timeline.received for live in self._live if not live.request.timeline.started]

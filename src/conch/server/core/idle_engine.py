@@ -74,6 +74,13 @@ class IdleEngine(Engine):
     def restarts(self) -> int:
         return self._engine.restarts
 
+    @property
+    def working_since(self) -> int:
+        return self._engine.working_since if self._running else 0
+
+    def replace(self, why: str) -> bool:
+        return self._engine.replace(why)
+
     async def start(self) -> None:
         self._engine.on_ready_change = self._report_ready_change
         await self._engine.start()

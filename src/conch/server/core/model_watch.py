@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from time import monotonic_ns
 
 from conch.domain.degradations import Degradation
+from conch.server.backends.base import Instance
 from conch.server.core.served_model import ServedModel
 from conch.server.observability.degradations import Report
 
 MIN_REQUESTS = 1000  # before a model's batches or cache are judged
 _MIN_WAITING = 2.0  # mean number of requests in the queue, by Little's law
 _MIN_SHARE_OF_DELAY = 0.5
+# How long a worker with requests may show no progress before it is named, and how many usual executions.
+_MIN_STILL_S = 60.0
+_MIN_EXECUTIONS = 10
 
 Note = Callable[[str, str, str], None]  # (reason, detail, model)
 
@@ -71,10 +75,14 @@ class ModelWatch:
     """Watches the models that `models` yields.
 
     `note` reports an event, which is shown for some time, `report` what holds until a later sample no longer finds it.
+    The process of a worker that shows no progress for `hang_timeout_s` is replaced; 0 for never.
     """
 
-    def __init__(self, models: Callable[[], Iterable[ServedModel]], note: Note, report: Report) -> None:
+    def __init__(
+        self, models: Callable[[], Iterable[ServedModel]], note: Note, report: Report, hang_timeout_s: float = 0
+    ) -> None:
         self._models = models
+        self._hang_timeout_s = hang_timeout_s
         self._note = note
         self._report = report
         self._watched: dict[ServedModel, _Watched] = {}
@@ -98,13 +106,28 @@ class ModelWatch:
             if now.since(watched.unbatched).executions < now.since(watched.unbatched).requests:
                 watched.unbatched = now
             reasons = {degradation.reason for degradation in watched.found}
-            watched.found = [
-                Degradation(reason, detail, str(model.id)) for reason, detail in _conditions(model, now, watched)
-            ]
+            found = [*_conditions(model, now, watched), *self._hung_workers(model, now)]
+            watched.found = [Degradation(reason, detail, str(model.id)) for reason, detail in found]
             watched.last = now
             for degradation in watched.found:
                 if degradation.reason not in reasons:
                     self._report(degradation.reason, degradation.detail)
+
+    def _hung_workers(self, model: ServedModel, now: Counters) -> Iterator[tuple[str, str]]:
+        """Yield the workers that have requests and show no progress, and replace their processes after the time-out."""
+        usual_s = now.compute_ns / now.executions / 1e9 if now.executions else 0.0
+        limit_s = self._hang_timeout_s or max(_MIN_STILL_S, _MIN_EXECUTIONS * usual_s)
+        for worker in model.workers:
+            since = worker.working_since
+            waited_s = (now.taken_ns - since) / 1e9 if since else 0.0
+            if waited_s < limit_s:
+                continue
+            name = worker.plan.name if isinstance(worker, Instance) else model.config.name
+            kind = "instance" if isinstance(worker, Instance) else "engine"
+            text = f"it made no progress for {waited_s:.0f} s"
+            yield "no_progress", f"{kind} '{name}' of model '{model.id}' has requests, but {text}"
+            if self._hang_timeout_s:
+                worker.replace(f"{text} (--hang-timeout-secs={self._hang_timeout_s:g})")
 
     def _note_events(self, model: ServedModel, change: Counters) -> None:
         name = str(model.id)

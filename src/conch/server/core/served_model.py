@@ -11,6 +11,7 @@ from conch.domain.degradations import Degradation
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, Respond, Span, Timeline
 from conch.domain.statistics.model_statistics import ModelState, ModelStatistics
+from conch.server.backends.base import Worker
 from conch.server.core.pending import Pending
 from conch.server.core.response_cache import ModelCache
 from conch.server.limits.limiter import ModelMeters
@@ -47,6 +48,11 @@ class ServedModel(ABC):
     def takes_sources(self) -> bool:
         """Whether large inputs may stay in clients' shared memory until the request is executed."""
         return False
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """The instances or the engine that execute its requests; none for an ensemble."""
+        return ()
 
     @property
     def in_flight(self) -> int:

@@ -76,6 +76,13 @@ class ServerOptions:
     exit_timeout_secs: int = _flag(
         30, "Server", "Seconds to wait for requests in flight when the server stops.", SECONDS
     )
+    hang_timeout_secs: int = _flag(
+        0,
+        "Server",
+        "Seconds without progress after which the process of a model instance or engine that has requests is "
+        "replaced, and those fail. 0: never; it is only named in conch_degraded.",
+        SECONDS,
+    )
     shutdown_delay_secs: int = _flag(
         0,
         "Server",

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from time import monotonic_ns
 
 import pytest
 
@@ -73,6 +74,24 @@ async def test_samples_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptedInstance, "restarts", 3)
     assert sampled() == []
     assert events == [("process_restarted", "a process of model 'm' exited and was started again", "m")]
+
+
+@pytest.mark.parametrize(("limit_s", "usual_s", "named"), [(0, 0, 61), (0, 30, 301), (5, 30, 6)])
+async def test_worker_without_progress(limit_s: int, usual_s: int, named: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = await model()
+    served.statistics.execution_count, served.statistics.compute_infer.ns = 2, 2 * usual_s * 10**9
+    reasons: list[str] = []
+    replaced: list[str] = []
+    watch = ModelWatch(lambda: [served], lambda *_: None, lambda _, detail: reasons.append(detail), limit_s)
+    watch.sample()
+    monkeypatch.setattr(ScriptedInstance, "replace", lambda _, why: replaced.append(why))
+    for waited_s, found in ((0, False), (named - 2, False), (named, True)):
+        since = monotonic_ns() - waited_s * 10**9 if waited_s else 0
+        monkeypatch.setattr(ScriptedInstance, "working_since", since)
+        watch.sample()
+        assert [degradation.reason for degradation in watch.degradations()] == ["no_progress"] * found
+    assert reasons == [f"instance 'm_0' of model 'm' has requests, but it made no progress for {named} s"]
+    assert replaced == [f"it made no progress for {named} s (--hang-timeout-secs=5)"] * bool(limit_s)
 
 
 async def test_a_replaced_model_is_forgotten() -> None:

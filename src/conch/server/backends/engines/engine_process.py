@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from time import monotonic_ns
 from typing import Any, Final
 
 from conch.base.errors import Cancelled, ConchError, ModelLoadError, ProcessDied, Unavailable
@@ -65,6 +66,7 @@ class EngineProcess:
         self._context_length = 0
         self._cleanup: EngineCleanup | None = None
         self._stopping = False
+        self._last_step = 0  # or when it got the first request after all others, monotonic ns
 
     def __repr__(self) -> str:
         return f"<EngineProcess {self._child!r} {len(self._running)} running>"
@@ -78,6 +80,15 @@ class EngineProcess:
     def alive(self) -> bool:
         """Whether the process is running."""
         return self._child.alive
+
+    @property
+    def working_since(self) -> int:
+        """When it finished a step last while it has requests, or got them; 0 without any."""
+        return self._last_step if self._running else 0
+
+    def replace(self, why: str) -> None:
+        """End the process as if it had died."""
+        self._child.kill(why)
 
     @property
     def segments(self) -> frozenset[int]:
@@ -128,6 +139,8 @@ class EngineProcess:
         long = bool(request.return_prompt) or params.prompt_logprobs is not None
         max_tokens = min(params.max_tokens or self._context_length, self._context_length)
         budget = GenerationBudget(params.n, max_tokens, params.n if long else 0)
+        if not self._running:
+            self._last_step = monotonic_ns()
         generation = self._running[key] = RunningGeneration(self, key, on_deltas, budget, long)
         if long:
             self._child.max_values = _MAX_PROMPT_VALUES
@@ -175,6 +188,7 @@ class EngineProcess:
 
     def _stepped(self, events: Sequence[Any], load: Any) -> None:
         read_load(load, self._load)
+        self._last_step = monotonic_ns()
         self.has_worked = True
         running = self._running
         for event in events:

@@ -92,6 +92,7 @@ class ChildProcess:
         self._pidfd = -1
         self._timer: asyncio.TimerHandle | None = None
         self._killed = False
+        self._why = ""  # it was killed
         self._held: deque[_HeldMessage] = deque()  # messages behind one that is not complete
         self._stderr_tail: deque[str] = deque(maxlen=_TAIL_LINES)
         # What it prints and logs. The log never blocks the child: its pipes are always read.
@@ -146,9 +147,13 @@ class ChildProcess:
             if frame and self._control is not None and not self._control.is_closing():
                 self._control.write(encode_to_child(*frame))
 
-    def kill(self) -> None:
-        """Kill the child and its process group, immediately or as soon as it is launched; no-op after its exit."""
+    def kill(self, why: str = "") -> None:
+        """Kill the child and its process group, immediately or as soon as it is launched; no-op after its exit.
+
+        `why` becomes part of its `exit`.
+        """
         self._killed = True
+        self._why = self._why or why
         if self._process is not None and self._status is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -277,7 +282,7 @@ class ChildProcess:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self.exit = Exit(self._status)
+        self.exit = Exit(self._status, self._why)
         self.alive = False
         for stream in list(self._streams):
             stream.close()

@@ -49,11 +49,17 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended. `status` is its exit status, or minus the number of the signal that killed it."""
+    """How a process ended. `status` is its exit status, or minus the number of the signal that killed it.
+
+    `why` says why the server has killed it, where that is not the end of its model.
+    """
 
     status: int
+    why: str = ""
 
     def __str__(self) -> str:
+        if self.why:
+            return f"was killed: {self.why}"
         if self.status >= 0:
             return f"exited with status {self.status}"
         try:

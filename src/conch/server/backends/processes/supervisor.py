@@ -40,6 +40,13 @@ class Supervised(Protocol):
     def has_worked(self) -> bool:
         """Whether it has executed anything."""
 
+    @property
+    def working_since(self) -> int:
+        """See `Worker.working_since`."""
+
+    def replace(self, why: str) -> None:
+        """End the process as if it had died."""
+
     async def stop(self) -> None:
         """End the process when it has finished what it does, or after a timeout."""
 
@@ -146,6 +153,17 @@ class SupervisedWorker(Worker, Generic[P]):
     @property
     def restarts(self) -> int:
         return self._processes.restarts
+
+    @property
+    def working_since(self) -> int:
+        return self._processes.current.working_since if self._processes.current is not None else 0
+
+    def replace(self, why: str) -> bool:
+        if not self._processes.ready:
+            return False
+        assert self._processes.current is not None
+        self._processes.current.replace(why)
+        return True
 
     async def start(self) -> None:
         await self._processes.start()

@@ -128,6 +128,7 @@ class InFlightRequests:
         self._keys = count(1)
         self._pending: dict[int, Execution] = {}
         self._batches: deque[Batch] = deque()  # in the order in which the process executes them
+        self._last_answer = 0  # when a response or the end of a batch came, or the first request after all others
         self._last_done = 0  # when the process finished the batch before the first of them, monotonic ns
         self._pipeline_depth = PipelineDepth()
         self._busy_poll = LoopBusyPoll(self._loop, settings.busy_poll_us * 1000)
@@ -156,6 +157,13 @@ class InFlightRequests:
         return self._last_done > 0
 
     @property
+    def working_since(self) -> int:
+        """When the process answered last while it has requests, or got them; 0 while it has none or calls others."""
+        if not self._pending or (self.calls is not None and self.calls):
+            return 0
+        return self._last_answer
+
+    @property
     def descriptors(self) -> Sequence[int]:
         """The file descriptors of the shared memory, for the process to inherit."""
         return self._tensors.descriptors
@@ -176,6 +184,8 @@ class InFlightRequests:
     def execute(self, batch: Batch) -> None:
         """Send a batch to the process, except for requests whose tensors are no longer available: those fail."""
         self._batches.append(batch)
+        if not self._pending:
+            self._last_answer = batch.started
         parcel = self._tensors.parcel()
         requests = []
         for execution in batch.executions:
@@ -287,6 +297,7 @@ class InFlightRequests:
         now = monotonic_ns()
         batch.input_done = min(max(input_done, batch.started), now)
         batch.infer_done = self._last_done = min(max(infer_done, batch.input_done), now)
+        self._last_answer = now
         self._pipeline_depth.measured(batch.infer_done - batch.input_done)
         if self.calls is not None and self.calls:
             self.calls.executed()
@@ -298,6 +309,7 @@ class InFlightRequests:
     def _answered(self, message: Message, payload: memoryview) -> None:
         _, released, encoded = untrusted.items(message, 3, "ANSWERED")
         answers = self._read(encoded, payload)
+        self._last_answer = monotonic_ns()
         self._release(released)
         self._deliver(answers)
 

@@ -88,6 +88,15 @@ class ModelProcess:
         """Whether it has survived an execution."""
         return self.requests.has_worked
 
+    @property
+    def working_since(self) -> int:
+        """When it answered last while it has requests, or got them; 0 without any, and while it calls other models."""
+        return self.requests.working_since
+
+    def replace(self, why: str) -> None:
+        """End the process as if it had died."""
+        self._child.kill(why)
+
     async def start(self, launcher: Launcher, cores: frozenset[int] = frozenset()) -> None:
         """Start the process, on `cores` or any; it holds no model yet. Raises ModelLoadError."""
         try:

@@ -18,7 +18,7 @@ from conch.base.errors import ConchError, Unavailable
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse
 from conch.domain.statistics.model_statistics import ModelState
-from conch.server.backends.base import Instance
+from conch.server.backends.base import Instance, Worker
 from conch.server.backends.batch import Batch, Execution
 from conch.server.core.pending import Pending, State
 from conch.server.core.scheduling.rate_limiter import ModelLimiter
@@ -76,6 +76,10 @@ class ScheduledModel(ServedModel):
     def takes_sources(self) -> bool:
         """Whether its instances fetch inputs themselves, and no cache key needs them before."""
         return self._takes_sources and self.cache is None
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        return self.instances
 
     # ── implemented by a scheduler ──
 

@@ -1,0 +1,90 @@
+"""Models whose processes stop in the middle of their work: named in the metrics, and replaced where that is asked for.
+
+SIGSTOP is what a hang looks like from outside: the process lives, and answers nothing.
+"""
+
+import json
+import os
+import signal
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.processes import command_lines
+from tests.support.models import tensor, write_python, write_scripted
+from tests.support.server_process import ConchProcess
+
+TENSORS = f"input {tensor('INPUT0', 'FP32', 1)} output {tensor('OUTPUT0', 'FP32', 1)}"
+# Hangs in the middle of an execution: negative numbers stop the process.
+HANGS = """
+import os, signal
+value = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+if value[0] < 0:
+    os.kill(os.getpid(), signal.SIGSTOP)
+return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value)])
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    root = tmp_path_factory.mktemp("models")
+    write_python(root, "hangs", TENSORS, HANGS)
+    write_scripted(root, "llm", {"reply": "one two three", "step_ms": 200})
+    with ConchProcess(root, "--hang-timeout-secs=2", log=tmp_path_factory.mktemp("log") / "log") as process:
+        yield process
+
+
+def ask(server: ConchProcess, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(f"http://{server.http}{path}", json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def infer(server: ConchProcess, value: float) -> tuple[int, dict[str, Any]]:
+    inputs = [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [value]}]
+    return ask(server, "/v2/models/hangs/infer", {"inputs": inputs})
+
+
+def complete(server: ConchProcess) -> tuple[int, dict[str, Any]]:
+    return ask(server, "/v1/completions", {"model": "llm", "prompt": "count", "max_tokens": 16})
+
+
+def engine(server: ConchProcess) -> int:
+    """Return the id of the engine's process."""
+    (process,) = [
+        process
+        for process, line in command_lines(server.process.pid)
+        if any(word.endswith("engine_main.py") for word in line)
+    ]
+    return process.pid
+
+
+def test_hung_processes_are_replaced_and_their_requests_fail(server: ConchProcess) -> None:
+    assert infer(server, 1.0)[0] == 200
+    assert complete(server)[0] == 200
+    os.kill(engine(server), signal.SIGSTOP)
+    completion: list[tuple[int, dict[str, Any]]] = []
+    thread = threading.Thread(target=lambda: completion.append(complete(server)))
+    thread.start()
+    status, answer = infer(server, -1.0)
+    thread.join()
+    assert status == 500
+    assert "It was killed: it made no progress for" in answer["error"]
+    assert "(--hang-timeout-secs=2) while this request was being executed" in answer["error"]
+    status, answer = completion[0]
+    assert status == 500
+    assert "engine 'llm' was killed: it made no progress for" in answer["error"]["message"]
+    server.until_logged("instance 'hangs_0' of model 'hangs' has requests, but it made no progress for")
+    server.until_logged("engine 'llm' of model 'llm' has requests, but it made no progress for")
+    server.until("/v2/models/hangs/ready")
+    server.until("/v2/models/llm/ready")
+    assert infer(server, 2.0)[0] == 200
+    assert complete(server)[0] == 200

@@ -244,6 +244,25 @@ def test_a_recorded_session_of_codex(server: ConchProcess, session: str) -> None
         assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
+def test_the_catalogue_of_codex(server: ConchProcess) -> None:
+    connection = http.client.HTTPConnection(server.http, timeout=60)
+    headers = {"Authorization": f"Bearer {ADA}", "originator": "codex_exec"}
+    try:
+        connection.request("GET", "/v1/models?client_version=0.169.0", headers=headers)
+        catalogue = json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+    assert [model["id"] for model in catalogue["data"]] == ["slow", "words"]
+    assert [(model["slug"], model["context_window"]) for model in catalogue["models"]] == [
+        ("slow", 20_000),
+        ("words", 20_000),
+    ]
+    # Without one of these, Codex does not read the catalogue.
+    required = {"display_name", "supported_reasoning_levels", "shell_type", "visibility", "supported_in_api"}
+    required |= {"priority", "support_verbosity", "truncation_policy", "experimental_supported_tools"}
+    assert required | {"base_instructions"} <= catalogue["models"][0].keys()
+
+
 def with_tools(document: dict[str, Any]) -> dict[str, Any]:
     """Put the tools, which sessions share, where they are named."""
     if isinstance(document.get("tools"), list):

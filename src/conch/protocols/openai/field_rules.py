@@ -186,6 +186,7 @@ RESPONSE = rules(
             "prefixes of prompts are cached without hints"),
     _labels("stream_options stream_options.include_obfuscation", "events are not obfuscated"),
     _labels("max_tool_calls image", "options of tools that OpenAI's servers run"),
+    _ignored("tools[].strict", CHAT["tools[].function.strict"].note, (False,)),
     _ignored("text.verbosity", "the model decides how long its answer is; say it in `instructions`", ("medium",)),
     _ignored("reasoning.mode", "the model has one", ("standard",)),
     _ignored("truncation", "a conversation that is too long is refused, never cut", ("disabled",)),

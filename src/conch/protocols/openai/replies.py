@@ -24,6 +24,12 @@ _PERMISSION: Final = {
     "group": None,
     "is_blocking": False,
 }
+# What Codex tells a model of its catalogue; for models outside of it, it has its own text.
+_CODEX_INSTRUCTIONS: Final = (
+    "You are a coding agent that works in a terminal, in the folder of a project. Read what you need, change files "
+    "with small patches, and run commands and tests with the tools that you have. Continue until the task is complete, "
+    "then say in a few sentences what you have done and what is open. Do not invent files, commands or results."
+)
 END_OF_STREAM: Final = b"data: [DONE]\n\n"
 
 _KINDS: Final = {
@@ -73,6 +79,31 @@ def models(entries: Sequence[ModelEntry], loading: Sequence[str] | None = None) 
     if loading is not None:
         document["loading"] = list(loading)
     return orjson.dumps(document)
+
+
+def codex_catalogue(entries: Sequence[ModelEntry], loading: Sequence[str] | None = None) -> bytes:
+    """Encode the list of models for Codex, which reads `models`: those that generate, with their context."""
+    described = [
+        {
+            "slug": entry.name,
+            "display_name": entry.name,
+            "base_instructions": _CODEX_INSTRUCTIONS,
+            "context_window": entry.max_model_len,
+            "input_modalities": ["text"],
+            "supports_parallel_tool_calls": True,
+            "supported_reasoning_levels": [],
+            "support_verbosity": False,
+            "shell_type": "unified_exec",
+            "truncation_policy": {"mode": "tokens", "limit": min(10_000, entry.max_model_len // 8)},
+            "experimental_supported_tools": [],
+            "visibility": "list",
+            "supported_in_api": True,
+            "priority": place,
+        }
+        for place, entry in enumerate(entries)
+        if entry.max_model_len is not None
+    ]
+    return models(entries, loading)[:-1] + b',"models":' + orjson.dumps(described) + b"}"
 
 
 def model(entry: ModelEntry) -> bytes:

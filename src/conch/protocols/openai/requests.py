@@ -166,7 +166,12 @@ def read_chat(body: Buffer, messages: Buffer | None = None, ignored: Sequence[st
 
     A worker may have split the `messages` from it, and found that fields of them are `ignored`. Raises InvalidField.
     """
-    fields = Fields(read_object(body, checked=messages is not None), CHAT)
+    return chat_call(read_object(body, checked=messages is not None), messages, ignored)
+
+
+def chat_call(document: Mapping[str, Any], messages: Buffer | None = None, ignored: Sequence[str] = ()) -> ChatCall:
+    """Read the body of a chat completion that is decoded already, as `read_chat`. Raises InvalidField."""
+    fields = Fields(document, CHAT)
     model = fields.required_text("model")
     conversation = read_messages(fields) if messages is None else messages
     for name in ignored:

@@ -17,7 +17,7 @@ _FUNCTION: Final = ("function", "", None)
 
 
 class ResponseForm(GenerationForm):
-    """The form of one answer, whose id is `resp_` and `key`.
+    """The form of one answer, whose `id` begins with `resp_`.
 
     `repeated` are fields of the request; `tools` has kind, name and namespace of tools by the names that the model
     knows. Reasoning is sent as text, with `summarizes` as its own summary, with `encrypts` as `encrypted_content` too.
@@ -26,7 +26,7 @@ class ResponseForm(GenerationForm):
 
     def __init__(
         self,
-        key: str,
+        id: str,  # noqa: A002 - the API's name
         model: str,
         repeated: Mapping[str, Any],
         tools: Mapping[str, tuple[str, str, str | None]],
@@ -38,13 +38,13 @@ class ResponseForm(GenerationForm):
         finished: Callable[[bytes, bytes], None] | None = None,
     ) -> None:
         super().__init__()
-        self._key = key
+        self._key = id.removeprefix("resp_")
         self._tools = tools
         self._summarizes = summarizes
         self._encrypts = encrypts
         self._with_logprobs = logprobs
         self._finished = finished
-        head = {"id": f"resp_{key}", "object": "response", "created_at": int(time.time()), "model": model}
+        head = {"id": id, "object": "response", "created_at": int(time.time()), "model": model}
         rest = {**repeated, "background": False, "service_tier": "default", "store": store}
         self._head = orjson.dumps({**head, **rest})[:-1]
         self._number = 0  # of the next event

@@ -14,7 +14,7 @@ from conch.domain.tensor import Buffer
 from conch.protocols.openai.field_rules import RESPONSE
 from conch.protocols.openai.fields import Fields, IgnoredField, InvalidField, read_object
 from conch.protocols.openai.large import encode_rest
-from conch.protocols.openai.requests import ChatCall, read_chat
+from conch.protocols.openai.requests import ChatCall, chat_call
 from conch.protocols.openai.responses.items import read_input, tool_name
 
 # Fields of the answer that repeat the request, with their defaults.
@@ -42,6 +42,9 @@ _NAMES = {
     "response_format": "text.format",
 }
 MAX_METADATA = 16
+_OF_CHATS = tuple(shared.name for shared in fields(ChatCall) if shared.name != "ignored")
+# Key of the names of ignored items; a client's field of this name is replaced.
+_IGNORED = ""
 
 
 class Tool(NamedTuple):
@@ -70,32 +73,43 @@ class ResponseCall(ChatCall):
 
 
 def read_response(body: Buffer) -> ResponseCall:
-    """Decode a small body. Raises InvalidField."""
-    return join_response(*split_response(body))
+    """Decode a small body. Raises InvalidField, InvalidParameter."""
+    return _response_call(*_split(read_object(body)))
 
 
 def split_response(body: Buffer) -> list[Buffer]:
     """Return the body without its input, the messages and the items, all in JSON. Raises InvalidField."""
-    document = read_object(body)
-    given = document.pop("input", None)
-    conversation = read_input(given)
-    if conversation.tools:
-        document["tools"] = [*(document.get("tools") or []), *conversation.tools]
-    document[""] = conversation.ignored  # which no client can name
-    items = orjson.dumps([{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given)
-    kept = document.get("store") is not False
-    return [encode_rest(document), orjson.dumps(conversation.messages), items if kept else b"[]"]
+    document, messages, items = _split(read_object(body))
+    return [encode_rest(document), messages, items]
 
 
 def join_response(rest: Buffer, messages: Buffer, items: Buffer) -> ResponseCall:
     """Decode what `split_response` has made of a body. Raises InvalidField, InvalidParameter."""
-    document = read_object(rest, checked=True)
-    ignored_items = document.pop("")
+    return _response_call(read_object(rest, checked=True), messages, items)
+
+
+def _split(document: dict[str, Any]) -> tuple[dict[str, Any], bytes, bytes]:
+    given = document.pop("input", None)
+    read = read_input(given)
+    if read.tools:
+        document["tools"] = [*(document.get("tools") or []), *read.tools]
+    document[_IGNORED] = read.ignored
+    items = b"[]"
+    if document.get("store") is not False:
+        message = {"type": "message", "role": "user", "content": given}
+        items = orjson.dumps([message] if isinstance(given, str) else given)
+    return document, orjson.dumps(read.messages), items
+
+
+def _response_call(document: dict[str, Any], messages: Buffer, items: Buffer) -> ResponseCall:
+    ignored_items = document.pop(_IGNORED)
     given = Fields({name: value for name, value in document.items() if name in RESPONSE}, RESPONSE)
     for name in ignored_items:
         given.ignore(name, "it has no effect on the model")
     tools = _Tools(given.list("tools") or [])
     tools.choose(given)
+    if tools.strict and tools.choice in (None, "auto"):
+        given.ignore("tools[].strict")
     reasoning = given.inner("reasoning")
     effort = None if reasoning is None else reasoning.text("effort")
     summary = None if reasoning is None else reasoning.text("summary") or reasoning.text("generate_summary")
@@ -134,7 +148,7 @@ def join_response(rest: Buffer, messages: Buffer, items: Buffer) -> ResponseCall
         truncation="disabled",
     )
     return ResponseCall(
-        **{shared.name: getattr(call, shared.name) for shared in fields(ChatCall) if shared.name != "ignored"},
+        **{name: getattr(call, name) for name in _OF_CHATS},
         ignored=(*ignored, *tools.ignored, *call.ignored),
         by_name=tools.by_name,
         repeated=repeated,
@@ -177,6 +191,7 @@ class _Tools:
         self.by_name: dict[str, Tool] = {}
         self.repeated: list[Any] = []
         self.choice: Any = None
+        self.strict = False  # whether a function has it
         self.ignored: list[IgnoredField] = []
         for index, tool in enumerate(tools):
             kind = tool.get("type") if isinstance(tool, dict) else None
@@ -214,8 +229,7 @@ class _Tools:
             }
         else:
             function["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
-            if tool.get("strict") is not None:
-                function["strict"] = tool["strict"]
+            self.strict = self.strict or bool(tool.get("strict"))
         self.functions.append({"type": "function", "function": function})
         return tool if tool["type"] == "custom" else {"parameters": None, "strict": None, **tool}
 
@@ -248,7 +262,7 @@ class _Tools:
 def _as_chat(document: Mapping[str, Any], messages: Buffer) -> ChatCall:
     given = {name: value for name, value in document.items() if value is not None}
     try:
-        return read_chat(orjson.dumps(given), messages)
+        return chat_call(given, messages)
     except (InvalidField, InvalidParameter) as error:
         name, _, rest = (error.param or "").partition(".")
         if name not in _NAMES:

@@ -75,7 +75,10 @@ class OpenAiModels:
 
     def list_all(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the models, in the form of the client's API."""
-        reply.send(200, JSON, _replies(request).models(self.entries(), self._inference.loading()))
+        encode = _replies(request).models
+        if request.headers.get(b"originator", b"").startswith(b"codex"):
+            encode = openai_replies.codex_catalogue
+        reply.send(200, JSON, encode(self.entries(), self._inference.loading()))
 
     def show(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
         """Answer with one model, in the form of the client's API. Raises ConchError."""

@@ -1,5 +1,6 @@
 """The Responses API: `/v1/responses`, and what clients do with responses that are kept."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,39 +32,28 @@ class ResponsesApi:
         self._tenants = parts.tenants
         self._store = ResponseStore(parts.options.responses_store)
         self._generations = generations
+        self._unkept = _dialect(_form)
         self.create = CallReader(parts, "response", read_response, _joined, self._begin)
 
     def _begin(self, request: HttpRequest, reply: HttpReply, call: ResponseCall, timeline: Timeline) -> None:
         """Continue the conversation of an earlier response, and generate. Raises ConchError."""
-        owner = self._owner(request)
-        assert isinstance(call.messages, bytes | memoryview)
-        conversation = bytes(call.messages)
+        dialect = self._unkept
+        conversation = call.messages
+        assert isinstance(conversation, bytes | memoryview)
         if call.previous:
-            conversation = joined(self._previous(call.previous, owner), conversation)
-        messages = with_instructions(conversation, call.instructions)
-        call = replace(call, messages=messages, store=call.store and self._store.limit > 0)
-        form = partial(self._form, owner, conversation)
-        dialect = Dialect(job="response", read=read_response, join=_joined, form=form)
+            conversation = joined(self._previous(call.previous, self._owner(request)), bytes(conversation))
+        if call.store and self._store.limit:
+            dialect = _dialect(partial(self._kept_form, self._owner(request), bytes(conversation)))
+        if call.previous or call.instructions:
+            call = replace(call, messages=with_instructions(bytes(conversation), call.instructions))
         self._generations.begin(dialect, request, reply, call, timeline)
 
-    def _form(
+    def _kept_form(
         self, owner: str, conversation: bytes, call: ResponseCall, admitted: AdmittedCall, _echoed: str
     ) -> GenerationForm:
-        key = uuid4().hex  # not the client's choice: ids of responses that are kept cannot be guessed or used twice
-        form = ResponseForm(
-            key,
-            call.model,
-            call.repeated,
-            call.by_name,
-            summarizes=call.summarizes,
-            encrypts=call.encrypts,
-            logprobs=call.params.logprobs is not None,
-            store=call.store,
-            finished=partial(self._finished, f"resp_{key}", conversation) if call.store else None,
-        )
-        if call.store:
-            stored = StoredResponse(owner, bytes(call.items), conversation, form, admitted.reply)
-            self._store.add(f"resp_{key}", stored)
+        response_id = f"resp_{uuid4().hex}"  # not the client's choice: it cannot be guessed or used twice
+        form = _form(call, admitted, "", response_id, partial(self._finished, response_id, conversation))
+        self._store.add(response_id, StoredResponse(owner, bytes(call.items), conversation, form, admitted.reply))
         return form
 
     def _finished(self, response_id: str, conversation: bytes, document: bytes, items: bytes) -> None:
@@ -122,6 +112,30 @@ class ResponsesApi:
     def _owner(self, request: HttpRequest) -> str:
         """Return to whom the responses of a client belong: its key and its tenant."""
         return f"{self._tenants.key_name(request)}\n{self._tenants.of_http(request)}"
+
+
+def _form(
+    call: ResponseCall,
+    _admitted: AdmittedCall,
+    _echoed: str,
+    response_id: str = "",
+    finished: Callable[[bytes, bytes], None] | None = None,
+) -> ResponseForm:
+    return ResponseForm(
+        response_id or f"resp_{uuid4().hex}",
+        call.model,
+        call.repeated,
+        call.by_name,
+        summarizes=call.summarizes,
+        encrypts=call.encrypts,
+        logprobs=call.params.logprobs is not None,
+        store=finished is not None,
+        finished=finished,
+    )
+
+
+def _dialect(form: Callable[[ResponseCall, AdmittedCall, str], GenerationForm]) -> Dialect[ResponseCall]:
+    return Dialect(job="response", read=read_response, join=_joined, form=form)
 
 
 def _joined(outcome: Outcome) -> ResponseCall:

@@ -52,7 +52,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 def form(**options: Any) -> ResponseForm:
     call = read_response(orjson.dumps(BODY))
-    return ResponseForm("0", "m", call.repeated, call.by_name, **options)
+    return ResponseForm("resp_0", "m", call.repeated, call.by_name, **options)
 
 
 def state(parser: OutputParser | None = None) -> ChoiceState:

@@ -112,25 +112,7 @@ class OpenVinoDriver(Driver):
         self._ready_events: list[Event] = []  # that need no step
         self._next_id = 0
         self._adapters = {name: genai.Adapter(str(path)) for name, path in chosen.adapters.items()}
-        properties: dict[str, Any] = dict(chosen.properties)
-        if self._adapters:
-            properties["adapters"] = genai.AdapterConfig(list(self._adapters.values()))
-        if chosen.draft_model is not None:
-            properties["draft_model"] = genai.draft_model(str(chosen.draft_model), chosen.device)
-        if chosen.prompt_lookup:
-            properties["prompt_lookup"] = True
-        scheduler = genai.SchedulerConfig()
-        for name, value in chosen.scheduler.items():
-            setattr(scheduler, name, value)
-        try:
-            with writable_model(chosen.model, self.log) as model:
-                self._pipeline = genai.ContinuousBatchingPipeline(str(model), scheduler, chosen.device, properties)
-        except RuntimeError as error:
-            self.log(messages.ERROR, f"cannot load '{chosen.model}': {error}")
-            raise Refused(
-                f"{chosen.model}: OpenVINO GenAI cannot load it: {_reason(error)}{read_only_remedy(chosen.model)}"
-            ) from error
-        self._tokenizer = self._pipeline.get_tokenizer()
+        self._make_pipeline()
         self._eos = self._tokenizer.get_eos_token_id()
         vocabulary = self._tokenizer.get_vocab()
         self._vocabulary = max(vocabulary.values()) + 1
@@ -153,6 +135,29 @@ class OpenVinoDriver(Driver):
             "adapters": tuple(self._adapters),
             "supported_params": _SUPPORTED_PARAMS,
         }
+
+    def _make_pipeline(self) -> None:
+        """Create the pipeline and its tokenizer. Raises Refused."""
+        chosen = self._options
+        properties: dict[str, Any] = dict(chosen.properties)
+        if self._adapters:
+            properties["adapters"] = genai.AdapterConfig(list(self._adapters.values()))
+        if chosen.draft_model is not None:
+            properties["draft_model"] = genai.draft_model(str(chosen.draft_model), chosen.device)
+        if chosen.prompt_lookup:
+            properties["prompt_lookup"] = True
+        scheduler = genai.SchedulerConfig()
+        for name, value in chosen.scheduler.items():
+            setattr(scheduler, name, value)
+        try:
+            with writable_model(chosen.model, self.log) as model:
+                self._pipeline = genai.ContinuousBatchingPipeline(str(model), scheduler, chosen.device, properties)
+        except RuntimeError as error:
+            self.log(messages.ERROR, f"cannot load '{chosen.model}': {error}")
+            raise Refused(
+                f"{chosen.model}: OpenVINO GenAI cannot load it: {_reason(error)}{read_only_remedy(chosen.model)}"
+            ) from error
+        self._tokenizer = self._pipeline.get_tokenizer()
 
     def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
         """Add a request: one in the library for each of its `n` sequences, since only those return every step."""
@@ -244,6 +249,13 @@ class OpenVinoDriver(Driver):
                 text = f"cannot compile the {kind} for structured output: {error}"
                 events.append((waiting.key, (), (messages.INVALID_ARG, text)))
                 continue
+            if self._waiting.needs_pipeline(waiting):
+                self.log(messages.INFO, "replacing the pipeline, which keeps every structure that it has compiled")
+                self._pipeline = self._tokenizer = None  # before the next one needs the memory
+                self._make_pipeline()
+                self._waiting.note_pipeline()
+            if waiting.structure is not None:
+                self._waiting.note_compiled(waiting.structure)
             if waiting.adapter != self._waiting.adapter:
                 self._apply(waiting.adapter)
             self._admit(waiting)

@@ -1,6 +1,7 @@
-"""Requests that wait before OpenVINO GenAI: for a structure to be compiled, or for another LoRA adapter.
+"""Requests that wait before OpenVINO GenAI: for a structure to be compiled, another LoRA adapter, or a new pipeline.
 
-The library applies one adapter, or none, to all of its requests, so requests with different adapters take turns.
+The library applies one adapter, or none, to all of its requests, so requests with different adapters take turns. It
+keeps every structure that it has compiled, so a pipeline is replaced after `MAX_STRUCTURES`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from .grammars import GrammarChecker, Structure
+
+# Different structures that one pipeline compiles, and characters of them. 100 KB each is usual in memory.
+MAX_STRUCTURES = 1000
+_MAX_STRUCTURE_CHARACTERS = 8 << 20
 
 
 @dataclass
@@ -38,6 +43,8 @@ class WaitingRequests:
     def __init__(self) -> None:
         self.adapter = ""
         self._waiting: dict[int, WaitingRequest] = {}
+        self._compiled: set[Structure] = set()  # by the pipeline
+        self._characters = 0  # of them
         self._grammar_checker = GrammarChecker()
 
     def __bool__(self) -> bool:
@@ -48,8 +55,30 @@ class WaitingRequests:
         return (
             request.structure is not None
             or request.adapter != self.adapter
-            or any(other.adapter != self.adapter for other in self._waiting.values())
+            or any(self._must_be_idle(other) for other in self._waiting.values())
         )
+
+    def _must_be_idle(self, request: WaitingRequest) -> bool:
+        return request.adapter != self.adapter or self.needs_pipeline(request)
+
+    def needs_pipeline(self, request: WaitingRequest) -> bool:
+        """Return whether a request has a structure that the pipeline may not compile any more."""
+        structure = request.structure
+        if structure is None or structure in self._compiled:
+            return False
+        return len(self._compiled) >= MAX_STRUCTURES or self._characters >= _MAX_STRUCTURE_CHARACTERS
+
+    def note_pipeline(self) -> None:
+        """Note that the pipeline is a new one, without structures and adapter."""
+        self.adapter = ""
+        self._compiled.clear()
+        self._characters = 0
+
+    def note_compiled(self, structure: Structure) -> None:
+        """Note that the pipeline compiles a structure."""
+        if structure not in self._compiled:
+            self._compiled.add(structure)
+            self._characters += len(structure[1])
 
     def add(self, request: WaitingRequest) -> None:
         """Add a request and start compiling its structure."""
@@ -67,12 +96,12 @@ class WaitingRequests:
         return any(self._check(request) is not None for request in self._waiting.values())
 
     def pop_ready(self, *, idle: bool) -> Optional[tuple[WaitingRequest, str]]:
-        """Return the next request and its structure's error. One with another adapter must wait for an idle engine."""
+        """Return the next request and its structure's error. Some wait until the engine is `idle`."""
         for request in self._waiting.values():
             error = self._check(request)
             if error is None:
                 continue
-            if not error and request.adapter != self.adapter and not idle:
+            if not error and self._must_be_idle(request) and not idle:
                 return None
             del self._waiting[request.key]
             return request, error

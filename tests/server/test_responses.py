@@ -49,7 +49,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     folder = tmp_path_factory.mktemp("responses")
     write_scripted(folder / "repository" / "words", SCRIPT)
-    slow = {"reply": "word " * 10_000, "step_ms": 20, "context_length": 20_000}
+    slow = {"reply": '<tool_call>{"name": "weather", ' + "word " * 10_000, "step_ms": 20, "context_length": 20_000}
     write_scripted(folder / "repository" / "slow", slow)
     keys = folder / "keys"
     keys.write_text(f"ada infer,metrics {ADA}\nbob infer {BOB}\n")
@@ -140,9 +140,11 @@ def test_a_call_that_is_cut_is_text(client: openai.OpenAI, question: str) -> Non
 
 @pytest.mark.parametrize("count", [1, 2], ids=["small", "read by a worker"])
 def test_a_prompt_that_is_too_long_is_refused(client: openai.OpenAI, count: int) -> None:
+    kept = client.responses.create(model="words", input="hi")
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError, match="maximum context length is 20000 tokens"):
             client.responses.create(model="words", input="word " * 24_000 * count, stream=stream)
+    assert client.responses.retrieve(kept.id).id == kept.id  # refused ones take no place in the store
 
 
 @pytest.mark.parametrize(
@@ -218,8 +220,8 @@ def test_a_running_response_is_cancelled(client: openai.OpenAI) -> None:
     assert client.responses.retrieve(created.response.id).status == "cancelled"
 
 
-def test_a_client_that_leaves_ends_its_generation(client: openai.OpenAI) -> None:
-    stream = client.responses.create(model="slow", input="hi", stream=True)
+def test_a_client_that_leaves_in_a_call_ends_its_generation(client: openai.OpenAI) -> None:
+    stream = client.responses.create(model="slow", input="hi", stream=True, tools=TOOLS)
     created = next(iter(stream))
     assert created.type == "response.created"
     stream.close()

@@ -3,7 +3,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -13,15 +13,13 @@ from conch.domain.llm.output import Reasoning, ToolCall
 from conch.protocols.generation_form import ChoiceState, GenerationForm
 from conch.protocols.openai.responses.items import encoded_reasoning
 
-_FUNCTION: Final = ("function", "", None)
-
 
 class ResponseForm(GenerationForm):
     """The form of one answer, whose `id` begins with `resp_`.
 
-    `repeated` are fields of the request; `tools` has kind, name and namespace of tools by the names that the model
+    `repeated` are fields of the request; `tools` has name and namespace of tools by the names that the model
     knows. Reasoning is sent as text, with `summarizes` as its own summary, with `encrypts` as `encrypted_content` too.
-    `finished` gets the complete document of the answer, also of one that failed, and its items.
+    `begun` is called when the answer begins; `finished` gets its complete document, also if it failed, and its items.
     """
 
     def __init__(
@@ -29,12 +27,13 @@ class ResponseForm(GenerationForm):
         id: str,  # noqa: A002 - the API's name
         model: str,
         repeated: Mapping[str, Any],
-        tools: Mapping[str, tuple[str, str, str | None]],
+        tools: Mapping[str, tuple[str, str | None]],
         *,
         summarizes: bool = False,
         encrypts: bool = False,
         logprobs: bool = False,
         store: bool = False,
+        begun: Callable[[], None] | None = None,
         finished: Callable[[bytes, bytes], None] | None = None,
     ) -> None:
         super().__init__()
@@ -43,6 +42,7 @@ class ResponseForm(GenerationForm):
         self._summarizes = summarizes
         self._encrypts = encrypts
         self._with_logprobs = logprobs
+        self._begun = begun
         self._finished = finished
         head = {"id": id, "object": "response", "created_at": int(time.time()), "model": model}
         rest = {**repeated, "background": False, "service_tier": "default", "store": store}
@@ -58,8 +58,8 @@ class ResponseForm(GenerationForm):
         self._reasoning_tokens = 0
         self._finish = FinishReason.STOP
 
-    def begun(self) -> bytes:
-        """Return the document of an answer that has begun."""
+    def running(self) -> bytes:
+        """Return the document of an answer that is not complete."""
         return self._document("in_progress", None, None)
 
     def chunks(self, state: ChoiceState, delta: Delta) -> bytes:
@@ -153,7 +153,9 @@ class ResponseForm(GenerationForm):
         return self._event(f"response.{status}", {"response": orjson.Fragment(document)})
 
     def _first_events(self) -> bytes:
-        document = self.begun()
+        document = self.running()
+        if self._begun is not None:
+            self._begun()
         return self._last_event("created", document) + self._last_event("in_progress", document)
 
     def _added(self, item: dict[str, Any]) -> bytes:
@@ -261,31 +263,21 @@ class ResponseForm(GenerationForm):
     def _call(self, call: ToolCall) -> bytes:
         events = self._close()
         self._blank = ""
-        kind, name, namespace = self._tools.get(call.name, _FUNCTION)
-        custom = kind == "custom"
+        name, namespace = self._tools.get(call.name, (call.name, None))
+        custom = call.custom
         self._id = self._new_id("ctc" if custom else "fc")
         item: dict[str, Any] = {"type": "custom_tool_call" if custom else "function_call", "id": self._id}
-        item.update(status="in_progress", call_id=call.id, name=name or call.name)
+        item.update(status="in_progress", call_id=call.id, name=name)
         if namespace is not None:
             item["namespace"] = namespace
         field = "input" if custom else "arguments"
-        text = _input(call.arguments) if custom else call.arguments
+        text = call.arguments
         event = "response.custom_tool_call_input" if custom else "response.function_call_arguments"
         events += self._added({**item, field: ""})
         events += self._of_item(f"{event}.delta", {"delta": text})
         events += self._of_item(f"{event}.done", {field: text})
-        cut = self._finish is FinishReason.LENGTH and not _is_json(call.arguments)
+        cut = self._finish is FinishReason.LENGTH and not custom and not _is_json(text)
         return events + self._done({**item, field: text, "status": "incomplete" if cut else "completed"})
-
-
-def _input(arguments: str) -> str:
-    """Return the text that a custom tool is called with."""
-    try:
-        document = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return arguments
-    text = document.get("input") if isinstance(document, dict) else document
-    return text if isinstance(text, str) else arguments
 
 
 def _is_json(text: str) -> bool:

@@ -5,7 +5,7 @@ What the two APIs share is read as a chat completion, after renaming its fields;
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -47,23 +47,16 @@ _OF_CHATS = tuple(shared.name for shared in fields(ChatCall) if shared.name != "
 _IGNORED = ""
 
 
-class Tool(NamedTuple):
-    """A tool as the client knows it; `kind` is function or custom."""
-
-    kind: str
-    name: str
-    namespace: str | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseCall(ChatCall):
     """`POST /v1/responses`. `messages` are JSON, without `instructions`.
 
-    `by_name` are the tools by the names that the model knows; `repeated` are the fields that the answer repeats.
+    `by_name` has name and namespace of tools by the names that the model knows; `repeated` are the fields that the
+    answer repeats.
     """
 
     instructions: str = ""
-    by_name: Mapping[str, Tool] = field(default_factory=dict)
+    by_name: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     repeated: Mapping[str, Any] = field(default_factory=dict)
     summarizes: bool = False  # whether reasoning is sent as its summary
     encrypts: bool = False  # whether reasoning is sent as `encrypted_content` too
@@ -137,6 +130,8 @@ def _response_call(document: dict[str, Any], messages: Buffer, items: Buffer) ->
         "logprobs": with_logprobs,
         "top_logprobs": top_logprobs if with_logprobs else None,
     }
+    if effort == "none":  # the argument of the templates that can turn reasoning off
+        chat["chat_template_kwargs"] = {"enable_thinking": False, **(chat.get("chat_template_kwargs") or {})}
     ignored = given.done()
     call = _as_chat(chat, messages)
     repeated = {name: default if document.get(name) is None else document[name] for name, default in _REPEATED.items()}
@@ -182,13 +177,12 @@ def _text_format(given: Fields) -> tuple[dict[str, Any] | None, dict[str, Any]]:
 class _Tools:
     """The tools of a request, in the form of chats.
 
-    `choice` is the chat's `tool_choice`. The model knows the tools of a namespace by a longer name, and a custom tool
-    as a function with one text.
+    `choice` is the chat's `tool_choice`. The model knows the tools of a namespace by a longer name.
     """
 
     def __init__(self, tools: Sequence[Any]) -> None:
         self.functions: list[dict[str, Any]] = []
-        self.by_name: dict[str, Tool] = {}
+        self.by_name: dict[str, tuple[str, str | None]] = {}
         self.repeated: list[Any] = []
         self.choice: Any = None
         self.strict = False  # whether a function has it
@@ -212,33 +206,23 @@ class _Tools:
         if not isinstance(name, str) or tool.get("type") not in ("function", "custom"):
             raise InvalidField(where, f"'{where}' must be a tool of the type function or custom with a 'name'")
         known = tool_name(name, namespace)
-        self.by_name[known] = Tool(tool["type"], name, namespace)
-        function: dict[str, Any] = {"name": known}
-        if tool.get("description"):
-            function["description"] = tool["description"]
+        self.by_name[known] = (name, namespace)
+        described = {"name": known, **{key: tool[key] for key in ("description", "format") if tool.get(key)}}
         if tool["type"] == "custom":
-            form = tool.get("format") if isinstance(tool.get("format"), dict) else {}
-            if form.get("type") == "grammar":
-                syntax = f"The input follows this {form.get('syntax')} grammar:\n{form.get('definition')}"
-                function["description"] = f"{function.get('description', '')}\n\n{syntax}".strip()
-            function["parameters"] = {
-                "type": "object",
-                "properties": {"input": {"type": "string"}},
-                "required": ["input"],
-                "additionalProperties": False,
-            }
-        else:
-            function["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
-            self.strict = self.strict or bool(tool.get("strict"))
-        self.functions.append({"type": "function", "function": function})
-        return tool if tool["type"] == "custom" else {"parameters": None, "strict": None, **tool}
+            self.functions.append({"type": "custom", "custom": described})
+            return dict(tool)
+        described.pop("format", None)
+        described["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
+        self.strict = self.strict or bool(tool.get("strict"))
+        self.functions.append({"type": "function", "function": described})
+        return {"parameters": None, "strict": None, **tool}
 
     def choose(self, given: Fields) -> None:
         """Read `tool_choice`. Raises InvalidField."""
         choice = given.take("tool_choice")
         if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
             allowed = {self._known(given, tool) for tool in choice.get("tools") or []}
-            self.functions = [tool for tool in self.functions if tool["function"]["name"] in allowed]
+            self.functions = [tool for tool in self.functions if tool[tool["type"]]["name"] in allowed]
             choice = choice.get("mode", "auto")
         if isinstance(choice, dict):
             self.choice = {"type": "function", "function": {"name": self._known(given, choice)}}
@@ -251,8 +235,8 @@ class _Tools:
 
     def _known(self, given: Fields, tool: Any) -> str:
         name = tool.get("name") if isinstance(tool, dict) else None
-        for known, one in self.by_name.items():
-            if name == one.name and tool.get("namespace", one.namespace) == one.namespace:
+        for known, (own_name, namespace) in self.by_name.items():
+            if name == own_name and tool.get("namespace", namespace) == namespace:
                 return known
         kind = tool.get("type") if isinstance(tool, dict) else None
         text = f"'tool_choice' names a tool that 'tools' does not have, or whose type is not supported: {name or kind}"

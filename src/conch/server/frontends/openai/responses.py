@@ -52,9 +52,10 @@ class ResponsesApi:
         self, owner: str, conversation: bytes, call: ResponseCall, admitted: AdmittedCall, _echoed: str
     ) -> GenerationForm:
         response_id = f"resp_{uuid4().hex}"  # not the client's choice: it cannot be guessed or used twice
-        form = _form(call, admitted, "", response_id, partial(self._finished, response_id, conversation))
-        self._store.add(response_id, StoredResponse(owner, bytes(call.items), conversation, form, admitted.reply))
-        return form
+        kept = StoredResponse(owner, bytes(call.items), conversation, reply=admitted.reply)
+        begun = partial(self._store.add, response_id, kept)
+        kept.form = _form(call, admitted, "", response_id, begun, partial(self._finished, response_id, conversation))
+        return kept.form
 
     def _finished(self, response_id: str, conversation: bytes, document: bytes, items: bytes) -> None:
         """Keep an answer that is complete."""
@@ -79,7 +80,7 @@ class ResponsesApi:
     def show(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
         """Answer with a response. Raises NotFound."""
         found = self._find(request, response_id)
-        reply.send(200, JSON, found.document if found.form is None else found.form.begun())
+        reply.send(200, JSON, found.document if found.form is None else found.form.running())
 
     def delete(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
         """Remove a response. Raises NotFound."""
@@ -119,6 +120,7 @@ def _form(
     _admitted: AdmittedCall,
     _echoed: str,
     response_id: str = "",
+    begun: Callable[[], None] | None = None,
     finished: Callable[[bytes, bytes], None] | None = None,
 ) -> ResponseForm:
     return ResponseForm(
@@ -130,6 +132,7 @@ def _form(
         encrypts=call.encrypts,
         logprobs=call.params.logprobs is not None,
         store=finished is not None,
+        begun=begun,
         finished=finished,
     )
 

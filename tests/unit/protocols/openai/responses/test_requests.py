@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conch.base.errors import ConchError
 from conch.domain.generation import StructuredOutput
-from conch.protocols.openai.responses.requests import ResponseCall, Tool, read_response
+from conch.protocols.openai.responses.requests import ResponseCall, read_response
 from tests.unit.protocols.openai.test_requests import ANYTHING
 
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
@@ -56,6 +56,8 @@ def test_fields_of_both_apis_mean_the_same() -> None:
     assert (params.temperature, params.top_p, params.max_tokens, params.seed) == (0.5, 0.9, 7, 3)
     assert (params.logprobs, call.stream, call.parallel_tool_calls) == (2, True, False)
     assert call.template_arguments == {"reasoning_effort": "high"}
+    off = read(reasoning={"effort": "none"}, chat_template_kwargs={"a": 1})
+    assert off.template_arguments == {"reasoning_effort": "none", "enable_thinking": False, "a": 1}
     assert (call.summarizes, call.encrypts) == (True, True)
     assert call.repeated["reasoning"] == {"effort": "high", "summary": "auto"}
 
@@ -66,12 +68,17 @@ def test_tools_are_functions_to_the_model() -> None:
     assert call.tools[1]["function"]["parameters"]["required"] == ["input"]
     assert "start: X" in call.tools[1]["function"]["description"]
     assert call.by_name == {
-        "weather": Tool("function", "weather"),
-        "patch": Tool("custom", "patch"),
-        "agents__spawn": Tool("function", "spawn", "agents"),
+        "weather": ("weather", None),
+        "patch": ("patch", None),
+        "agents__spawn": ("spawn", "agents"),
     }
+    assert call.custom_tools == {"patch"}
     assert [tool["type"] for tool in call.repeated["tools"]] == ["function", "custom", "namespace"]
-    assert [field.name for field in call.ignored] == ["tools[].strict", "tools.web_search"]
+    assert [field.name for field in call.ignored] == [
+        "tools[].strict",
+        "tools.web_search",
+        "tools[].custom.format",
+    ]
 
 
 @pytest.mark.parametrize(

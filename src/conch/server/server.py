@@ -68,6 +68,9 @@ from conch.server.repository.temporary_folders import remove_abandoned
 
 _log = logging.getLogger(__name__)
 
+# Of messages that end the start.
+_START_HELP = "see docs/troubleshooting.md#at-the-start"
+
 _MIN_THREADS_TIMEOUT_S = 0.5
 _DRAIN_POLL_S = 0.01
 # After the shutdown delay: how long requests may still come on connections that are open.
@@ -537,7 +540,7 @@ async def _serve(
     try:
         server = Server(options, fork_server, log, alarm=True)
     except ConchError as error:  # an invalid repository
-        _log.error("cannot start: %s", error)
+        _log.error("cannot start: %s; %s", error, _START_HELP)
         return 1
     try:
         await server.start()
@@ -547,7 +550,7 @@ async def _serve(
             if not stopping.is_set() and (report := await starting).failed:
                 _log.error("%s", report)
                 if options.exit_on_error:
-                    _log.error("exiting; use --exit-on-error=false to serve the other models")
+                    _log.error("exiting; use --exit-on-error=false to serve the other models; %s", _START_HELP)
                     await server.stop()
                     return 1
             if starting.done() and ready is not None:
@@ -558,7 +561,7 @@ async def _serve(
             await server.leave()
         starting.cancel()
     except (OSError, ConchError) as error:
-        _log.error("cannot start: %s", error)
+        _log.error("cannot start: %s; %s", error, _START_HELP)
         await server.stop()
         return 1
     _log.info(

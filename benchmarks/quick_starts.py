@@ -1,9 +1,10 @@
 """The quick starts of LitServe and BentoML beside the same models in Conch: lines, requests per second, processor time.
 
-Run as `python -m benchmarks.quick_starts`. It installs both into `.bench/` from the package index. The files are in
-`benchmarks/quick_start_files`: those of LitServe and BentoML are from their README files, but for the formatting. In
-place of the language model of BentoML's, both servers call the same function without a model. All servers run as their
-quick starts say, one worker each; while one is measured, the others have no requests.
+Run as `python -m benchmarks.quick_starts`. It installs both, and Ray Serve, into `.bench/` from the package index. The
+files are in `benchmarks/quick_start_files`: those of LitServe and BentoML are from their README files, but for the
+formatting; that of Ray Serve is LitServe's as a deployment. In place of the language model of BentoML's, both servers
+call the same function without a model. All servers run as their quick starts say, one worker each; while one is
+measured, the others have no requests.
 """
 
 import io
@@ -142,16 +143,17 @@ def quick_starts(
     pairs = _pairs(python or sys.executable)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
         logs = Path(folder)
-        for contender in (contender for pair in pairs for contender in pair):
+        contenders = list({contender.file: contender for pair in pairs for contender in pair}.values())
+        for contender in contenders:
             servers.enter_context(contender.served(logs / f"{contender.file}.log"))
         for _ in range(rounds):
             for connections in CONNECTIONS:
-                for contender in (contender for pair in pairs for contender in pair):
+                for contender in contenders:
                     contender.measure(connections, seconds, logs / "body")
     facts = machine()
     console.print(f"{facts['date']}, {facts['processor']}, {facts['cores']} cores, load {facts['load average before']}")
     build = subprocess.run([python or sys.executable, "-m", "conch", "--version"], capture_output=True, text=True)
-    console.print(f"{build.stdout.strip()}; {', '.join(_version(name) for name in ('litserve', 'bentoml'))}\n")
+    console.print(f"{build.stdout.strip()}; {', '.join(_version(name) for name in ('litserve', 'ray', 'bentoml'))}\n")
     for line in table(pairs):
         console.print(line)
 
@@ -188,28 +190,27 @@ def code_lines(source: str) -> int:
 
 
 def _pairs(python: str) -> list[tuple[Contender, Contender]]:
-    litserve, bentoml = _installed("litserve"), _installed("bentoml")
-    ports = [_free_port() for _ in range(4)]
+    litserve, bentoml, ray = _installed("litserve"), _installed("bentoml"), _installed("ray", "ray[serve]")
+    ports = [_free_port() for _ in range(5)]
     engine: dict[str, Any] = {"body": {"input": 4.0}, "answer": 80.0}
     texts = {"body": {"texts": [_TEXT]}}
     conch = [python, "-m", "conch", "serve", "--http-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0"]
+    engine_here = Contender(
+        "inference_engine_conch.py",
+        [*conch, f"--http-port={ports[1]}", "--model-repository=inference_engine_conch.py"],
+        ports[1],
+        "/v2/models/InferenceEngine/generate",
+        **engine,
+    )
+    engines = [
+        Contender(file, [str(folder / "python"), file], port, "/predict", **engine)
+        for file, folder, port in (
+            ("inference_engine_litserve.py", litserve, ports[0]),
+            ("inference_engine_ray_serve.py", ray, ports[4]),
+        )
+    ]
     return [
-        (
-            Contender(
-                "inference_engine_litserve.py",
-                [str(litserve / "python"), "inference_engine_litserve.py"],
-                ports[0],
-                "/predict",
-                **engine,
-            ),
-            Contender(
-                "inference_engine_conch.py",
-                [*conch, f"--http-port={ports[1]}", "--model-repository=inference_engine_conch.py"],
-                ports[1],
-                "/v2/models/InferenceEngine/generate",
-                **engine,
-            ),
-        ),
+        *((there, engine_here) for there in engines),
         (
             Contender(
                 "summarization_bentoml.py",
@@ -231,12 +232,14 @@ def _pairs(python: str) -> list[tuple[Contender, Contender]]:
     ]
 
 
-def _installed(package: str) -> Path:
+def _installed(package: str, requirement: str = "") -> Path:
     """Return the folder of programs of an environment with a package, which is installed on first use."""
     home = CHECKOUT / ".bench" / f"{package}-venv"
     if not (home / "bin" / package).exists():
         venv.create(home, with_pip=True)
-        subprocess.run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", package], check=True)
+        subprocess.run(
+            [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement or package], check=True
+        )
     return home / "bin"
 
 

@@ -100,6 +100,12 @@ TASKS = MappingProxyType(
                 "chat with a language model in the terminal",
                 ("conch chat", "conch chat --url http://gpu1:8000 'Why is the sky blue?'"),
             ),
+            "launch": Command(
+                "clients.launch",
+                "start a coding agent with a model of a running server",
+                ("conch launch claude", "conch launch codex --run hf://Qwen/Qwen3-8B -- exec 'Fix the tests'"),
+                statuses="that of the program; 1 failed; 2 invalid arguments",
+            ),
             "client": Command(
                 "clients.client",
                 "send a file of prompts to a server",

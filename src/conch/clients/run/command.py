@@ -50,17 +50,34 @@ def exit_status(command: str, action: Callable[[], int], given: Namespace | None
         return _INTERRUPTED
 
 
-def _run(given: Namespace) -> int:
+@contextmanager
+def served(model: str) -> Iterator[str]:
+    """Serve a language model in a child process around a block, which gets host:port. Raises ConchError."""
+    given = run_parser().parse_args([model])
+    source, need, talks = _inspected(given)
+    if not talks:
+        raise InvalidRequest(f"'{model}' is not a language model")
+    with _child(given, source, need) as address:
+        yield address
+
+
+def _inspected(given: Namespace) -> "tuple[RunSource, int, bool]":
+    """Return the source, the memory it needs in bytes, and whether it is a language model. Raises ConchError."""
     from conch.clients.run.memory import check_memory
     from conch.clients.run.source import chats, find_source
 
-    _check_address(given)
     source = find_source(given)
     models = source.models()
     need = check_memory(models)
     talks = any(map(chats, models))
     for files in models:
         files.discard()
+    return source, need, talks
+
+
+def _run(given: Namespace) -> int:
+    _check_address(given)
+    source, need, talks = _inspected(given)
     if given.prompt and not talks:
         raise InvalidRequest(f"'{given.model}' is not a language model, so it takes no prompt: {given.prompt[0]!r}")
     if not talks or given.serve:

@@ -56,7 +56,7 @@ OPTIONAL = {
         "measure/bench/inputs/image_files.py",
         "server/backends/child/conch_child/python/app/kinds.py",
     },
-    "tokenizers": {"measure/bench/inputs/vocabulary.py"},
+    "tokenizers": {"domain/llm/tokenizer_file.py"},
 }
 
 # Options that are read through a method or a property of ServerOptions.

@@ -63,7 +63,7 @@ class EmbeddingForm:
         self.takes_tokens = self._input.datatype in _TOKENS
         self._batches = config.max_batch_size > 0
         self._request_size = self._max_request_size(config)
-        self._lengths = _matryoshka_lengths(config)
+        self._lengths = matryoshka_lengths(config)
         self._tokenizes = config.parameters.get(TOKENIZES, "").lower() == "true"
 
     def requests(
@@ -122,24 +122,9 @@ class EmbeddingForm:
             tokens = int(count.to_numpy().sum()) if count is not None else 0
         return Vectors(values.reshape(texts, -1), tokens)
 
-    def cut(self, vectors: Sequence[npt.NDArray[np.float32]], dimensions: int) -> list[npt.NDArray[np.float32]]:
-        """Return vectors truncated to `dimensions` and normalized. To be called after `check_dimensions`."""
-        if len(vectors[0]) == dimensions:
-            return [*vectors]
-        cut = [vector[:dimensions] for vector in vectors]
-        return [vector / max(float(np.linalg.norm(vector)), 1e-12) for vector in cut]
-
     def check_dimensions(self, dimensions: int) -> None:
         """Raise InvalidRequest unless the model's vectors have, or may be truncated to, this number of dimensions."""
-        size = self._vector.dims[-1]
-        if dimensions == size or dimensions in self._lengths:
-            return
-        known = f"have {size} dimensions" if size > 0 else "have a fixed number of dimensions"
-        lengths = ", ".join(map(str, self._lengths))
-        cuts = f"may be truncated to {lengths}" if lengths else "cannot be truncated"
-        raise InvalidRequest(
-            f"'dimensions' {dimensions} is not supported: vectors of the model `{self._model}` {known} and {cuts}."
-        )
+        check_dimensions(self._model, self._vector.dims[-1], self._lengths, dimensions)
 
     def _request(
         self,
@@ -211,7 +196,27 @@ class EmbeddingForm:
         return Unsupported(f"The model `{self._model}` is not an embedding model: {reason}.")
 
 
-def _matryoshka_lengths(config: ModelConfig) -> list[int]:
+def cut(vectors: Sequence[npt.NDArray[np.float32]], dimensions: int) -> list[npt.NDArray[np.float32]]:
+    """Return vectors truncated to `dimensions` and normalized. To be called after `check_dimensions`."""
+    if len(vectors[0]) == dimensions:
+        return [*vectors]
+    shorter = [vector[:dimensions] for vector in vectors]
+    return [vector / max(float(np.linalg.norm(vector)), 1e-12) for vector in shorter]
+
+
+def check_dimensions(model: str, size: int, lengths: Sequence[int], dimensions: int) -> None:
+    """Raise InvalidRequest unless vectors of `size` elements, -1 for unknown, may be truncated to `dimensions`."""
+    if dimensions == size or dimensions in lengths:
+        return
+    known = f"have {size} dimensions" if size > 0 else "have a fixed number of dimensions"
+    listed = ", ".join(map(str, lengths))
+    cuts = f"may be truncated to {listed}" if listed else "cannot be truncated"
+    raise InvalidRequest(
+        f"'dimensions' {dimensions} is not supported: vectors of the model `{model}` {known} and {cuts}."
+    )
+
+
+def matryoshka_lengths(config: ModelConfig) -> list[int]:
     """Return the lengths to which vectors may be truncated. Invalid numbers in the parameter are ignored."""
     listed = config.parameters.get(MATRYOSHKA_DIMENSIONS, "")
     return [int(word) for word in listed.replace(",", " ").split() if word.isdecimal() and int(word)]

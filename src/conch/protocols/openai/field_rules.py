@@ -264,6 +264,61 @@ OLLAMA_EMBEDDING = rules(
     _used("dimensions", "vector length, if the model's parameter `matryoshka_dimensions` lists it"),
 )
 
+_TEXTS = (
+    *_used("model"),
+    *_used("truncate_prompt_tokens truncation_side", "keeps the first tokens (default) or the last (`left`); -1: the "
+           "model's maximum; without it, too long a text is refused"),
+    *_labels("user request_id mm_processor_kwargs", "no effect on answers"),
+    *_ignored("priority", "priorities of texts are not implemented", (0,)),
+    *_refused("add_special_tokens", "special tokens are always added", (True,)),
+    *_refused("messages", "send the text in 'input'"),
+)  # fmt: skip
+_ACTIVATION = _used("use_activation activation", "false: logits instead of probabilities")
+
+RERANK = rules(
+    _TEXTS,
+    _used("query", "a text that is not empty; it is never truncated"),
+    _used("documents", "up to 2048 texts, or objects with `text`"),
+    _used("top_n", "0, or more than there are: all documents"),
+    _used("return_documents", "default false"),
+    _used("rank_fields", "members of documents that are objects"),
+    _used("max_tokens_per_doc", "default 4096; the model's maximum counts too. `X-Conch-Degraded` reports truncation"),
+    _used("use_activation raw_scores", "logits instead of scores from 0 to 1"),
+    _ignored("max_chunks_per_doc", "documents are truncated, not divided; use 'max_tokens_per_doc'", (1,)),
+    _labels("truncation", "documents are truncated"),
+)
+
+SCORE = rules(
+    _TEXTS,
+    _ACTIVATION,
+    _used("text_1 text_2", "a text with one or several, or arrays of the same length"),
+    _used("queries documents items data_1 data_2", "vLLM's other names of the two"),
+    _refused("encoding_format", "scores are numbers", ("float",)),
+)
+
+CLASSIFY = rules(_TEXTS, _ACTIVATION, _used("input", "one text or list of token ids, or up to 2048 of them"))
+
+POOLING = rules(
+    CLASSIFY.values(),
+    _used("task", "`embed`, `token_embed`, `classify`; default: what the model does"),
+    _used("encoding_format", "`float`, `base64`"),
+    _used("dimensions", "as for embeddings"),
+    _used("normalize", "false: vectors as the model gives them"),
+)
+
+COHERE_EMBED = rules(
+    _used("model"),
+    _used("texts", "up to 96"),
+    _used("inputs inputs.content", "texts only"),
+    _used("input_type", "a model with prompts of sentence-transformers gets the prompt of this type"),
+    _used("embedding_types", "`float`, `int8`, `uint8`, `binary`, `ubinary`, `base64`. Integers keep the direction: "
+          "the largest element is 127"),
+    _used("truncate max_tokens", "END by default, as in Cohere's API; `X-Conch-Degraded` reports truncation"),
+    _used("output_dimension", "as `dimensions` of embeddings"),
+    _ignored("priority", "priorities of texts are not implemented", (0,)),
+    _refused("images", "models of texts take no images; use 'texts'"),
+)  # fmt: skip
+
 # By the title of the page.
 
 ALL_RULES: Mapping[str, FieldRules] = MappingProxyType(
@@ -273,6 +328,11 @@ ALL_RULES: Mapping[str, FieldRules] = MappingProxyType(
         "Responses": RESPONSE,
         "Embeddings": EMBEDDING,
         "`/v1/messages` and `/v1/messages/count_tokens`": MESSAGES,
+        "Rerank": RERANK,
+        "Score": SCORE,
+        "Classify": CLASSIFY,
+        "Pooling": POOLING,
+        "Cohere's embed": COHERE_EMBED,
         "`/tokenize`": TOKENIZE,
         "`/detokenize`": DETOKENIZE,
         "Ollama's `/api/chat`": OLLAMA_CHAT,

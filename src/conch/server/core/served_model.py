@@ -14,6 +14,7 @@ from conch.domain.statistics.model_statistics import ModelState, ModelStatistics
 from conch.server.backends.base import Worker
 from conch.server.core.pending import Pending
 from conch.server.core.response_cache import ModelCache
+from conch.server.core.text_encoder import TextEncoder
 from conch.server.limits.limiter import ModelMeters
 from conch.server.repository.namespaces import ModelId
 
@@ -30,6 +31,7 @@ class ServedModel(ABC):
         self.statistics.state = self.state
         self.cache: ModelCache | None = None  # set by the builder where the model has one
         self.meters: ModelMeters | None = None  # of its requests per second, where the server has limits
+        self.encoder: TextEncoder | None = None  # of texts, set by the builder for models with a tokenizer
         self.degraded: list[Degradation] = []  # what its load reported
         self._in_flight = 0
         self._drained = asyncio.Event()

@@ -24,6 +24,7 @@ from conch.server.frontends.openai.messages import COUNTS, MESSAGES
 from conch.server.frontends.openai.models import OpenAiModels
 from conch.server.frontends.openai.ollama import OllamaApi
 from conch.server.frontends.openai.responses import ResponsesApi
+from conch.server.frontends.openai.texts import text_endpoint, texts_of
 from conch.server.frontends.openai.tokens import TokensEndpoint
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.service import HEALTH_SERVICE, INFERENCE_SERVICE
@@ -188,6 +189,25 @@ def _ollama(
     )
 
 
+# Path, kind of call in protocols/openai/text_calls.py, summary.
+_TEXTS = (
+    ("/v1/rerank", "rerank", "Rank documents by a query."),
+    ("/v2/rerank", "rerank", "Rank documents by a query."),
+    ("/rerank", "rerank", "Rank documents by a query."),
+    ("/v1/score", "score", "Score pairs of texts."),
+    ("/score", "score", "Score pairs of texts."),
+    ("/v1/classify", "classify", "Classify texts."),
+    ("/classify", "classify", "Classify texts."),
+    ("/pooling", "pooling", "What a model gives for texts: vectors or probabilities."),
+    ("/v1/embed", "cohere_embed_v1", "Embed texts, as version 1 of Cohere's API."),
+    ("/v2/embed", "cohere_embed", "Embed texts, as Cohere's API."),
+)
+
+
+def _of_texts(kind: str, on: Handlers) -> Callable[..., None]:
+    return text_endpoint(on.parts, texts_of(kind))
+
+
 ENDPOINTS: tuple[ApiEndpoint, ...] = (
     # KServe v2 and Triton's extensions.
     ApiEndpoint("GET", "/v2/health/live", "health", "Whether the server is live.", lambda on: on.server.live),
@@ -312,6 +332,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         Body.JSON,
     ),
     _api("POST", "/v1/embeddings", "inference", "Embed texts.", lambda on: embeddings_endpoint(on.parts), Body.JSON),
+    *(_api("POST", path, "inference", summary, partial(_of_texts, kind), Body.JSON) for path, kind, summary in _TEXTS),
     _api("POST", "/tokenize", "inference", "Tokenize a text or chat.", lambda on: on.tokens.tokenize, Body.TEXTS),
     _api("POST", "/detokenize", "inference", "Text of tokens.", lambda on: on.tokens.detokenize, Body.TEXTS),
     _api("GET", "/v1/models", "metadata", "Models of the API.", lambda on: on.models.list_all),

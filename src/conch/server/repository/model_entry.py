@@ -5,7 +5,7 @@ Files are inspected without their frameworks, so that models that cannot be serv
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from google.protobuf.text_format import MessageToString
 from conch.base.errors import InvalidRequest
 from conch.base.suggestion import did_you_mean
 from conch.domain.files.onnx_file import NotOnnx, read_onnx
+from conch.domain.llm.text_model import FILES as TEXT_FILES
+from conch.domain.llm.text_model import TOKENIZER, is_encoder
 from conch.domain.tensor import BYTES, DATATYPES
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.server.backends.fil.forest_files import FILENAMES, detect_form
@@ -23,6 +25,7 @@ from conch.server.repository.model_kinds import (
     FOREST_ENDINGS,
     PICKLES,
     SAVED_MODEL_FILE,
+    TEXT_FOLDERS,
     Kind,
     find_model,
     is_forest,
@@ -52,6 +55,9 @@ _ZIPPED = (".pt", ".pt2", *PICKLES)  # models that are ZIP archives or compresse
 _HEAD_BYTES = 64
 _VERSION_FIELD = b"\x08"  # of protobuf: SavedModel.saved_model_schema_version
 SAVED_MODEL = "model.savedmodel"  # the folder, as in Triton
+# Texts and pairs in a batch, where only the model's files say what it is.
+_MAX_TEXTS = 32
+_EXPORTED = ("model.onnx", "onnx/model.onnx", "openvino_model.xml", "openvino/openvino_model.xml")
 _CONVERSION = "optimum-cli export openvino --model {source} FOLDER"
 
 
@@ -109,6 +115,11 @@ def link(path: Path, target: Path) -> None:
 
 
 def _of_folder(folder: Path, options: EntryOptions) -> Entry:
+    if (folder / TOKENIZER).is_file() and is_encoder(folder) and options.backend in ("", "onnxruntime", "openvino"):
+        # Checkpoints of the Hub often have an encoder in these formats beside its weights.
+        exported = next((folder / name for name in _EXPORTED if (folder / name).is_file()), None)
+        if exported is not None:
+            return _of_file(exported, options)
     found = find_model(sorted(path.name for path in folder.iterdir() if path.is_file()), f"'{folder}'")
     if found.kind is Kind.IR_FOLDER:
         return _ir_folder(folder, found.names, options)
@@ -220,7 +231,7 @@ def _onnx(path: Path, options: EntryOptions) -> Entry:
         files[name] = _beside(path, path.parent / name, "weights")
     # Without the field, the file's name would select onnxruntime.
     config = _config(backend, options, "model.onnx" if backend == "openvino" else "")
-    return Entry(backend, files, config=config)
+    return _with_texts(Entry(backend, files, config=config), path)
 
 
 def _ir(path: Path, options: EntryOptions) -> Entry:
@@ -229,7 +240,22 @@ def _ir(path: Path, options: EntryOptions) -> Entry:
         if b"<net" not in file.read(4096):
             raise InvalidRequest(f"'{path}' is not OpenVINO IR: it must begin with <net …>")
     weights = _beside(path, path.with_suffix(".bin"), "weights")
-    return Entry(backend, {"model.xml": path, "model.bin": weights}, config=_config(backend, options))
+    return _with_texts(
+        Entry(backend, {"model.xml": path, "model.bin": weights}, config=_config(backend, options)), path
+    )
+
+
+def _with_texts(entry: Entry, path: Path) -> Entry:
+    """Return the entry of a model with the files of its checkpoint that make it a model of texts, if it has them."""
+    folder = path.absolute().parent
+    folders = (folder.parent, folder) if folder.name in TEXT_FOLDERS else (folder,)
+    found = {name: place / name for place in folders for name in TEXT_FILES if (place / name).is_file()}
+    if TOKENIZER not in found:
+        return entry
+    config = entry.config or f'backend: "{entry.backend}"\n'
+    if "max_batch_size" not in config:
+        config += f"max_batch_size: {_MAX_TEXTS}\ndynamic_batching {{ }}\n"
+    return replace(entry, files={**entry.files, **found}, config=config)
 
 
 def _torch(path: Path, options: EntryOptions) -> Entry:

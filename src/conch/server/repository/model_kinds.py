@@ -7,6 +7,7 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 
 from conch.base.errors import InvalidRequest
+from conch.domain.llm.text_model import FILES as TEXT_FILES
 
 # Endings of models in a single file, in order of preference.
 SINGLE_FILES = (".gguf", ".onnx", ".xml", ".pt", ".pt2")
@@ -19,6 +20,8 @@ _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
 # Generic file names, for which the name of the folder is used.
 _GENERIC_NAMES = ("model", "openvino_model", "pytorch_model")
 SAVED_MODEL_FILE = "saved_model.pb"
+# Folders of a checkpoint for models in these formats, whose tokenizer is in the folder above.
+TEXT_FOLDERS = ("onnx", "openvino")
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf")
 
 
@@ -102,7 +105,11 @@ def find_file(names: Sequence[str], name: str, where: str) -> Found:
     weights = str(PurePosixPath(name).with_suffix(".bin")) if name.endswith(".xml") else ""
     # Exporters name the external weights of an ONNX file by its name with another ending.
     beside = [file for file in names if file == weights or (name.endswith(".onnx") and file.startswith(name))]
-    return Found(Kind.FILE, (name, *(file for file in beside if file != name)))
+    folder = PurePosixPath(name).parent
+    texts = [file for file in names if file in {str(folder / text) for text in TEXT_FILES}]
+    if folder.name in TEXT_FOLDERS:
+        texts += [file for file in names if file in {str(folder.parent / text) for text in TEXT_FILES}]
+    return Found(Kind.FILE, (name, *(file for file in (*beside, *texts) if file != name)))
 
 
 def is_part(name: str) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conch.base.errors import BackendError, ConchError, InvalidRequest, Unsupported
-from conch.domain.llm.embedding_form import EmbeddingForm
+from conch.domain.llm.embedding_form import EmbeddingForm, cut
 from conch.domain.model_config import ModelConfig, TensorSpec
 from conch.domain.request import InferResponse, Timeline
 from conch.domain.tensor import BYTES, Tensor, unpack_bytes
@@ -107,10 +107,10 @@ def test_vectors_are_cut_only_as_the_model_says() -> None:
     form = EmbeddingForm(config(TEXT, VECTOR, parameters={"matryoshka_dimensions": "1, 2"}))
     for dimensions in (1, 2, 3):
         form.check_dimensions(dimensions)
-    (vector,) = form.cut([np.array([3, 4, 12], np.float32)], 2)
+    (vector,) = cut([np.array([3, 4, 12], np.float32)], 2)
     assert np.allclose(vector, [0.6, 0.8])
-    assert form.cut([np.array([3, 4, 12], np.float32)], 3)[0].tolist() == [3, 4, 12]
-    assert form.cut([np.zeros(3, np.float32)], 2)[0].tolist() == [0, 0]
+    assert cut([np.array([3, 4, 12], np.float32)], 3)[0].tolist() == [3, 4, 12]
+    assert cut([np.zeros(3, np.float32)], 2)[0].tolist() == [0, 0]
     refusals: list[ConchError] = []
     for candidate in (form, EmbeddingForm(config(TEXT, VECTOR))):
         with pytest.raises(InvalidRequest) as raised:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conch.base.errors import Unsupported
+from conch.domain.llm.tokenizer_file import read_tokenizer
 from conch.measure.bench.input_settings import InputError, OpenAiRoute
 from conch.measure.bench.inputs.openai_request import OpenAiEncoder, user_message
 from conch.measure.bench.targets.http_probe import HttpProbe
@@ -103,13 +105,9 @@ class LocalTokenizer(TokenCounter):
         """Raise InputError for a missing package or an invalid file."""
         file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
         try:
-            from tokenizers import Tokenizer
-        except ModuleNotFoundError:
-            raise InputError("--tokenizer needs the package tokenizers: pip install tokenizers") from None
-        try:
-            self._tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:
-            raise InputError(f"--tokenizer {file} is not a valid tokenizer.json: {error}") from None
+            self._tokenizer = read_tokenizer(file)
+        except Unsupported as error:
+            raise InputError(f"--tokenizer: {error.message}") from None
         self.source = f"{file}, without the chat template"
 
     def count(self, text: str) -> int:

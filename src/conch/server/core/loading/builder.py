@@ -34,6 +34,7 @@ from conch.server.core.scheduling.scheduled_model import ScheduledModel
 from conch.server.core.sequences.sequence_model import SequenceModel
 from conch.server.core.sequences.tensors import instance_config
 from conch.server.core.served_model import ServedModel
+from conch.server.core.text_encoder import open_text_encoder
 from conch.server.observability.degradations import LoadReport, Report
 from conch.server.options.server_options import ServerOptions
 from conch.server.repository.namespaces import ModelId
@@ -250,6 +251,7 @@ class ModelBuilder:
                 source = self._source(files, instance_config(config), version, report)
                 instances = await asyncio.to_thread(make_instances, backend, source, self.gpus, self._cores)
                 served = self._scheduler(config, version, labels, instances, files.directory)
+                served.encoder = await asyncio.to_thread(open_text_encoder, config, source.version_directory)
             served.statistics.namespace = files.namespace
             served.degraded = report.found
             if self._options.summary_latencies:

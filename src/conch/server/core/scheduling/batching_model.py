@@ -8,6 +8,7 @@ function `batching.decide` returns what to run.
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence, Set
 from time import monotonic_ns
+from typing import Final
 
 from conch.base.errors import QueueFull, QueueTimeout
 from conch.domain.model_config import ModelConfig
@@ -19,6 +20,9 @@ from conch.server.core.response_order import ResponseOrder
 from conch.server.core.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide
 from conch.server.core.scheduling.queue import PolicyQueue
 from conch.server.core.scheduling.scheduled_model import ScheduledModel
+
+# Waiting requests among which those of the first one's shape are looked for.
+_MAX_LOOKED_AT: Final = 256
 
 
 class BatchingModel(ScheduledModel):
@@ -41,8 +45,14 @@ class BatchingModel(ScheduledModel):
         self._grouped = _needs_grouping(config, self._rules)
         self._ragged = config.ragged_inputs
         self._queue = PolicyQueue(config.dynamic_batching, max_queue_size)
+        self._alike: list[Pending] = []
         dynamic = config.dynamic_batching
         self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
+
+    @property
+    def _gathers(self) -> bool:
+        """Whether requests of equal shapes are batched before others that came earlier: texts of equal lengths."""
+        return self.encoder is not None and self._grouped and self._order is None
 
     @property
     def can_rearrange(self) -> bool:
@@ -102,7 +112,7 @@ class BatchingModel(ScheduledModel):
                 instance = self.limiter.acquire(self._idle)
                 if instance is None:
                     break
-            self._run(instance, self._queue.pop(decision.number))
+            self._run(instance, self._taken(decision.number))
         if wake or expiry or self._timer.armed:
             self._arm(wake)
 
@@ -130,7 +140,18 @@ class BatchingModel(ScheduledModel):
     def _decide(self) -> Run | Wait:
         if self._rules.single:
             return RUN_ONE
-        return decide(self._queue, self._rules, monotonic_ns())
+        if not self._gathers:
+            return decide(self._queue, self._rules, monotonic_ns())
+        self._alike = self._queue.like_first(_MAX_LOOKED_AT)
+        return decide(self._alike, self._rules, monotonic_ns())
+
+    def _taken(self, number: int) -> list[Pending]:
+        """Remove and return the requests that `_decide` has chosen."""
+        if not self._gathers or self._rules.single:
+            return self._queue.pop(number)
+        taken = self._alike[:number]
+        self._queue.take(taken)
+        return taken
 
     def _note_ahead(self, requests: Sequence[Pending]) -> None:
         self._queue.note_ahead(requests)

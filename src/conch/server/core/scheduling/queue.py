@@ -8,8 +8,8 @@ returns when to call `expire`. `ServiceRate` measures how fast it is served, for
 import heapq
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from itertools import chain, count
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count, islice
 from math import inf
 from typing import Final
 
@@ -187,6 +187,21 @@ class PolicyQueue:
         self._size -= len(taken)
         self._service_rate.taken += len(taken)
         return taken
+
+    def like_first(self, limit: int) -> list[Pending]:
+        """Return the first request of a queue that is not empty, and those of its level and group among the next.
+
+        `limit` bounds how many are looked at.
+        """
+        level = next(level for level in self._in_use if level.waiting or level.delayed)
+        first = next(iter(level))
+        return [pending for pending in islice(level, limit) if pending.group_key == first.group_key]
+
+    def take(self, chosen: Sequence[Pending]) -> None:
+        """Remove requests that wait."""
+        for pending in chosen:
+            self.remove(pending)
+        self._service_rate.taken += len(chosen)
 
     def note_ahead(self, taken: Iterable[Pending]) -> None:
         """Keep counting requests that were popped, but are not executed yet, against the bounds of their levels."""

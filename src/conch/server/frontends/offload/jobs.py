@@ -4,12 +4,15 @@ Each job imports what it needs, so that a worker which renders templates holds n
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from conch.base import errors
 from conch.base.errors import Code, ConchError
 from conch.domain.tensor import Buffer
 
+# Calls about texts: names of readers in protocols/openai/text_calls.py.
+TEXT_KINDS = ("rerank", "score", "classify", "pooling", "cohere_embed", "cohere_embed_v1")
 # Of an error, which may quote what a client has sent.
 _MAX_MESSAGE_CHARACTERS = 65_536
 
@@ -196,6 +199,18 @@ def _ollama_embedding(args: Mapping[str, Any], parts: Sequence[memoryview]) -> A
     return {}, (embedding(args, [np.frombuffer(part, "<f4") for part in parts]),)
 
 
+def _text_call(kind: str, _args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
+    from conch.protocols.openai.text_calls import READERS, split_call
+
+    return split_call(READERS[kind](parts[0]))
+
+
+def _text_answer(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
+    from conch.protocols.openai.text_calls import write_answer
+
+    return {}, (write_answer(args, parts),)
+
+
 def _render(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
     from conch.domain.llm.chat_prompt import render
 
@@ -228,6 +243,8 @@ _JOBS: dict[str, Callable[[Mapping[str, Any], Sequence[memoryview]], Answer]] = 
     "ollama_generate": _ollama_generate,
     "ollama_embed": _ollama_embed,
     "ollama_embedding": _ollama_embedding,
+    **{f"text_{kind}": partial(_text_call, kind) for kind in TEXT_KINDS},
+    "text_answer": _text_answer,
     "render": _render,
     "load": _load,
 }

@@ -15,8 +15,8 @@ from conch.protocols.openai import replies as openai_replies
 from conch.protocols.openai.replies import ModelEntry
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
-from conch.server.frontends.openai.embeddings import makes_embeddings
 from conch.server.frontends.openai.errors import JSON, absent, is_messages, send_error
+from conch.server.frontends.openai.texts import serves_texts
 from conch.server.frontends.parts import Parts
 
 
@@ -39,7 +39,7 @@ class OpenAiModels:
         self._inference.check_accepting()
         model, adapter = self._named(name)
         if not isinstance(model, GenerativeModel):
-            path = "/v1/embeddings" if makes_embeddings(model) else f"/v2/models/{name}/infer"
+            path = "/v1/embeddings" if serves_texts(model) else f"/v2/models/{name}/infer"
             raise Unsupported(f"The model `{name}` does not generate text; it is served by {path}.")
         if adapter and adapter not in model.engine.info.adapters:
             raise NotFound(f"The model `{name}` does not exist: `{model.config.name}` has no adapter '{adapter}'.")
@@ -114,7 +114,7 @@ class OpenAiModels:
     def _shown(self, name: str) -> tuple[ServedModel, str]:
         """Return a model that is listed, and the adapter. Raises NotFound, Unavailable, Unsupported."""
         model = self._served(name)
-        return (model, "") if model is not None and makes_embeddings(model) else self.find(name)
+        return (model, "") if model is not None and serves_texts(model) else self.find(name)
 
     def _served(self, name: str) -> ServedModel | None:
         try:
@@ -132,7 +132,7 @@ class OpenAiModels:
         for model in self._inference.models():
             if isinstance(model, GenerativeModel) and model.ready:
                 entries.update((entry.name, entry) for entry in self._with_adapters(model))
-            elif model.ready and makes_embeddings(model):
+            elif model.ready and serves_texts(model):
                 entries[model.config.name] = self._entry(model, "")
         return [entries[name] for name in sorted(entries)]
 

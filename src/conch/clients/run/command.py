@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from ipaddress import ip_address
 from multiprocessing import get_context
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser, printing
@@ -87,14 +88,17 @@ def _run(given: Namespace) -> int:
 
 def _serve(given: Namespace, source: "RunSource", need: int, writer: int | None = None) -> int:
     """Run the server in this process. If it is ready, print where, or write its host:port to the pipe `writer`."""
+    from conch.clients.run.memory import size_text
     from conch.clients.run.plate import print_plate
     from conch.server.commands.serve import run_server
 
-    options = _options(given, source)
+    options, started = _options(given, source), monotonic()
+    if writer is None and sys.stderr.isatty():
+        print(f"loading {printable(given.model)}, about {size_text(need)} of memory", file=sys.stderr)
 
     def ready(server: "Server") -> None:
         if writer is None:
-            print_plate(server, given, need)
+            print_plate(server, given, need, monotonic() - started)
             return
         with os.fdopen(writer, "w") as pipe:
             pipe.write(server.record().http)

@@ -25,6 +25,7 @@ TASKS = (
     Task("serve my Python function", ("models in Python",), "@conch.model"),
     Task("move from Triton", ("moving",), "## From Triton"),
     Task("know what works as in Triton", ("moving", "Compatibility"), "## HTTP"),
+    Task("serve a pipeline", ("an image pipeline",), "conch.Image"),
     Task("chat with a language model", ("`conch run`",), 'conch run examples/models/chat "'),
     Task("use the OpenAI client", ("five minutes",), "base_url="),
     Task("see why it is slow", ("troubleshooting",), "nv_inference_queue_duration_us"),

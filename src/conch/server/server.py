@@ -48,6 +48,8 @@ from conch.server.core.response_cache import ResponseCache
 from conch.server.core.scheduling.rate_limiter import RateLimiter
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, default_workers
+from conch.server.frontends.openai.batch_runner import BatchRunner
+from conch.server.frontends.openai.batch_store import BatchStore
 from conch.server.frontends.openai.chat import ChatPrompts
 from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.parts import Parts
@@ -131,6 +133,11 @@ class Server:
         self.control = ModelManager(options, repositories, self._builder, self._catalog)
         self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
         self._limits = limit_manager(options, self.inference)
+        self._batches = (
+            BatchRunner(BatchStore(Path(options.batch_dir), options.batch_max_bytes), self.inference)
+            if options.batch_dir
+            else None
+        )
         self._clock = ClockWatch()
         self._throttling = Throttling()
         self.degradations = Degradations(options.strict_reasons, lambda: self._watch.degradations(), self._probes())
@@ -161,6 +168,8 @@ class Server:
             self._keys.load()
             self._watchers.append(asyncio.create_task(self._keys.watch()))
         await self._limits.start()
+        if self._batches is not None:
+            await self._batches.open()
         self._lag.start()
         self._accelerators = self._accelerator_monitor()
         if self._accelerators is not None:
@@ -178,6 +187,7 @@ class Server:
             metrics=self._start_metrics(),
             keys=self._keys,
             limits=self._limits,
+            batches=self._batches,
             ignored_fields=self._ignored_fields,
         )
         for service in services(parts):
@@ -214,6 +224,8 @@ class Server:
         if mode == "poll":
             self._watchers.append(asyncio.create_task(self.control.poll(self._options.repository_poll_secs)))
         self._accepting = True
+        if self._batches is not None:
+            self._batches.start()
         self.degradations.log_table()
         self._watchers.append(asyncio.create_task(self.degradations.run(self._sample)))
         self._stalls = self._lag.stalls
@@ -281,6 +293,8 @@ class Server:
         self._accepting = False
         for task in self._watchers:
             task.cancel()
+        if self._batches is not None:
+            await self._batches.stop()
         limit = self._options.exit_timeout_secs
         in_time = True
         try:

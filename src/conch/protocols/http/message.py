@@ -42,10 +42,11 @@ class HttpRequest:
     """One request, complete.
 
     `method` is in upper case, `path` is as sent without the query; nothing is unquoted. `fields` are the header fields
-    as they came, `headers` their values by lower-case name, the last one if a name is repeated.
+    as they came, `headers` their values by lower-case name, the last one if a name is repeated. `tenant` is set for
+    requests that the server makes itself for a tenant.
     """
 
-    __slots__ = ("body", "fields", "headers", "keep_alive", "method", "old_version", "path")
+    __slots__ = ("body", "fields", "headers", "keep_alive", "method", "old_version", "path", "tenant")
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class HttpRequest:
         self.path = path
         self.fields = fields
         self.headers = {name.lower(): value for name, value in fields} if headers is None else headers
+        self.tenant: str | None = None
         self.body: Buffer = b""
         self.keep_alive = True
         self.old_version = False  # HTTP/1.0: no chunks and, here, no second request

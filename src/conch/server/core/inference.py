@@ -28,6 +28,7 @@ class Inference:
         self._strict_readiness = strict_readiness
         self._stopping = False
         self._started = started  # whether the load at start has ended and no stop has begun
+        self.on_request: Callable[[], None] | None = None  # called with each request of a client that is admitted
         self.limiter: Limiter | None = None  # of requests and tokens per second; None while there are no limits
 
     def admit(self, model: ServedModel, timeline: Timeline, tenant: str) -> Meter | None:
@@ -86,6 +87,8 @@ class Inference:
         Raises NotFound, InvalidRequest, QueueFull or Unavailable if the request is rejected; then `respond` is not
         called. The returned record's `cancel()` cancels the request.
         """
+        if self.on_request is not None:
+            self.on_request()
         # Sequences that have begun continue, as in Triton.
         if self._stopping and (not request.correlation_id or request.flags & SEQUENCE_START):
             step = f"in ensemble '{request.model_name}', " if model.config.is_ensemble else ""
@@ -99,7 +102,9 @@ class Inference:
         self._stopping = True
 
     def check_accepting(self) -> None:
-        """Raise Unavailable if the server is stopping."""
+        """Raise Unavailable if the server is stopping. To be called with each request that is not sent by `infer`."""
+        if self.on_request is not None:
+            self.on_request()
         if self._stopping:
             raise Unavailable(_STOPPING)
 

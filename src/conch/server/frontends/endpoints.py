@@ -17,6 +17,8 @@ from conch.protocols.http.metrics_page import MetricsPage
 from conch.protocols.http.router import Route, Router, UnknownPaths
 from conch.protocols.openai.large import MAX_REST_BYTES
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
+from conch.server.frontends.openai.batches import ENDPOINTS as OF_BATCHES
+from conch.server.frontends.openai.batches import BatchApi
 from conch.server.frontends.openai.embeddings import embeddings_endpoint
 from conch.server.frontends.openai.error_form import OPENAI
 from conch.server.frontends.openai.generations import CHAT, COMPLETION, Generations
@@ -95,6 +97,7 @@ class Handlers:
         self.models = OpenAiModels(parts, int(time.time()))
         self.tokens = TokensEndpoint(parts, self.models)
         self.generations = Generations(parts, self.models)
+        self.batches = BatchApi(parts)
         self.ollama = OllamaApi(parts, self.models, self.generations) if parts.options.ollama_api else None
         self.responses = ResponsesApi(parts, self.generations)
 
@@ -106,11 +109,14 @@ class Handlers:
 
     @cached_property
     def _routes(self) -> "list[tuple[ApiEndpoint, Route]]":
-        return [
+        routes = [
             (endpoint, self._bound(endpoint, answer))
             for endpoint in ENDPOINTS
             if (answer := endpoint.handler(self)) is not None
         ]
+        if self.parts.batches is not None:
+            self.parts.batches.routes = {route.path: route for _, route in routes if route.path in OF_BATCHES}
+        return routes
 
     def _bound(self, endpoint: "ApiEndpoint", answer: Callable[..., None]) -> Route:
         options = self.parts.options
@@ -333,6 +339,14 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     ),
     _api("POST", "/v1/embeddings", "inference", "Embed texts.", lambda on: embeddings_endpoint(on.parts), Body.JSON),
     *(_api("POST", path, "inference", summary, partial(_of_texts, kind), Body.JSON) for path, kind, summary in _TEXTS),
+    _api("POST", "/v1/files", "inference", "Upload the requests of a batch.", lambda on: on.batches.upload, Body.JSON),
+    _api("GET", "/v1/files", "inference", "Files of the tenant.", lambda on: on.batches.files),
+    _api("GET DELETE", "/v1/files/{file}", "inference", "Show or delete a file.", lambda on: on.batches.file),
+    _api("GET", "/v1/files/{file}/content", "inference", "Content of a file.", lambda on: on.batches.content),
+    _api("POST", "/v1/batches", "inference", "Run requests while the server is idle.", lambda on: on.batches.create),
+    _api("GET", "/v1/batches", "inference", "Batches of the tenant.", lambda on: on.batches.batches),
+    _api("GET", "/v1/batches/{batch}", "inference", "Show a batch.", lambda on: on.batches.batch),
+    _api("POST", "/v1/batches/{batch}/cancel", "inference", "Cancel a batch.", lambda on: on.batches.cancel),
     _api("POST", "/tokenize", "inference", "Tokenize a text or chat.", lambda on: on.tokens.tokenize, Body.TEXTS),
     _api("POST", "/detokenize", "inference", "Text of tokens.", lambda on: on.tokens.detokenize, Body.TEXTS),
     _api("GET", "/v1/models", "metadata", "Models of the API.", lambda on: on.models.list_all),

@@ -44,6 +44,8 @@ class Tenants:
 
     def of_http(self, request: HttpRequest) -> str:
         """Return the tenant of an HTTP request."""
+        if request.tenant is not None:
+            return request.tenant
         headers = request.headers
         if self._header:
             value = headers.get(self._header_bytes)

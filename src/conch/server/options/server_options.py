@@ -128,6 +128,16 @@ class ServerOptions:
         "Serve Ollama's API on the HTTP and OpenAI ports, to clients on this machine or with an API key. Its clients "
         "expect the port 11434, which --openai-port can be.",
     )
+    batch_dir: str = _flag(
+        "",
+        "OpenAI",
+        "Folder for the files and batches of /v1/files and /v1/batches, which need it. Batches run while clients have "
+        "no requests, and continue after a restart.",
+        PATH,
+    )
+    batch_max_bytes: int = _flag(
+        1 << 30, "OpenAI", "Maximum bytes of all files in --batch-dir, results included.", BYTES_ABOVE_ZERO
+    )
     lora_separator: str = _flag(
         "_lora_", "OpenAI", "Text between the names of a model and its LoRA adapter in the OpenAI API."
     )

@@ -5,8 +5,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.support.models import ECHO, tensor, write_config, write_python
 from tests.support.server_process import ConchProcess
@@ -97,13 +100,41 @@ def test_truncated_prompt_is_said_in_a_header_of_the_answer(tmp_path: Path) -> N
     write_config(tmp_path / "models", "words", 'backend: "scripted"')
     with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
 
-        def header_of(**more: int) -> str:
+        def header_of(**more: Any) -> str:
             body = {"model": "words", "prompt": "one two three four", "max_tokens": 8, **more}
             request = urllib.request.Request(f"http://{server.http}/v1/completions", json.dumps(body).encode())
             with urllib.request.urlopen(request, timeout=30) as answer:
-                assert json.loads(answer.read())["choices"]
+                assert b'"choices":[' in answer.read()
                 return str(answer.headers["X-Conch-Degraded"])
 
         assert header_of() == "None"
         assert header_of(truncate_prompt_tokens=4) == "None"
         assert header_of(truncate_prompt_tokens=2) == "prompt_truncated"
+        assert header_of(truncate_prompt_tokens=4, stream=True) == "None"
+        assert header_of(truncate_prompt_tokens=2, stream=True) == "prompt_truncated"
+        assert header_of(truncate_prompt_tokens=2, stream=True, echo=True) == "prompt_truncated"
+
+
+def test_truncated_prompt_is_said_in_the_metadata_of_grpc(tmp_path: Path) -> None:
+    write_config(tmp_path / "models", "words", 'backend: "scripted"')
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server, grpc.insecure_channel(server.grpc) as port:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(port)
+        for size, expected in ((4, []), (2, ["prompt_truncated"])):
+            stream = stub.ModelStreamInfer(iter([infer_request("words", size)]))
+            assert not [answer.error_message for answer in stream if answer.error_message]
+            assert [value for name, value in stream.trailing_metadata() if name == "x-conch-degraded"] == expected
+            body = {"text_input": "one two three four", "truncate_prompt_tokens": size, "max_tokens": 4}
+            url = f"http://{server.http}/v2/models/words/generate"
+            with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=30) as answer:
+                assert answer.headers.get_all("X-Conch-Degraded", []) == expected
+
+
+def infer_request(model: str, size: int) -> Any:
+    """Return a request to generate from a prompt of at most `size` tokens."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, text in (
+        ("text_input", b"one two three four"),
+        ("sampling_parameters", b'{"truncate_prompt_tokens": %d, "max_tokens": 4}' % size),
+    ):
+        request.inputs.add(name=name, datatype="BYTES", shape=[1]).contents.bytes_contents.append(text)
+    return request

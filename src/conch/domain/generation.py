@@ -187,6 +187,7 @@ class PromptTokens:
     text: str = ""
     pieces: Sequence[str] = ()
     logprobs: Sequence[Sequence[TokenLogprob]] = ()
+    cut_tokens: int = 0  # by truncate_prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)

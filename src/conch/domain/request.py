@@ -226,7 +226,7 @@ class StepRequest(InferRequest):
 class InferResponse:
     """One response, with outputs in the model's order."""
 
-    __slots__ = ("id", "model_name", "model_version", "outputs", "parameters")
+    __slots__ = ("degraded", "id", "model_name", "model_version", "outputs", "parameters")
 
     def __init__(
         self,
@@ -242,6 +242,7 @@ class InferResponse:
         self.id = id
         self.outputs = outputs
         self.parameters = parameters if parameters is not None else {}
+        self.degraded = ""  # the reason why it is worse than asked, of `conch.domain.degradations`
 
     def __repr__(self) -> str:
         return f"InferResponse({self.model_name}/{self.model_version}, id={self.id!r}, outputs={self.outputs})"

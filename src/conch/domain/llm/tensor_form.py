@@ -98,7 +98,9 @@ class TensorForm:
         """Return the last response."""
         if isinstance(end, ConchError):
             return end
-        return self._response(self._unsent, end)
+        response = self._response(self._unsent, end)
+        response.degraded = "prompt_truncated" if end.cut_tokens else ""
+        return response
 
     def _response(self, deltas: Sequence[Delta], usage: Usage | None) -> InferResponse:
         sequences = [_Joined([delta for delta in deltas if delta.index == index]) for index in range(self._count)]

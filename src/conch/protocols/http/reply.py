@@ -5,8 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
+from conch.domain.degradations import HEADER
 from conch.domain.tensor import Buffer
-from conch.protocols.http.message import HttpRequest, error_in_json, sized_head, streamed_head
+from conch.protocols.http.message import HttpRequest, error_in_json, header, sized_head, streamed_head
 
 # Up to this size, copying parts together is cheaper than handing several to the kernel.
 _JOIN_BYTES: Final = 32_768
@@ -86,6 +87,10 @@ class HttpReply:
     def last(self) -> bool:
         """Whether the client has announced that this is the last request of the connection."""
         return not self._request.keep_alive
+
+    def note_degraded(self, reason: str) -> None:
+        """Add a reason why the answer is worse than asked; see `conch.domain.degradations`."""
+        self.headers += header(HEADER.encode(), reason.encode())
 
     def send(self, status: int, headers: bytes, *parts: Buffer) -> None:
         """Answer with a whole body, in one write. `headers` are lines; parts are bytes or views of single bytes."""

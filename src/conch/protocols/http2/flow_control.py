@@ -176,6 +176,7 @@ class Http2Stream:
         "received",
         "receiver",
         "since",
+        "trailing_metadata",
         "unconsumed",
     )
 
@@ -196,6 +197,7 @@ class Http2Stream:
         self.unconsumed = 0  # received and not consumed
         self.held = 0  # bytes of a complete request, until it is answered
         self.since = now  # monotonic seconds
+        self.trailing_metadata: Sequence[tuple[bytes, bytes]] = ()  # for the trailers of its answer
         self._stalled = 0.0  # when unsent data were first seen not to progress, 0 if they do
 
     @property

@@ -74,7 +74,8 @@ class GenerationCall:
 
 
 def _return_prompt(call: GenerationCall) -> Literal["", "ids"]:
-    return "ids" if call.repeats_tokens or call.continuous_usage else ""
+    cuts = call.stream and call.params.truncate_prompt_tokens is not None  # for a header before the first chunk
+    return "ids" if call.repeats_tokens or call.continuous_usage or cuts else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

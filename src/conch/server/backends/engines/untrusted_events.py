@@ -91,8 +91,11 @@ def read_end(end: Any) -> Usage | ConchError:
     counts = untrusted.integers(end[:3], 0, _MAX_INT32, "a number of tokens")
     # vLLM has no time for some requests.
     scheduled = untrusted.integer(end[3], 0, 2**63 - 1, "the time when a request was scheduled") if end[3:] else 0
-    cut = untrusted.integer(end[4], 0, _MAX_INT32, "a number of tokens that were cut") if end[4:] else 0
-    return Usage(counts[0], counts[1], counts[2], scheduled, cut)
+    return Usage(counts[0], counts[1], counts[2], scheduled, _cut(end[4:]))
+
+
+def _cut(fields: list[Any]) -> int:
+    return untrusted.integer(fields[0], 0, _MAX_INT32, "a number of tokens that were cut") if fields else 0
 
 
 def read_load(given: Any, load: EngineLoad) -> None:
@@ -137,13 +140,16 @@ _PARAMS = frozenset(SamplingParams.__dataclass_fields__)
 
 
 def _prompt(fields: Any) -> PromptTokens:
-    given, text, pieces, logprobs = untrusted.items(fields, 4, "a prompt")
+    if type(fields) is not list or not 4 <= len(fields) <= 5:
+        raise WireError(f"a prompt must be an array of 4 or 5 items, not {untrusted.shown(fields)}")
+    given, text, pieces, logprobs = fields[:4]
     token_ids = untrusted.integers(given, 0, _MAX_INT32, "a token id")
     return PromptTokens(
         token_ids,
         untrusted.text(text, "the text of a prompt"),
         [untrusted.text(piece, "the text of a token") for piece in untrusted.array(pieces, "the pieces of a prompt")],
         _logprobs(logprobs, len(token_ids)),
+        _cut(fields[4:]),
     )
 
 

@@ -1,9 +1,12 @@
 """Status codes of gRPC, and the trailers that carry a status and its message."""
 
+from collections.abc import Sequence
 from enum import IntEnum
 from math import ceil
 
 from conch.base.errors import Code, ConchError, Exhausted, LimitExceeded, TooLarge
+from conch.domain.degradations import HEADER
+from conch.protocols.http2.flow_control import Http2Stream
 from conch.protocols.http2.header_blocks import response_block, trailers_block
 
 
@@ -49,7 +52,18 @@ _LEFT_OUT = " [… the rest is left out]"
 
 CONTENT_TYPE = (b"content-type", b"application/grpc")
 ACCEPTED_CODINGS = (b"grpc-accept-encoding", b"identity, deflate, gzip")
-OK_TRAILERS = trailers_block([(b"grpc-status", b"0")])
+_OK = (b"grpc-status", b"0")
+OK_TRAILERS = trailers_block([_OK])
+
+
+def ok_trailers(metadata: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the trailers of an answer with its own metadata."""
+    return trailers_block([_OK, *metadata]) if metadata else OK_TRAILERS
+
+
+def note_degraded(stream: Http2Stream, reason: str) -> None:
+    """Add a reason why an answer is worse than asked to the trailers; see `conch.domain.degradations`."""
+    stream.trailing_metadata = [*stream.trailing_metadata, (HEADER.lower().encode(), reason.encode())]
 
 
 class GrpcError(Exception):

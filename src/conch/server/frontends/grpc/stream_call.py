@@ -14,7 +14,7 @@ from conch.protocols.connections.loop_budget import ParseBudget
 from conch.protocols.http2.flow_control import Http2Stream
 from conch.server.frontends.grpc.framing import AnswerForm, Compressed, MessageReader
 from conch.server.frontends.grpc.request import GrpcRequest
-from conch.server.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_trailers, no_memory
+from conch.server.frontends.grpc.status import GrpcError, Status, error_trailers, no_memory, note_degraded, ok_trailers
 from conch.server.frontends.grpc.unary import error_of
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.server.frontends.v2_grpc.infer_stream import InferStream
@@ -108,6 +108,10 @@ class StreamCall:
             self._stream.begin(self._form.head)
         self._stream.write(parts, size)
 
+    def note_degraded(self, reason: str) -> None:
+        """Send the reason of a degraded response at the end of the call."""
+        note_degraded(self._stream, reason)
+
     def finish(self, error: ConchError | None) -> None:
         """End the call, well or with an error."""
         self._release()
@@ -172,7 +176,7 @@ class StreamCall:
         if not self._begun:
             self._begun = True
             self._stream.begin(self._form.head)
-        self._stream.end(OK_TRAILERS if error is None else error_trailers(error))
+        self._stream.end(ok_trailers(self._stream.trailing_metadata) if error is None else error_trailers(error))
 
     def _expired(self) -> None:
         self._stop(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))

@@ -12,19 +12,18 @@ from functools import partial
 from typing import Final
 
 from conch.base.errors import Cancelled, ConchError, Unavailable
-from conch.domain.degradations import HEADER
 from conch.domain.generation import Delta, Generation, Usage
 from conch.domain.llm.output import OutputParser
 from conch.protocols.generation_form import ChoiceState, GenerationForm
 from conch.protocols.http.long_replies import send_in_slices
-from conch.protocols.http.message import HttpRefusal, header
+from conch.protocols.http.message import HttpRefusal
 from conch.protocols.http.reply import HttpReply
 from conch.server.frontends.openai.errors import send_refusal
 from conch.server.observability.tracing.request_trace import Trace
 
+_TRUNCATED: Final = "prompt_truncated"
 _log: Final = logging.getLogger(__name__)
 
-_TRUNCATED: Final = header(HEADER.encode(), b"prompt_truncated")
 # For a slow client: deltas, or characters, that are merged into one chunk, and the maximum of unsent chunks.
 _MAX_COALESCED_DELTAS: Final = 4096
 _MAX_COALESCED_CHARACTERS: Final = 2**20
@@ -122,8 +121,11 @@ class Exchange:
             for delta in deltas:
                 self._form.take(self._sequences[delta.index], delta)
             if not self._unfinished:
-                headers = self._form.headers + self._headers + (_TRUNCATED if self._usage.cut_tokens else b"")
-                send_in_slices(self._reply, headers, self._form.whole(self._sequences, self._usage))
+                if self._usage.cut_tokens:
+                    self._reply.note_degraded(_TRUNCATED)
+                send_in_slices(
+                    self._reply, self._form.headers + self._headers, self._form.whole(self._sequences, self._usage)
+                )
 
     def _send(self, deltas: Sequence[Delta]) -> None:
         if self._catching_up is not None:
@@ -131,6 +133,8 @@ class Exchange:
             return
         chunks = self._chunks(deltas)
         if not self._reply.begun:
+            if sum([0 if state.prompt is None else state.prompt.cut_tokens for state in self._sequences]):
+                self._reply.note_degraded(_TRUNCATED)
             self._reply.begin(200, self._form.stream_headers + self._headers)
         if not self._unfinished:
             self._reply.write(chunks + self._form.end(self._sequences, self._usage))

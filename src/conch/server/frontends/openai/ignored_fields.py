@@ -4,16 +4,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from conch.domain.degradations import HEADER
 from conch.domain.exposition import Family, Point
-from conch.protocols.http.message import header
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.fields import InvalidField, ReadCall, ignored_header
 
 _log = logging.getLogger(__name__)
 
 _REASON = "field_ignored"
-_DEGRADED = header(HEADER.encode(), _REASON.encode())
 # In metrics, for names that only the client knows.
 _OTHER = "other"
 _MAX_LOGGED = 256
@@ -35,7 +32,8 @@ class IgnoredFields:
         if self._strict:
             first = call.ignored[0]
             raise InvalidField(first.name, first.refusal)
-        reply.headers += ignored_header(call.ignored) + _DEGRADED
+        reply.headers += ignored_header(call.ignored)
+        reply.note_degraded(_REASON)
         for name, known in dict.fromkeys((field.shown, field.known) for field in call.ignored):
             self._counts[endpoint, name if known else _OTHER] += 1
             if (endpoint, name) not in self._logged and len(self._logged) < _MAX_LOGGED:

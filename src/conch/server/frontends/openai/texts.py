@@ -163,7 +163,9 @@ class _Texts:
         # Those that cannot truncate refuse what is too long; a rerank asks for the model's maximum by default.
         requests = form.requests(texts, model.version, timeline, truncate=truncate, keep_last=call.keep_last)
         finish = partial(_cosines, len(call.texts)) if call.others else _unchanged
-        return model, FormFeed(form, requests), len(texts), finish
+        feed = FormFeed(form, requests)
+        feed.truncated = sum(not isinstance(text, str) and len(text) > call.limit > 0 for text in texts)
+        return model, feed, len(texts), finish
 
     def _answer(
         self,

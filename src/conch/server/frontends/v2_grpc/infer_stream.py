@@ -54,6 +54,9 @@ class ResponseSink(Protocol):
     def send(self, message: Sequence[Buffer]) -> None:
         """Send a message."""
 
+    def note_degraded(self, reason: str) -> None:
+        """Send the reason of a degraded response at the end of the call."""
+
     def finish(self, error: ConchError | None) -> None:
         """End the call, with an error or OK. Called at most once, as the last call."""
 
@@ -201,6 +204,10 @@ class InferStream:
             waiting = len(self._unsent)
             self._unsent.clear()
             self.fail(Unavailable(f"the client reads too slowly: {waiting} responses were waiting for it"))
+
+    def note_degraded(self, reason: str) -> None:
+        """Send the reason of a degraded response at the end of the call."""
+        self._sink.note_degraded(reason)
 
     def encode(self, response: InferResponse, final: bool) -> Sequence[Buffer]:
         """Serialize a response. Raises ConchError if a parameter does not fit its message."""
@@ -363,6 +370,8 @@ class _Exchange:
             answer = InferResponse(model.config.name, model.version, [], id=self.id)
         try:
             if isinstance(answer, InferResponse):
+                if answer.degraded:
+                    self._stream.note_degraded(answer.degraded)
                 return self._stream.encode(place_outputs(answer, self.options), final)
         except ConchError as error:
             answer = error

@@ -109,6 +109,8 @@ class _OrderedEncoder:
         if isinstance(answer, ConchError):
             document = answer
         elif answer is not None:
+            if answer.degraded and not self._reply.begun:
+                self._reply.note_degraded(answer.degraded)
             try:
                 if _size(answer) > MAX_INLINE_BYTES:
                     client = self._tenants.client_of_http(self._request, self._reply.peer)

@@ -65,7 +65,7 @@ def truncated(token_ids: Sequence[T], params: dict[str, Any], context: int) -> S
 
 
 def cut_tokens(params: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the last item of an *end* as `messages` defines it, () for a prompt that was not cut."""
+    """Return the last item of an *end* or *prompt* as `messages` defines it, () for a prompt that was not cut."""
     return (params["cut_tokens"],) if params.get("cut_tokens") else ()
 
 
@@ -83,9 +83,9 @@ def describe_prompt(
     """Return a *prompt* as `messages` defines it. `decode` must keep special tokens."""
     ids = [int(token_id) for token_id in token_ids]
     if params.get("return_prompt") != "text" or not ids:
-        return tuple(ids), "", (), ()
+        return (tuple(ids), "", (), (), *cut_tokens(params))
     text, *pieces = decode([ids, *([token_id] for token_id in ids)])
-    return tuple(ids), text, tuple(pieces), ()
+    return (tuple(ids), text, tuple(pieces), (), *cut_tokens(params))
 
 
 def prompt_only_event(key: int, prompt: tuple[Any, ...]) -> Event:

@@ -415,10 +415,10 @@ def _without_prompt(
     sequence.echo -= count
     prompt = sequence.request.prompt
     if not sequence.echo and prompt is not None:
-        ids, text, pieces, _ = prompt
+        ids, text, pieces, _, *cut = prompt
         names = pieces or decode([[token] for token in ids])
         token_logprobs = zip(ids[1:], names[1:], sequence.echoed[1:])  # the first follows nothing
-        sequence.request.prompt = ids, text, pieces, ((), *((logprob,) for logprob in token_logprobs))
+        sequence.request.prompt = (ids, text, pieces, ((), *((logprob,) for logprob in token_logprobs)), *cut)
     return token_ids[count:], logprobs[count:] if sequence.request.logprobs else []
 
 

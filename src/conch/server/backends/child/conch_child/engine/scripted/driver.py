@@ -208,7 +208,7 @@ class ScriptedDriver(Driver):
         numbers = tuple(map(self._number, words))
         requested = "prompt_logprobs" in params
         logprobs = ((), *(((number, word, 0.0),) for number, word in zip(numbers[1:], words[1:]))) if requested else ()
-        return numbers, text, tuple(words), logprobs
+        return (numbers, text, tuple(words), logprobs, *cut_tokens(params))
 
     def _tokenize(self, text: str) -> list[str]:
         """Split a text into tokens. Bytes are characters U+0000 to U+00FF."""

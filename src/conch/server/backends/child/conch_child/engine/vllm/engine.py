@@ -282,9 +282,9 @@ class _Request:
     def _with_logprobs(self, prompt: tuple[Any, ...], found: Any) -> tuple[Any, ...]:
         if not found:
             return prompt
-        ids, text, pieces, _ = prompt
+        ids, text, pieces, _, *cut = prompt
         listed = [_alternatives(token, alternatives) if alternatives else () for token, alternatives in zip(ids, found)]
-        return ids, text, pieces, tuple(listed)
+        return (ids, text, pieces, tuple(listed), *cut)
 
     def _delta(self, completion: Any) -> tuple[Any, ...]:
         logprobs: tuple[Any, ...] = ()

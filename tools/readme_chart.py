@@ -24,6 +24,7 @@ _ROWS = {
     "densenet-binary-4": "DenseNet-121: images per second",
 }
 _NAME, _UNIT, _ROW, _TOP, _WIDTH = 300, 130, 26, 30, 760  # pixels
+_OTHER_UNIT = 18
 _STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.bar{fill:#0a8f82}.worse{fill:#b7791f}
 .one{stroke:#57606a;stroke-dasharray:3 3}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.one{stroke:#9198a1}}"""
 
@@ -36,13 +37,24 @@ def ratios(tables: str) -> dict[str, float]:
     return {workload: float(ratio) for workload, ratio in found}
 
 
-def draw(values: dict[str, float]) -> str:
-    """Return the chart: a bar for each workload, and a line at 1, which is Triton."""
-    height = _TOP + _ROW * len(_ROWS) + 8
+def quick_starts(tables: str) -> dict[str, float]:
+    """Return, by framework, how many times its rate with 16 connections Conch serves the quick start of it.
+
+    Of several tables the first counts.
+    """
+    section = tables.partition("## Quick starts")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| ([\w ]+): .*\n\| \| \d+ \| 16 \|.*\| ([\d.]+) \(", section, re.MULTILINE)
+    return {name: float(ratio) for name, ratio in reversed(found)}
+
+
+def draw(values: dict[str, float], others: dict[str, float]) -> str:
+    """Return the chart: a bar for each workload, a line at 1, which is Triton, and bars against `others`."""
+    end = _TOP + _ROW * len(_ROWS) + 8
+    height = end + _TOP + _ROW * len(others)
     one = _NAME + _UNIT
     parts = [
         tag("style", Markup(_STYLE)),
-        tag("line", x1=one, x2=one, y1=_TOP - 8, y2=height, class_="one"),
+        tag("line", x1=one, x2=one, y1=_TOP - 8, y2=end, class_="one"),
         tag("text", "Triton 2.51 = 1", x=one, y=16, text_anchor="middle"),
     ]
     for index, (workload, name) in enumerate(_ROWS.items()):
@@ -54,7 +66,16 @@ def draw(values: dict[str, float]) -> str:
             tag("rect", x=_NAME, y=y, width=f"{length:.0f}", height=_ROW - 8, rx=2, class_=better),
             tag("text", f"{values[workload]:.1f}", x=f"{_NAME + length + 6:.0f}", y=y + 13),
         ]
-    label = "Rates of Conch relative to Triton 2.51 on the same two cores"
+    parts.append(tag("text", "Python functions (another scale): times the requests per second of", x=_NAME, y=end + 16))
+    for index, (name, ratio) in enumerate(sorted(others.items())):
+        y, length = end + _TOP - 4 + _ROW * index, ratio * _OTHER_UNIT
+        bar = tag("rect", x=_NAME, y=y, width=f"{length:.0f}", height=_ROW - 8, rx=2, class_="bar")
+        texts = (
+            tag("text", name, x=_NAME - 8, y=y + 13, text_anchor="end"),
+            tag("text", f"{ratio:.1f}", x=f"{_NAME + length + 6:.0f}", y=y + 13),
+        )
+        parts.append(tag("g", bar, *texts))
+    label = "Rates of Conch relative to Triton 2.51, LitServe, Ray Serve and BentoML on the same two cores"
     view = f"0 0 {_WIDTH} {height}"
     xmlns = "http://www.w3.org/2000/svg"
     chart = tag("svg", *parts, xmlns=xmlns, role="img", aria_label=label, width=_WIDTH, height=height, viewBox=view)
@@ -62,4 +83,5 @@ def draw(values: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    _CHART.write_text(draw(ratios(_TABLES.read_text("utf-8"))), "utf-8")
+    tables = _TABLES.read_text("utf-8")
+    _CHART.write_text(draw(ratios(tables), quick_starts(tables)), "utf-8")

@@ -1,4 +1,4 @@
-"""The Responses API of a real server, asked by the official client with strict checks, and by recorded Codex."""
+"""The Responses API of a real server, asked by the official client with strict checks, and by recorded agents."""
 
 import http.client
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from openai.types.responses import ResponseStreamEvent
+from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tests.server.test_openai import write_scripted
@@ -41,7 +41,9 @@ TOOLS: list[Any] = [
     {"type": "custom", "name": "patch"},
     {"type": "web_search"},
 ]
-RECORDED = json.loads((Path(__file__).parent / "recorded_sessions" / "codex.json").read_text("utf-8"))
+FOLDER = Path(__file__).with_name("recorded_sessions")
+RECORDED = {name: json.loads((FOLDER / f"{name}.json").read_text("utf-8")) for name in ("codex", "openai_agents")}
+TOOLS_OF_SESSIONS = {name: tool for recorded in RECORDED.values() for name, tool in recorded["tools"].items()}
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
@@ -232,12 +234,24 @@ def test_a_client_that_leaves_in_a_call_ends_its_generation(client: openai.OpenA
     assert kept.status == "cancelled"
 
 
-@pytest.mark.parametrize("session", sorted(RECORDED["sessions"]))
-def test_a_recorded_session_of_codex(server: ConchProcess, session: str) -> None:
-    for request in RECORDED["sessions"][session]:
+def test_tokens_are_counted(client: openai.OpenAI) -> None:
+    count = client.responses.input_tokens.count(model="words", input="one two three", instructions="Be brief.")
+    answer = client.responses.create(model="words", input="one two three", instructions="Be brief.")
+    assert answer.usage is not None
+    assert count.input_tokens == answer.usage.input_tokens
+
+
+@pytest.mark.parametrize(
+    ("program", "session"), [(name, session) for name in sorted(RECORDED) for session in RECORDED[name]["sessions"]]
+)
+def test_a_recorded_session(server: ConchProcess, program: str, session: str) -> None:
+    for request in RECORDED[program]["sessions"][session]:
         body = json.loads(json.dumps(request["body"]), object_hook=with_tools)
         status, answer = post(server, json.dumps({**body, "model": "words"}).encode(), request["headers"])
         assert (request["path"], status) == ("/v1/responses", 200), answer
+        if not body.get("stream"):
+            assert Response.model_validate_json(answer, strict=True).status == "completed"
+            continue
         events = [
             EVENTS.validate_json(block.split(b"\n")[1].removeprefix(b"data: "), strict=True)
             for block in answer.split(b"\n\n")[:-1]
@@ -268,7 +282,7 @@ def test_the_catalogue_of_codex(server: ConchProcess) -> None:
 def with_tools(document: dict[str, Any]) -> dict[str, Any]:
     """Put the tools, which sessions share, where they are named."""
     if isinstance(document.get("tools"), list):
-        document["tools"] = [RECORDED["tools"].get(tool, tool) for tool in document["tools"]]
+        document["tools"] = [TOOLS_OF_SESSIONS[tool] if isinstance(tool, str) else tool for tool in document["tools"]]
     return document
 
 

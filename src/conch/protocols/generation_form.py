@@ -2,8 +2,10 @@
 """The form of an answer of a generation API: deltas in, the events of a stream or one document out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
 
 from conch.base.errors import ConchError
 from conch.domain.generation import Delta, FinishReason, PromptTokens, TokenLogprob, Usage
@@ -77,3 +79,23 @@ class GenerationForm(ABC):
         state.finish = delta.finish_reason or state.finish
         if delta.stop_reason is not None:
             state.stop = delta.stop_reason
+
+
+class CountForm(GenerationForm):
+    """The form of a count of the tokens of a prompt; `fields` are those of the answer beside it."""
+
+    def __init__(self, fields: Mapping[str, Any], headers: bytes = JSON) -> None:
+        super().__init__(headers)
+        self._fields = fields
+
+    def chunks(self, state: ChoiceState, delta: Delta) -> bytes:
+        raise NotImplementedError
+
+    def end(self, states: Sequence[ChoiceState], usage: Usage) -> bytes:
+        raise NotImplementedError
+
+    def failure(self, error: ConchError) -> bytes:
+        raise NotImplementedError
+
+    def whole(self, states: Sequence[ChoiceState], usage: Usage) -> Iterator[bytes]:  # noqa: ARG002 - as the base
+        yield orjson.dumps({**self._fields, "input_tokens": usage.prompt_tokens})

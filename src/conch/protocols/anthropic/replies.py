@@ -63,22 +63,6 @@ def _model(entry: ModelEntry) -> dict[str, Any]:
     }
 
 
-class CountForm(GenerationForm):
-    """The form of a count of tokens."""
-
-    def chunks(self, state: ChoiceState, delta: Delta) -> bytes:
-        raise NotImplementedError
-
-    def end(self, states: Sequence[ChoiceState], usage: Usage) -> bytes:
-        raise NotImplementedError
-
-    def failure(self, error: ConchError) -> bytes:
-        raise NotImplementedError
-
-    def whole(self, states: Sequence[ChoiceState], usage: Usage) -> Iterator[bytes]:  # noqa: ARG002 - as the base
-        yield orjson.dumps({"input_tokens": usage.prompt_tokens})
-
-
 class MessageForm(GenerationForm):
     """The form of a message: blocks of text, thinking and calls of tools, in the order of the output.
 

@@ -5,7 +5,7 @@ What the two APIs share is read as a chat completion, after renaming its fields;
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -63,6 +63,11 @@ class ResponseCall(ChatCall):
     previous: str = ""  # id of the response to continue
     store: bool = True
     items: Buffer = b"[]"  # the input in JSON, for the store
+
+    @property
+    def return_prompt(self) -> Literal["", "ids", "text"]:
+        """The prompt's tokens, if they are only counted."""
+        return "ids" if self.prompt_only else ""
 
 
 def read_response(body: Buffer) -> ResponseCall:

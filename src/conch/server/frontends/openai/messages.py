@@ -5,7 +5,7 @@ from uuid import uuid4
 from conch.base.errors import ConchError
 from conch.protocols.anthropic import replies
 from conch.protocols.anthropic.requests import MessagesCall, counted, join_message, read_message
-from conch.protocols.generation_form import JSON, GenerationForm
+from conch.protocols.generation_form import JSON, CountForm, GenerationForm
 from conch.protocols.http.errors import retry_after
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.server.frontends.offload.pool import Outcome
@@ -52,7 +52,7 @@ def _form(call: MessagesCall, admitted: AdmittedCall, _echoed: str) -> Generatio
 
 
 def _count_form(_call: MessagesCall, _admitted: AdmittedCall, _echoed: str) -> GenerationForm:
-    return replies.CountForm(JSON + replies.request_header(_request_id()))
+    return CountForm({}, JSON + replies.request_header(_request_id()))
 
 
 MESSAGES = Dialect(job="message", read=read_message, join=_joined, form=_form, refusal=refusal)

@@ -9,8 +9,9 @@ from uuid import uuid4
 import orjson
 
 from conch.base.errors import InvalidRequest, NotFound
+from conch.domain.generation import SamplingParams
 from conch.domain.request import Timeline
-from conch.protocols.generation_form import GenerationForm
+from conch.protocols.generation_form import CountForm, GenerationForm
 from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.fields import InvalidField
@@ -32,12 +33,12 @@ class ResponsesApi:
         self._tenants = parts.tenants
         self._store = ResponseStore(parts.options.responses_store)
         self._generations = generations
-        self._unkept = _dialect(_form)
         self.create = CallReader(parts, "response", read_response, _joined, self._begin)
+        self.count = CallReader(parts, "response", read_response, _joined, self._begin_count)
 
     def _begin(self, request: HttpRequest, reply: HttpReply, call: ResponseCall, timeline: Timeline) -> None:
         """Continue the conversation of an earlier response, and generate. Raises ConchError."""
-        dialect = self._unkept
+        dialect = _COUNTS if call.prompt_only else _UNKEPT
         conversation = call.messages
         assert isinstance(conversation, bytes | memoryview)
         if call.previous:
@@ -47,6 +48,13 @@ class ResponsesApi:
         if call.previous or call.instructions:
             call = replace(call, messages=with_instructions(bytes(conversation), call.instructions))
         self._generations.begin(dialect, request, reply, call, timeline)
+
+    def _begin_count(self, request: HttpRequest, reply: HttpReply, call: ResponseCall, timeline: Timeline) -> None:
+        """Count the tokens that a response would begin with. Raises ConchError."""
+        choice = call.tool_choice if call.tool_choice == "none" else "auto"
+        params = SamplingParams(max_tokens=1)
+        call = replace(call, prompt_only=True, stream=False, store=False, tool_choice=choice, params=params)
+        self._begin(request, reply, call, timeline)
 
     def _kept_form(
         self, owner: str, conversation: bytes, call: ResponseCall, admitted: AdmittedCall, _echoed: str
@@ -137,9 +145,16 @@ def _form(
     )
 
 
+def _count_form(_call: ResponseCall, _admitted: AdmittedCall, _echoed: str) -> GenerationForm:
+    return CountForm({"object": "response.input_tokens"})
+
+
 def _dialect(form: Callable[[ResponseCall, AdmittedCall, str], GenerationForm]) -> Dialect[ResponseCall]:
     return Dialect(job="response", read=read_response, join=_joined, form=form)
 
 
 def _joined(outcome: Outcome) -> ResponseCall:
     return join_response(*outcome.parts)
+
+
+_UNKEPT, _COUNTS = _dialect(_form), _dialect(_count_form)

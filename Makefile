@@ -87,6 +87,7 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m tools.check_page
 	$(BIN)/python -m tools.commands_page
 	$(BIN)/python -m tools.degradations_page
+	$(BIN)/python -m tools.endpoints_page
 	$(BIN)/python -m tools.metrics_page
 	$(BIN)/python -m tools.openai_fields_page
 	$(BIN)/python -m tools.security_page

@@ -89,6 +89,12 @@ class Access:
         """Whether clients need a restricted header for a category."""
         return self._restrictions is not None and self._restrictions.restricts(category)
 
+    def scope_needed(self, category: str, *, openai: bool = False) -> str | None:
+        """Return the scope that a key must have for a category, None where no key is needed."""
+        keys = self._keys
+        needed = keys is not None and (keys.scoped or openai or category == "inference")
+        return scope_of(category) if needed else None
+
     def denied(self, category: str, values_of: HeaderValues, *, openai: bool = False) -> Denied | None:
         """Return why a client may not call a category, None if it may. `openai`: the path belongs to the OpenAI API."""
         return self._key_denied(category, values_of, openai) or self._restriction_denied(category, values_of)
@@ -130,8 +136,8 @@ class Access:
         keys = self._keys
         if keys is None:
             return None
-        scope = scope_of(category)
-        if scope is None or not (keys.scoped or openai or category == "inference"):
+        scope = self.scope_needed(category, openai=openai)
+        if scope is None:
             return None
         values = values_of(_AUTHORIZATION)
         if len(values) > 1:

@@ -10,9 +10,9 @@ from logging import getLogger
 from typing import Final, NamedTuple
 
 from conch.base.errors import ConchError, InvalidRequest
-from conch.protocols.access.authorization import Access
+from conch.protocols.access.authorization import Access, scope_of
 from conch.protocols.http.errors import ErrorForm, send_refusal
-from conch.protocols.http.message import HttpRefusal, HttpRequest
+from conch.protocols.http.message import HttpRefusal, HttpRequest, header
 from conch.protocols.http.reply import HttpReply
 
 _log: Final = getLogger(__name__)
@@ -120,7 +120,7 @@ class Router:
             and route.local is not None
             and not is_local_client(request, reply.peer)
         ):
-            refusal = route.form.refused(request, 403, _not_local(request.path, route.local))
+            refusal = route.form.refused(request, 403, _not_local(request.path, route))
         if refusal is not None or route is None:
             if refusal is not None:
                 send_refusal(reply, refusal)
@@ -168,7 +168,7 @@ class Router:
                 self._unread(request, refusal)
             return refusal
         if route is None:
-            return known.form.wrong_method(request)
+            return _with_methods(known.form.wrong_method(request), match.routes)
         if isinstance(route.limit, int) and len(request.body) > route.limit:
             text = f"request body of {len(request.body)} bytes exceeds the maximum of {route.limit} bytes here"
             return route.form.refused(request, 400, text)
@@ -223,6 +223,11 @@ class Router:
         return None
 
 
+def _with_methods(refusal: HttpRefusal, methods: Iterable[bytes]) -> HttpRefusal:
+    headers, body = refusal.content()
+    return HttpRefusal(refusal.status, refusal.message, headers + header(b"Allow", b", ".join(methods)), body)
+
+
 def is_local_client(request: HttpRequest, peer: str) -> bool:
     """Whether a client is on this machine, not behind a proxy on it, and not the page of another site in a browser.
 
@@ -255,9 +260,10 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-def _not_local(path: str, flag: str) -> str:
-    opened = f", or open it with {flag}" if flag else ""
-    return f"{path} is for clients on this machine; protect it with --api-key-file or --http-restricted-api{opened}"
+def _not_local(path: str, route: Route) -> str:
+    ways = ["protect it with --api-key-file or --http-restricted-api"] if scope_of(route.category) else []
+    ways += [f"open it with {route.local}"] if route.local else []
+    return f"{path} is for clients on this machine; {', or '.join(ways)}"
 
 
 def _expand(path: str) -> list[str]:

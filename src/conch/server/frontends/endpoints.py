@@ -10,13 +10,17 @@ from enum import Enum
 from functools import cached_property, partial
 from typing import NamedTuple
 
+import conch
 from conch.protocols.access.authorization import MODEL_HEALTH
-from conch.protocols.http.errors import V2, ErrorForm
-from conch.protocols.http.long_replies import ReplyTasks
+from conch.protocols.http.errors import JSON, V2, ErrorForm
+from conch.protocols.http.long_replies import ReplyTasks, send_in_slices
+from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.metrics_page import MetricsPage
+from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.router import Route, Router, UnknownPaths
 from conch.protocols.openai.large import MAX_REST_BYTES
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
+from conch.server.frontends import openapi
 from conch.server.frontends.openai.batches import ENDPOINTS as OF_BATCHES
 from conch.server.frontends.openai.batches import BatchApi
 from conch.server.frontends.openai.embeddings import embeddings_endpoint
@@ -74,6 +78,7 @@ class OpenedBy(NamedTuple):
 
 
 _BY_KEYS_ONLY = OpenedBy("", lambda _: False)
+_DOCS_REMOTE = OpenedBy("--docs-remote", lambda options: options.docs_remote)
 _LIMITS_REMOTE = OpenedBy("--limits-admin-remote", lambda options: options.limits_admin_remote)
 
 
@@ -106,6 +111,32 @@ class Handlers:
         routes = [route for endpoint, route in self._routes if port in endpoint.ports]
         alias = (_KSERVE, _V1) if port == HTTP_PORT else None
         return Router(routes, _FALLBACKS[port], self.parts.http_access, self.parts.observer.unread_http, alias)
+
+    def describe(self, port: str, _request: HttpRequest, reply: HttpReply) -> None:
+        """Answer with the OpenAPI document of a port."""
+        operations = [
+            openapi.Operation(
+                endpoint.methods,
+                endpoint.path,
+                endpoint.category,
+                endpoint.summary,
+                self.parts.http_access.scope_needed(endpoint.category, openai=endpoint.form.openai) or "",
+            )
+            for endpoint, _ in self._routes
+            if port in endpoint.ports
+        ]
+        newest = {model.config.name: model.config for model in self.parts.inference.models()}
+        title = f"{self.parts.options.id} ({port})"
+        send_in_slices(reply, JSON, openapi.document(title, conch.__version__, operations, newest.values()))
+
+    def show_docs(self, _request: HttpRequest, reply: HttpReply) -> None:
+        """Answer with the page that lists endpoints and sends requests to them."""
+        page, headers = self._docs_page
+        reply.send(200, headers, page)
+
+    @cached_property
+    def _docs_page(self) -> tuple[bytes, bytes]:
+        return openapi.docs_page()
 
     @cached_property
     def _routes(self) -> "list[tuple[ApiEndpoint, Route]]":
@@ -156,6 +187,10 @@ _OLLAMA = V2._replace(openai=True)
 _MODEL = "/v2/models/{model}[/versions/{version}]"
 _REPOSITORY = "/v2/repository"
 _RESPONSE = "/v1/responses/{response}"
+
+
+def _description(port: str, on: Handlers) -> Callable[..., None]:
+    return partial(on.describe, port)
 
 
 def _region_handler(kind: str, action: str, on: Handlers) -> Callable[..., None]:
@@ -398,6 +433,27 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     _ollama("POST", "/api/copy", "model-repository", "refused: copies.", lambda on: on.refuse),
     _ollama("DELETE", "/api/delete", "model-repository", "refused: deletions.", lambda on: on.refuse),
     _ollama("POST HEAD", "/api/blobs/{digest}", "model-repository", "refused: files.", lambda on: on.refuse),
+    # What this table and the loaded models are, for programs and for people.
+    *(
+        ApiEndpoint(
+            "GET",
+            "/openapi.json",
+            "metadata",
+            "This document: OpenAPI 3.1.",
+            partial(_description, port),
+            ports=(port,),
+        )
+        for port in API
+    ),
+    ApiEndpoint(
+        "GET",
+        "/docs",
+        "docs",
+        "Page that lists the endpoints and sends requests.",
+        lambda on: on.show_docs,
+        ports=API,
+        local=_DOCS_REMOTE,
+    ),
     # Prometheus.
     ApiEndpoint(
         "GET HEAD",

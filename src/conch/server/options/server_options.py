@@ -283,6 +283,9 @@ class ServerOptions:
     http_max_input_size: int = _flag(
         67108864, "HTTP", "Maximum bytes of a JSON or decompressed body.", BYTES_ABOVE_ZERO
     )
+    docs_remote: bool = _flag(
+        False, "HTTP", "Allow clients on other machines to open /docs, the page that lists endpoints."
+    )
     http_header_forward_pattern: str = _flag(
         "", "HTTP", "Forward headers with matching names as request parameters, except credentials.", PATTERN
     )

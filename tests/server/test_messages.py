@@ -156,6 +156,9 @@ def test_the_choice_of_tools(client: anthropic.Anthropic) -> None:
     asked: Any = {"model": "words", "max_tokens": 50, "messages": said("call it")}
     for choice in ({"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": True}):
         assert client.messages.create(**asked, tools=[TOOL], tool_choice=choice).stop_reason == "tool_use"
+    both: Any = {**asked, "messages": said("both cities"), "tools": [TOOL]}
+    one = client.messages.create(**both, tool_choice={"type": "auto", "disable_parallel_tool_use": True})
+    assert [block.type for block in one.content] == ["text", "tool_use"]
     none = client.messages.create(**asked, tools=[TOOL], tool_choice={"type": "none"})
     assert none.stop_reason == "end_turn"
     # The scripted engine cannot force a call; the refusal shows that it was asked to.
@@ -173,6 +176,8 @@ def test_why_a_message_ends(client: anthropic.Anthropic) -> None:
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", " night")
     cut = client.messages.create(**asked, max_tokens=2)
     assert (cut.stop_reason, blocks(cut)[0]["text"]) == ("max_tokens", "It rains")
+    filled = client.messages.create(model="words", messages=said("weather " * 296), max_tokens=1000)
+    assert (filled.stop_reason, filled.usage.output_tokens) == ("model_context_window_exceeded", 4)
     # A call that the model has not completed is text, and never a call.
     half = client.messages.create(model="words", messages=said("call it"), tools=[TOOL], max_tokens=5)
     assert half.stop_reason == "max_tokens"

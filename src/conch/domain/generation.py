@@ -57,6 +57,7 @@ class SamplingParams:
 
     n: int = 1
     max_tokens: int | None = None  # None: until the context is full
+    fit_max_tokens: bool = False  # reduce max_tokens to what the context leaves, instead of a refusal
     min_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0

@@ -96,7 +96,11 @@ def _params(fields: Fields, structured: StructuredOutput | None) -> SamplingPara
         if value is not None:
             arguments[name] = value
     params = SamplingParams(
-        max_tokens=fields.integer("max_tokens"), stop=fields.texts("stop_sequences"), structured=structured, **arguments
+        max_tokens=fields.integer("max_tokens"),
+        fit_max_tokens=True,
+        stop=fields.texts("stop_sequences"),
+        structured=structured,
+        **arguments,
     )
     params.check()
     return params

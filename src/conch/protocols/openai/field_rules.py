@@ -208,7 +208,7 @@ RESPONSE = rules(
 
 MESSAGES = rules(
     _used("model messages system stream temperature top_p top_k stop_sequences tools"),
-    _used("max_tokens", "default: until the context is full"),
+    _used("max_tokens", "default, and at most: until the context is full"),
     _used("tool_choice tool_choice.type tool_choice.name tool_choice.disable_parallel_tool_use"),
     _used("thinking thinking.type", "passed to the chat template as `enable_thinking`; disabled hides the reasoning"),
     _used("thinking.display", "omitted hides the reasoning"),

@@ -208,7 +208,7 @@ class GenerativeModel(ServedModel):
     def _check_supported(self, request: GenerationRequest) -> None:
         info = self.engine.info
         for name in request.params.non_defaults():
-            if name not in info.supported_params:
+            if name not in info.supported_params and name != "fit_max_tokens":
                 raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support '{name}'")
         logprobs = max(request.params.logprobs or 0, request.params.prompt_logprobs or 0)
         if logprobs > info.max_logprobs:

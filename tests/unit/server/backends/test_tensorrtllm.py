@@ -127,12 +127,13 @@ def test_structures_have_their_guide() -> None:
 
 
 def test_a_prompt_must_leave_room() -> None:
-    assert completion_room(128, 100, None) == 28
-    assert completion_room(128, 100, 28) == 28
+    assert completion_room(128, 100, {}) == 28
+    assert completion_room(128, 100, {"max_tokens": 28}) == 28
+    assert completion_room(128, 100, {"max_tokens": 29, "fit_max_tokens": True}) == 28
     with pytest.raises(Refused, match=r"maximum context length is 128 tokens. However, you requested 129 tokens"):
-        completion_room(128, 100, 29)
+        completion_room(128, 100, {"max_tokens": 29})
     with pytest.raises(Refused, match="maximum context length is 128 tokens"):
-        completion_room(128, 128, None)
+        completion_room(128, 128, {})
 
 
 def test_a_character_is_emitted_when_it_is_complete() -> None:

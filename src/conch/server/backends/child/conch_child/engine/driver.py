@@ -27,14 +27,18 @@ class DamagedModel(Refused):
     """A model's file is incomplete or not in its format."""
 
 
-def completion_room(context: int, prompt_tokens: int, max_tokens: int | None) -> int:
+def completion_room(context: int, prompt_tokens: int, params: dict[str, Any]) -> int:
     """Return the maximum length of a completion in tokens: `max_tokens`, or what the context leaves.
+
+    With `fit_max_tokens` it is the smaller of both.
 
     Raises Refused for an empty prompt or too little context, with the message of vLLM's server.
     """
-    room = context - prompt_tokens
+    max_tokens, room = params.get("max_tokens"), context - prompt_tokens
     if not prompt_tokens:
         raise Refused("the prompt is empty: it has no tokens")
+    if max_tokens and params.get("fit_max_tokens"):
+        max_tokens = min(max_tokens, max(room, 1))
     if room >= 1 and (max_tokens or room) <= room:
         return max_tokens or room
     completion = f", {max_tokens} in the completion" if max_tokens else ""

@@ -16,7 +16,7 @@ SAME_NAME = ("presence_penalty", "frequency_penalty", "repetition_penalty", "ign
 
 def generation_config(params: dict[str, Any], prompt_tokens: int, options: Options, eos: int) -> Any:
     """Return the library's `GenerationConfig` for a prompt of `prompt_tokens`. Raises Refused."""
-    room = completion_room(options.context_length, prompt_tokens, params.get("max_tokens"))
+    room = completion_room(options.context_length, prompt_tokens, params)
     configuration = genai.GenerationConfig()
     configuration.set_eos_token_id(eos)  # also adds it to stop_token_ids
     configuration.max_new_tokens = room

@@ -125,7 +125,7 @@ class ScriptedDriver(Driver):
         if params.get("prompt_only"):
             self._ready_events.append(prompt_only_event(key, self._prompt(words, text, params)))
             return
-        limit = completion_room(context, len(words), params.get("max_tokens"))
+        limit = completion_room(context, len(words), params)
         rule: dict[str, Any] = next((rule for pattern, rule in self._rules if pattern.search(text)), {})
         request = _Request(key, len(words), params, rule)
         if "return_prompt" in params:

@@ -90,7 +90,7 @@ class TensorRtLlmEngine(AsyncEngine):
             _, deltas, end = prompt_only_event(key, *described)
             yield deltas, end
             return
-        room = completion_room(self.info["context_length"], len(token_ids), params.get("max_tokens"))
+        room = completion_room(self.info["context_length"], len(token_ids), params)
         skips = params.get("skip_special_tokens", True)
 
         def decode(many: list[list[int]]) -> list[str]:

@@ -35,7 +35,7 @@ def sampling(params: Mapping[str, Any], room: int, index: int = 0) -> dict[str, 
     `room`: the maximum of its tokens; `index`: the sequence's number in its request.
     """
     given = {name: params[name] for name in (*_SAME_NAME, *_PENALTIES) if name in params}
-    given["max_tokens"] = params.get("max_tokens", room)
+    given["max_tokens"] = min(params.get("max_tokens", room), room)
     given["detokenize"] = False
     temperature = params.get("temperature", 1.0)
     if temperature == 0:

@@ -186,7 +186,7 @@ class VllmEngine(LoopEngine):
     ) -> Any:
         """Add the request to vLLM and return its output collector. Raises Refused, and what vLLM raises."""
         check_adapter(adapter, self._adapters)
-        room = completion_room(self._context, request.prompt_tokens, params.get("max_tokens"))
+        room = completion_room(self._context, request.prompt_tokens, params)
         return await self._engine.add_request(
             str(request.key),
             rendered,

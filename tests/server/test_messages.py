@@ -177,7 +177,7 @@ def test_why_a_message_ends(client: anthropic.Anthropic) -> None:
     cut = client.messages.create(**asked, max_tokens=2)
     assert (cut.stop_reason, blocks(cut)[0]["text"]) == ("max_tokens", "It rains")
     filled = client.messages.create(model="words", messages=said("weather " * 296), max_tokens=1000)
-    assert (filled.stop_reason, filled.usage.output_tokens) == ("model_context_window_exceeded", 4)
+    assert (filled.stop_reason, filled.usage.output_tokens) == ("model_context_window_exceeded", 3)
     # A call that the model has not completed is text, and never a call.
     half = client.messages.create(model="words", messages=said("call it"), tools=[TOOL], max_tokens=5)
     assert half.stop_reason == "max_tokens"

@@ -1,6 +1,6 @@
 """How often verdicts are right and intervals cover the truth, on servers with known laws.
 
-`python -m tests.unit.measure.bench.statistics.verdict_table [RUNS]` prints the table of docs/benchmarking.md.
+`python -m tests.unit.measure.bench.statistics.verdict_table [RUNS]` prints the cases that docs/benchmarking.md sums up.
 """
 
 import sys

@@ -95,7 +95,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Parameters, copied for each prompt", size(generation.MAX_COPIED_PARAMS)),
         ("Prompts repeated for each choice", f"{openai_requests.MAX_REPEATED_PROMPT:,} characters or tokens"),
         ("Request id of a client", f"{openai_requests.MAX_REQUEST_ID_CHARACTERS} characters"),
-        ("Chat template", f"{chat_prompt.MAX_TEMPLATE_CHARACTERS:,} characters"),
+        ("Chat template", f"{chat.MAX_TEMPLATE_CHARACTERS:,} characters"),
         ("Chat template rendering", f"{seconds(chat.MAX_TEMPLATE_S)}, {size(chat.MAX_TEMPLATE_MEMORY_BYTES)}"),
         ("Prompt rendered by a template", size(chat_prompt.MAX_PROMPT_BYTES)),
         ("JSON parsed on the event loop", size(large_json.MAX_INLINE_BYTES)),

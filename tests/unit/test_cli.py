@@ -53,6 +53,13 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     assert result.stdout.splitlines()[-1] == "LOADED []"
 
 
+def test_the_server_loads_no_templates_for_itself() -> None:
+    """Chat templates are rendered in other processes: here jinja2 would only take 3 MB."""
+    script = "import sys, conch.server.server\nprint([name for name in sys.modules if name.startswith('jinja2')])"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "[]\n"
+
+
 def test_an_unknown_command_is_a_usage_error_with_a_suggestion() -> None:
     result = conch_command("sreve")
     assert result.returncode == 2

@@ -14,11 +14,9 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.base.errors import ConfigError, InvalidRequest
-from conch.domain.llm.tool_calls import call_format
+from conch.domain.llm.tool_calls import HERMES, call_format
 
-MAX_TEMPLATE_CHARACTERS = 2**20
 MAX_PROMPT_BYTES = 12 * 2**20
-HERMES = "hermes"
 Message = Mapping[str, Any]
 _INTRODUCTION = """# Tools
 

@@ -17,6 +17,7 @@ import orjson
 from conch.base.errors import BackendError, ConfigError
 from conch.domain.llm.output import OutputParser, Part, ToolCall, partial_mark
 
+HERMES = "hermes"  # the format that the server itself describes to models whose template describes no tools
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 _PYTHON_TAG = "<|python_tag|>"
 _TOOL_CALLS = "[TOOL_CALLS]"
@@ -28,7 +29,7 @@ CUSTOM_INPUT = "input"
 
 def call_format(template: str) -> str:
     """Return the format of tool calls in a chat template, "" for none."""
-    for mark, name in ((_TOOL_CALLS, "mistral"), (_BEGIN, "hermes"), (_PYTHON_TAG, "llama3")):
+    for mark, name in ((_TOOL_CALLS, "mistral"), (_BEGIN, HERMES), (_PYTHON_TAG, "llama3")):
         if mark in template:
             return name
     return ""
@@ -122,7 +123,7 @@ class MistralCalls:
 
 
 _PARSERS: dict[str, Callable[[], OutputParser]] = {
-    "hermes": HermesCalls,
+    HERMES: HermesCalls,
     "llama3": LlamaCalls,
     "mistral": MistralCalls,
 }

@@ -12,7 +12,6 @@ import orjson
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest
 from conch.domain.generation import StructuredOutput
-from conch.domain.llm.chat_prompt import MAX_TEMPLATE_CHARACTERS
 from conch.domain.llm.output import OutputParser, PlainOutput, ReasoningOutput, has_reasoning
 from conch.domain.llm.tool_calls import (
     ClientCalls,
@@ -31,6 +30,7 @@ from conch.server.frontends.offload.pool import Job, OffloadPool, Outcome
 # Limits for rendering one conversation.
 MAX_TEMPLATE_S = 5.0
 MAX_TEMPLATE_MEMORY_BYTES = 2**30
+MAX_TEMPLATE_CHARACTERS = 2**20
 _NO_PARSER = (
     "'tools' with the 'tool_choice' auto need a format of tool calls that the server can parse, and the model's chat "
     "template has another one: set the parameter tool_call_parser in the model's configuration to hermes, llama3 or "

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from conch.base.errors import Cancelled, ConchError, InvalidRequest
 from conch.domain.generation import GenerationRequest
-from conch.domain.llm.chat_prompt import HERMES
 from conch.domain.llm.output import OutputParser, PlainOutput
+from conch.domain.llm.tool_calls import HERMES
 from conch.domain.request import Span, Timeline, TokenMeter
 from conch.domain.tensor import Buffer
 from conch.protocols.generation_form import GenerationForm

@@ -121,6 +121,7 @@ class Handlers:
                 endpoint.category,
                 endpoint.summary,
                 self.parts.http_access.scope_needed(endpoint.category, openai=endpoint.form.openai) or "",
+                plain_errors=endpoint.form is V2,
             )
             for endpoint, _ in self._routes
             if port in endpoint.ports

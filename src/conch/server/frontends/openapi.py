@@ -62,13 +62,17 @@ _TEXT_BODY = ("metrics", "docs", "")
 
 
 class Operation(NamedTuple):
-    """An endpoint as clients see it. `scope` is that of the key which it needs, "" for none."""
+    """An endpoint as clients see it.
+
+    `scope` is that of the key which it needs, "" for none; `plain_errors`: whether errors are Triton's.
+    """
 
     methods: str
     path: str
     category: str
     summary: str
     scope: str
+    plain_errors: bool = True
 
 
 def document(
@@ -140,7 +144,7 @@ def _operation(
             "default": {"description": "Refused or failed.", "content": {"application/json": {}}},
         },
     }
-    if path.startswith("/v2"):
+    if operation.plain_errors:
         described["responses"]["default"]["content"] = _json({"$ref": "#/components/schemas/Error"})
     if last == "generate_stream":
         described["responses"]["default"]["content"][_EVENTS] = {}

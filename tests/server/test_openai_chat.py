@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     write_scripted(folder / "repository" / "tools", SCRIPT)
     write_scripted(folder / "repository" / "slow", SLOW)
     write_scripted(folder / "repository" / "unknown_format", UNKNOWN_FORMAT)
-    with ConchProcess(folder / "repository", log=folder / "log") as process:
+    with ConchProcess(folder / "repository", "--ollama-api=true", log=folder / "log") as process:
         yield process
 
 
@@ -75,17 +75,19 @@ def test_ignored_fields_are_named_in_headers_metrics_and_log(server: ConchProces
     assert refusal.value.response.headers["X-Conch-Ignored"] == SHOWN
     plain = client.chat.completions.with_raw_response.create(model="tools", messages=ASKED, user="me")
     assert not {"X-Conch-Ignored", "X-Conch-Degraded"} & {*plain.headers}
-    large: Any = [{"role": "user", "content": [{"type": "text", "text": "a" * 100_000, "cache_control": {}}]}]
+    large: Any = [
+        {"role": "user", "content": [{"type": "text", "text": "a" * 100_000, "cache_control": {}, "colour": 1}]}
+    ]
     with pytest.raises(openai.BadRequestError) as long:  # for the context
         client.chat.completions.create(model="slow", messages=large, max_tokens=5000, **UNKNOWN)
     assert set(long.value.response.headers["X-Conch-Ignored"].split(", ")) == {
         *SHOWN.split(", "),
-        "messages[].content[].cache_control",
+        "messages[].content[].colour",
     }
     chat = 'conch_ignored_fields_total{endpoint="/v1/chat/completions"'
     metrics = server.metrics()
     assert f'{chat},field="verbosity"}} 4\n' in metrics
-    assert f'{chat},field="other"}} 8\n' in metrics
+    assert f'{chat},field="other"}} 9\n' in metrics
     assert 'conch_degraded{reason="field_ignored"} 1\n' in metrics
     for name in ("verbosity", "my_field", "surprise"):
         line = f"the field '{name}' of requests to /v1/chat/completions has no effect"
@@ -318,3 +320,33 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+LONG = " ".join(["many"] * 500)
+LONG_CHAT = {"model": "tools", "messages": asked(LONG)}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", LONG_CHAT),
+        ("/v1/completions", {"model": "tools", "prompt": LONG}),
+        ("/v1/messages", {**LONG_CHAT, "max_tokens": 10}),
+        ("/v1/responses", {"model": "tools", "input": LONG}),
+        ("/api/chat", LONG_CHAT),
+        ("/api/generate", {"model": "tools", "prompt": LONG}),
+        ("/v2/models/tools/generate", {"text_input": LONG, "max_tokens": 10}),
+        ("/v2/models/tools/generate_stream", {"text_input": LONG, "max_tokens": 10}),
+    ],
+)
+def test_a_prompt_longer_than_the_context_is_refused_alike(
+    server: ConchProcess, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    with closing(http.client.HTTPConnection(server.http, timeout=30)) as connection:
+        connection.request("POST", path, json.dumps({**body, "stream": stream}))
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    assert answer.status == 400
+    assert "This model's maximum context length is 400 tokens." in text
+    assert "Please reduce the length of the prompt" in text

@@ -188,12 +188,12 @@ class Fields:
             return value
         raise self.wrong(name, f"'{self._prefix}{name}' must hold token ids, which are integers from 0")
 
-    def ignore(self, name: str, note: str = "") -> None:
-        """Note that a field, which has a fixed name, has no effect."""
+    def ignore(self, name: str, note: str = "", *, known: bool = True) -> None:
+        """Note that a field has no effect. `known`: it has a fixed name, not any that a client sends."""
         self._read.add(name)
         path = f"{self._prefix}{name}"
         rule = self._rules.get(path)
-        self._ignored.append(IgnoredField(path, _unsupported(path, note or (rule.note if rule else "")), True))
+        self._ignored.append(IgnoredField(path, _unsupported(path, note or (rule.note if rule else "")), known))
 
     def done(self) -> tuple[IgnoredField, ...]:
         """Return the fields that are ignored: of those that have not been read, also in inner objects.

@@ -35,7 +35,8 @@ def read_extensions(fields: Fields) -> dict[str, Any]:
 # The API's default of max_tokens.
 _DEFAULT_COMPLETION_TOKENS = 16
 MAX_PROMPTS = 256
-CACHE_CONTROL = "messages[].content[].cache_control"
+# Of a part of a message that is text.
+_PART_FIELDS = frozenset(("type", "text", "refusal", "cache_control", "prompt_cache_breakpoint"))
 # Characters or token ids of prompts in a response that repeats each of them for `n` choices.
 MAX_REPEATED_PROMPT = 2**22
 _TOKEN_ID = re.compile("[0-9]{1,10}")
@@ -176,7 +177,7 @@ def chat_call(document: Mapping[str, Any], messages: Buffer | None = None, ignor
     model = fields.required_text("model")
     conversation = read_messages(fields) if messages is None else messages
     for name in ignored:
-        fields.ignore(name)
+        fields.ignore(name, known=False)
     max_tokens = fields.integer("max_completion_tokens")
     deprecated_max_tokens = fields.integer("max_tokens")
     params = _params(fields, deprecated_max_tokens if max_tokens is None else max_tokens, _logprobs_of_chat(fields))
@@ -336,8 +337,8 @@ def read_messages(fields: Fields) -> list[dict[str, Any]]:
         raise fields.wrong("messages", "'messages' must hold at least one message")
     read = [_message(message, index) for index, message in enumerate(messages)]
     parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
-    if any("cache_control" in part for part in parts):
-        fields.ignore(CACHE_CONTROL)
+    for name in sorted(set().union(*parts) - _PART_FIELDS):
+        fields.ignore(f"messages[].content[].{name}", known=False)
     return read
 
 
@@ -355,6 +356,9 @@ def _message(message: Any, index: int) -> dict[str, Any]:
         raise InvalidField(f"{where}.content", f"'{where}.content' must be a string or an array of parts")
     if content is None and not message.get("tool_calls") and message["role"] != "assistant":
         raise InvalidField(f"{where}.content", f"'{where}' has no content")
+    for name, alternative in (("audio", "only text is supported"), ("function_call", "use 'tool_calls'")):
+        if message.get(name):
+            raise InvalidField(f"{where}.{name}", f"'{where}.{name}' is not supported: {alternative}")
     read = {**message, "content": content}
     calls = message.get("tool_calls")
     if calls:

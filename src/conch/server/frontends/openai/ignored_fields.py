@@ -14,6 +14,7 @@ _REASON = "field_ignored"
 # In metrics, for names that only the client knows.
 _OTHER = "other"
 _MAX_LOGGED = 256
+_MAX_SERIES = 512  # without those of other fields
 
 
 class IgnoredFields:
@@ -35,7 +36,10 @@ class IgnoredFields:
         reply.headers += ignored_header(call.ignored)
         reply.note_degraded(_REASON)
         for name, known in dict.fromkeys((field.shown, field.known) for field in call.ignored):
-            self._counts[endpoint, name if known else _OTHER] += 1
+            counted = (endpoint, name if known else _OTHER)
+            if counted not in self._counts and len(self._counts) >= _MAX_SERIES:
+                counted = (endpoint, _OTHER)
+            self._counts[counted] += 1
             if (endpoint, name) not in self._logged and len(self._logged) < _MAX_LOGGED:
                 self._logged.add((endpoint, name))
                 _log.info("the field '%s' of requests to %s has no effect", name, endpoint)

@@ -95,7 +95,6 @@ docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m tools.autoscaling_page
 	$(BIN)/python -m tools.readme_chart
 	$(BIN)/python -m tools.batching_animation
-	$(BIN)/python -m tools.cheat_sheet
 
 cast: .venv/.demo ## Record the terminal session of the README from a real run (needs unshare --net)
 	$(BIN)/python -m tools.terminal_cast

@@ -1,4 +1,4 @@
-"""Write the cheat sheet of commands and metrics, `docs/reference/cheat-sheet.md`: `python -m tools.cheat_sheet`."""
+"""The cheat sheet of commands and metrics, `docs/reference/cheat-sheet.md`; `tools.commands_page` writes it."""
 
 from pathlib import Path
 
@@ -53,7 +53,3 @@ def page() -> str:
     parts.append("## Metrics\n\n| Question | PromQL |\n| --- | --- |")
     parts += [f"| {question} | `{query}` |" for question, query in QUESTIONS.items()]
     return "\n".join(parts) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

@@ -1,8 +1,9 @@
-"""Write the page of all commands, `docs/reference/commands.md`: `python -m tools.commands_page`."""
+"""Write the pages of commands in docs/reference, `commands.md` and the cheat sheet: `python -m tools.commands_page`."""
 
 from pathlib import Path
 
 from conch.base.command_line.command_table import TASKS
+from tools import cheat_sheet
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "commands.md"
 
@@ -33,3 +34,4 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    cheat_sheet.PAGE.write_text(cheat_sheet.page(), encoding="utf-8")

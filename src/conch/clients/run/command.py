@@ -30,7 +30,10 @@ _RELOAD_POLL_S = 1
 
 def run(arguments: Sequence[str]) -> int:
     """Serve a model until SIGTERM or Ctrl-C, or chat with a language model; return the exit status."""
-    given = run_parser().parse_intermixed_args(arguments)
+    parser = run_parser()
+    given = parser.parse_intermixed_args(arguments)
+    if given.model is None:
+        parser.error("X is missing: a file, a folder, a URL or the name of a pulled model")
     return exit_status("run", lambda: _run(given))
 
 
@@ -221,7 +224,8 @@ def run_parser() -> CommandParser:
     from conch.clients.repository.command import add_entry_flags
 
     parser = CommandParser("conch run", description=_DESCRIPTION)
-    parser.add_argument("model", metavar="X", help="what to serve")
+    # Checked later: argparse would call the prompt required, too.
+    parser.add_argument("model", metavar="X", nargs="?", help="what to serve")
     parser.add_argument("prompt", nargs="*", help="prompt for a language model, which is answered once")
     parser.add_argument("--serve", action="store_true", help="serve a language model without a chat")
     parser.add_argument(

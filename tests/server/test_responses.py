@@ -144,8 +144,9 @@ def test_a_call_that_is_cut_is_text(client: openai.OpenAI, question: str) -> Non
 def test_a_prompt_that_is_too_long_is_refused(client: openai.OpenAI, count: int) -> None:
     kept = client.responses.create(model="words", input="hi")
     for stream in (False, True):
-        with pytest.raises(openai.BadRequestError, match="maximum context length is 20000 tokens"):
+        with pytest.raises(openai.BadRequestError, match="maximum context length is 20000 tokens") as raised:
             client.responses.create(model="words", input="word " * 24_000 * count, stream=stream)
+        assert raised.value.code == "context_length_exceeded"  # of which Codex makes its own message
     assert client.responses.retrieve(kept.id).id == kept.id  # refused ones take no place in the store
 
 

@@ -32,6 +32,9 @@ _CODEX_INSTRUCTIONS: Final = (
 )
 END_OF_STREAM: Final = b"data: [DONE]\n\n"
 
+# Begin of the messages about a prompt that is too long, whose code clients know: they shorten the conversation.
+_TOO_LONG: Final = "This model's maximum context length is "
+
 _KINDS: Final = {
     Code.INVALID_ARG: "invalid_request_error",
     Code.UNSUPPORTED: "invalid_request_error",
@@ -53,6 +56,8 @@ def error(cause: ConchError, *, code: str | None = None) -> bytes:
         kind, code = cause.quantity, "rate_limit_exceeded"
     elif isinstance(cause, ModelLoading):
         kind, code = "server_error", "model_loading"
+    elif cause.message.startswith(_TOO_LONG):
+        code = "context_length_exceeded"
     document = {
         "message": cause.message,
         "type": kind,

@@ -137,8 +137,6 @@ class _ItemReader:
             self._add_reasoning(item, where)
         elif kind == "additional_tools":
             self._found.tools += _array(item, "tools", where)
-        elif kind == "compaction":
-            self._add_compaction(item, where)
         elif kind == "item_reference":
             text = f"'{where}' refers to the item '{item.get('id')}': send the item itself, or 'previous_response_id'"
             raise InvalidField(where, text)
@@ -235,12 +233,6 @@ class _ItemReader:
             turn["reasoning_content"] = f"{before}\n\n{text}" if before else text
         elif item.get("encrypted_content"):
             self._found.ignore("input.encrypted_content")  # of another server
-
-    def _add_compaction(self, item: Mapping[str, Any], where: str) -> None:
-        text = _decoded(item.get("encrypted_content"))
-        if not text:
-            raise InvalidField(where, f"'{where}' was not made by this server: its 'encrypted_content' is unknown")
-        self.add_text("user", text)
 
 
 def _decoded(encrypted: Any) -> str:

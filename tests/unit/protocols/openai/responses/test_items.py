@@ -107,7 +107,7 @@ def test_tools_may_be_an_item() -> None:
         (["hi"], r"'input\[0\]' must be an object"),
         ([{"type": "item_reference", "id": "msg_1"}], "'previous_response_id'"),
         ([{"type": "surprise"}], r"'input\[0\].type' is not supported: \"surprise\""),
-        ([{"type": "compaction", "encrypted_content": "x"}], "not made by this server"),
+        ([{"type": "compaction", "encrypted_content": "x"}], r"is not supported: \"compaction\""),
         ([{"role": "judge", "content": "x"}], r"'input\[0\].role' must be one of"),
         ([{"role": "user", "content": [{"type": "input_image"}]}], "only text is supported"),
         ([{"role": "user", "content": 5}], "must be a string or an array"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conch.base.errors import ConchError
 from conch.domain.generation import StructuredOutput
-from conch.protocols.openai.responses.requests import ResponseCall, read_response
+from conch.protocols.openai.responses.requests import ResponseCall, join_response, read_response, split_response
 from tests.unit.protocols.openai.test_requests import ANYTHING
 
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
@@ -38,6 +38,13 @@ def test_any_body_is_read_or_refused(fields: dict[str, Any]) -> None:
 def test_any_input_is_read_or_refused(value: Any) -> None:
     with suppress(ConchError):
         read(input=[{"type": "message", "role": "user", "content": value}, value])
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=3))
+def test_a_worker_reads_the_same(fields: dict[str, Any]) -> None:
+    body = orjson.dumps({"model": "m", "input": "hi", **fields})
+    with suppress(ConchError):
+        assert join_response(*split_response(body)) == read_response(body)
 
 
 def test_fields_of_both_apis_mean_the_same() -> None:

@@ -104,7 +104,7 @@ TASKS = MappingProxyType(
                 "clients.launch",
                 "start a coding agent with a model of a running server",
                 ("conch launch claude", "conch launch codex --run hf://Qwen/Qwen3-8B -- exec 'Fix the tests'"),
-                statuses="that of the program; 1 failed; 2 invalid arguments",
+                statuses="0 done, or that of the program; 1 failed; 2 invalid arguments",
             ),
             "client": Command(
                 "clients.client",

@@ -276,7 +276,9 @@ class ResponseForm(GenerationForm):
         events += self._added({**item, field: ""})
         events += self._of_item(f"{event}.delta", {"delta": text})
         events += self._of_item(f"{event}.done", {field: text})
-        cut = self._finish is FinishReason.LENGTH and (custom or not _is_json(text))
+        # A custom call whose JSON was cut has that instead of its text.
+        is_document = not custom or text.lstrip().startswith("{")
+        cut = self._finish is FinishReason.LENGTH and is_document and not _is_json(text)
         return events + self._done({**item, field: text, "status": "incomplete" if cut else "completed"})
 
 

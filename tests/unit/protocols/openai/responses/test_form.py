@@ -165,6 +165,8 @@ def test_arguments_that_were_cut_say_so() -> None:
     (call,) = answer.output
     assert call.type == "function_call"
     assert (call.status, call.arguments) == ("incomplete", '{"a": "cut')
+    answer = answered('{"input": "cut', parser=NamedCall("patch"), finish=FinishReason.LENGTH)
+    assert answer.output[0].model_dump()["status"] == "incomplete"
 
 
 def test_reasoning_is_counted() -> None:

@@ -71,4 +71,5 @@ serve "$work/app.py"
 ask
 conch stop normalize
 
+conch ps # no server stays
 step "Done"

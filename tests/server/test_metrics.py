@@ -51,7 +51,7 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
         f"output [{tensor('OUTPUT0', 'FP32', -1)}]",
         ("copy", {"INPUT0": "INPUT0"}, {"OUTPUT0": "OUTPUT0"}),
     )
-    write_scripted(models, "talker", {"rules": []})
+    write_scripted(models, "talker", {"rules": [], "max_adapters": 1})
     flags = [
         "--cache-config=local,size=100000",
         "--metrics-config=histogram_latencies=true",

@@ -268,6 +268,7 @@ class EngineInfo:
     chat_template: str = ""  # Jinja, "" for none
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token … for the template
     adapters: tuple[str, ...] = ()
+    max_adapters: int = 0  # that one batch may use; 0 if the engine takes none at run time
     # Names of `SamplingParams`; others are refused unless they have their defaults.
     supported_params: frozenset[str] = frozenset()
     max_logprobs: int = 0

@@ -66,6 +66,8 @@ class GenerationStatistics:
         self.version = version
         self.load = load
         self.info = info  # with defaults until the engine is loaded
+        # Names of the LoRA adapters of running requests, and of those that only waiting ones have.
+        self.adapters: Callable[[], tuple[Sequence[str], Sequence[str]]] = lambda: ((), ())
         self.prompt_tokens = 0
         self.cached_tokens = 0  # of the prompts, from the prefix cache
         self.generation_tokens = 0

@@ -46,6 +46,7 @@ class GenerativeModel(ServedModel):
         self.engine = engine
         self.stats = GenerationStatistics(config.name, version, lambda: engine.load, lambda: engine.info)
         self.statistics.generation = self.stats
+        self.stats.adapters = self._adapters_in_use
         policy = config.dynamic_batching.default_queue_policy if config.dynamic_batching else QueuePolicy()
         self._max_queue_size = policy.max_queue_size or max_queue_size
         self._held = 0  # sequences of the requests that the engine holds
@@ -77,6 +78,12 @@ class GenerativeModel(ServedModel):
             (("engine", engine.pid),) if engine.pid else (),
             int(engine.ready),
         )
+
+    def _adapters_in_use(self) -> tuple[list[str], list[str]]:
+        """Return the names of the LoRA adapters of running requests, and of those that only waiting ones have."""
+        running = {live.request.adapter for live in self._live if live.request.timeline.started}
+        waiting = {live.request.adapter for live in self._live} - running
+        return sorted(running - {""}), sorted(waiting - {""})
 
     async def start(self) -> None:
         started = monotonic_ns()

@@ -5,7 +5,7 @@ and admission do not distinguish a stopped engine from a running one.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from logging import getLogger
 
@@ -61,6 +61,16 @@ class IdleEngine(Engine):
 
     def __repr__(self) -> str:
         return f"<IdleEngine {self._name} {'running' if self._running else 'stopped'} {self._engine!r}>"
+
+    @property
+    def loaded_adapters(self) -> Mapping[str, str]:
+        return self._engine.loaded_adapters
+
+    async def set_adapter(self, name: str, path: str) -> None:
+        if not self._running:
+            raise Unavailable(f"model '{self._name}' is idle: its engine starts with the next request for text")
+        await self._engine.set_adapter(name, path)
+        self.info = self._engine.info
 
     @property
     def ready(self) -> bool:

@@ -21,6 +21,7 @@ from conch.protocols.http.router import Route, Router, UnknownPaths
 from conch.protocols.openai.large import MAX_REST_BYTES
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.frontends import openapi
+from conch.server.frontends.openai.adapters import AdaptersApi
 from conch.server.frontends.openai.batches import ENDPOINTS as OF_BATCHES
 from conch.server.frontends.openai.batches import BatchApi
 from conch.server.frontends.openai.embeddings import embeddings_endpoint
@@ -102,6 +103,7 @@ class Handlers:
         self.models = OpenAiModels(parts, int(time.time()))
         self.tokens = TokensEndpoint(parts, self.models)
         self.generations = Generations(parts, self.models)
+        self.adapters = AdaptersApi(parts, self.models)
         self.batches = BatchApi(parts)
         self.ollama = OllamaApi(parts, self.models, self.generations) if parts.options.ollama_api else None
         self.responses = ResponsesApi(parts, self.generations)
@@ -397,6 +399,8 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     _api("GET", "/v1/models/{model}", "metadata", "One model.", lambda on: on.models.show),
     _api("POST", "/v1/models/{model}/load", "model-repository", "Load a model.", lambda on: on.models.load),
     _api("POST", "/v1/models/{model}/unload", "model-repository", "Unload a model.", lambda on: on.models.unload),
+    _api("POST", "/v1/load_lora_adapter", "model-repository", "Load a LoRA adapter.", lambda on: on.adapters.load),
+    _api("POST", "/v1/unload_lora_adapter", "model-repository", "Unload an adapter.", lambda on: on.adapters.unload),
     _api("GET", "/version", "health", "Version of the server.", lambda on: on.server.version),
     _api("GET", "/health", "health", "Whether the server is ready.", lambda on: on.server.ready_or_503),
     _api("GET", "/ping", "health", "Whether the server is ready.", lambda on: on.server.ready_or_503),

@@ -138,6 +138,9 @@ class ServerOptions:
     batch_max_bytes: int = _flag(
         1 << 30, "OpenAI", "Maximum bytes of all files in --batch-dir, results included.", BYTES_ABOVE_ZERO
     )
+    lora_dir: str = _flag(
+        "", "OpenAI", "Folder whose LoRA adapters /v1/load_lora_adapter may load; it loads none without it.", PATH
+    )
     lora_separator: str = _flag(
         "_lora_", "OpenAI", "Text between the names of a model and its LoRA adapter in the OpenAI API."
     )

@@ -7,7 +7,15 @@ from itertools import count
 from time import monotonic_ns
 from typing import Any, Final
 
-from conch.base.errors import Cancelled, ConchError, ModelLoadError, ProcessDied, Unavailable
+from conch.base.errors import (
+    Cancelled,
+    ConchError,
+    InvalidRequest,
+    ModelLoadError,
+    ProcessDied,
+    Unavailable,
+    Unsupported,
+)
 from conch.domain.generation import DeltaCallback, EngineInfo, EngineLoad, GenerationRequest
 from conch.server.backends.child.conch_child.engine import messages
 from conch.server.backends.child.conch_child.ipc.wire import MAX_VALUES, Message, WireError
@@ -61,6 +69,7 @@ class EngineProcess:
         self._child = ChildProcess(name, self._received, self._exited, max_payload=0)
         self._keys = count(1)
         self._running: dict[int, RunningGeneration] = {}
+        self._adapter_changes: dict[int, asyncio.Future[ConchError | None]] = {}
         # Error text, and the fields of `EngineInfo`.
         self._loaded: asyncio.Future[tuple[str, dict[str, Any]]] = asyncio.get_running_loop().create_future()
         self._context_length = 0
@@ -155,6 +164,15 @@ class EngineProcess:
             self._child.send((messages.ABORT, key))
             generation.on_deltas((), Cancelled("request was cancelled by the client"))
 
+    async def set_adapter(self, name: str, path: str) -> None:
+        """Load a LoRA adapter, or unload it if `path` is "". Raises ConchError."""
+        key = next(self._keys)
+        changed = self._adapter_changes[key] = asyncio.get_running_loop().create_future()
+        self._child.send((messages.ADAPTER, key, name, path))
+        error = await changed
+        if error is not None:
+            raise error
+
     async def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
         """Stop the process, after `timeout_s` by SIGKILL; its requests end with Unavailable."""
         self._stopping = True
@@ -179,6 +197,12 @@ class EngineProcess:
             if type(fields) is not dict or self._loaded.done():
                 raise WireError("LOADED must come once, with an object")
             self._loaded.set_result((untrusted.message_text(error, "an error"), fields))
+        elif kind == messages.ADAPTER_SET:
+            _, key, code, error = untrusted.items(message, 4, "ADAPTER_SET")
+            change = self._adapter_changes.pop(untrusted.integer(key, 0, untrusted.MAX_COUNT, "a key"), None)
+            text = untrusted.message_text(error, "an error")
+            if change is not None and not change.done():
+                change.set_result(_adapter_error(code, text) if text else None)
         elif kind == messages.LOG:
             _, level, text = untrusted.items(message, 3, "LOG")
             untrusted.integer(level, messages.INFO, messages.ERROR, "a level of the log")
@@ -224,8 +248,16 @@ class EngineProcess:
             error = ProcessDied(f"engine '{self.name}' {exit_} while this request was being generated")
         for generation in running.values():
             generation.on_deltas((), error)
+        changes, self._adapter_changes = self._adapter_changes, {}
+        for change in changes.values():
+            if not change.done():
+                change.set_result(error)
         if not self._stopping:
             self._on_death(exit_)
+
+
+def _adapter_error(code: Any, text: str) -> ConchError:
+    return Unsupported(text) if code == messages.UNSUPPORTED else InvalidRequest(text)
 
 
 def _params(request: GenerationRequest) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Engines that run in a process, which is restarted when it dies."""
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conch.base.errors import ModelLoadError, Unavailable
+from conch.base.errors import InvalidRequest, ModelLoadError, Unavailable
 from conch.domain.files.model_folder import read_json_object
 from conch.domain.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest
 from conch.machine.accelerators.gpus import CUDA_VARIABLE, narrowed
@@ -20,6 +22,8 @@ from conch.server.backends.processes.sandbox import confined
 from conch.server.backends.processes.supervisor import ProcessSupervisor, SupervisedWorker
 from conch.server.backends.progress import reported
 from conch.server.backends.python.settings import stub_timeout_s
+
+_log = logging.getLogger(__name__)
 
 MAIN = Path(child.__file__).with_name("engine_main.py")
 
@@ -53,6 +57,7 @@ class ProcessEngine(SupervisedWorker[EngineProcess], Engine):
         self._environment = environment or ChildEnvironment()
         self._load_timeout_s = stub_timeout_s(source.config.backend, source.settings)
         self._name = source.config.name
+        self._adapters: dict[str, str] = {}  # folders of those that were loaded at run time
         self._processes = ProcessSupervisor("engine", self._name, self._bring_up, lambda: self.on_ready_change())
 
     def __repr__(self) -> str:
@@ -64,6 +69,33 @@ class ProcessEngine(SupervisedWorker[EngineProcess], Engine):
         if process is None or not process.alive:
             raise Unavailable(f"model '{self._name}' is not ready: its engine is being restarted", retry_after_s=1.0)
         return process.generate(request, on_deltas)
+
+    @property
+    def loaded_adapters(self) -> Mapping[str, str]:
+        return self._adapters
+
+    async def set_adapter(self, name: str, path: str) -> None:
+        """Change the adapters of this process and of those that replace it."""
+        process = self._processes.current
+        if process is None or not process.alive:
+            raise Unavailable(f"model '{self._name}' is not ready: its engine is being restarted", retry_after_s=1.0)
+        await process.set_adapter(name, path)
+        if path:
+            self._adapters[name] = path
+        else:
+            self._adapters.pop(name, None)
+        names = [known for known in self.info.adapters if known != name]
+        self.info = replace(self.info, adapters=(*names, *([name] if path else [])))
+
+    async def _load_adapters(self, process: EngineProcess) -> None:
+        """Load the adapters of an earlier process again; one that has disappeared is left out."""
+        for name, path in list(self._adapters.items()):
+            try:
+                await process.set_adapter(name, path)
+            except InvalidRequest as error:
+                del self._adapters[name]
+                _log.error("LoRA adapter '%s' of model '%s' is lost: %s", name, self._name, error)
+        self.info = replace(self.info, adapters=(*self.info.adapters, *self._adapters))
 
     def _launcher(self) -> Launcher:
         environment = self._environment.variables()
@@ -99,6 +131,7 @@ class ProcessEngine(SupervisedWorker[EngineProcess], Engine):
             )
             if not process.alive:
                 raise ModelLoadError(f"the process of engine '{self._name}' exited after loading")
+            await self._load_adapters(process)
             if cache is None and (reduced := self._memory.reduced_cache(offer, self.info)):
                 self._source.report("kv_cache_reduced", f"model '{self._name}': {reduced}")
         except BaseException:

@@ -26,7 +26,7 @@ SLACK_TOKENS = 1024
 _MAX_TOKEN_CHARS = 512
 _MAX_ALTERNATIVES = MAX_LOGPROBS + 2  # with the sampled token
 _ERROR_ITEMS = 2  # of the `end` of an event
-_INTEGERS = ("kv_cache_bytes", "kv_cache_tokens", "kv_block_size")
+_INTEGERS = ("max_adapters", "kv_cache_bytes", "kv_cache_tokens", "kv_block_size")
 _FLAGS = ("kv_cache_taken", "prefix_caching", "priorities")
 _LISTS = ("adapters", "supported_params")
 

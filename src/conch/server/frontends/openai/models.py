@@ -51,6 +51,9 @@ class OpenAiModels:
             return self._inference.model(name, None), ""
         except (NotFound, Unavailable) as error:
             base, _, adapter = name.partition(self._separator)
+            owners = [model for model in self._inference.models() if _has_adapter(model, name)]
+            if len(owners) == 1:  # as clients of vLLM name adapters
+                return owners[0], name
             if not adapter or isinstance(error, Unavailable):
                 raise self._absent(name, error) from None
         try:
@@ -153,3 +156,7 @@ class OpenAiModels:
 
 def _replies(request: HttpRequest) -> ModuleType:
     return anthropic_replies if is_messages(request) else openai_replies
+
+
+def _has_adapter(model: ServedModel, name: str) -> bool:
+    return isinstance(model, GenerativeModel) and model.ready and name in model.engine.info.adapters

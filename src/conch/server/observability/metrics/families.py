@@ -13,7 +13,7 @@ from functools import cache, partial
 from importlib import import_module
 from itertools import accumulate, chain
 from math import inf
-from time import monotonic_ns
+from time import monotonic_ns, time
 from typing import Protocol, TypeAlias
 
 from conch.base.errors import ConfigError
@@ -365,7 +365,20 @@ def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Fami
     yield Family.of(
         "vllm:cache_config_info", [Point(1, {**labels, **_cache_config(model)}) for labels, model in listed]
     )
+    adapters = [
+        Point(time(), {**labels, **_adapter_use(model)}) for labels, model in listed if model.info().max_adapters
+    ]
+    yield Family.of("vllm:lora_requests_info", adapters)
     yield from read(GENERATION_REQUESTS, listed)
+
+
+def _adapter_use(model: GenerationStatistics) -> dict[str, str]:
+    running, waiting = model.adapters()
+    return {
+        "max_lora": str(model.info().max_adapters),
+        "running_lora_adapters": ",".join(running),
+        "waiting_lora_adapters": ",".join(waiting),
+    }
 
 
 def _cache_config(model: GenerationStatistics) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from ..ipc.wire import READ_SIZE, FrameDecoder, Message, encode_to_server, shortened
 from . import messages
-from .driver import Event, Prompt, Refused
+from .driver import ADAPTERS_AT_LOAD, Event, Prompt, Refused
 from .steps import encode_step
 
 # Deltas of a request, and its usage with the last of them. See `messages`.
@@ -29,6 +29,7 @@ class LoopEngine(ABC):
         self._writer = writer
         self._events: list[Event] = []
         self._flush_scheduled = False
+        self._adapter_tasks: set[asyncio.Future[None]] = set()
 
     @abstractmethod
     def begin(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int) -> None:
@@ -53,7 +54,26 @@ class LoopEngine(ABC):
             self.begin(*message[1:])
         elif kind == messages.ABORT:
             self.abort(message[1])
+        elif kind == messages.ADAPTER:
+            key, name, path = message[1:]
+            task = asyncio.ensure_future(self._answer_adapter(key, name, path))
+            self._adapter_tasks.add(task)
+            task.add_done_callback(self._adapter_tasks.discard)
         return bool(kind != messages.STOP)
+
+    async def set_adapter(self, name: str, path: str) -> None:  # noqa: ARG002 - for overrides
+        """Load a LoRA adapter, or unload it if `path` is "". Raises Refused."""
+        raise Refused(ADAPTERS_AT_LOAD, messages.UNSUPPORTED)
+
+    async def _answer_adapter(self, key: int, name: str, path: str) -> None:
+        code, text = 0, ""
+        try:
+            await self.set_adapter(name, path)
+        except Refused as refused:
+            code, text = refused.code, refused.text
+        except Exception as error:  # of a damaged adapter, which must not end requests
+            code, text = messages.INVALID_ARG, f"{type(error).__name__}: {error}"
+        self._writer.write(encode_to_server((messages.ADAPTER_SET, key, code, shortened(text))))
 
     def emit(self, event: Event) -> None:
         """Queue an event for this iteration's STEP message, which holds all events of one engine step."""

@@ -14,6 +14,10 @@ Log = Callable[[int, str], None]
 T = TypeVar("T")
 
 
+# Of an engine that cannot change its adapters.
+ADAPTERS_AT_LOAD = "this engine takes LoRA adapters only when the model is loaded: list them in multi_lora.json"
+
+
 class Refused(Exception):
     """An engine refuses a request or a model. The text goes to the client."""
 
@@ -119,6 +123,10 @@ class Driver(ABC):
     @abstractmethod
     def abort(self, key: int) -> None:
         """Drop a request and free its resources without further events; a no-op for one that has ended."""
+
+    def set_adapter(self, name: str, path: str) -> None:  # noqa: ARG002 - for overrides
+        """Load a LoRA adapter, or unload it if `path` is "". Raises Refused."""
+        raise Refused(ADAPTERS_AT_LOAD, messages.UNSUPPORTED)
 
     @property
     @abstractmethod

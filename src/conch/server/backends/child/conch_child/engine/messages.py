@@ -18,11 +18,13 @@ LOAD = 1  # driver, options                                              → LOA
 GENERATE = 2  # key, prompt (text or token ids), params, adapter, priority  → STEP*
 ABORT = 3  # key; no response
 STOP = 4  # nothing; the process then exits
+ADAPTER = 5  # key, name, path of a LoRA adapter to load, "" to unload it    → ADAPTER_SET
 
 # Engine → server.
 LOADED = 32  # error text or "", info; after a text that ends with a colon, the server appends the end of stderr
 STEP = 33  # events, load
 LOG = 34  # level, text
+ADAPTER_SET = 35  # key, code, error text or ""
 
 # Levels of LOG, as the standard library numbers them.
 ERROR, WARNING, INFO = 40, 30, 20

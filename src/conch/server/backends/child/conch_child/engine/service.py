@@ -90,7 +90,19 @@ class _StepLoop:
         elif kind == messages.ABORT:
             self._driver.abort(message[1])
             self._changed = True
+        elif kind == messages.ADAPTER:
+            self._set_adapter(*message[1:])
         return bool(kind != messages.STOP)
+
+    def _set_adapter(self, key: int, name: str, path: str) -> None:
+        code, text = 0, ""
+        try:
+            self._driver.set_adapter(name, path)
+        except Refused as refused:
+            code, text = refused.code, refused.text
+        except Exception as error:
+            code, text = messages.INTERNAL, f"{type(error).__name__}: {error}"
+        self._connection.sendall(encode_to_server((messages.ADAPTER_SET, key, code, shortened(text))))
 
     def _add(self, message: Message) -> None:
         _, key, prompt, params, adapter, _ = message  # drivers support no priorities

@@ -6,7 +6,8 @@
      "reply": "{prompt}",           the reply if no rule matches; `{prompt}` is the prompt itself
      "tokens": "words",             or "bytes": characters and stop strings then consist of several tokens
      "step_ms": 0,                  duration of a step, which generates one word for every running sequence
-     "context_length": 4096, "max_running": 256, "chat_template": "…"}
+     "context_length": 4096, "max_running": 256, "chat_template": "…",
+     "max_adapters": 0}             LoRA adapters that may be loaded; each is a folder with adapter_config.json
 
 A rule may have `"error": "text"` instead of a reply, which fails the request after its first word, or `"exit": 1`,
 which exits the process with that status to simulate a broken engine.
@@ -46,6 +47,7 @@ _DEFAULTS: dict[str, Any] = {
     "step_ms": 0,
     "context_length": 4096,
     "max_running": 256,
+    "max_adapters": 0,
     "chat_template": "{% for message in messages %}{{ message.content }}\n{% endfor %}",
 }
 _SUPPORTED_PARAMS = (
@@ -103,6 +105,7 @@ class ScriptedDriver(Driver):
         self._rules = [(re.compile(rule.get("match", "")), rule) for rule in self._script["rules"]]
         self._words: list[str] = []
         self._numbers: dict[str, int] = {}
+        self._adapters: set[str] = set()
         self._waiting: dict[int, _Request] = {}
         self._running: dict[int, _Request] = {}
         self._ready_events: list[Event] = []  # that need no step
@@ -110,6 +113,7 @@ class ScriptedDriver(Driver):
         return {
             "context_length": self._script["context_length"],
             "max_running": self._script["max_running"],
+            "max_adapters": self._script["max_adapters"],
             "chat_template": self._script["chat_template"],
             "supported_params": _SUPPORTED_PARAMS,
             "max_logprobs": 0,
@@ -117,7 +121,7 @@ class ScriptedDriver(Driver):
 
     def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
         """Add a request. Raises Refused if it exceeds the context."""
-        check_adapter(adapter, ())
+        check_adapter(adapter, self._adapters)
         text = prompt if isinstance(prompt, str) else self._detokenize(prompt)
         context = self._script["context_length"]
         words = list(truncated(self._tokenize(text), params, context))
@@ -139,6 +143,14 @@ class ScriptedDriver(Driver):
         finish = "length" if cut else str(rule.get("finish", "stop"))
         request.sequences = [_Sequence(request, index, reply[:limit], finish) for index in range(params.get("n", 1))]
         self._waiting[key] = request
+
+    def set_adapter(self, name: str, path: str) -> None:
+        if not path:
+            self._adapters.discard(name)
+        elif not (Path(path) / "adapter_config.json").is_file():
+            raise Refused(f"'{path}' has no adapter_config.json")
+        else:
+            self._adapters.add(name)
 
     def abort(self, key: int) -> None:
         self._waiting.pop(key, None)

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ class VllmEngine(LoopEngine):
         directory = Path(options["directory"])
         defaults = {field.name: field.default for field in fields(AsyncEngineArgs)}
         arguments = read_arguments(directory, defaults)
-        self._adapters = self._lora(directory) if arguments.get("enable_lora") else {}
+        self._takes_adapters = bool(arguments.get("enable_lora"))
+        self._adapters = self._lora(directory) if self._takes_adapters else {}
+        self._adapter_numbers = count(len(self._adapters) + 1)
         self._size_cache(arguments, options["memory"])
         loggers: list[Any] = [] if arguments.get("disable_log_stats") else [_StepStats]
         try:
@@ -96,6 +99,18 @@ class VllmEngine(LoopEngine):
             self.finish(request)
             if request.vllm_id:
                 self._spawn(self._abort(request.vllm_id))
+
+    async def set_adapter(self, name: str, path: str) -> None:
+        if not self._takes_adapters:
+            raise Refused('LoRA adapters need "enable_lora": true in model.json', messages.UNSUPPORTED)
+        if not path:
+            await self._engine.remove_lora(self._adapters.pop(name).lora_int_id)
+            return
+        if not (Path(path) / "adapter_config.json").is_file():
+            raise Refused(f"'{path}' has no adapter_config.json")
+        adapter = LoRARequest(name, next(self._adapter_numbers), path)
+        await self._engine.add_lora(adapter)
+        self._adapters[name] = adapter
 
     def finish(self, request: _Request) -> None:
         """Drop a request that has ended."""
@@ -224,6 +239,7 @@ class VllmEngine(LoopEngine):
                 if (value := getattr(tokenizer, name, None))
             },
             "adapters": tuple(self._adapters),
+            "max_adapters": config.lora_config.max_loras if config.lora_config is not None else 0,
             "supported_params": _SUPPORTED_PARAMS,
             "max_logprobs": config.model_config.max_logprobs,
             "priorities": config.scheduler_config.policy == "priority",

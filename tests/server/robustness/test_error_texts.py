@@ -46,6 +46,17 @@ INPUT = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3
 MESSAGE = {"role": "user", "content": [{"type": "text", "text": "x"}]}
 FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CHAT = {"model": "llm", "messages": [MESSAGE]}
+ITEMS = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}], "encrypted_content": "conch:eA=="},
+    {"type": "function_call", "call_id": "a", "name": "f", "namespace": "n", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_image", "image_url": "x"}]},
+]
+TOOLS = [
+    {"type": "custom", "name": "c", "format": {"type": "text"}},
+    {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f", "parameters": {}}]},
+]
+RESPONSE = {"model": "llm", "input": "x", "text": {"format": {"type": "text"}}, "store": False, "instructions": "x"}
 BODIES: list[tuple[str, dict[str, Any]]] = [
     (LOAD, {"parameters": {"config": json.dumps(CONFIG), "file:1/model": "aGk="}}),
     ("/v2/repository/models/none/unload", {"parameters": {"unload_dependents": True}}),
@@ -60,6 +71,8 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v2/models/llm/generate", {"text_input": "x", "max_tokens": 3, "sampling_parameters": '{"top_k":1}'}),
     ("/v1/chat/completions", {**CHAT, "max_tokens": 3, "temperature": 1, "stop": ["a"], "logit_bias": {"1": 1}}),
     ("/v1/chat/completions", {**CHAT, "tools": [FUNCTION], "tool_choice": FUNCTION, "stream_options": {}}),
+    ("/v1/responses", {"model": "llm", "input": ITEMS, "tools": TOOLS, "tool_choice": "auto", "max_output_tokens": 3}),
+    ("/v1/responses", {**RESPONSE, "reasoning": {"effort": "low"}, "include": ["a"], "metadata": {"a": "b"}}),
     ("/v1/completions", {"model": "llm", "prompt": ["a"], "n": 1, "seed": 1, "logprobs": 1}),
     ("/v1/embeddings", {"model": "llm", "input": ["a"], "dimensions": 2, "encoding_format": "float"}),
     ("/tokenize", {"model": "llm", "prompt": "a", "add_special_tokens": True}),

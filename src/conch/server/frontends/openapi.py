@@ -46,6 +46,7 @@ _FIELDS: Mapping[str, field_rules.FieldRules] = {
     "/v1/chat/completions": field_rules.CHAT,
     "/v1/completions": field_rules.COMPLETION,
     "/v1/responses": field_rules.RESPONSE,
+    "/v1/responses/input_tokens": field_rules.RESPONSE,
     "/v1/embeddings": field_rules.EMBEDDING,
     "/tokenize": field_rules.TOKENIZE,
     "/detokenize": field_rules.DETOKENIZE,

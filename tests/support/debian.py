@@ -26,6 +26,10 @@ _PACKAGES = {
     "shellcheck": ("shellcheck", "libgmp10", "libnuma1"),
     "haproxy": ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1"),
     "nginx": ("nginx",),
+    "redis-server": (
+        *("redis-server", "redis-tools", "libatomic1", "libjemalloc2", "liblua5.1-0", "liblzf1", "lua-bitop"),
+        "lua-cjson",
+    ),
     "ip": ("iproute2", "libbpf1", "libelf1"),
     "chromium": (
         *(

@@ -134,6 +134,8 @@ _ROWS = (
         "correct the file of API keys, as the log says"),
     _later("repository_unreachable", "server", "Models are served from the cache, and changes are not seen.",
         "check the address, the network and the proxy of the remote repository"),
+    _later("cache_unreachable", "server", "Every request is executed, as without a response cache.",
+        "check the address, the password and the network of the Redis of --cache-config"),
 )  # fmt: skip
 
 REASONS = MappingProxyType({reason.id: reason for reason in _ROWS})

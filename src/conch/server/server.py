@@ -43,6 +43,7 @@ from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.load_outcomes import model_table
 from conch.server.core.loading.model_manager import ALL_MODELS, ModelManager, StartReport
 from conch.server.core.model_watch import ModelWatch
+from conch.server.core.redis_store import RedisSettings, RedisStore
 from conch.server.core.request_limits import limit_manager, limit_metrics
 from conch.server.core.response_cache import ResponseCache
 from conch.server.core.scheduling.rate_limiter import RateLimiter
@@ -99,7 +100,9 @@ class Server:
         """Create the parts. `alarm`: use SIGALRM to find the code that blocks the event loop."""
         self._options = options
         self._catalog = Catalog()
-        self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
+        redis = options.redis_settings
+        self._store = RedisStore(RedisSettings.of(redis, os.environ)) if redis else None
+        self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes or redis else None
         engine_memory = EngineMemory()
         self._shared_memory = (
             SharedMemory(prefix=options.client_shm_prefix, own=engine_memory.segments)
@@ -126,6 +129,7 @@ class Server:
             self._backends,
             self._catalog,
             cache=self._cache,
+            store=self._store,
             limiter=None if options.rate_limit == "off" else RateLimiter(options.rate_limit_resource),
             declared=self._declared,
             suggestion=repositories.suggestion,
@@ -317,6 +321,8 @@ class Server:
             await self._accelerators.stop()
         await self._codecs.stop()
         await self._prompts.stop()
+        if self._store is not None:
+            await self._store.close()
         await self._observer.close()
         return in_time
 
@@ -383,6 +389,7 @@ class Server:
             "custom_series_dropped": lambda: self._metrics.problem if self._metrics else "",
             "api_keys_stale": lambda: "" if self._keys.up else "the file of API keys is not valid; earlier keys remain",
             "repository_unreachable": self._unreachable,
+            "cache_unreachable": lambda: "" if self._store is None else self._store.problem,
         }
         if options.allow_client_shm:
             probes["shared_memory_small"] = condition.shared_memory_small

@@ -5,7 +5,7 @@ The values of some flags have a form such as `<backend>,<key>=<value>`. It is pa
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from conch.base.http.header_patterns import compile_pattern
@@ -184,6 +184,7 @@ class CacheSetting:
     cache: str
     key: str
     size: int | None = None
+    value: str = field(default="", repr=False)  # which may be a password
 
 
 def _read_cache(text: str) -> CacheSetting:
@@ -192,7 +193,7 @@ def _read_cache(text: str) -> CacheSetting:
     if not name:
         raise ValueError(text)
     if (name, key) != ("local", "size"):  # `check_options` refuses them
-        return CacheSetting(name, key)
+        return CacheSetting(name, key, value=value)
     if int(value) < _MIN_CACHE_BYTES:
         raise ValueError(text)
     return CacheSetting(name, key, int(value))
@@ -274,8 +275,8 @@ METRICS_SETTING = _form(
     _read_metrics_setting,
 )
 CACHE = ValueKind(
-    "local,size=<bytes>",
-    f"the form local,size=<bytes>, {_MIN_CACHE_BYTES} or more; the local cache is the only one",
+    "local,size=<bytes>|redis,<setting>=<value>",
+    f"the form local,size=<bytes>, {_MIN_CACHE_BYTES} or more, or redis,<setting>=<value>",
     _read_cache,
 )
 CACHE_SIZE = ValueKind(

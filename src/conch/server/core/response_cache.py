@@ -17,6 +17,7 @@ waited for the answer of another would depend on that one's priority, timeout, c
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from marshal import dumps
@@ -162,10 +163,17 @@ class ModelCache:
     def __repr__(self) -> str:
         return f"<ModelCache {self._statistics.model_name}/{self._statistics.version} {len(self._keys)} answers>"
 
-    def look_up(self, request: InferRequest, respond: Respond, order: ResponseOrder | None = None) -> Pending | Respond:
+    def look_up(
+        self,
+        request: InferRequest,
+        respond: Respond,
+        order: ResponseOrder | None = None,
+        admit: Callable[[InferRequest, Respond], Pending] | None = None,  # noqa: ARG002 - for those that wait
+    ) -> Pending | Respond:
         """Return the request, admitted and answered, for a hit; for a miss the callback to answer it by.
 
-        `order` is the order of the model's responses, if it preserves one. The step of an ensemble is answered in the
+        `order` is the order of the model's responses, if it preserves one. `admit` admits a request after a miss that
+        becomes known later, when it has its place in the order. The step of an ensemble is answered in the
         next turn of the loop, others before this returns: waiting for a turn would cost as much as the lookup.
         """
         if self._closed:
@@ -176,7 +184,7 @@ class ModelCache:
         now = monotonic_ns()
         self._cache.statistics.lookup_ns += now - began
         if answer is None:
-            return _Miss(self, key, self._keys, now - began, respond).respond
+            return Miss(self, key, self._keys, now - began, respond).respond
         timeline = request.timeline
         timeline.queued = began
         timeline.started = timeline.input_done = timeline.infer_done = now
@@ -261,7 +269,7 @@ class ModelCache:
         )
 
 
-class _Miss:
+class Miss:
     """One request that the model must answer: forwards its responses, and stores a single one."""
 
     __slots__ = ("_cache", "_group", "_key", "_lookup_ns", "_only", "_respond")

@@ -156,7 +156,9 @@ def _check_cache(options: ServerOptions) -> Iterable[str]:
     elif len(caches) > 1:
         names = ", ".join(f"'{cache}'" for cache in caches)
         yield f"found multiple cache configurations, but only a single cache is currently supported; got {names}"
-    elif caches and caches != ["local"]:
-        yield f"--cache-config: cache '{caches[0]}' is not supported; the local cache is the only one"
+    elif caches and caches[0] not in ("local", "redis"):
+        yield f"--cache-config: cache '{caches[0]}' is not supported; the caches are 'local' and 'redis'"
+    elif caches == ["redis"]:
+        return
     elif unknown := next((setting.key for setting in settings if setting.size is None), None):
         yield f"--cache-config: the local cache has no setting '{unknown}'; expected local,size=<bytes>"

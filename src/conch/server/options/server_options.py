@@ -435,7 +435,7 @@ class ServerOptions:
     cache_config: tuple[CacheSetting, ...] = _flag(
         (),
         "Response cache",
-        "Size of the cache for responses of models with response_cache; the last value applies.",
+        "Cache for responses of models with response_cache: its size in bytes, or settings of a Redis.",
         CACHE,
         repeatable=True,
         separator=";",
@@ -545,6 +545,11 @@ class ServerOptions:
         """Size of the response cache; 0 for none."""
         sizes = [setting.size for setting in self.cache_config if setting.size is not None]
         return sizes[-1] if sizes else self.response_cache_byte_size
+
+    @property
+    def redis_settings(self) -> dict[str, str]:
+        """The settings of the response cache in Redis; empty without one."""
+        return {setting.key: setting.value for setting in self.cache_config if setting.cache == "redis"}
 
     @property
     def policy_cores(self) -> dict[str, frozenset[int]]:

@@ -444,7 +444,7 @@ def test_the_size_of_the_cache_may_be_given_once(repository: str) -> None:
     ("values", "text"),
     [
         (["local,size=8192", "redis,key=value"], "found multiple cache configurations, but only a single cache is "),
-        (["redis,host=localhost", "redis,port=6379"], "--cache-config: cache 'redis' is not supported; the local "),
+        (["memcached,host=localhost"], "--cache-config: cache 'memcached' is not supported; the caches are 'local'"),
         (["local,size=8192", "local,foo=1"], "--cache-config: the local cache has no setting 'foo'; expected local,"),
     ],
 )

@@ -15,8 +15,8 @@ from conch.base.errors import ModelLoadError
 from conch.server.backends.child.conch_child.ipc.sandbox import VARIABLE
 from conch.server.backends.child.conch_child.ipc.wire import Message
 
-# Flags of the server, among them API keys.
-_SERVER = "CONCH_*"
+# Flags of the server, among them API keys, and the password of Triton's cache.
+_SERVER = ("CONCH_*", "TRITONCACHE_*")
 # Variables that programs need to run at all; an allowlist need not name them.
 _BASIC = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
@@ -26,7 +26,7 @@ _BASIC = (
 
 @dataclass(frozen=True, slots=True)
 class ChildEnvironment:
-    """Shell patterns of names. `deny` wins over `allow`; an empty `allow` passes everything except `CONCH_*`."""
+    """Shell patterns of names. `deny` wins over `allow`; an empty `allow` passes everything except the server's own."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class ChildEnvironment:
         return {**passed, "PYTHONUNBUFFERED": "1"}
 
     def _passes(self, name: str) -> bool:
-        if _matches(name, (_SERVER, *self.deny)):
+        if _matches(name, (*_SERVER, *self.deny)):
             return False
         return not self.allow or _matches(name, self.allow) or _matches(name, _BASIC)
 

@@ -82,10 +82,13 @@ class EnsembleModel(ServedModel):
         queues. Raises InvalidRequest, NotFound, QueueFull, Unavailable.
         """
         if self.cache is not None:
-            found = self.cache.look_up(request, respond)
+            found = self.cache.look_up(request, respond, None, self._admit)
             if isinstance(found, Pending):
                 return found
             respond = found
+        return self._admit(request, respond)
+
+    def _admit(self, request: InferRequest, respond: Respond) -> Pending:
         self._validator.check(request)
         if self.misfit:
             raise Unavailable(self.misfit)

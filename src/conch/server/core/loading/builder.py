@@ -1,6 +1,7 @@
 """Builds the versions of a model from its files: completes the configuration, makes instances, starts them."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +28,8 @@ from conch.server.core.ensembles.nesting import check_nesting
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.idle_engine import IdleEngine, idle_seconds
 from conch.server.core.loading.load_outcomes import load_error
+from conch.server.core.redis_store import content_identity
+from conch.server.core.remote_response_cache import EntryStore, RemoteModelCache
 from conch.server.core.response_cache import ModelCache, ResponseCache
 from conch.server.core.scheduling.batching_model import BatchingModel
 from conch.server.core.scheduling.rate_limiter import ModelLimiter, RateLimiter
@@ -65,7 +68,8 @@ class ModelBuilder:
     """Builds models; holds none of them.
 
     `gpus` are the devices that models may use, known before the first load;
-    `cache` is for the models whose configuration enables it, None if the server has none;
+    `cache` is for the models whose configuration enables it, None if the server has none; with a `store`, it has none
+    of the responses itself and only the statistics;
     `limiter` admits each execution, None without --rate-limit;
     `declared` are the metrics that a file declares, None without one.
     """
@@ -77,6 +81,7 @@ class ModelBuilder:
         catalog: Catalog,
         *,
         cache: ResponseCache | None = None,
+        store: EntryStore | None = None,
         limiter: RateLimiter | None = None,
         declared: DeclaredMetrics | None = None,
         suggestion: Callable[[str], str] = lambda _name: "",
@@ -86,6 +91,7 @@ class ModelBuilder:
         self._catalog = catalog
         self.gpus: Sequence[Gpu] = ()
         self._cache = cache
+        self.store = store
         self._limiter = limiter
         self._declared = declared
         self._suggestion = suggestion
@@ -114,7 +120,7 @@ class ModelBuilder:
         config = resolved.config
         for reason, notice in resolved.notices:
             report(reason, notice)
-        if config.response_cache and self._cache is None:
+        if config.response_cache and self._cache is None and self.store is None:
             report("cache_off", f"response_cache of model '{config.name}' has no effect without --cache-config")
         if self._limiter is None and any(group.rate.resources for group in config.instance_groups):
             report(
@@ -262,8 +268,8 @@ class ModelBuilder:
                 served.statistics.declared = RequestMetrics(
                     self._declared, ModelIdentity(config.name, files.namespace, version)
                 )
-            if self._cache is not None and config.response_cache:
-                served.cache = ModelCache(self._cache, served.statistics)
+            if config.response_cache:
+                served.cache = await self._model_cache(files, config, served)
             await served.start()
             try:
                 await self._check_gpu_memory(config)
@@ -289,6 +295,16 @@ class ModelBuilder:
                     f"can not create model '{config.name}': memory limit set for GPU {gpu.number} has exceeded, model "
                     f"loading is rejected: {gpu.used_bytes / gpu.memory_bytes:.0%} are in use"
                 )
+
+    async def _model_cache(self, files: ModelFiles, config: ModelConfig, served: ServedModel) -> ModelCache | None:
+        """Return the cache of a model version; None where the server has none."""
+        if self._cache is None or self.store is None:
+            return None if self._cache is None else ModelCache(self._cache, served.statistics)
+        model = os.urandom(16)  # an ensemble changes with the models of its steps
+        if not config.is_ensemble:
+            labels = [output.label_filename for output in config.outputs if output.label_filename]
+            model = await asyncio.to_thread(content_identity, config.document, files.directory, labels, served.version)
+        return RemoteModelCache(self._cache, self.store, served.statistics, model, served.enter, served.leave)
 
     def _scheduler(
         self,

@@ -68,10 +68,17 @@ class BatchingModel(ScheduledModel):
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         if self.cache is not None:
-            found = self.cache.look_up(request, respond, self._order)
+            found = self.cache.look_up(request, respond, self._order, self._admit_missed)
             if isinstance(found, Pending):
                 return found
             respond = found
+        return self._admit(request, respond, self._order)
+
+    def _admit_missed(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request that has its place in the order of responses."""
+        return self._admit(request, respond, None)
+
+    def _admit(self, request: InferRequest, respond: Respond, order: ResponseOrder | None) -> Pending:
         self._prepare(request)
         pending = Pending(request, respond, self)
         if self._grouped:
@@ -82,8 +89,8 @@ class BatchingModel(ScheduledModel):
         except QueueFull as error:
             self.statistics.count_failure(now - request.timeline.received, error.reason)
             raise
-        if self._order is not None:
-            pending.respond = self._order.enter(respond)
+        if order is not None:
+            pending.respond = order.enter(respond)
         self.enter()
         self.statistics.pending += 1
         if self.statistics.declared is not None:

@@ -135,7 +135,7 @@ SUMMARIES: tuple[tuple[str, Callable[[LatencySummaries], Summary]], ...] = (
 )
 _OF_CACHED_MODELS = ("nv_cache_hit_summary_per_model", "nv_cache_miss_summary_per_model")
 SERVER_CACHE: tuple[Reading[CacheStatistics], ...] = (
-    Reading("nv_cache_util", lambda c: c.used / c.size),
+    Reading("nv_cache_util", lambda c: c.used / c.size if c.size else 0.0),
     Reading("nv_cache_num_entries", lambda c: c.entries),
     Reading("nv_cache_num_hits", lambda c: c.hits),
     Reading("nv_cache_num_misses", lambda c: c.misses),

@@ -33,7 +33,7 @@ MAX_UNSENT_BYTES: Final = 64 * 2**20
 class Exchange:
     """Answers one call, whose prompts are generations of `n` sequences each.
 
-    `refusal` writes the error of a call that has not been answered yet; `headers` are further lines of any answer.
+    `refusal` writes the error of a call that has not been answered yet.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class Exchange:
         n: int,
         stream: bool,
         refusal: Callable[[ConchError], HttpRefusal],
-        headers: bytes = b"",
         trace: Trace | None = None,
     ) -> None:
         self._reply = reply
@@ -55,7 +54,6 @@ class Exchange:
         self._n = n
         self._stream = stream
         self._refusal = refusal
-        self._headers = headers
         self._sequences = [ChoiceState(parser()) for _ in range(prompts * n)]
         self._generations: list[Generation] = []
         self._unfinished = prompts
@@ -123,9 +121,7 @@ class Exchange:
             if not self._unfinished:
                 if self._usage.cut_tokens:
                     self._reply.note_degraded(_TRUNCATED)
-                send_in_slices(
-                    self._reply, self._form.headers + self._headers, self._form.whole(self._sequences, self._usage)
-                )
+                send_in_slices(self._reply, self._form.headers, self._form.whole(self._sequences, self._usage))
 
     def _send(self, deltas: Sequence[Delta]) -> None:
         if self._catching_up is not None:
@@ -135,7 +131,7 @@ class Exchange:
         if not self._reply.begun:
             if sum([0 if state.prompt is None else state.prompt.cut_tokens for state in self._sequences]):
                 self._reply.note_degraded(_TRUNCATED)
-            self._reply.begin(200, self._form.stream_headers + self._headers)
+            self._reply.begin(200, self._form.stream_headers)
         if not self._unfinished:
             self._reply.write(chunks + self._form.end(self._sequences, self._usage))
             self._reply.end()

@@ -90,15 +90,13 @@ class Dialect(Generic[_Call]):
 
     `read` reads a small body, `join` what a worker process has made of a large one by `job`. A `ChatCall` is rendered
     by the model's chat template, a `CompletionCall` has its prompts. `form` makes the form of one answer, whose text
-    begins with the last argument; `headers` makes header lines of any answer. `refusal` writes the error of a call
-    that has not been answered yet.
+    begins with the last argument. `refusal` writes the error of a call that has not been answered yet.
     """
 
     job: str
     read: Callable[[Buffer], _Call]
     join: Callable[[Outcome], _Call]
     form: Callable[[_Call, AdmittedCall, str], GenerationForm]
-    headers: Callable[[_Call], bytes] = lambda _: b""
     refusal: Callable[[ConchError], HttpRefusal] = refusal_of
 
 
@@ -124,7 +122,7 @@ class Generations:
         with _refusals(trace):
             admitted = self._admit(request, reply, call, timeline, trace)
             if isinstance(call, CompletionCall):
-                _generate(dialect, admitted, call, call, call.prompts, dialect.form(call, admitted, ""), PlainOutput)
+                _generate(dialect, admitted, call, call.prompts, dialect.form(call, admitted, ""), PlainOutput)
                 return
             rendered = partial(_rendered, dialect, admitted, call)
             reply.on_disconnect = self._parts.prompts.render(admitted.model, call, rendered, admitted.client).cancel
@@ -160,19 +158,18 @@ def _generate_chat(dialect: Dialect[_Call], admitted: AdmittedCall, call: _Call,
         calls = HERMES if prompt.describes_tools else model.config.parameters.get("tool_call_parser", "")
         parser = OutputForm(model.engine.info.chat_template, calls, call, prompt.text)
         form = dialect.form(call, admitted, prompt.echoed)
-        _generate(dialect, admitted, call, parser.adjusted(call), [prompt.text], form, parser)
+        _generate(dialect, admitted, parser.adjusted(call), [prompt.text], form, parser)
 
 
 def _generate(
     dialect: Dialect[_Call],
     admitted: AdmittedCall,
-    sent: _Call,
     call: ChatCall | CompletionCall,
     prompts: Sequence[str | Sequence[int]],
     form: GenerationForm,
     parser: Callable[[], OutputParser],
 ) -> None:
-    """Start the generation of each prompt of `call`, which is made of what was `sent`. Raises ConchError."""
+    """Start the generation of each prompt of a call. Raises ConchError."""
     exchange = Exchange(
         admitted.reply,
         form,
@@ -181,7 +178,6 @@ def _generate(
         n=call.params.n,
         stream=call.stream,
         refusal=dialect.refusal,
-        headers=dialect.headers(sent),
         trace=admitted.trace,
     )
     span = None if admitted.trace is None else admitted.trace.began(admitted.model.version)

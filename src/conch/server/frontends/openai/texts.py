@@ -8,17 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
-from typing import Final
 
 import numpy as np
 
 from conch.base.errors import BackendError, Cancelled, ConchError, NotFound, Unavailable, Unsupported
-from conch.domain.degradations import HEADER
 from conch.domain.llm.embedding_form import TOKEN_IDS_MODEL, EmbeddingForm, cut
 from conch.domain.llm.text_model import Task
 from conch.domain.request import Admitted, InferRequest, InferResponse, Timeline, TokenMeter
 from conch.domain.tensor import Buffer
-from conch.protocols.http.message import HttpRefusal, HttpRequest, header
+from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.fields import InvalidField
 from conch.protocols.openai.text_calls import PROMPTS, READERS, Rows, TextCall, join_call
@@ -37,7 +35,6 @@ from conch.server.observability.tracing.request_trace import Trace
 # Requests of one call in flight: enough for full batches and busy instances, while a call of many texts neither fills
 # the queue nor delays other calls until all of it is done.
 _MAX_IN_FLIGHT = 16
-_TRUNCATED: Final = header(HEADER.encode(), b"prompt_truncated")
 _SERVED_BY = {
     Task.EMBED: "makes vectors: /v1/embeddings, /v2/embed, and by their cosines /v1/rerank and /v1/score serve it",
     Task.SCORE: "scores pairs of texts: /v1/rerank, /v1/score and /v1/classify serve it",
@@ -190,12 +187,13 @@ class _Texts:
             "labels": model.encoder.model.labels if model.encoder is not None else (),
             "shapes": [row.shape for row in rows],
         }
-        headers = JSON + _TRUNCATED if feed.truncated else JSON
-        written = partial(self._written, reply, headers, done)
+        if feed.truncated:
+            reply.note_degraded("prompt_truncated")
+        written = partial(self._written, reply, done)
         parts = [row.data.cast("B") for row in rows]
         if sum(map(len, parts)) <= MAX_INLINE_BYTES:
             _, (body,) = jobs.run(self._dialect.write, described, parts)
-            reply.send(200, headers, body)
+            reply.send(200, JSON, body)
             done(None)
             return
         try:
@@ -206,7 +204,6 @@ class _Texts:
     def _written(
         self,
         reply: HttpReply,
-        headers: bytes,
         done: Callable[[ConchError | None], None],
         outcome: Outcome | ConchError,
     ) -> None:
@@ -215,7 +212,7 @@ class _Texts:
             send_refusal(reply, self._dialect.refusal(outcome))
             done(outcome)
         else:
-            reply.send(200, headers, outcome.parts[0])
+            reply.send(200, JSON, outcome.parts[0])
             done(None)
 
 

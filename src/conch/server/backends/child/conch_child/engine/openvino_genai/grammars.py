@@ -37,6 +37,7 @@ _POLL_S = 0.05
 # Structures after which a process is replaced: the library keeps what it has compiled.
 _MAX_COMPILED = 1000
 _MAX_CACHED = 4096
+_MAX_ERROR_CHARACTERS = 1000  # some repeat the structure
 _MAX_PENDING = 1024
 _MAX_PENDING_OF_CLIENT = 128
 
@@ -58,7 +59,7 @@ class GrammarChecker:
         while not self._compiled.empty():
             compiled, error = self._compiled.get()
             self._pending.pop(compiled, None)
-            self._results[compiled] = error
+            self._results[compiled] = error[:_MAX_ERROR_CHARACTERS]
             if len(self._results) > _MAX_CACHED:
                 self._results.popitem(last=False)
         key = hashlib.sha256("\0".join(structure).encode("utf-8", "surrogatepass")).digest()

@@ -180,8 +180,8 @@ class TokenLogprob:
 class PromptTokens:
     """The prompt of a request as the engine has tokenized and truncated it.
 
-    With `return_prompt` "text" it has `text` and `pieces`, the text of each token; with `prompt_logprobs` it has
-    `logprobs`, an entry for each token, the first of which is empty.
+    With `return_prompt` "count", `token_ids` is a range of their number; with "text", it has `text` and `pieces`, the
+    text of each token; with `prompt_logprobs` it has `logprobs`, an entry for each token, the first of which is empty.
     """
 
     token_ids: Sequence[int]
@@ -232,7 +232,7 @@ class GenerationRequest:
     adapter: str = ""  # name of a LoRA adapter
     priority: int = 0  # lower values first; engines without priorities refuse other values than 0
     add_special_tokens: bool = True  # False for the output of a chat template, which contains them
-    return_prompt: Literal["", "ids", "text"] = ""  # whether the first delta has the prompt, and which parts
+    return_prompt: Literal["", "count", "ids", "text"] = ""  # whether the first delta has the prompt, and which parts
     prompt_only: bool = False  # return the prompt without generating
     timeline: Timeline = field(default_factory=Timeline)
     span: Span | None = None  # of the trace

@@ -25,9 +25,9 @@ class MessagesCall(ChatCall):
     """`POST /v1/messages`, and with `prompt_only` `/v1/messages/count_tokens`."""
 
     @property
-    def return_prompt(self) -> Literal["", "ids", "text"]:
+    def return_prompt(self) -> Literal["", "count", "ids", "text"]:
         """The first event of a stream counts the prompt's tokens."""
-        return "ids" if self.stream or self.prompt_only else ""
+        return "count" if self.stream or self.prompt_only else ""
 
 
 def read_message(body: Buffer) -> MessagesCall:

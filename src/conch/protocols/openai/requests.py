@@ -64,7 +64,7 @@ class GenerationCall:
     ignored: Sequence[IgnoredField] = ()
 
     @property
-    def return_prompt(self) -> Literal["", "ids", "text"]:
+    def return_prompt(self) -> Literal["", "count", "ids", "text"]:
         """The parts of the tokenized prompt that the response needs."""
         return _return_prompt(self)
 
@@ -74,9 +74,11 @@ class GenerationCall:
         return self.token_ids or self.params.prompt_logprobs is not None
 
 
-def _return_prompt(call: GenerationCall) -> Literal["", "ids"]:
+def _return_prompt(call: GenerationCall) -> Literal["", "count", "ids"]:
     cuts = call.stream and call.params.truncate_prompt_tokens is not None  # for a header before the first chunk
-    return "ids" if call.repeats_tokens or call.continuous_usage or cuts else ""
+    if call.repeats_tokens:
+        return "ids"
+    return "count" if call.continuous_usage or cuts else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,7 @@ class CompletionCall(GenerationCall):
     add_special_tokens: bool = True
 
     @property
-    def return_prompt(self) -> Literal["", "ids", "text"]:
+    def return_prompt(self) -> Literal["", "count", "ids", "text"]:
         """Also the text for an echo: the prompt may be token ids, or truncated."""
         return "text" if self.echo else _return_prompt(self)
 

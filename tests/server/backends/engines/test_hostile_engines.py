@@ -106,6 +106,10 @@ FATAL = {
     "log probability is a text": ("a log probability", "step((key, (delta(logprobs=(((1, 'a', 'b'),),)),), None))"),
     "short log probability": ("a log probability", "step((key, (delta(logprobs=(((1,),),)),), None))"),
     "a prompt": ("does not ask for", "step((key, (delta(0, 'x', (1,), None, None, (), ((1,), '', (), ())),), None))"),
+    "a size of a prompt": (
+        "number of tokens",
+        "step((key, (delta(0, 'x', (1,), None, None, (), (-1, '', (), ())),), None))",
+    ),
     "end is a number": ("the end of a request", "step((key, (), 5))"),
     "end with negative tokens": ("a number of tokens", "step((key, (), (1, -1, 0)))"),
     "end with 2^40 tokens": ("a number of tokens", "step((key, (), (1, 2**40, 0)))"),

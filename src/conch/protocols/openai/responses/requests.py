@@ -65,9 +65,9 @@ class ResponseCall(ChatCall):
     items: Buffer = b"[]"  # the input in JSON, for the store
 
     @property
-    def return_prompt(self) -> Literal["", "ids", "text"]:
-        """The prompt's tokens, if they are only counted."""
-        return "ids" if self.prompt_only else ""
+    def return_prompt(self) -> Literal["", "count", "ids", "text"]:
+        """The number of the prompt's tokens, if they are only counted."""
+        return "count" if self.prompt_only else ""
 
 
 def read_response(body: Buffer) -> ResponseCall:

@@ -145,9 +145,9 @@ class EngineProcess:
         """Send a request to the engine."""
         key = next(self._keys)
         params = request.params
-        long = bool(request.return_prompt) or params.prompt_logprobs is not None
+        long = request.return_prompt in ("ids", "text") or params.prompt_logprobs is not None
         max_tokens = min(params.max_tokens or self._context_length, self._context_length)
-        budget = GenerationBudget(params.n, max_tokens, params.n if long else 0)
+        budget = GenerationBudget(params.n, max_tokens, params.n if long or request.return_prompt else 0)
         if not self._running:
             self._last_step = monotonic_ns()
         generation = self._running[key] = RunningGeneration(self, key, on_deltas, budget, long)

@@ -143,7 +143,10 @@ def _prompt(fields: Any) -> PromptTokens:
     if type(fields) is not list or not 4 <= len(fields) <= 5:
         raise WireError(f"a prompt must be an array of 4 or 5 items, not {untrusted.shown(fields)}")
     given, text, pieces, logprobs = fields[:4]
-    token_ids = untrusted.integers(given, 0, _MAX_INT32, "a token id")
+    if type(given) is int:
+        token_ids: Sequence[int] = range(untrusted.integer(given, 0, _MAX_INT32, "the number of tokens"))
+    else:
+        token_ids = untrusted.integers(given, 0, _MAX_INT32, "a token id")
     return PromptTokens(
         token_ids,
         untrusted.text(text, "the text of a prompt"),

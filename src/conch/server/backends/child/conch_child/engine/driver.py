@@ -89,6 +89,8 @@ def describe_prompt(
     decode: Callable[[list[list[int]]], Sequence[str]],
 ) -> tuple[Any, ...]:
     """Return a *prompt* as `messages` defines it. `decode` must keep special tokens."""
+    if params.get("return_prompt") == "count":
+        return (len(token_ids), "", (), (), *cut_tokens(params))
     ids = [int(token_id) for token_id in token_ids]
     if params.get("return_prompt") != "text" or not ids:
         return (tuple(ids), "", (), (), *cut_tokens(params))
@@ -98,7 +100,8 @@ def describe_prompt(
 
 def prompt_only_event(key: int, prompt: tuple[Any, ...]) -> Event:
     """Return the only event of a request with `prompt_only`."""
-    return key, ((0, "", (), "length", None, (), prompt),), (len(prompt[0]), 0, 0, 0)
+    tokens = prompt[0] if isinstance(prompt[0], int) else len(prompt[0])
+    return key, ((0, "", (), "length", None, (), prompt),), (tokens, 0, 0, 0)
 
 
 class Driver(ABC):

@@ -217,6 +217,8 @@ class ScriptedDriver(Driver):
         return sequence.index, text, tokens, finish, stop, logprobs
 
     def _prompt(self, words: list[str], text: str, params: dict[str, Any]) -> tuple[Any, ...]:
+        if params.get("return_prompt") == "count":
+            return (len(words), "", (), (), *cut_tokens(params))
         numbers = tuple(map(self._number, words))
         requested = "prompt_logprobs" in params
         logprobs = ((), *(((number, word, 0.0),) for number, word in zip(numbers[1:], words[1:]))) if requested else ()

@@ -129,6 +129,7 @@ def test_the_first_five_minutes_are_a_script_that_works_without_a_compiler(
         '"probabilities"',
         "Conch is an inference server",
         "[0.70710677,0.70710677]",
+        "no server runs",
     ):
         assert printed in done.stdout
     assert (workplace / "demo-output" / "annotated.jpg").stat().st_size

@@ -24,11 +24,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from conch.check.command import check
 from conch.clients.repository.command import repo
+from conch.server.repository.model_kinds import find_file
 from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.backends.fil.test_fil import train
 from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.server.backends.pytorch.torch_models import Doubled, write_script
 from tests.server.hub import Hub
+from tests.support.encoders import write_encoder, write_tokenizer
 from tests.support.server_process import ConchProcess
 
 # The library that runs GGUF files writes them as IR with a tokenizer, too.
@@ -200,6 +202,25 @@ def test_a_checkpoint_is_for_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (models / "llama" / "config.pbtxt").read_text() == 'backend: "vllm"\n'
     assert add(source, "--repository", models, "--backend", "tensorrtllm", "--name", "trt") == 0
     assert check(["--strict", str(models)]) == 0
+
+
+def test_an_encoder_s_checkpoint_is_a_model_of_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hub = write_encoder(tmp_path / "ranker", labels=1)
+    write_tokenizer(hub)
+    for name in ("model.safetensors", "README.md"):
+        (hub / name).write_bytes(safetensors("w"))
+    (hub / "onnx").mkdir()
+    (hub / "model.onnx").rename(hub / "onnx" / "model.onnx")
+    models = tmp_path / "models"
+    assert add(hub, "--repository", models) == 0
+    assert add(hub / "onnx" / "model.onnx", "--repository", models, "--name", "file") == 0
+    assert "serve:" in capsys.readouterr().out
+    files = ("1/config.json", "1/model.onnx", "1/tokenizer.json", "config.pbtxt")
+    assert tree(models) == [f"{name}/{file}" for name in ("file", "ranker") for file in files]
+    config = 'backend: "onnxruntime"\nmax_batch_size: 32\ndynamic_batching { }\n'
+    assert (models / "ranker" / "config.pbtxt").read_text() == config
+    names = ["config.json", "model.safetensors", "onnx/model.onnx", "onnx/model_q4.onnx", "tokenizer.json"]
+    assert find_file(names, "onnx/model.onnx", "hub").names == ("onnx/model.onnx", "config.json", "tokenizer.json")
 
 
 def test_names_stay_inside_and_existing_models_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

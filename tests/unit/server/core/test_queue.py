@@ -111,6 +111,19 @@ def test_priority_one_is_served_first_and_unknown_priorities_get_the_default() -
     assert ids(queue) == "axybc"
 
 
+def test_requests_like_the_first_are_taken_from_the_middle() -> None:
+    queue = PolicyQueue(DynamicBatching(priority_levels=2, default_priority_level=2))
+    for id in "abcde":
+        pushed(queue, id).group_key = id in "ace"
+    urgent = pushed(queue, "f", priority=1)
+    urgent.group_key = True
+    assert queue.like_first(9) == [urgent]  # others of its level only
+    queue.take([urgent])
+    assert [pending.request.id for pending in queue.like_first(4)] == ["a", "c"]
+    queue.take(queue.like_first(9)[:2])
+    assert (ids(queue), len(queue)) == ("bde", 3)
+
+
 def test_full_level_rejects_and_others_do_not() -> None:
     policies = {1: QueuePolicy(max_queue_size=1)}
     queue = PolicyQueue(DynamicBatching(priority_levels=2, default_priority_level=2, priority_queue_policies=policies))

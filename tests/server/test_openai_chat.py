@@ -35,6 +35,7 @@ SLOW = {
     "rules": [{"match": "call", "reply": f"Now. <tool_call>{'more ' * 3000}</tool_call>"}],
     "step_ms": 20,
 }
+ROLES = {"chat_template": "{% for message in messages %}{{ message.role }} {{ message.content }};{% endfor %}"}
 UNKNOWN_FORMAT = {"chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}{{ tools }}"}
 
 
@@ -48,6 +49,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     write_scripted(folder / "repository" / "tools", SCRIPT)
     write_scripted(folder / "repository" / "slow", SLOW)
     write_scripted(folder / "repository" / "unknown_format", UNKNOWN_FORMAT)
+    write_scripted(folder / "repository" / "roles", ROLES)
+    write_scripted(folder / "repository" / "developer", {"chat_template": f"{ROLES['chat_template']}{{# developer #}}"})
     with ConchProcess(folder / "repository", "--ollama-api=true", log=folder / "log") as process:
         yield process
 
@@ -350,3 +353,10 @@ def test_a_prompt_longer_than_the_context_is_refused_alike(
     assert answer.status == 400
     assert "This model's maximum context length is 400 tokens." in text
     assert "Please reduce the length of the prompt" in text
+
+
+def test_a_developer_is_the_system_to_templates_that_do_not_know_the_role(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "developer", "content": "a"}, {"role": "user", "content": "b"}]
+    for model, role in (("roles", "system"), ("developer", "developer")):
+        answer = client.chat.completions.create(model=model, messages=messages)
+        assert answer.choices[0].message.content == f"{role} a;user b;"  # the scripted engine repeats the prompt

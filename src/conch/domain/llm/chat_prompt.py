@@ -42,6 +42,7 @@ class ChatTemplate:
             environment = _environment()
             self._template = environment.from_string(source)
             self.renders_calls = "tool_calls" in source  # of earlier turns
+            self.knows_developer = "developer" in source  # the role; other templates refuse or misplace it
             self.renders_tools = "tools" in find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ConfigError(f"invalid chat template: {error}") from error
@@ -154,6 +155,10 @@ def _prompt(
             arguments=described["arguments"],
         )
 
+    if not template.knows_developer:
+        conversation = [
+            {**message, "role": "system"} if message["role"] == "developer" else message for message in conversation
+        ]
     messages = conversation if template.renders_calls else without_calls(conversation)
     if not describes_tools:
         return rendered(messages, tools)

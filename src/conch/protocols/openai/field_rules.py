@@ -113,7 +113,8 @@ COMPLETION = rules(
 
 CHAT = rules(
     _GENERATION,
-    _used("messages", "text only; roles system, developer, user, assistant, tool, function; further fields are passed "
+    _used("messages", "text only; roles system, developer (system, where the template does not know it), user, "
+          "assistant, tool, function; further fields are passed "
           "to the chat template"),
     _used("max_completion_tokens top_logprobs"),
     _used("tools tool_choice parallel_tool_calls", "functions and custom tools, "

@@ -90,7 +90,7 @@ def _split(document: dict[str, Any]) -> tuple[dict[str, Any], bytes, bytes]:
     given = document.pop("input", None)
     read = read_input(given)
     if read.tools:
-        document["tools"] = [*(document.get("tools") or []), *read.tools]
+        document["tools"] = [*(Fields(document).list("tools") or []), *read.tools]
     document[_IGNORED] = read.ignored
     items = b"[]"
     if document.get("store") is not False:
@@ -136,7 +136,8 @@ def _response_call(document: dict[str, Any], messages: Buffer, items: Buffer) ->
         "top_logprobs": top_logprobs if with_logprobs else None,
     }
     if effort == "none":  # the argument of the templates that can turn reasoning off
-        chat["chat_template_kwargs"] = {"enable_thinking": False, **(chat.get("chat_template_kwargs") or {})}
+        template = Fields(document).object("chat_template_kwargs") or {}
+        chat["chat_template_kwargs"] = {"enable_thinking": False, **template}
     ignored = given.done()
     call = _as_chat(chat, messages)
     repeated = {name: default if document.get(name) is None else document[name] for name, default in _REPEATED.items()}
@@ -226,7 +227,8 @@ class _Tools:
         """Read `tool_choice`. Raises InvalidField."""
         choice = given.take("tool_choice")
         if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-            allowed = {self._known(given, tool) for tool in choice.get("tools") or []}
+            listed = choice.get("tools")
+            allowed = {self._known(given, tool) for tool in (listed if isinstance(listed, list) else [listed])}
             self.functions = [tool for tool in self.functions if tool[tool["type"]]["name"] in allowed]
             choice = choice.get("mode", "auto")
         if isinstance(choice, dict):

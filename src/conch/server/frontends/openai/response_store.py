@@ -1,6 +1,6 @@
 """Responses that are kept in memory for `previous_response_id` and for `/v1/responses/{id}`.
 
-Each belongs to the client that made it; for others it does not exist. Ids are random.
+Each belongs to the key and tenant that made it; for others it does not exist. Ids are random.
 """
 
 import time
@@ -9,13 +9,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from conch.base.errors import NotFound
+from conch.protocols.access.api_keys import ApiKeys
+from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.responses.form import ResponseForm
+from conch.server.frontends.request_headers import Tenants
 
 MAX_BYTES = 256 * 2**20
 # Of one response with its conversation; a larger one is not kept.
 MAX_RESPONSE_BYTES = 4 * 2**20
 LIFETIME_S = 24 * 3600.0
+
+
+def owner_of(keys: ApiKeys, tenants: Tenants, request: HttpRequest) -> str:
+    """Return to whom responses of a request belong: its key and its tenant.
+
+    The key counts, not its name: a line of a file of keys may be another client's tomorrow.
+    """
+    key = keys.find(request.headers.get(b"authorization", b"")) if keys else None
+    return f"{'' if key is None else key.digest.hex()}\n{tenants.of_http(request)}"
 
 
 @dataclass(slots=True)

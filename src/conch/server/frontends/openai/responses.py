@@ -22,7 +22,7 @@ from conch.server.frontends.offload.pool import Outcome
 from conch.server.frontends.openai.calls import CallReader
 from conch.server.frontends.openai.errors import JSON
 from conch.server.frontends.openai.generations import AdmittedCall, Dialect, Generations
-from conch.server.frontends.openai.response_store import ResponseStore, StoredResponse
+from conch.server.frontends.openai.response_store import ResponseStore, StoredResponse, owner_of
 from conch.server.frontends.parts import Parts
 
 
@@ -30,7 +30,7 @@ class ResponsesApi:
     """Answers the paths of the API."""
 
     def __init__(self, parts: Parts, generations: Generations) -> None:
-        self._tenants = parts.tenants
+        self._owner = partial(owner_of, parts.keys, parts.tenants)
         self._store = ResponseStore(parts.options.responses_store)
         self._generations = generations
         self.create = CallReader(parts, "response", read_response, _joined, self._begin)
@@ -117,10 +117,6 @@ class ResponsesApi:
 
     def _find(self, request: HttpRequest, response_id: str) -> StoredResponse:
         return self._store.find(response_id, self._owner(request))
-
-    def _owner(self, request: HttpRequest) -> str:
-        """Return to whom the responses of a client belong: its key and its tenant."""
-        return f"{self._tenants.key_name(request)}\n{self._tenants.of_http(request)}"
 
 
 def _form(

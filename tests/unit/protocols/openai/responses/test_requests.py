@@ -16,6 +16,7 @@ from tests.unit.protocols.openai.test_requests import ANYTHING
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 PATCH = {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: X"}}
 AGENTS = {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "spawn"}]}
+ASKED = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 NAMES = (
     *("instructions", "tools", "tool_choice", "text", "reasoning", "include", "store", "metadata", "truncation"),
@@ -149,6 +150,9 @@ def test_fields_without_an_effect_are_named() -> None:
         ({"tool_choice": "required"}, "tool_choice", "no functions"),
         ({"tool_choice": {"type": "web_search"}, "tools": [WEATHER]}, "tool_choice", "does not have"),
         ({"tool_choice": "perhaps"}, "tool_choice", "must be none, auto, required"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": 5}, "tools": [WEATHER]}, "tool_choice", "does not have"),
+        ({"tools": 5, "input": [{"type": "additional_tools", "tools": [WEATHER]}, ASKED]}, "tools", "must be an array"),
+        ({"reasoning": {"effort": "none"}, "chat_template_kwargs": 5}, "chat_template_kwargs", "must be an object"),
         ({"metadata": {"a": 1}}, "metadata", "at most 16 texts"),
         ({"temperature": -1}, "temperature", "temperature must be"),
     ],

@@ -1,9 +1,20 @@
 """The store of responses is bounded by number, bytes and time; of several owners the largest gives way."""
 
+from pathlib import Path
+
 import pytest
 
 from conch.base.errors import NotFound
-from conch.server.frontends.openai.response_store import LIFETIME_S, MAX_RESPONSE_BYTES, ResponseStore, StoredResponse
+from conch.protocols.access.api_keys import ApiKeys
+from conch.protocols.http.message import HttpRequest
+from conch.server.frontends.openai.response_store import (
+    LIFETIME_S,
+    MAX_RESPONSE_BYTES,
+    ResponseStore,
+    StoredResponse,
+    owner_of,
+)
+from conch.server.frontends.request_headers import Tenants
 
 
 class Clock:
@@ -81,3 +92,21 @@ def test_others_find_nothing() -> None:
         store.find("1", "b")
     store.end("2", b"{}", b"[]")  # was removed meanwhile
     assert kept(store, "1", "2") == ["1"]
+
+
+def test_a_response_belongs_to_the_key_not_to_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+
+    def owner(key: str, tenant: str = "") -> str:
+        headers = [(b"authorization", f"Bearer {key}".encode()), (b"x-tenant", tenant.encode())]
+        return owner_of(keys, Tenants("x-tenant", keys), HttpRequest(b"POST", "/v1/responses", headers))
+
+    keys = ApiKeys(openai_path=str(path))
+    path.write_text("first\nsecond\n")
+    keys.load()
+    before = owner("second")
+    assert len({before, owner("first"), owner("second", "a"), owner("first", "a")}) == 4
+    path.write_text("second\nthird\n")
+    keys.load()
+    assert owner("second") == before
+    assert owner("third") != before

@@ -30,14 +30,13 @@ from conch.base.control_characters import printable
 from conch.base.errors import ConchError, Unavailable
 from conch.base.http.credentials import client_key
 from conch.base.process.running_servers import running_servers
-from conch.clients.run.memory import size_text
 from conch.clients.server_view import ServerAddress, ServerReader, all_reasons, find_address
 from conch.clients.top import add_server_flags
 from conch.domain.degradations import REASONS
 from conch.machine import condition
 from conch.machine.accelerators.collectors import has_nvidia_driver
 from conch.machine.cores import usable_cores
-from conch.machine.memory import free_memory, total_memory
+from conch.machine.memory import free_memory, size_text, total_memory
 from conch.server.backends.child.conch_child.ipc.sandbox import landlock_abi
 
 _DISTRIBUTION = "conch-server"

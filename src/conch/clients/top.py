@@ -18,7 +18,6 @@ from conch.base.command_line.option_types import duration
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError
 from conch.base.http.credentials import KEY_HELP, client_key
-from conch.clients.run.memory import size_text
 from conch.clients.server_view import (
     ModelRates,
     ModelReading,
@@ -30,6 +29,7 @@ from conch.clients.server_view import (
     rates,
 )
 from conch.domain.degradations import REASONS
+from conch.machine.memory import size_text
 
 _FAILURE, _INTERRUPTED = 1, 130
 _PLAIN_COLUMNS = 160

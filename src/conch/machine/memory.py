@@ -5,12 +5,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+_MIB, _GIB = 1 << 20, 1 << 30
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
 REQUEST_MEMORY_SHARE = 4
 MIN_REQUEST_MEMORY_BYTES = 256 * 2**20
 WORKER_MEMORY_SHARE = 2
 MIN_WORKER_MEMORY_BYTES = 2**30
+
+
+def size_text(size: int) -> str:
+    """Return bytes as MiB, or from 1 GiB on as GiB."""
+    return f"{max(size, 0) / _GIB:.1f} GiB" if size >= _GIB else f"{max(size, 0) // _MIB} MiB"
 
 
 def free_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:

@@ -91,8 +91,8 @@ def _run(given: Namespace) -> int:
 
 def _serve(given: Namespace, source: "RunSource", need: int, writer: int | None = None) -> int:
     """Run the server in this process. If it is ready, print where, or write its host:port to the pipe `writer`."""
-    from conch.clients.run.memory import size_text
     from conch.clients.run.plate import print_plate
+    from conch.machine.memory import size_text
     from conch.server.commands.serve import run_server
 
     options, started = _options(given, source), monotonic()
@@ -141,7 +141,7 @@ def _converse(given: Namespace, source: "RunSource", need: int) -> int:
     from conch.base.http.credentials import client_key
     from conch.clients.chat import AnswerSettings, chosen_model, talk
     from conch.clients.openai_client import OpenAIClient
-    from conch.clients.run.memory import size_text
+    from conch.machine.memory import size_text
 
     with _child(given, source, need) as address:
         client = OpenAIClient(f"http://{address}/v1", client_key(None))

@@ -18,7 +18,6 @@ from conch.base.process.running_servers import running_servers, temporary_folder
 from conch.base.suggestion import did_you_mean
 from conch.clients.run.command import exit_status, run_parser
 from conch.server.repository.model_kinds import is_model_folder
-from conch.server.repository.store import check_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -153,8 +152,9 @@ def _ls(*, as_json: bool) -> int:
 
 def _show(text: str, *, as_json: bool) -> int:
     from conch.clients.repository.listing import print_model
-    from conch.clients.run.memory import model_memory, size_text
+    from conch.clients.run.memory import model_memory
     from conch.clients.run.source import find_source
+    from conch.machine.memory import size_text
 
     if text.startswith(HUB):
         raise InvalidRequest(f"{text} is not on disk: conch pull {text} fetches it")
@@ -169,6 +169,8 @@ def _show(text: str, *, as_json: bool) -> int:
 
 
 def _rm(name: str) -> int:
+    from conch.server.repository.store import check_name
+
     check_name(name)
     store = model_store()
     folder = store / name

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conch.base.errors import ConfigError
 from conch.domain.model_config import ModelConfig
-from conch.machine.memory import free_memory
+from conch.machine.memory import free_memory, size_text
 from conch.server.backends.engines.memory import GIB, folder_size
 from conch.server.repository.store import ModelFiles
 
@@ -67,11 +67,6 @@ def instances(config: ModelConfig) -> int:
     """Return the number of instances that a configuration has, or gets."""
     default = _DEFAULT_INSTANCES.get(config.backend, 1)
     return sum(group.count or default for group in config.instance_groups) or default
-
-
-def size_text(size: int) -> str:
-    """Return bytes as MiB, or from 1 GiB on as GiB."""
-    return f"{max(size, 0) / GIB:.1f} GiB" if size >= GIB else f"{max(size, 0) // _MIB} MiB"
 
 
 def _weights(files: ModelFiles) -> int:

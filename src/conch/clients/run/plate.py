@@ -4,9 +4,9 @@ from argparse import Namespace
 
 from rich.console import Console
 
-from conch.clients.run.memory import size_text
 from conch.clients.run.snippets import Api, curl, python, tensors
 from conch.domain.model_config import InstanceKind, ModelConfig
+from conch.machine.memory import size_text
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
 from conch.server.server import Server

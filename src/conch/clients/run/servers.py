@@ -24,9 +24,9 @@ from conch.base.http.credentials import client_key
 from conch.base.process.running_servers import RunningServer, running_servers
 from conch.base.suggestion import did_you_mean
 from conch.clients.run.command import exit_status
-from conch.clients.run.memory import size_text
 from conch.clients.server_view import ModelReading, ServerAddress, ServerReader, ServerReading, rates
 from conch.domain.degradations import REASONS
+from conch.machine.memory import size_text
 
 _STOP_S = 60.0
 _RATE_S, _WATCH_S = 0.5, 2.0  # between the two readings that a rate needs

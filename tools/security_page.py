@@ -36,7 +36,7 @@ from conch.server.core.shared_memory import regions as shared_memory
 from conch.server.core.validation import MAX_STRING_ELEMENTS
 from conch.server.frontends.grpc import framing
 from conch.server.frontends.offload import fair_queue, pool
-from conch.server.frontends.openai import chat
+from conch.server.frontends.openai import chat, response_store
 from conch.server.frontends.openai import exchange as openai_exchange
 from conch.server.frontends.v2_grpc import infer_stream
 from conch.server.frontends.v2_http import generate as v2_http_generate
@@ -166,6 +166,11 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Event loop stall threshold", f"{loop_lag.MAX_BLOCKED_S * 1000:g} ms"),
         ("Shared memory regions", f"{shared_memory.MAX_REGIONS:,}"),
         ("Concurrent BLS calls of an instance", f"{outgoing_bls.MAX_RUNNING}"),
+        (
+            "Responses kept for `previous_response_id`",
+            f"{OPTIONS.responses_store:,}; {size(response_store.MAX_BYTES)}, {response_store.LIFETIME_S / 3600:g} h",
+            "`--responses-store`",
+        ),
         ("Traces queued for writing", f"{observer.MAX_QUEUED_TRACES:,}, {size(observer.MAX_QUEUED_BYTES)}"),
         ("Key file reload delay", f"{2 * api_keys.WATCH_S:g} s"),
         ("Drain timeout at shutdown", seconds(OPTIONS.exit_timeout_secs), "`--exit-timeout-secs`"),

@@ -1,5 +1,6 @@
 """The metrics of a running server under mixed load, held against the catalogue and against what has happened."""
 
+import json
 import re
 import threading
 import urllib.error
@@ -120,9 +121,24 @@ def test_the_exposition_is_that_of_the_catalogue(conch: ConchProcess) -> None:
 
 def test_every_metric_of_the_server_appears(conch: ConchProcess) -> None:
     until(lambda: value(conch, "conch_process_resident_memory_bytes") > 0)
+    body = json.dumps({"model": "talker", "prompt": "Hello", "unknown": 1}).encode()  # its counter begins with it
+    with urllib.request.urlopen(f"http://{conch.http}/v1/completions", body, timeout=60) as answer:
+        assert answer.headers["X-Conch-Ignored"] == "unknown"
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", conch.metrics(), re.MULTILINE))
     expected = {metric.name for area in ("server", "triton", "vllm") for metric in areas()[area]}
     assert expected - set(kinds) == set()
+
+
+def test_endpoint_pickers_of_gateways_find_their_metrics(conch: ConchProcess) -> None:
+    """Names and labels are those of the model server protocol of the Gateway API inference extension."""
+    found = families(conch)
+    assert {"nv_inference_pending_request_count", "nv_inference_exec_count"} <= {*found}
+    for name in ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc"):
+        assert found[f"vllm:{name}"].type == "gauge"
+    (adapters,) = found["vllm:lora_requests_info"].samples
+    assert {"max_lora", "running_lora_adapters", "waiting_lora_adapters"} <= {*adapters.labels}
+    assert adapters.value > 1e9
+    assert "vllm:cache_config_info" in found
 
 
 def test_bytes_connections_and_refusals(conch: ConchProcess) -> None:

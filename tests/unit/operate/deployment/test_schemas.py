@@ -12,6 +12,46 @@ from tests.support.custom_resources import KINDS, custom_resource_errors
 from tests.support.helm_process import HelmChart
 from tests.unit.operate.deployment.value_sets import value_sets
 
+INFERENCE_POOL = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["selector", "targetPorts", "endpointPickerRef"],
+    "properties": {
+        "selector": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["matchLabels"],
+            "properties": {"matchLabels": {"type": "object", "additionalProperties": {"type": "string"}}},
+        },
+        "targetPorts": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 8,
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["number"],
+                "properties": {"number": {"type": "integer", "minimum": 1, "maximum": 65535}},
+            },
+        },
+        "endpointPickerRef": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["name", "port"],
+            "properties": {
+                "name": {"type": "string", "minLength": 1, "maxLength": 253},
+                "port": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["number"],
+                    "properties": {"number": {"type": "integer", "minimum": 1, "maximum": 65535}},
+                },
+                "failureMode": {"enum": ["FailOpen", "FailClose"]},
+            },
+        },
+    },
+}
+"""The spec of the extension's CRD, version v1; no package of a registry has it."""
 VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
 
 
@@ -89,8 +129,28 @@ def test_shapes_are_of_all_kinds(all_objects: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_objects_of_kubernetes_are_valid(shapes: Shapes, version: str) -> None:
     schemas, minor = Schemas(version), int(version.partition(".")[2])
-    checked = [document for oldest, document in shapes.values() if document["kind"] not in KINDS and oldest <= minor]
+    known = {*KINDS, "InferencePool"}
+    checked = [document for oldest, document in shapes.values() if document["kind"] not in known and oldest <= minor]
     assert [error for document in checked for error in schemas.errors(document)] == []
+
+
+def test_inference_pools_are_valid_and_select_the_pods(chart: HelmChart) -> None:
+    from jsonschema import validate
+
+    for metrics, name, port in (("vllm", "gpt2-epp", 9002), ("triton", "picker", 9003)):
+        more = {} if metrics == "vllm" else {"endpointPicker": name, "endpointPickerPort": port}
+        values = {"inferencePool": {"enabled": True, "metrics": metrics, **more}}
+        objects = {document["kind"]: document for document in chart.objects(values, "gpt2", "models")}
+        pool = objects["InferencePool"]
+        assert pool["apiVersion"] == "inference.networking.k8s.io/v1"
+        validate(pool["spec"], INFERENCE_POOL)
+        assert pool["spec"]["endpointPickerRef"] == {"name": name, "port": {"number": port}, "failureMode": "FailClose"}
+        pod = objects["Deployment"]["spec"]["template"]
+        assert pool["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        (server,) = pod["spec"]["containers"]
+        assert pool["spec"]["targetPorts"][0]["number"] in {port["containerPort"] for port in server["ports"]}
+        for prefix in ("inference.networking.k8s.io", "llm-d.ai"):
+            assert pod["metadata"]["labels"][f"{prefix}/engine-type"] == metrics
 
 
 def test_the_schemas_refuse_what_is_wrong(all_objects: list[dict[str, Any]]) -> None:

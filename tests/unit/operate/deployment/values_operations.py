@@ -13,6 +13,16 @@ _CRON = {
 }
 
 CASES: dict[str, dict[str, Any]] = {
+    "inference pool of a language model": {"inferencePool": {"enabled": True}},
+    "inference pool of other models": {
+        "inferencePool": {
+            "enabled": True,
+            "metrics": "triton",
+            "endpointPicker": "picker",
+            "endpointPickerPort": 9003,
+            "failureMode": "FailOpen",
+        }
+    },
     "pod monitor and hpa": {
         "monitoring": {"enabled": True, "dashboards": {"folder": "", "labels": {"grafana_dashboard": "yes"}}},
         "autoscaling": {"type": "hpa"},

@@ -395,6 +395,8 @@ class Server:
             probes["shared_memory_small"] = condition.shared_memory_small
         if options.grpc_use_ssl:
             probes["certificate_expiring"] = lambda: condition.certificate_expiring(options.grpc_server_cert)
+        elif options.http_use_ssl or options.metrics_use_ssl:
+            probes["certificate_expiring"] = lambda: condition.certificate_expiring(options.http_server_cert)
         return probes
 
     def _unreachable(self) -> str:

@@ -7,13 +7,13 @@ import logging
 import os
 import resource
 import socket
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from conch.machine.memory import default_request_memory
 from conch.protocols.connections.loop_budget import ParseBudget
+from conch.protocols.connections.tls import ReloadedTls
 from conch.protocols.connections.traffic import SweepClock, Traffic
 
 # For models' files, the channels to their processes, listeners and logs.
@@ -78,7 +78,7 @@ class Listener(ABC, Generic[Connection]):
         *,
         connections: int,
         reuse_port: bool,
-        tls: ssl.SSLContext | None = None,
+        tls: ReloadedTls | None = None,
         handshake_s: float | None = None,
         sweep_s: float = SWEEP_S,
         traffic: Traffic | None = None,
@@ -140,7 +140,7 @@ class Listener(ABC, Generic[Connection]):
                     self._host,
                     self._port,
                     backlog=_BACKLOG,
-                    ssl=self._tls,
+                    ssl=self._tls.context if self._tls is not None else None,
                     ssl_handshake_timeout=self._handshake_s if self._tls is not None else None,
                     reuse_port=self._reuse_port or None,
                     start_serving=listen,
@@ -187,7 +187,10 @@ class Listener(ABC, Generic[Connection]):
         handshake_s = self._handshake_s if self._tls is not None else None
         task = asyncio.ensure_future(
             asyncio.get_running_loop().connect_accepted_socket(
-                self._accept, connection, ssl=self._tls, ssl_handshake_timeout=handshake_s
+                self._accept,
+                connection,
+                ssl=self._tls.context if self._tls is not None else None,
+                ssl_handshake_timeout=handshake_s,
             )
         )
         self._late.add(task)
@@ -230,6 +233,8 @@ class Listener(ABC, Generic[Connection]):
         while True:
             await asyncio.sleep(self._sweep_s)
             self.clock.now = loop.time()
+            if self._tls is not None:
+                self._tls.refresh()
             connections = tuple(self._connections)
             for connection in connections:
                 connection.sweep()

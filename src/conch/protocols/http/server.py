@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from conch.protocols.connections.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.protocols.connections.listener import Listener
+from conch.protocols.connections.tls import ReloadedTls
 from conch.protocols.http.connection import HttpConnection
 from conch.protocols.http.message import HttpLimits, HttpRefusal, HttpRequest
 from conch.protocols.http.sender import BudgetedHandler
@@ -30,6 +31,7 @@ class HttpServer(Listener[HttpConnection]):
         budget: BodyBudget | None = None,
         reuse_port: bool = False,
         max_unsent_bytes: int | None = None,
+        tls: ReloadedTls | None = None,
     ) -> None:
         """`body_limit` returns the limit of a body that exceeds the default one.
 
@@ -38,7 +40,13 @@ class HttpServer(Listener[HttpConnection]):
         """
         limits = limits or HttpLimits()
         super().__init__(
-            host, port, connections=limits.connections, reuse_port=reuse_port, max_unsent_bytes=max_unsent_bytes
+            host,
+            port,
+            connections=limits.connections,
+            reuse_port=reuse_port,
+            max_unsent_bytes=max_unsent_bytes,
+            tls=tls,
+            handshake_s=limits.receive_grace_s,
         )
         self.context = ServerContext(
             BudgetedHandler(handler),

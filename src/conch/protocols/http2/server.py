@@ -5,11 +5,11 @@ implements HTTP/2 and nothing of gRPC.
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from conch.protocols.connections.listener import SWEEP_S, Listener
+from conch.protocols.connections.tls import ReloadedTls
 from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http2.connection import Http2Connection
 from conch.protocols.http2.flow_control import Http2Stream, Receiver
@@ -34,7 +34,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
         interpret: Callable[[RequestHead], Head],
         accept: Callable[[Head, Http2Stream], Receiver],
         limits: Http2Limits,
-        tls: ssl.SSLContext | None = None,
+        tls: ReloadedTls | None = None,
         reuse_port: bool = False,
         traffic: Traffic | None = None,
         max_unsent_bytes: int | None = None,

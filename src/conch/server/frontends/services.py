@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from conch.domain.exposition import Family, Labels, Point
+from conch.protocols.connections.tls import ReloadedTls, TlsFiles
 from conch.protocols.http.message import HttpLimits
 from conch.protocols.http.metrics_page import MetricsPage
 from conch.protocols.http.router import Router
@@ -15,6 +16,7 @@ from conch.server.frontends.endpoints import HTTP_PORT, METRICS_PORT, OPENAI_POR
 from conch.server.frontends.grpc.server import GrpcFrontend
 from conch.server.frontends.parts import Parts
 from conch.server.observability.metrics.reading import Reading, read
+from conch.server.options.server_options import ServerOptions
 
 
 class Service(NamedTuple):
@@ -36,11 +38,12 @@ def services(parts: Parts) -> Iterator[Service]:
     handlers = Handlers(parts, metrics)
     if options.allow_http:
         address, port = options.http_address, options.http_port
-        listener = _listener(parts, handlers.router(HTTP_PORT), address, port, reuse_port=options.reuse_http_port)
+        router = handlers.router(HTTP_PORT)
+        listener = _listener(parts, router, address, port, reuse_port=options.reuse_http_port, tls=_http_tls(options))
         yield Service("http", "HTTPService", address, port, listener)
     if options.openai_port >= 0:
         address, port = options.openai_address or options.http_address, options.openai_port
-        listener = _listener(parts, handlers.router(OPENAI_PORT), address, port)
+        listener = _listener(parts, handlers.router(OPENAI_PORT), address, port, tls=_http_tls(options))
         yield Service("openai", "OpenAI Service", address, port, listener)
     if options.allow_grpc:
         yield Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, GrpcFrontend(parts))
@@ -49,7 +52,8 @@ def services(parts: Parts) -> Iterator[Service]:
         yield Service(flags, name, address, port, _listener(parts, platform, address, port))
     if metrics is not None:
         address, port = options.metrics_address, options.metrics_port
-        listener = _listener(parts, handlers.router(METRICS_PORT), address, port)
+        tls = _tls(options) if options.metrics_use_ssl else None
+        listener = _listener(parts, handlers.router(METRICS_PORT), address, port, tls=tls)
         yield Service("metrics", "Metrics Service", address, port, listener)
 
 
@@ -73,6 +77,7 @@ def _listener(
     port: int,
     *,
     reuse_port: bool = False,
+    tls: ReloadedTls | None = None,
 ) -> HttpServer:
     return HttpServer(
         handler,
@@ -83,7 +88,19 @@ def _listener(
         refusal=handler.refusal,
         budget=parts.budget,
         reuse_port=reuse_port,
+        tls=tls,
     )
+
+
+def _http_tls(options: ServerOptions) -> ReloadedTls | None:
+    """Return the TLS of a port for clients, None for plain text. Raises ConfigError for a file that is wrong."""
+    return (
+        _tls(options, options.http_root_cert if options.http_use_ssl_mutual else "") if options.http_use_ssl else None
+    )
+
+
+def _tls(options: ServerOptions, root: str = "") -> ReloadedTls:
+    return ReloadedTls(TlsFiles("--http", options.http_server_cert, options.http_server_key, root), "http/1.1")
 
 
 _READINGS: tuple[Reading[Service], ...] = (

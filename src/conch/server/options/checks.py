@@ -120,17 +120,20 @@ def _check_host_policies(options: ServerOptions) -> Iterable[str]:
 
 
 def _check_tls(options: ServerOptions) -> Iterable[str]:
-    if not options.grpc_use_ssl:
-        return
-    required = {"--grpc-server-cert": options.grpc_server_cert, "--grpc-server-key": options.grpc_server_key}
-    if options.grpc_use_ssl_mutual:
-        required["--grpc-root-cert"] = options.grpc_root_cert
-    switch = "--grpc-use-ssl-mutual" if options.grpc_use_ssl_mutual else "--grpc-use-ssl"
-    for flag, path in required.items():
-        if not path:
-            yield f"{switch} needs {flag}"
-        elif not Path(path).is_file():
-            yield f"{flag}: there is no file '{path}'"
+    for port, used in (("grpc", options.grpc_use_ssl), ("http", options.http_use_ssl or options.metrics_use_ssl)):
+        if not used:
+            continue
+        mutual = getattr(options, f"{port}_use_ssl_mutual")
+        required = ["server_cert", "server_key", *(["root_cert"] if mutual else [])]
+        switch = f"--{port}-use-ssl-mutual" if mutual else f"--{port}-use-ssl"
+        if port == "http" and not options.http_use_ssl:
+            switch = "--metrics-use-ssl"
+        for name in required:
+            flag, path = f"--{port}-{name.replace('_', '-')}", getattr(options, f"{port}_{name}")
+            if not path:
+                yield f"{switch} needs {flag}"
+            elif not Path(path).is_file():
+                yield f"{flag}: there is no file '{path}'"
 
 
 def _check_log_file(options: ServerOptions) -> Iterable[str]:

@@ -296,6 +296,12 @@ class ServerOptions:
         (), "HTTP", "Endpoints that require this header.", RESTRICTION, repeatable=True, separator=";"
     )
 
+    http_use_ssl: bool = _flag(False, "HTTP", "Serve the HTTP and OpenAI ports over TLS.")
+    http_use_ssl_mutual: bool = _flag(False, "HTTP", "Serve over TLS and require a certificate from clients.")
+    http_server_cert: str = _flag("", "HTTP", "PEM file of the server's certificate; reloaded when it changes.", PATH)
+    http_server_key: str = _flag("", "HTTP", "PEM file of the server's key; reloaded when it changes.", PATH)
+    http_root_cert: str = _flag("", "HTTP", "PEM file of the certificate authority of the clients.", PATH)
+
     allow_grpc: bool = _flag(True, "gRPC", "Listen for gRPC requests.")
     grpc_address: str = _flag("0.0.0.0", "gRPC", "Address to listen on.")  # noqa: S104 - Triton's default
     grpc_port: int = _flag(8001, "gRPC", "Port to listen on; 0 for any free port.", PORT)
@@ -311,8 +317,8 @@ class ServerOptions:
     )
     grpc_use_ssl: bool = _flag(False, "gRPC", "Serve over TLS.")
     grpc_use_ssl_mutual: bool = _flag(False, "gRPC", "Serve over TLS and require a certificate from clients.")
-    grpc_server_cert: str = _flag("", "gRPC", "PEM file of the server's certificate.", PATH)
-    grpc_server_key: str = _flag("", "gRPC", "PEM file of the server's key.", PATH)
+    grpc_server_cert: str = _flag("", "gRPC", "PEM file of the server's certificate; reloaded when it changes.", PATH)
+    grpc_server_key: str = _flag("", "gRPC", "PEM file of the server's key; reloaded when it changes.", PATH)
     grpc_root_cert: str = _flag("", "gRPC", "PEM file of the certificate authority of the clients.", PATH)
     grpc_keepalive_time: int = _flag(7200000, "gRPC", "Milliseconds between keep-alive pings.", MILLISECONDS)
     grpc_keepalive_timeout: int = _flag(
@@ -357,6 +363,9 @@ class ServerOptions:
     )
     metrics_address: str = _flag("", "Metrics", "Address to listen on; --http-address if not given.")
     metrics_port: int = _flag(8002, "Metrics", "Port to listen on; 0 for any free port.", PORT)
+    metrics_use_ssl: bool = _flag(
+        False, "Metrics", "Serve metrics over TLS, with the files of --http-server-cert and --http-server-key."
+    )
     metrics_interval_ms: int = _flag(
         2000, "Metrics", "Milliseconds between measurements of the machine.", MILLISECONDS_ABOVE_ZERO
     )
@@ -520,6 +529,8 @@ class ServerOptions:
             object.__setattr__(self, "metrics_address", self.http_address)
         if self.grpc_use_ssl_mutual:
             object.__setattr__(self, "grpc_use_ssl", True)
+        if self.http_use_ssl_mutual:
+            object.__setattr__(self, "http_use_ssl", True)
 
     def __repr__(self) -> str:
         """Show options that differ from their defaults, without secrets."""

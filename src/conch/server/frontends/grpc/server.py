@@ -1,9 +1,8 @@
 """The gRPC frontend: the service on an HTTP/2 listener, from opening the port to the last call."""
 
 import os
-import ssl
 
-from conch.base.errors import ConfigError
+from conch.protocols.connections.tls import ReloadedTls, TlsFiles
 from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http2.limits import Http2Limits
 from conch.protocols.http2.server import Http2Server
@@ -26,7 +25,7 @@ class GrpcFrontend(Http2Server[Opener]):
             interpret=self._calls.interpret,
             accept=lambda opener, stream: opener(stream),
             limits=limits,
-            tls=_tls_context(options),
+            tls=_tls(options),
             reuse_port=options.reuse_grpc_port,
             traffic=traffic,
         )
@@ -60,23 +59,9 @@ def http2_limits(options: ServerOptions) -> Http2Limits:
     )
 
 
-def _tls_context(options: ServerOptions) -> ssl.SSLContext | None:
-    """Return the TLS context, None for plain text. Raises ConfigError for a file that is missing or wrong."""
+def _tls(options: ServerOptions) -> ReloadedTls | None:
+    """Return the TLS of the port, None for plain text. Raises ConfigError for a file that is missing or wrong."""
     if not options.grpc_use_ssl:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
-    flags, paths = "--grpc-server-cert, --grpc-server-key", f"'{options.grpc_server_cert}', '{options.grpc_server_key}'"
-    try:
-        # An empty password for an encrypted key: an error instead of a prompt.
-        context.load_cert_chain(options.grpc_server_cert, options.grpc_server_key, password="")
-        if options.grpc_use_ssl_mutual:
-            flags, paths = "--grpc-root-cert", f"'{options.grpc_root_cert}'"
-            context.load_verify_locations(options.grpc_root_cert)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except ssl.SSLError as error:
-        raise ConfigError(f"{flags}: {paths} cannot be used: {error.reason or error}") from None
-    except OSError as error:
-        raise ConfigError(f"{flags}: cannot read {paths}: {error.strerror}") from None
-    return context
+    root = options.grpc_root_cert if options.grpc_use_ssl_mutual else ""
+    return ReloadedTls(TlsFiles("--grpc", options.grpc_server_cert, options.grpc_server_key, root), "h2")

@@ -103,9 +103,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
         "--allow-client-shm=true",
         "--openai-port=0",
         "--ollama-api=true",
+        *("--allow-sagemaker=true", "--sagemaker-port=0", "--allow-vertex-ai=true", "--vertex-ai-port=0"),
     )
-    with ConchProcess(root / "models", *flags, log=root / "log") as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIP_PREDICT_ROUTE", "/predict")
+        patch.setenv("AIP_HEALTH_ROUTE", "/health")
+        running = ConchProcess(root / "models", *flags, log=root / "log")
+        with running:
+            yield running
 
 
 @pytest.fixture(scope="module")
@@ -275,6 +280,54 @@ def test_http2_is_refused_on_the_http_ports(senders: dict[str, Sender]) -> None:
             for port in endpoint.ports:
                 answer = send(senders[port], method, path, *upgrade)
                 assert answer.status == 401, f"{method} {path} on {port}: {answer}"
+
+
+# Paths of hosting platforms, and the scope of each.
+PLATFORMS = {
+    "Sagemaker": [
+        ("GET", "/ping", None),
+        ("POST", "/invocations", "infer"),
+        ("POST", "/models/name/invoke", "infer"),
+        ("GET", "/models", "manage"),
+        ("POST", "/models", "manage"),
+        ("GET", "/models/name", "manage"),
+        ("DELETE", "/models/name", "manage"),
+    ],
+    "Vertex AI": [("GET", "/health", None), ("POST", "/predict", "infer")],
+}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_ports_of_platforms_need_the_scope(server: ConchProcess, platform: str) -> None:
+    (port,) = re.findall(rf"Started {platform} HTTPService at \S*:(\d+)", server.text)
+    sender = Sender(int(port))
+    for method, path, scope in PLATFORMS[platform]:
+        for key in (*NO_KEY, *KEYS.values()):
+            for form, spell in (FORMS | SPELLINGS).items():
+                answer = send(sender, method, spell(path), *bearer(key))
+                what = f"{method} {spell(path)} with {key or 'no key'}: {answer}"
+                if scope is None or key == KEYS[scope]:
+                    assert form not in FORMS or answer.status not in (401, 403, 405), what
+                elif form in FORMS:
+                    assert answer.status == (401 if key in NO_KEY else 403), what
+                elif key != KEYS["manage"]:  # as with Triton, what follows /models is a name even without a slash
+                    assert answer.is_refusal or answer in (Answer(400, b""), Answer(404, b"")), what
+    sender.close()
+
+
+def test_redirects_of_vertex_ai_need_the_scope_of_their_target(server: ConchProcess) -> None:
+    (port,) = re.findall(r"Started Vertex AI HTTPService at \S*:(\d+)", server.text)
+    sender = Sender(int(port))
+    for path in {path for _, path, endpoint in CASES if scope_of(endpoint.category)}:
+        scopes = {scope_of(endpoint.category) for _, other, endpoint in CASES if other == path}
+        for spelled in (path, *(spell(path) for spell in SPELLINGS.values())):
+            redirect = f"X-Vertex-Ai-Triton-Redirect: {spelled.removeprefix('/')}"
+            for scope, key in {None: "", **KEYS}.items():
+                if scope not in scopes and spelled.isascii():
+                    answer = send(sender, "POST", "/predict", redirect, *bearer(key))
+                    what = f"{redirect} with {key or 'no key'}: {answer}"
+                    assert answer.is_refusal or answer == Answer(400, b""), what
+    sender.close()
 
 
 GRPC_SPELLINGS: dict[str, Callable[[str], str]] = {

@@ -98,8 +98,8 @@ class SageMakerHttp:
         except ConchError as error:
             self._report(reply, error)
 
-    def _denied(self, request: HttpRequest) -> HttpRefusal | None:
-        denied = self._access.denied_http("model-repository", request)
+    def _denied(self, request: HttpRequest, category: str = "model-repository") -> HttpRefusal | None:
+        denied = self._access.denied_http(category, request)
         return None if denied is None else V2.denied(request, denied)
 
     def _translated(self, request: HttpRequest) -> HttpRequest | None:
@@ -107,12 +107,12 @@ class SageMakerHttp:
         if request.path == "/ping":
             return translated(request, request.method, self._ping, _BINARY)
         if request.path == "/invocations":
-            return self._inference_request(request, self._model or self._only_model(), self._inference)
+            return self._inference_request(request, self._model or self._only_model(request), self._inference)
         name, action = _model_path(request.path)
         if action:
             hosted = self._hosted.get(name)
             if hosted is None or request.method != b"POST":
-                raise refused(404)
+                raise self._denied(request, "inference") or refused(404)  # without a key, all names look alike
             return self._inference_request(request, hosted.model, "infer")
         if request.method not in (b"GET", b"POST", b"DELETE"):
             raise refused(400)
@@ -121,11 +121,11 @@ class SageMakerHttp:
     def _inference_request(self, request: HttpRequest, model: str, action: str) -> HttpRequest:
         return translated(request, request.method, f"/v2/models/{model}/{action}", _BINARY)
 
-    def _only_model(self) -> str:
+    def _only_model(self, request: HttpRequest) -> str:
         """Return the only model. Raises HttpRefusal if there are several, or none."""
         names = {model.config.name for model in self._catalog.models()}
         if len(names) != 1:
-            raise HttpRefusal(
+            raise self._denied(request, "inference") or HttpRefusal(
                 400,
                 "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME must name the model of /invocations: there are several or none",
             )

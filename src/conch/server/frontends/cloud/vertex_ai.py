@@ -5,7 +5,7 @@ it names.
 """
 
 from conch.base.errors import ConfigError
-from conch.protocols.http.errors import send_refusal
+from conch.protocols.http.errors import V2, send_refusal
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.router import Router
@@ -32,6 +32,7 @@ class VertexAiHttp:
         self._predict, self._health = variables["AIP_PREDICT_ROUTE"], variables["AIP_HEALTH_ROUTE"]
         self._default_model = parts.options.vertex_ai_default_model
         self._inference: Inference = parts.inference
+        self._access = parts.http_access
         self._v2 = v2
         self._metrics = metrics
 
@@ -65,7 +66,7 @@ class VertexAiHttp:
             raise refused(400)
         redirect = request.headers.get(_REDIRECT)
         if redirect is None:
-            return self._v2, translated(request, request.method, f"/v2/models/{self._model()}/infer", _BINARY)
+            return self._v2, translated(request, request.method, f"/v2/models/{self._model(request)}/infer", _BINARY)
         if request.method != b"POST":
             raise refused(405)
         path = "/" + redirect.decode("latin-1")
@@ -77,12 +78,15 @@ class VertexAiHttp:
         methods = [method for route in served for method in route.methods]
         return self._v2, translated(request, b"POST" if b"POST" in methods else b"GET", path, _BINARY)
 
-    def _model(self) -> str:
+    def _model(self, request: HttpRequest) -> str:
         """Return the default model. Raises HttpRefusal if there is no choice of one."""
         if self._default_model:
             return self._default_model
         names = {model.config.name for model in self._inference.models()}
         if len(names) != 1:
+            denied = self._access.denied_http("inference", request)  # without a key, the number of models is unknown
+            if denied is not None:
+                raise V2.denied(request, denied)
             raise HttpRefusal(
                 400,
                 "Expect the model repository contains only a single model if default model is not specified; "

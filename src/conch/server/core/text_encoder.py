@@ -47,6 +47,8 @@ _MAX_TOKENS = 4096
 # Of one slice of a call: what the tokenizer encodes before it looks at other calls.
 _SLICE_TEXTS = 256
 _SLICE_CHARACTERS = 262_144
+# Of one text for each token that the model takes: what is beyond is not encoded, which takes 200 times its memory.
+_MAX_CHARACTERS_PER_TOKEN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,10 @@ class TextEncoder:
             yield from (self._of_ids(ids, start + place, truncation, limit) for place, ids in enumerate(texts))
             return
         self._tokenizer.no_truncation()  # that of the slice before
+        cut = [False] * len(texts)
+        if truncation.limit or truncation.document is not None:
+            texts, cut = self._shortened(texts, truncation)
+        self._check_characters(texts, start)
         strategy = "longest_first"
         if is_pair and truncation.document is not None:
             strategy = "only_second"
@@ -192,7 +198,27 @@ class TextEncoder:
             ids = encoding.ids
             if len(ids) > limit:
                 raise self._too_long(start + place, len(ids))
-            yield _Entry(ids, encoding.type_ids, bool(encoding.overflowing))
+            yield _Entry(ids, encoding.type_ids, bool(encoding.overflowing) or cut[place])
+
+    def _shortened(self, texts: Sequence[Any], truncation: Truncation) -> tuple[list[Any], list[bool]]:
+        """Return texts without the characters that no truncation keeps, and which of them are shorter now."""
+        most = self.max_tokens * _MAX_CHARACTERS_PER_TOKEN
+        kept = slice(-most, None) if truncation.keep_last else slice(most)
+        last = [text[1] if isinstance(text, tuple) else text for text in texts]
+        cut = [len(text) > most for text in last]
+        if not any(cut):
+            return [*texts], cut
+        return [(text[0], text[1][kept]) if isinstance(text, tuple) else text[kept] for text in texts], cut
+
+    def _check_characters(self, texts: Sequence[Any], start: int) -> None:
+        most = self.max_tokens * _MAX_CHARACTERS_PER_TOKEN
+        for place, text in enumerate(texts):
+            longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
+            if longest > most:
+                raise InvalidRequest(
+                    f"text number {start + place} has {longest} characters: the model `{self.name}` takes "
+                    f"{self.max_tokens} tokens, so {most} characters at most"
+                )
 
     def _of_ids(self, text: Any, place: int, truncation: Truncation, limit: int) -> "_Entry":
         ids = [*text]

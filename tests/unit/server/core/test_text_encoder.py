@@ -105,6 +105,15 @@ def test_truncation_keeps_what_is_asked_for(tmp_path: Path) -> None:
         encoded(encoder, ["a"], Truncation(2))
 
 
+def test_endless_texts_are_not_encoded(tmp_path: Path) -> None:
+    encoder = opened(tmp_path, IDS, MASK)
+    for text, truncation in (("x" * 2000, PLAIN), (("x" * 2000, "y"), PLAIN), (("x" * 2000, "y"), Truncation(-1))):
+        with pytest.raises(InvalidRequest, match=r"text number 10 has 2000 characters: .* so 1280 characters at most"):
+            encoded(encoder, [text], truncation)
+    for text in (" " * 2000, ("x", " " * 2000)):
+        assert encoded(encoder, [text], Truncation(-1)).truncated == 1
+
+
 def test_calls_are_encoded_in_slices() -> None:
     assert [*slices(["a"] * 3)] == [(0, 3)]
     assert [*slices(["a"] * 600)] == [(0, 256), (256, 512), (512, 600)]

@@ -226,9 +226,12 @@ def test_a_strict_function_is_named_where_it_is_not_enforced(client: openai.Open
         ({"messages": [{"role": "user", "content": None}]}, "'messages.0.' has no content"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
-            "got 'image_url': only text is supported; describe an image",
+            "got 'image_url': only text is supported; describe the image",
         ),
-        ({"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]}, "send a file's text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]},
+            "only text is supported; send",
+        ),
         ({"response_format": {"type": "json_object"}}, "does not support 'structured'"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "must hold a 'schema'"),
         ({"tools": [TOOL], "tool_choice": "required"}, "does not support 'structured'"),

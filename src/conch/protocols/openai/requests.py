@@ -358,9 +358,10 @@ def _message(message: Any, index: int) -> dict[str, Any]:
         raise InvalidField(f"{where}.content", f"'{where}.content' must be a string or an array of parts")
     if content is None and not message.get("tool_calls") and message["role"] != "assistant":
         raise InvalidField(f"{where}.content", f"'{where}' has no content")
-    for name, alternative in (("audio", "only text is supported"), ("function_call", "use 'tool_calls'")):
+    for name in ("audio", "function_call"):
         if message.get(name):
-            raise InvalidField(f"{where}.{name}", f"'{where}.{name}' is not supported: {alternative}")
+            note = CHAT[f"messages[].{name}"].note
+            raise InvalidField(f"{where}.{name}", f"'{where}.{name}' is not supported: {note}")
     read = {**message, "content": content}
     calls = message.get("tool_calls")
     if calls:
@@ -375,11 +376,9 @@ def _part(part: Any, where: str) -> str:
     text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
     if kind in ("text", "refusal") and isinstance(text, str):
         return text
-    raise InvalidField(
-        where,
-        f"'{where}' must be of type text with a 'text', got {kind!r}: only text is supported; "
-        "describe an image, and send a file's text",
-    )
+    rule = CHAT.get(f"messages[].content[].{kind}")
+    note = rule.note if rule is not None and rule.decision == "refused" else "only text is supported"
+    raise InvalidField(where, f"'{where}' must be of type text with a 'text', got {kind!r}: {note}")
 
 
 def _tool_call(call: Any, where: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import TIMEOUT_S, Running, conch
+from tests.support.encoders import write_encoder, write_tokenizer
 
 EXAMPLES = Path(__file__).parents[2] / "examples/models"
 DIGITS = EXAMPLES / "digits/1/model.onnx"
@@ -46,6 +47,15 @@ def test_the_printed_curl_line_works(digits: Running) -> None:
 
 def test_the_printed_program_works(digits: Running) -> None:
     assert "'name': 'probabilities'" in printed_by([sys.executable, "-c", digits.python])
+
+
+def test_a_checkpoint_of_a_cross_encoder_is_served_as_a_ranker(home: Path, tmp_path: Path) -> None:
+    hub = write_encoder(tmp_path / "ranker", labels=1)
+    write_tokenizer(hub)
+    with Running(home, str(hub)) as server:
+        assert f"{server.url}/v1/rerank" in server.curl
+        assert {result["index"] for result in json.loads(printed_by(server.curl))["results"]} == {0, 1}
+        assert "'relevance_score': 0." in printed_by([sys.executable, "-c", server.python])
 
 
 def test_a_port_in_use_is_replaced_by_the_next_free_one(digits: Running, home: Path) -> None:

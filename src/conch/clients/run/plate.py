@@ -5,6 +5,7 @@ from argparse import Namespace
 from rich.console import Console
 
 from conch.clients.run.snippets import Api, curl, python, tensors
+from conch.domain.llm.text_model import Task
 from conch.domain.model_config import InstanceKind, ModelConfig
 from conch.machine.memory import size_text
 from conch.server.core.generative_model import GenerativeModel
@@ -44,6 +45,9 @@ def print_plate(server: Server, given: Namespace, need: int, seconds: float) -> 
     console.print("\nCtrl-C stops the server; conch ps shows it.")
 
 
+_TEXTS = {Task.EMBED: Api.EMBEDDINGS, Task.SCORE: Api.RERANK, Task.CLASSIFY: Api.CLASSIFY}
+
+
 def device(config: ModelConfig) -> str:
     """Return where the instances of a loaded model compute."""
     gpus = sorted({gpu for group in config.instance_groups if group.kind is InstanceKind.GPU for gpu in group.gpus})
@@ -57,6 +61,8 @@ def _place(config: ModelConfig) -> str:
 
 
 def _api(model: ServedModel) -> Api:
+    if model.encoder is not None:
+        return _TEXTS[model.encoder.model.task]
     if not isinstance(model, GenerativeModel):
         return Api.INFER
     return Api.CHAT if model.engine.info.chat_template else Api.COMPLETION

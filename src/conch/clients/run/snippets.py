@@ -23,18 +23,33 @@ class Api(Enum):
     INFER = "infer"
     CHAT = "chat/completions"
     COMPLETION = "completions"  # of language models without a chat template
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    CLASSIFY = "classify"
 
 
-def _prompt_body(model: str, api: Api) -> dict[str, Any]:
-    question = {"messages": [{"role": "user", "content": _PROMPT}]} if api is Api.CHAT else {"prompt": _PROMPT}
-    return {"model": model, **question, "max_tokens": _MAX_TOKENS}
+# Body, and which part of the answer is shown.
+_BODIES: dict[Api, tuple[dict[str, Any], str]] = {
+    Api.CHAT: (
+        {"messages": [{"role": "user", "content": _PROMPT}], "max_tokens": _MAX_TOKENS},
+        '["choices"][0]["message"]["content"]',
+    ),
+    Api.COMPLETION: ({"prompt": _PROMPT, "max_tokens": _MAX_TOKENS}, '["choices"][0]["text"]'),
+    Api.EMBEDDINGS: ({"input": ["hello", "goodbye"]}, '["data"]'),
+    Api.RERANK: ({"query": "hello", "documents": ["good morning", "goodbye"]}, '["results"]'),
+    Api.CLASSIFY: ({"input": "hello"}, '["data"]'),
+}
+
+
+def _api_body(model: str, api: Api) -> dict[str, Any]:
+    return {"model": model, **_BODIES[api][0]}
 
 
 def curl(url: str, config: ModelConfig, *, api: Api, with_key: bool) -> str:
     """Return a line for a shell that sends a request with sample values to the model."""
     key = f' -H "Authorization: Bearer ${_KEY_VARIABLE}"' if with_key else ""
     if api is not Api.INFER:
-        return f"curl -s{key} {url}/v1/{api.value} -d {_quoted(json.dumps(_prompt_body(config.name, api)))}"
+        return f"curl -s{key} {url}/v1/{api.value} -d {_quoted(json.dumps(_api_body(config.name, api)))}"
     path = f"{url}/v2/models/{quote(config.name)}"
     if config.decoupled or _EXAMPLE in config.parameters:
         return f"curl -s{key} {path}/{_generate(config)} -d {_quoted(json.dumps(_fields(config)))}"
@@ -52,8 +67,7 @@ def python(url: str, config: ModelConfig, *, api: Api, with_key: bool) -> str:
     headers = f', {{"Authorization": "Bearer " + os.environ["{_KEY_VARIABLE}"]}}' if with_key else ""
     imports = f"import json{', os' if with_key else ''}, urllib.request"
     if api is not Api.INFER:
-        path, body = f"/v1/{api.value}", repr(_prompt_body(config.name, api))
-        shown = '["choices"][0]' + ('["message"]["content"]' if api is Api.CHAT else '["text"]')
+        path, body, shown = f"/v1/{api.value}", repr(_api_body(config.name, api)), _BODIES[api][1]
     elif config.decoupled or _EXAMPLE in config.parameters:
         path, body, shown = f"/v2/models/{quote(config.name)}/{_generate(config)}", repr(_fields(config)), ""
     else:

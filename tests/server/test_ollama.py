@@ -236,6 +236,61 @@ def test_large_bodies(client: ollama.Client) -> None:
     assert client.chat("words", messages=asked).message.content == "It rains all day."
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"model": 5}',
+        b'{"model": "words", "messages": "Hello", "prompt": 5, "input": 5}',
+        b'{"model": "words", "messages": [5], "prompt": {}, "input": [5]}',
+        b'{"model": "words", "messages": [{"role": "king", "content": ""}], "prompt": [], "input": []}',
+        b'{"model": "words", "messages": [{"role": "user", "content": {}}], "prompt": true, "input": [[]]}',
+        b'{"model": "words", "prompt": "a", "input": "a", "options": 5}',
+        b'{"model": "words", "prompt": "a", "input": "", "options": {"num_predict": 1e300}}',
+        b'{"model": "words", "prompt": "a", "input": "", "format": 5}',
+        b'{"model": "words", "prompt": "a", "input": "", "think": 5}',
+        b'{"model": "words", "prompt": "a", "input": "", "tools": 5, "raw": 5, "messages": []}',
+        b'{"model": "../words", "prompt": "a", "messages": [{"role": "user", "content": "a"}], "input": "a"}',
+        b'{"model": "words\\u0000", "prompt": "a", "messages": [{"role": "user", "content": "a"}], "input": "a"}',
+        b'{"model": "words", "prompt": "\\ud800", "messages": [{"role": "user", "content": "\\ud800"}], "input": "a"}',
+    ],
+)
+def test_malformed_bodies_are_refused(client: ollama.Client, body: bytes) -> None:
+    for path in ("chat", "generate", "embed", "embeddings", "show", "pull"):
+        named = b'"words"' in body and b"ud800" not in body
+        if named and (path in ("show", "pull") or (path == "chat" and b"messages" not in body)):
+            continue  # valid: they only name the model
+        with pytest.raises(ollama.ResponseError) as refused:
+            client._request_raw("POST", f"/api/{path}", content=body)
+        assert refused.value.status_code in (400, 404, 501), path
+        assert "0x" not in refused.value.error
+
+
+def test_content_of_any_characters(client: ollama.Client) -> None:
+    """Two system prompts, empty content, NUL, other planes and marks of templates reach the model as they are."""
+    messages = [
+        {"role": "system", "content": "One."},
+        {"role": "system", "content": "Two."},
+        {"role": "user", "content": ""},
+        {"role": "user", "content": "a\0b \U0001f41a {{ 7 * 7 }} </think>"},
+    ]
+    answer = client.chat("words", messages=messages)
+    assert answer.message.content == "One.\nTwo.\n\na\0b \U0001f41a {{ 7 * 7 }} </think>\n"
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_call(client: ollama.Client) -> None:
+    asked = [{"role": "user", "content": "call it"}]
+    for _ in range(20):
+        stream = client.chat("tools", messages=asked, tools=[weather], stream=True)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]
+    assert client.chat("tools", messages=asked, tools=[weather]).message.content == "Let me see."
+
+
 def test_embeddings(client: ollama.Client) -> None:
     texts = ["Recursively copy a directory tree.", "How do I copy a folder with everything in it?"]
     answer = client.embed("sentences", texts)

@@ -207,6 +207,8 @@ def _message(message: Any, index: int) -> Any:
         where = f"messages[{index}].images"
         raise InvalidField(where, f"'{where}' are not supported: only text is")
     read = {name: value for name, value in message.items() if name not in ("images", "thinking", "tool_name")}
+    if read.get("content") is None:
+        read["content"] = ""  # which clients leave out
     for name, known in (("thinking", "reasoning_content"), ("tool_name", "name")):
         if message.get(name):
             read[known] = message[name]

@@ -1,6 +1,7 @@
 """Runs the requests of batches while clients have none.
 
-The server is idle when models have had no other request for `QUIET_S`. Then up to `MAX_IN_FLIGHT` requests run, first
+The server is idle when models have had no other request for longer than 99.5 % of the last intervals between requests
+of clients, so that hardly one in a hundred of these meets a batch. Then up to `MAX_IN_FLIGHT` requests run, first
 one and twice as many after each success. A client's request of any model, over any protocol, aborts them at its
 admission; they run again later. Requests that the server refuses for lack of room or for a limit are repeated too.
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import nlargest
 from time import monotonic, time
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -29,7 +31,9 @@ from conch.server.frontends.openai.batch_store import BatchStore, RequestBatch, 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-QUIET_S = 1.0
+MIN_QUIET_S, MAX_QUIET_S = 1.0, 300.0
+_INTERVALS = 1000  # between requests of clients that are known
+_ONE_IN = 200  # requests of clients may come while a batch runs
 MAX_IN_FLIGHT = 16
 _POLL_S = 0.1  # while others have requests
 _TURN_LINES = 64  # of a batch before the next one's turn
@@ -88,6 +92,7 @@ class BatchRunner:
         self._ended: list[_Run] = []
         self._submitting = False
         self._last_request = 0.0  # of a client, monotonic
+        self._intervals: deque[float] = deque(maxlen=_INTERVALS)
         self._most = 1  # requests in flight
 
     async def open(self) -> None:
@@ -120,7 +125,10 @@ class BatchRunner:
     def _on_request(self) -> None:
         """Yield to a client's request, before a model gets it."""
         if not self._submitting:
-            self._last_request = monotonic()
+            now = monotonic()
+            if self._last_request:
+                self._intervals.append(now - self._last_request)
+            self._last_request = now
             if self._running:
                 self._most = 1
                 self._interrupt()
@@ -132,7 +140,9 @@ class BatchRunner:
     def _is_idle(self) -> bool:
         if self._running:
             return True  # else they had been aborted
-        return self._inference.idle and monotonic() - self._last_request >= QUIET_S
+        longest = nlargest(len(self._intervals) // _ONE_IN + 1, self._intervals) or [0.0]
+        quiet_s = min(max(longest[-1], MIN_QUIET_S), MAX_QUIET_S)
+        return self._inference.idle and monotonic() - self._last_request >= quiet_s
 
     async def _run(self) -> None:
         cleaned = 0.0

@@ -119,7 +119,9 @@ class _Texts:
                 meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
             client = self._tenants.client_of_http(request, reply.peer)
             answer = partial(self._answer, reply, call, model, finish, client, timeline.received)
-            _Exchange(reply, model, feed, number, trace, meter, answer, self._dialect.refusal).begin()
+            # A batch's executions cannot be stopped for a client: they are as short as possible.
+            most = _MAX_IN_FLIGHT if request.tenant is None else 1
+            _Exchange(reply, model, feed, number, trace, meter, answer, self._dialect.refusal).begin(most)
         except ConchError as error:
             if trace is not None:
                 trace.refused(error)
@@ -290,13 +292,15 @@ class _Exchange:
         self._span = trace.began(model.version) if trace is not None else None
         self._admitted: list[Admitted] = []
         self._in_flight = 0  # requests of this call
+        self._most = 0
         self._advancing = False
         self._ended = False
         self._rows = [np.empty(0, np.float32)] * number
         self._missing = number
 
-    def begin(self) -> None:
-        """Send the first requests."""
+    def begin(self, most: int) -> None:
+        """Send the first requests; `most` may be in flight at a time."""
+        self._most = most
         self._model.enter()
         self._advance(None)
         if self._reply.open and not self._ended:
@@ -311,7 +315,7 @@ class _Exchange:
             return
         self._advancing = True
         try:
-            while not self._ended and self._in_flight < _MAX_IN_FLIGHT:
+            while not self._ended and self._in_flight < self._most:
                 sent = self._feed.take()
                 if sent is None:
                     self._feed.fetch(self._advance)

@@ -133,6 +133,11 @@ def test_a_probe_of_one_token(client: openai.OpenAI) -> None:
     assert answer.incomplete_details.reason == "max_output_tokens"
 
 
+def test_a_bound_beyond_the_context_is_served(client: openai.OpenAI) -> None:
+    answer = client.responses.create(model="words", input="hi", max_output_tokens=1_000_000)
+    assert (answer.status, answer.output_text) == ("completed", "Hello there.")
+
+
 @pytest.mark.parametrize("question", ["cut it", "endless"])
 def test_a_call_that_is_cut_is_text(client: openai.OpenAI, question: str) -> None:
     answer = client.responses.create(model="words", input=question, tools=TOOLS, max_output_tokens=50)

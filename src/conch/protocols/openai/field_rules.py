@@ -186,7 +186,8 @@ DETOKENIZE = rules(_used("model", "the only model, if it is missing"), _used("to
 RESPONSE = rules(
     _used("input", "a text, or items of text, reasoning, calls and results; images in results of tools are ignored"),
     _used("instructions", "the begin of the system message"),
-    _used("max_output_tokens include top_logprobs"),
+    _used("max_output_tokens", "an upper bound: shrinks to what the prompt leaves of the context"),
+    _used("include top_logprobs"),
     _used("tools", "functions, custom tools and namespaces of them; other types are ignored"),
     _used("tool_choice", "none, auto, required, allowed_tools, or one of `tools`"),
     _used("previous_response_id", "needs `--responses-store`"),

@@ -4,7 +4,7 @@ What the two APIs share is read as a chat completion, after renaming its fields;
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import orjson
@@ -140,6 +140,8 @@ def _response_call(document: dict[str, Any], messages: Buffer, items: Buffer) ->
         chat["chat_template_kwargs"] = {"enable_thinking": False, **template}
     ignored = given.done()
     call = _as_chat(chat, messages)
+    if call.params.max_tokens is not None:  # an upper bound, which may exceed the context
+        call = replace(call, params=replace(call.params, fit_max_tokens=True))
     repeated = {name: default if document.get(name) is None else document[name] for name, default in _REPEATED.items()}
     repeated.update(
         tools=tools.repeated,

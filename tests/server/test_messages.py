@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,8 @@ EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     folder = tmp_path_factory.mktemp("messages")
     write_scripted(folder / "repository", "words", SCRIPT)
+    endless = {**SCRIPT, "rules": [], "reply": '<tool_call>{"name": "weather", "arguments": {"city": "' + "a " * 250}
+    write_scripted(folder / "repository", "slow", {**endless, "step_ms": 40})
     with ConchProcess(folder / "repository", f"--openai-api-key={KEY}", log=folder / "log") as process:
         yield process
 
@@ -263,7 +266,7 @@ def test_counts_of_tokens(client: anthropic.Anthropic) -> None:
 
 
 def test_models(server: ConchProcess, client: anthropic.Anthropic) -> None:
-    assert [(model.id, model.max_input_tokens) for model in client.models.list()] == [("words", 300)]
+    assert [(model.id, model.max_input_tokens) for model in client.models.list()] == [("slow", 300), ("words", 300)]
     assert client.models.retrieve("words").display_name == "words"
     with pytest.raises(anthropic.NotFoundError):
         client.models.retrieve("nothing")
@@ -351,3 +354,17 @@ def test_keys(server: ConchProcess) -> None:
     status, _, body = post(server, asked, "/v1/chat/completions")
     assert status == 401
     assert "The API key is in the header x-api-key" in json.loads(body)["error"]["message"]
+
+
+def test_a_prompt_beyond_the_context_is_counted(client: anthropic.Anthropic) -> None:
+    assert client.messages.count_tokens(model="words", messages=said("x " * 400)).input_tokens >= 400
+
+
+def test_a_client_that_leaves_in_a_call_ends_the_generation(server: ConchProcess, client: anthropic.Anthropic) -> None:
+    with client.messages.stream(model="slow", max_tokens=250, messages=said("x"), tools=[TOOL]) as stream:
+        assert next(iter(stream)).type == "message_start"
+    aborted = 'nv_inference_request_failure{model="slow",reason="CANCELED",version="1"} 1'
+    deadline = time.monotonic() + 30
+    while aborted not in server.metrics():
+        assert time.monotonic() < deadline, server.metrics()
+        time.sleep(0.05)

@@ -120,6 +120,7 @@ class BatchingModel(ScheduledModel):
                 if instance is None:
                     break
             self._run(instance, self._taken(decision.number))
+        self._alike = []  # would keep requests from being freed
         if wake or expiry or self._timer.armed:
             self._arm(wake)
 

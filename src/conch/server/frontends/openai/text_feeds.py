@@ -17,8 +17,13 @@ from conch.server.core.text_encoder import Encoded, Text, TextEncoder, Truncatio
 
 
 class Feed(ABC):
-    """Yields the requests of a call as there is room for them. `tokens` are those of all texts so far."""
+    """Yields the requests of a call as there is room for them. `tokens` are those of all texts so far.
 
+    `max_in_flight` is how many the model may hold: enough for full batches and busy instances, while a call of many
+    texts neither fills the queue nor delays other calls until all of it is done.
+    """
+
+    max_in_flight = 16
     tokens = 0
     truncated = 0
 
@@ -74,6 +79,8 @@ class EncoderFeed(Feed):
         self._slices = slices(texts)
         self._ready: deque[tuple[list[int], list[Tensor]]] = deque()
         self._waiting = False
+        # Each may have 16 texts.
+        self.max_in_flight = 4 * max(1, sum(group.count for group in model.config.instance_groups))
 
     def take(self) -> tuple[list[int], InferRequest] | None:
         if not self._ready:

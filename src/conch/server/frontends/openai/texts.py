@@ -32,9 +32,6 @@ from conch.server.frontends.openai.text_feeds import EncoderFeed, Feed, FormFeed
 from conch.server.frontends.parts import Parts
 from conch.server.observability.tracing.request_trace import Trace
 
-# Requests of one call in flight: enough for full batches and busy instances, while a call of many texts neither fills
-# the queue nor delays other calls until all of it is done.
-_MAX_IN_FLIGHT = 16
 _SERVED_BY = {
     Task.EMBED: "makes vectors: /v1/embeddings, /v2/embed, and by their cosines /v1/rerank and /v1/score serve it",
     Task.SCORE: "scores pairs of texts: /v1/rerank, /v1/score and /v1/classify serve it",
@@ -120,7 +117,7 @@ class _Texts:
             client = self._tenants.client_of_http(request, reply.peer)
             answer = partial(self._answer, reply, call, model, finish, client, timeline.received)
             # A batch's executions cannot be stopped for a client: they are as short as possible.
-            most = _MAX_IN_FLIGHT if request.tenant is None else 1
+            most = feed.max_in_flight if request.tenant is None else 1
             _Exchange(reply, model, feed, number, trace, meter, answer, self._dialect.refusal).begin(most)
         except ConchError as error:
             if trace is not None:

@@ -344,6 +344,9 @@ def test_keys(server: ConchProcess) -> None:
     assert post(server, asked)[0] == 200
     assert post(server, asked, x_api_key="-", authorization=bearer)[0] == 200
     assert post(server, asked, authorization=bearer)[0] == 200
+    kserve = "/openai/v1/messages"
+    assert post(server, asked, kserve)[0] == 200
+    assert json.loads(post(server, asked, kserve, x_api_key="-")[2])["error"]["type"] == "authentication_error"
     for headers in ({"x_api_key": "-"}, {"x_api_key": "wrong"}, {"x_api_key": "-", "authorization": "Bearer wrong"}):
         status, _, body = post(server, asked, **headers)
         assert (status, json.loads(body)["error"]["type"]) == (401, "authentication_error")
@@ -351,7 +354,7 @@ def test_keys(server: ConchProcess) -> None:
         status, _, body = post(server, asked, **headers)
         assert status == 401
         assert "have different API keys" in json.loads(body)["error"]["message"]
-    status, _, body = post(server, asked, "/v1/chat/completions")
+    status, _, body = post(server, asked, "/v1/chat/completions", anthropic_version="2023-06-01")
     assert status == 401
     assert "The API key is in the header x-api-key" in json.loads(body)["error"]["message"]
 

@@ -13,12 +13,13 @@ from conch.server.core.inference import Inference
 __all__ = ["JSON", "absent", "is_messages", "refusal_of", "send_error", "send_refusal"]
 
 _MAX_NAMES = 10
-_MESSAGES = "/v1/messages"
+_MESSAGES, _MODELS = "/v1/messages", "/v1/models"
 
 
 def is_messages(request: HttpRequest) -> bool:
     """Whether a request belongs to Anthropic's API. `/v1/models` does for its clients, which send their version."""
-    return request.path.startswith(_MESSAGES) or b"anthropic-version" in request.headers
+    path = request.path.removeprefix("/openai")
+    return path.startswith(_MESSAGES) or (path.startswith(_MODELS) and b"anthropic-version" in request.headers)
 
 
 def send_error(reply: HttpReply, error: ConchError, status: int | None = None, code: str | None = None) -> None:

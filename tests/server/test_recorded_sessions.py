@@ -17,7 +17,8 @@ from tests.support.models import write_scripted
 from tests.support.server_process import ConchProcess
 
 FOLDER = Path(__file__).with_name("recorded_sessions")
-RECORDED = {name: json.loads((FOLDER / f"{name}.json").read_text("utf-8")) for name in ("claude_code", "opencode")}
+PROGRAMS = ("claude_code", "langchain_openai", "opencode", "pydantic_ai")
+RECORDED = {name: json.loads((FOLDER / f"{name}.json").read_text("utf-8")) for name in PROGRAMS}
 ENDS = ("event: message_stop", "data: [DONE]")
 SCRIPT = {
     "reply": '<think>Hm.</think>I look. <tool_call>{"name": "Read", "arguments": {"file_path": "a"}}</tool_call>',

@@ -301,7 +301,7 @@ RERANK = rules(
     _used("return_documents", "default false"),
     _used("rank_fields", "members of documents that are objects"),
     _used("max_tokens_per_doc", "default 4096; the model's maximum counts too. `X-Conch-Degraded` reports truncation"),
-    _used("use_activation raw_scores", "logits instead of scores from 0 to 1"),
+    _used("use_activation raw_scores", "logits instead of the scores of the model's activation"),
     _ignored("max_chunks_per_doc", "documents are truncated, not divided; use 'max_tokens_per_doc'", (1,)),
     _labels("truncation", "documents are truncated"),
 )

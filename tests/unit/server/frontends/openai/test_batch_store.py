@@ -1,0 +1,76 @@
+"""The folder of files and batches."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from conch.base.errors import ConfigError, InvalidRequest, NotFound, TooLarge
+from conch.server.frontends.openai.batch_store import BatchStore
+
+
+def opened(folder: Path, max_bytes: int = 1000) -> BatchStore:
+    store = BatchStore(folder, max_bytes)
+    store.open()
+    return store
+
+
+def test_a_folder_belongs_to_one_server(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    with pytest.raises(ConfigError, match="another server"):
+        opened(tmp_path)
+    first.close()
+    opened(tmp_path).close()
+
+
+def test_a_restart_finds_files_and_removes_what_it_does_not_know(tmp_path: Path) -> None:
+    store = opened(tmp_path / "new")
+    file = store.add_file("me", "lines.jsonl", "batch", b"x" * 10, None)
+    batch = store.add_batch("me", file, "/v1/completions", "24h", 3600, {})
+    store.append(batch.output_id, b'{"id":"batch_req_x-7"}\n{"id":"batch_req_x-9"}\n{"id":"torn')
+    store.close()
+    (tmp_path / "new" / "file-0.part").write_bytes(b"x")
+    again = opened(tmp_path / "new")
+    assert again.file(file.id, "me") == file
+    assert [*again.results(again.batch(batch.id, "me"))] == [(7, True), (9, True)]
+    assert again.used == 10 + 2 * len(b'{"id":"batch_req_x-7"}\n')
+    assert not (tmp_path / "new" / "file-0.part").exists()
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()} == {0o600}
+    for owner in ("", "other"):
+        with pytest.raises(NotFound):
+            again.file(file.id, owner)
+        with pytest.raises(NotFound):
+            again.batch(batch.id, owner)
+    with pytest.raises(InvalidRequest, match="has not ended"):
+        again.delete_file(file)
+    again.close()
+
+
+def test_the_contents_are_bounded(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    file = store.add_file("", "a", "batch", b"x" * 900, None)
+    with pytest.raises(TooLarge, match="--batch-max-bytes"):
+        store.add_file("", "b", "batch", b"x" * 101, None)
+    with pytest.raises(TooLarge):
+        store.append(file.id, b"x" * 101)
+    store.delete_file(file)
+    assert (store.used, store.files) == (0, {})
+    store.close()
+
+
+def test_files_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    file = store.add_file("", "a", "batch", b"x", 3600)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3601)
+    with pytest.raises(NotFound):
+        store.file(file.id, "")
+    store.delete_expired()
+    assert (store.used, store.files) == (0, {})
+    store.close()
+
+
+def test_a_damaged_description_is_named(tmp_path: Path) -> None:
+    (tmp_path / f"file-{'0' * 32}.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is not valid"):
+        opened(tmp_path)

@@ -113,10 +113,13 @@ def test_every_route_has_a_row() -> None:
 
 @pytest.mark.parametrize("row", named(ROWS["gRPC"]))
 def test_a_call(row: Row, server: ConchProcess) -> None:
-    path = "/grpc.health.v1.Health/Check" if "/" in row.name else f"/inference.GRPCInferenceService/{row.name}"
+    package = "grpc.health.v1" if row.name.startswith("Health") else "grpc.reflection.v1"
+    path = f"/{package}.{row.name}" if "/" in row.name else f"/inference.GRPCInferenceService/{row.name}"
     with grpc.insecure_channel(server.grpc) as channel:
         try:
-            if row.name == "ModelStreamInfer":
+            if row.name == "Health/Watch":
+                next(channel.unary_stream(path)(b"", timeout=60))
+            elif row.name in ("ModelStreamInfer", "ServerReflection/ServerReflectionInfo"):
                 assert list(channel.stream_stream(path)(iter(()), timeout=60)) == []
             else:
                 channel.unary_unary(path)(b"", timeout=60)
@@ -128,7 +131,8 @@ def test_a_call(row: Row, server: ConchProcess) -> None:
 
 def test_every_call_has_a_row() -> None:
     service = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-    assert [row.name for row in ROWS["gRPC"]] == [*(method.name for method in service.methods), "Health/Check"]
+    others = ["Health/Check", "Health/Watch", "ServerReflection/ServerReflectionInfo"]
+    assert [row.name for row in ROWS["gRPC"]] == [*(method.name for method in service.methods), *others]
 
 
 # ---- config.pbtxt ----------------------------------------------------------------------------------------------------

@@ -353,7 +353,11 @@ def test_calls_need_the_scope(server: ConchProcess, spelling: str) -> None:
             for key in (*NO_KEY, *KEYS.values()):
                 metadata = (("authorization", f"Bearer {key}"),) if key else ()
                 try:
-                    if path.endswith("ModelStreamInfer"):
+                    if path.endswith("Watch"):  # which does not end
+                        watch = channel.unary_stream(target)(b"", timeout=60, metadata=metadata)
+                        next(watch)
+                        watch.cancel()
+                    elif path.endswith(("ModelStreamInfer", "ServerReflectionInfo")):
                         list(channel.stream_stream(target)(iter([b""]), timeout=60, metadata=metadata))
                     else:
                         channel.unary_unary(target)(b"", timeout=60, metadata=metadata)

@@ -30,6 +30,15 @@ def _file() -> FileDescriptorProto:
         type_name=".grpc.health.v1.HealthCheckResponse.ServingStatus",
         label=FieldDescriptorProto.LABEL_OPTIONAL,
     )
+    service = file.service.add(name="Health")
+    package = ".grpc.health.v1"
+    for name in ("Check", "Watch"):
+        service.method.add(
+            name=name,
+            input_type=f"{package}.HealthCheckRequest",
+            output_type=f"{package}.HealthCheckResponse",
+            server_streaming=name == "Watch",
+        )
     return file
 
 
@@ -41,5 +50,6 @@ def _message(name: str) -> Any:
     return GetMessageClass(_pool.FindMessageTypeByName(f"grpc.health.v1.{name}"))
 
 
+DESCRIPTOR = _pool.FindFileByName("grpc/health/v1/health.proto")
 HealthCheckRequest = _message("HealthCheckRequest")
 HealthCheckResponse = _message("HealthCheckResponse")

@@ -20,6 +20,7 @@ from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.router import Route, Router, UnknownPaths
 from conch.protocols.openai.large import MAX_REST_BYTES
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
+from conch.protocols.v2_proto.reflection import SERVICES
 from conch.server.frontends import openapi
 from conch.server.frontends.openai.adapters import AdaptersApi
 from conch.server.frontends.openai.batches import ENDPOINTS as OF_BATCHES
@@ -489,6 +490,8 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
 # Categories of the calls over gRPC, by path.
 GRPC_CALLS: dict[str, str] = {
     f"/{HEALTH_SERVICE}/Check": "health",
+    f"/{HEALTH_SERVICE}/Watch": "health",
+    **{f"/{service}/ServerReflectionInfo": "metadata" for service in SERVICES},
     **{
         f"/{INFERENCE_SERVICE}/{name}": category
         for category, names in {

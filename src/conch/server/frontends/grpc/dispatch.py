@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from logging import getLogger
 from typing import TypeAlias
 
 from conch.base.errors import Unsupported
 from conch.domain.tensor import Buffer
+from conch.domain.triton_messages import service_pb2
 from conch.protocols.access.authorization import Access, Denial
 from conch.protocols.access.restrictions import grpc_restrictions
 from conch.protocols.connections.loop_budget import LoopBudget, ParseBudget
 from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http2.flow_control import Http2Stream, Receiver
 from conch.protocols.http2.header_blocks import RequestHead
+from conch.protocols.v2_proto import health
+from conch.protocols.v2_proto.reflection import SERVICES, Reflection
 from conch.server.frontends.endpoints import GRPC_CALLS
 from conch.server.frontends.grpc.framing import AnswerForm
 from conch.server.frontends.grpc.request import GrpcRequest, read_request
@@ -21,7 +25,9 @@ from conch.server.frontends.grpc.stream_call import StreamCall
 from conch.server.frontends.grpc.unary import InferCall, TaskCall
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata
-from conch.server.frontends.v2_grpc.service import INFERENCE_SERVICE, InferenceService
+from conch.server.frontends.v2_grpc.infer_stream import InferStream, MessageStream
+from conch.server.frontends.v2_grpc.service import HEALTH_SERVICE, INFERENCE_SERVICE, InferenceService
+from conch.server.frontends.v2_grpc.service_streams import ReflectionStream, WatchStream
 from conch.server.observability.tracing.observer import Observer
 
 # Opens one call; the same opener serves all calls with equal heads.
@@ -36,6 +42,9 @@ _DENIED = {
 }
 _INFER = f"/{INFERENCE_SERVICE}/ModelInfer"
 _STREAM_INFER = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
+_WATCH = f"/{HEALTH_SERVICE}/Watch"
+_REFLECTION = tuple(f"/{service}/ServerReflectionInfo" for service in SERVICES)
+_STREAMS = frozenset({_STREAM_INFER, _WATCH, *_REFLECTION})
 
 
 class Dispatcher:
@@ -53,6 +62,8 @@ class Dispatcher:
         self._loop_budget = LoopBudget()
         self._parse_budget = ParseBudget()
         self._streams: set[StreamCall] = set()
+        self._inference = parts.inference
+        self._reflection = Reflection([service_pb2.DESCRIPTOR, health.DESCRIPTOR])
         self._tasks: set[asyncio.Task[None]] = set()
 
     def interpret(self, head: RequestHead) -> Opener:
@@ -102,7 +113,7 @@ class Dispatcher:
         endpoint, loop_budget, budget = self._endpoint, self._loop_budget, self._budget
         if request.path == _INFER:
             return lambda stream: InferCall(endpoint, loop_budget, request, form, stream, budget)
-        if request.path == _STREAM_INFER:
+        if request.path in _STREAMS:
             return lambda stream: self._open_stream(request, form, stream)
         return lambda stream: self._open_task(request, form, stream)
 
@@ -112,10 +123,30 @@ class Dispatcher:
 
     def _open_stream(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> StreamCall:
         call = StreamCall(
-            self._endpoint, request, form, stream, self._streams.discard, self._budget, self._parse_budget
+            partial(self._stream_of, request),
+            request,
+            form,
+            stream,
+            self._streams.discard,
+            self._budget,
+            self._parse_budget,
         )
         self._streams.add(call)
         return call
+
+    def _stream_of(self, request: GrpcRequest, sink: StreamCall) -> MessageStream:
+        if request.path == _STREAM_INFER:
+            return InferStream(self._endpoint, request.metadata, sink)
+        if request.path == _WATCH:
+            return WatchStream(_health_status, self._inference.ready, sink)
+        return ReflectionStream(self._reflection.answer, sink)
+
+
+def _health_status(ready: bool) -> bytes:
+    encoded: bytes = health.HealthCheckResponse(
+        status=health.SERVING if ready else health.NOT_SERVING
+    ).SerializeToString()
+    return encoded
 
 
 class _Refused:

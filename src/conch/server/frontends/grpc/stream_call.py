@@ -16,21 +16,20 @@ from conch.server.frontends.grpc.framing import AnswerForm, Compressed, MessageR
 from conch.server.frontends.grpc.request import GrpcRequest
 from conch.server.frontends.grpc.status import GrpcError, Status, error_trailers, no_memory, note_degraded, ok_trailers
 from conch.server.frontends.grpc.unary import error_of
-from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint
-from conch.server.frontends.v2_grpc.infer_stream import InferStream
+from conch.server.frontends.v2_grpc.infer_stream import MessageStream
 
 # Messages that are served before the first look at the clock.
 _UNTIMED_MESSAGES: Final = 8
 
 
 class StreamCall:
-    """One call: the receiver of its HTTP/2 stream, and the sink of its `InferStream`."""
+    """One call: the receiver of its HTTP/2 stream, and the sink of its `MessageStream`; `stream_of` makes that."""
 
     no_receive_timeout = True
 
     def __init__(
         self,
-        endpoint: GrpcInferEndpoint,
+        stream_of: Callable[["StreamCall"], MessageStream],
         request: GrpcRequest,
         form: AnswerForm,
         stream: Http2Stream,
@@ -52,7 +51,7 @@ class StreamCall:
         self._begun = False
         self._reading = False
         self._deadline: asyncio.TimerHandle | None = None
-        self.inference = InferStream(endpoint, request.metadata, self)
+        self.inference = stream_of(self)
         if request.timeout_s is not None:
             self._deadline = asyncio.get_running_loop().call_later(request.timeout_s, self._expired)
 
@@ -84,7 +83,7 @@ class StreamCall:
     def timed_out(self) -> None:
         """No-op: a stream may be idle."""
 
-    # Called by InferStream.
+    # Called by the stream of messages.
 
     @property
     def peer(self) -> str:

@@ -14,6 +14,7 @@ ended and its requests are cancelled. Neither affects other streams.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -64,7 +65,36 @@ class ResponseSink(Protocol):
         """Read requests again: there is room for them. A no-op if none waits."""
 
 
-class InferStream:
+class MessageStream(ABC):
+    """A call with any number of messages in both directions, as its transport sees it."""
+
+    @property
+    @abstractmethod
+    def full(self) -> bool:
+        """Whether the next message has to wait."""
+
+    @abstractmethod
+    def receive(self, data: Buffer | Compressed) -> None:
+        """Take one message of the client."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Record that the client sends no more messages."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End soon: the server stops."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Drop everything: the client has disconnected."""
+
+    @abstractmethod
+    def drained(self) -> None:
+        """Send more: everything sent so far has left."""
+
+
+class InferStream(MessageStream):
     """One ModelStreamInfer call. All methods belong to the event loop's thread."""
 
     def __init__(self, endpoint: GrpcInferEndpoint, metadata: Metadata, sink: ResponseSink) -> None:

@@ -78,7 +78,7 @@ class Server:
     def cpu_s(self) -> float:
         """Return the CPU time of the server and its children so far."""
         process = psutil.Process(self.process.pid)
-        times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+        times = [member.cpu_times() for member in (process, *process.children(recursive=True))]
         return sum(spent.user + spent.system for spent in times)
 
     def wait(self, body: bytes, path: str) -> None:

@@ -133,7 +133,7 @@ def _check_tls(options: ServerOptions) -> Iterable[str]:
             if not path:
                 yield f"{switch} needs {flag}"
             elif not Path(path).is_file():
-                yield f"{flag}: there is no file '{path}'"
+                yield f"{flag}: the file '{path}' does not exist"
 
 
 def _check_log_file(options: ServerOptions) -> Iterable[str]:

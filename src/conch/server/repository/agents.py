@@ -58,7 +58,7 @@ def run_agents(
 
 
 def _agent(name: str) -> _Agent:
-    """Return an agent. Raises ConfigError if there is no agent of this name, or more than one."""
+    """Return an agent. Raises ConfigError for an unknown name, and for one that several have."""
     if name == _CHECKSUM:
         return _verify_checksums
     installed = entry_points(group=ENTRY_POINTS)

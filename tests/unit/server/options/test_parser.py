@@ -271,7 +271,7 @@ def test_the_metrics_address_defaults_to_that_of_http(repository: str) -> None:
 
 def test_tls_needs_its_files(repository: str, tmp_path: Path) -> None:
     assert problems([repository, "--grpc-use-ssl=true", f"--grpc-server-cert={tmp_path}/no.pem"]) == (
-        f"--grpc-server-cert: there is no file '{tmp_path}/no.pem'",
+        f"--grpc-server-cert: the file '{tmp_path}/no.pem' does not exist",
         "--grpc-use-ssl needs --grpc-server-key",
     )
     assert "--grpc-use-ssl-mutual needs --grpc-root-cert" in problems([repository, "--grpc-use-ssl-mutual=true"])

@@ -200,7 +200,7 @@ class _Tools:
             if kind in ("function", "custom"):
                 self.repeated.append(self._add(tool, f"tools[{index}]"))
             elif kind == "namespace" and isinstance(tool.get("tools"), list):
-                inner = [self._add(one, f"tools[{index}]", str(tool.get("name", ""))) for one in tool["tools"]]
+                inner = [self._add(member, f"tools[{index}]", str(tool.get("name", ""))) for member in tool["tools"]]
                 self.repeated.append({"description": "", **tool, "tools": inner})
             elif isinstance(kind, str):
                 text = f"tools of the type '{kind[:64]}' are not supported: this server runs no tools"

@@ -79,7 +79,7 @@ class VertexAiHttp:
         return self._v2, translated(request, b"POST" if b"POST" in methods else b"GET", path, _BINARY)
 
     def _model(self, request: HttpRequest) -> str:
-        """Return the default model. Raises HttpRefusal if there is no choice of one."""
+        """Return the default model. Raises HttpRefusal if none is chosen."""
         if self._default_model:
             return self._default_model
         names = {model.config.name for model in self._inference.models()}

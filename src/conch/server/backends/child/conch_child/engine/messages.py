@@ -7,7 +7,7 @@ logprobs[, prompt])`, *logprobs* being for each token a tuple of `(token id, tex
 first;
 *prompt* is `(token ids, text, pieces, logprobs[, cut tokens])` in the first delta of a request whose *params* hold
 `return_prompt`: "ids", or "text" for the text of all tokens and of each, or "count" for the number of the token ids in
-their place. With `prompt_only` there is no other delta;
+their place. With `prompt_only` it is the only delta;
 *end* is None while more will follow, `(prompt tokens, completion tokens, cached tokens, scheduled[, cut tokens])`, or
 `(code, text)` for an error; cut tokens are those of the prompt that `truncate_prompt_tokens` has removed;
 *scheduled* is when the engine began with the request, in monotonic nanoseconds; 0 or missing if unknown.

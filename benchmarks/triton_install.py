@@ -2,6 +2,7 @@
 
 The wheel carries the `tritonserver` binary with its libraries, the Python backend and one stub per Python version.
 PyTriton itself is not used: the binary is started straight on a model repository, as in NVIDIA's container.
+`python -m benchmarks.triton_install [DIRECTORY]` installs it, by default where benchmarks and tests look for it.
 """
 
 import shutil
@@ -74,8 +75,9 @@ class TritonInstall:
         if stamp.exists() and stamp.read_text() == wanted and self.binary.exists():
             return
         stamp.unlink(missing_ok=True)
+        print(f"installing Triton 2.51 in {self.directory}", flush=True)
         venv.create(self.environment, clear=True, with_pip=True)
-        pip = [str(self.environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        pip = [str(self.environment / "bin" / "python"), "-m", "pip", "install"]
         subprocess.run([*pip, "--disable-pip-version-check", *REQUIREMENTS], check=True)
         self._arrange_backends()
         stamp.write_text(wanted)
@@ -87,3 +89,9 @@ class TritonInstall:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         stub = carried / "python_backend_stubs" / version / "triton_python_backend_stub"
         shutil.copy2(stub, self.backends / "python")
+
+
+if __name__ == "__main__":
+    TRITON = TritonInstall(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1] / ".bench"))
+    TRITON.ensure()
+    print(f"Triton is installed: {TRITON.binary}")

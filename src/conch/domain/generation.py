@@ -239,6 +239,11 @@ class GenerationRequest:
     meter: TokenMeter | None = None  # counts its tokens
     client: str = ""  # in whose turn work before the generation is done, such as compiling a grammar
 
+    def __post_init__(self) -> None:
+        """Return at least the prompt's size where nothing is generated: engines answer with the prompt alone."""
+        if self.prompt_only and not self.return_prompt:
+            self.return_prompt = "count"
+
 
 # Callback for the deltas of a request, on the event loop: called with (deltas, None) zero or more times, then exactly
 # once with the last deltas and either the usage or an error. It must not raise, nor block.

@@ -55,13 +55,26 @@ class Recorded:
 
 
 def begin(
-    engine: Engine, prompt: str | list[int], *, adapter: str = "", priority: int = 0, client: str = "", **params: Any
+    engine: Engine,
+    prompt: str | list[int],
+    *,
+    adapter: str = "",
+    priority: int = 0,
+    client: str = "",
+    prompt_only: bool = False,
+    **params: Any,
 ) -> Recorded:
     """Start a request."""
     got = Recorded()
-    sampling = SamplingParams(**params)
     request = GenerationRequest(
-        id="1", model_name="m", prompt=prompt, params=sampling, adapter=adapter, priority=priority, client=client
+        id="1",
+        model_name="m",
+        prompt=prompt,
+        params=SamplingParams(**params),
+        adapter=adapter,
+        priority=priority,
+        client=client,
+        prompt_only=prompt_only,
     )
     got.generation = engine.generate(request, got.on_deltas)
     return got

@@ -134,6 +134,15 @@ async def test_invalid_requests_are_refused_and_harm_no_other(engine: Engine) ->
     assert neighbour.end.completion_tokens == 60  # type: ignore[union-attr]
 
 
+async def test_a_request_without_generation_returns_the_size_of_its_prompt(engine: Engine) -> None:
+    got = await ask(engine, PROMPT, prompt_only=True, max_tokens=1)
+    assert isinstance(got.end, Usage)
+    (delta,) = got.deltas
+    assert delta.prompt is not None
+    assert len(delta.prompt.token_ids) == got.end.prompt_tokens > 0
+    assert engine.ready
+
+
 async def test_an_aborted_request_frees_its_place(engine: Engine) -> None:
     got = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
     got.abort_at_first = True

@@ -330,15 +330,17 @@ def test_changes_of_models_are_refused_with_a_reason(server: ConchProcess, clien
         lambda: client.push("words"),
         lambda: client.create("other", from_="words"),
         lambda: client.copy("words", "../../other"),
+        lambda: client.delete("words"),
         lambda: client._request_raw("POST", "/api/blobs/sha256:00", content=b"GGUF"),
     ):
         with pytest.raises(ollama.ResponseError, match="model") as error:
             change()
         assert error.value.status_code == 501
-    with pytest.raises(ollama.ResponseError, match="body"):  # as with every DELETE
-        client.delete("words")
     status, refused = raw(server, "DELETE /api/delete HTTP/1.1\r\nHost: localhost")
     assert (status, "cannot delete" in refused) == (501, True)
+    for path, size, expected in (("delete", 200_000, 400), ("tags", 5, 413), ("tags", 200_000, 405)):
+        assert raw(server, f"DELETE /api/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}")[0] == expected
+    assert raw(server, "DELETE /v1/responses/x HTTP/1.1\r\nHost: localhost", "{}")[0] == 413
 
 
 def test_clients_find_the_server(server: ConchProcess) -> None:

@@ -25,7 +25,8 @@ class HttpLimits:
     A body larger than `body_bytes` is refused unless the handler has another limit for this request, before it is read
     if its size is announced. A request must arrive within `receive_grace_s` plus the time that its bytes take at
     `receive_bytes_per_s`, which stops a client that sends one byte a minute. `stalled_write_s` is the timeout for a
-    client that does not read its answer, `idle_s` that for a connection without a request.
+    client that does not read its answer, `idle_s` that for a connection without a request. A DELETE of one of
+    `delete_bodies`, which are paths, may have a body.
     """
 
     connections: int = 16_384
@@ -36,6 +37,7 @@ class HttpLimits:
     receive_grace_s: float = 30.0
     receive_bytes_per_s: int = 1024
     stalled_write_s: float = 120.0
+    delete_bodies: tuple[str, ...] = ()
 
 
 class HttpRequest:

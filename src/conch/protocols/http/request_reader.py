@@ -223,12 +223,12 @@ class RequestReader:
                 raise refusal
             if self._context.body_limit is not None:
                 self._body_limit = self._context.body_limit(request)
-            if request.method in _WITHOUT_BODY:
+            if self._takes_no_body(request):
                 self._body_limit = 0
             self._expect_body(request, announced)
             self._check_memory(announced)
         elif announced:
-            if request.method in _WITHOUT_BODY:
+            if self._takes_no_body(request):
                 self._body_limit = 0
             self._expect_body(request, announced)
         if expects and headers[b"expect"].lower() == b"100-continue":
@@ -281,9 +281,14 @@ class RequestReader:
             self._allow_body(request, size)
         self._body_size = size
 
+    def _takes_no_body(self, request: HttpRequest) -> bool:
+        return request.method in _WITHOUT_BODY and not (
+            request.method == b"DELETE" and request.path in self._limits.delete_bodies
+        )
+
     def _allow_body(self, request: HttpRequest, size: int) -> None:
         """Raise HttpRefusal if this request may not have a larger body, else allow it."""
-        if request.method in _WITHOUT_BODY:
+        if self._takes_no_body(request):
             self._context.traffic.count_refusal("too_large")
             raise HttpRefusal(
                 413, f"a {request.method.decode()} request must not have a body, got {size} bytes or more"

@@ -52,6 +52,7 @@ _SCRAPED = (OPENAI_PORT, METRICS_PORT)
 _METRICS_ONLY = (METRICS_PORT,)
 # Clients written for KServe's runtime for language models find the OpenAI API below this on the HTTP port.
 _KSERVE, _V1 = "/openai", "/v1/"
+OLLAMA_DELETE = "/api/delete"  # whose clients name the model in a body
 _FALLBACKS = {
     HTTP_PORT: (
         UnknownPaths(_V1, OPENAI, "metadata"),
@@ -437,7 +438,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     _ollama("POST", "/api/push", "model-repository", "refused: uploads.", lambda on: on.refuse),
     _ollama("POST", "/api/create", "model-repository", "refused: new models.", lambda on: on.refuse),
     _ollama("POST", "/api/copy", "model-repository", "refused: copies.", lambda on: on.refuse),
-    _ollama("DELETE", "/api/delete", "model-repository", "refused: deletions.", lambda on: on.refuse),
+    _ollama("DELETE", OLLAMA_DELETE, "model-repository", "refused: deletions.", lambda on: on.refuse),
     _ollama("POST HEAD", "/api/blobs/{digest}", "model-repository", "refused: files.", lambda on: on.refuse),
     # What this table and the loaded models are, for programs and for people.
     *(

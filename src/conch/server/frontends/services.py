@@ -12,7 +12,7 @@ from conch.protocols.http.router import Router
 from conch.protocols.http.server import HttpServer
 from conch.server.frontends.cloud.sagemaker import SageMakerHttp
 from conch.server.frontends.cloud.vertex_ai import VertexAiHttp
-from conch.server.frontends.endpoints import HTTP_PORT, METRICS_PORT, OPENAI_PORT, Handlers
+from conch.server.frontends.endpoints import HTTP_PORT, METRICS_PORT, OLLAMA_DELETE, OPENAI_PORT, Handlers
 from conch.server.frontends.grpc.server import GrpcFrontend
 from conch.server.frontends.parts import Parts
 from conch.server.observability.metrics.reading import Reading, read
@@ -83,7 +83,7 @@ def _listener(
         handler,
         address,
         port,
-        limits=HttpLimits(body_bytes=parts.options.http_max_input_size),
+        limits=HttpLimits(body_bytes=parts.options.http_max_input_size, delete_bodies=(OLLAMA_DELETE,)),
         body_limit=handler.body_limit,
         refusal=handler.refusal,
         budget=parts.budget,

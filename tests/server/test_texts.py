@@ -255,7 +255,10 @@ def test_a_truncated_document_is_reported(server: ConchProcess, ranker: Peer) ->
     assert "the query has 100 tokens" in refused(server, "/rerank", {**body, "query": "paris " * 100})
     # Without truncation, too long a text is refused.
     message = refused(server, "/v1/score", {"model": "ranker", "text_1": QUERY, "text_2": ["a", long]})
-    assert "maximum context length is 64 tokens. However, text number 1 has" in message
+    assert "context length is 64 tokens. However, number 1 of 'text_2', with its 'text_1', has" in message
+    message = refused(server, "/v1/score", {"model": "encoder", "queries": QUERY, "documents": ["a", long]})
+    assert "However, number 1 of 'documents' has 202 tokens." in message
+    assert "However, 'input' has" in refused(server, "/v1/embeddings", {"model": "encoder", "input": long})
     cut = {"model": "ranker", "text_1": QUERY, "text_2": long, "truncate_prompt_tokens": -1}
     assert post(server, "/v1/score", cut)[::2] == (200, "prompt_truncated")
     for limit in (1, 3):

@@ -31,7 +31,10 @@ MAX_COHERE_TEXTS = 96
 _DEFAULT_DOCUMENT_TOKENS = 4096
 _COHERE_TYPES = ("float", "int8", "uint8", "binary", "ubinary", "base64")
 # Types of inputs in Cohere's API → names of sentence-transformers' prompts.
-_SCALARS = ("model", "by_token", "limit", "keep_last", "document_tokens", "raw", "dimensions", "options", "ignored")
+_SCALARS = (
+    *("model", "by_token", "limit", "keep_last", "document_tokens", "raw", "dimensions", "options", "ignored"),
+    "fields",
+)
 PROMPTS = {
     "search_query": ("query",),
     "search_document": ("document", "passage"),
@@ -46,7 +49,7 @@ class TextCall:
 
     `limit` tokens are kept of each text, 0: longer texts are refused, -1: the model's maximum; of a query and a
     document only the document is truncated, also to `document_tokens` (None: not a rerank). `raw` asks for logits, or
-    vectors as they are. `options` are JSON values for the answer.
+    vectors as they are. `options` are JSON values for the answer. `fields` are those of `texts` and `others`.
     """
 
     model: str
@@ -61,6 +64,16 @@ class TextCall:
     dimensions: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     ignored: Sequence[IgnoredField] = ()
+    fields: Sequence[str] = ("input", "")
+
+    def text_name(self, place: int, *, paired: bool) -> str:
+        """Name the text at a place in messages: of `texts` and then `others`, or of the pairs that they make."""
+        field, other = self.fields
+        if paired:
+            return f"number {place} of '{other}', with its '{field}',"
+        if place >= len(self.texts):
+            return f"number {place - len(self.texts)} of '{other}'"
+        return f"number {place} of '{field}'" if len(self.texts) > 1 else f"'{field}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +120,7 @@ def read_rerank(body: Buffer) -> TextCall:
             document_tokens=limit or _DEFAULT_DOCUMENT_TOKENS,
             raw=raw,
             ignored=fields.done(),
+            fields=("query", "documents"),
             options={"kind": "rerank", "top": top, "documents": returned if returns else None},
         )
     )
@@ -143,6 +157,7 @@ def read_score(body: Buffer) -> TextCall:
             raw=raw,
             options={"kind": "score"},
             ignored=fields.done(),
+            fields=names,
         )
     )
 
@@ -231,6 +246,7 @@ def read_cohere_embed(body: Buffer, version: str = "2") -> TextCall:
             keep_last=side == "START",
             dimensions=dimensions,
             ignored=fields.done(),
+            fields=("texts", ""),
             options={"kind": "cohere_embed", "types": types, "input_type": kind, "version": version, "texts": texts},
         )
     )

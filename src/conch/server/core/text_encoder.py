@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from logging import getLogger
 from pathlib import Path
@@ -106,8 +107,12 @@ class TextEncoder:
         start: int,
         truncation: Truncation,
         done: Callable[[Encoded | ConchError], None],
+        named: Callable[[int], str],
     ) -> None:
-        """Encode a slice of texts, whose first has the place `start`; `done` is called on the event loop."""
+        """Encode a slice of texts, whose first has the place `start`; `done` is called on the event loop.
+
+        `named` returns the name of the text at a place in messages.
+        """
         loop = asyncio.get_running_loop()
 
         def ended(future: "Future[Encoded]") -> None:
@@ -118,7 +123,7 @@ class TextEncoder:
             with suppress(RuntimeError):  # the loop is closed: the server has stopped
                 loop.call_soon_threadsafe(done, future.result() if error is None else error)
 
-        self._threads.submit(self._encode, texts, start, truncation).add_done_callback(ended)
+        self._threads.submit(self._encode, texts, start, truncation, named).add_done_callback(ended)
 
     def request(self, tensors: list[Tensor], version: int, timeline: Timeline, *, tokens: bool) -> InferRequest:
         """Return the request of a group; `tokens`: for the vectors of its tokens."""
@@ -151,9 +156,11 @@ class TextEncoder:
             values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
         return [*values]
 
-    def _encode(self, texts: Sequence[Text], start: int, truncation: Truncation) -> Encoded:
+    def _encode(
+        self, texts: Sequence[Text], start: int, truncation: Truncation, named: Callable[[int], str]
+    ) -> Encoded:
         """Runs in the tokenizer's thread."""
-        entries = [*self._entries(texts, start, truncation)]
+        entries = [*self._entries(texts, truncation, lambda place: named(start + place))]
         order = sorted(range(len(entries)), key=lambda place: len(entries[place].ids))
         groups = []
         for length, same in groupby(order, key=lambda place: self._padded(len(entries[place].ids))):
@@ -166,18 +173,20 @@ class TextEncoder:
         tokens, truncated = sum(len(entry.ids) for entry in entries), sum(entry.truncated for entry in entries)
         return Encoded(groups, tokens, truncated)
 
-    def _entries(self, texts: Sequence[Text], start: int, truncation: Truncation) -> "Iterator[_Entry]":
+    def _entries(
+        self, texts: Sequence[Text], truncation: Truncation, named: Callable[[int], str]
+    ) -> "Iterator[_Entry]":
         is_pair = isinstance(texts[0], tuple)
         limit = self.max_tokens if truncation.limit <= 0 else min(truncation.limit, self.max_tokens)
         special = self._tokenizer.num_special_tokens_to_add(is_pair)
         if not isinstance(texts[0], (str, tuple)):
-            yield from (self._of_ids(ids, start + place, truncation, limit) for place, ids in enumerate(texts))
+            yield from (self._of_ids(ids, partial(named, place), truncation, limit) for place, ids in enumerate(texts))
             return
         self._tokenizer.no_truncation()  # that of the slice before
         cut = [False] * len(texts)
         if truncation.limit or truncation.document is not None:
             texts, cut = self._shortened(texts, truncation)
-        self._check_characters(texts, start)
+        self._check_characters(texts, named)
         strategy = "longest_first"
         if is_pair and truncation.document is not None:
             strategy = "only_second"
@@ -197,7 +206,7 @@ class TextEncoder:
         for place, encoding in enumerate(self._tokenizer.encode_batch_fast([*texts])):
             ids = encoding.ids
             if len(ids) > limit:
-                raise self._too_long(start + place, len(ids))
+                raise self._too_long(named(place), len(ids))
             yield _Entry(ids, encoding.type_ids, bool(encoding.overflowing) or cut[place])
 
     def _shortened(self, texts: Sequence[Any], truncation: Truncation) -> tuple[list[Any], list[bool]]:
@@ -210,31 +219,31 @@ class TextEncoder:
             return [*texts], cut
         return [(text[0], text[1][kept]) if isinstance(text, tuple) else text[kept] for text in texts], cut
 
-    def _check_characters(self, texts: Sequence[Any], start: int) -> None:
+    def _check_characters(self, texts: Sequence[Any], named: Callable[[int], str]) -> None:
         most = self.max_tokens * _MAX_CHARACTERS_PER_TOKEN
         for place, text in enumerate(texts):
             longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
             if longest > most:
                 raise InvalidRequest(
-                    f"text number {start + place} has {longest} characters: the model `{self.name}` takes "
+                    f"{named(place)} has {longest} characters: the model `{self.name}` takes "
                     f"{self.max_tokens} tokens, so {most} characters at most"
                 )
 
-    def _of_ids(self, text: Any, place: int, truncation: Truncation, limit: int) -> "_Entry":
+    def _of_ids(self, text: Any, named: Callable[[], str], truncation: Truncation, limit: int) -> "_Entry":
         ids = [*text]
         if max(ids) >= self._vocabulary:
             raise InvalidRequest(
-                f"token id {max(ids)} of text number {place} is out of the vocabulary of {self._vocabulary} tokens"
+                f"token id {max(ids)} of {named()} is out of the vocabulary of {self._vocabulary} tokens"
             )
         if len(ids) <= limit:
             return _Entry(ids, [0] * len(ids), False)
         if not truncation.limit:
-            raise self._too_long(place, len(ids))
+            raise self._too_long(named(), len(ids))
         return _Entry(ids[-limit:] if truncation.keep_last else ids[:limit], [0] * limit, True)
 
-    def _too_long(self, place: int, tokens: int) -> InvalidRequest:
+    def _too_long(self, name: str, tokens: int) -> InvalidRequest:
         return InvalidRequest(
-            f"This model's maximum context length is {self.max_tokens} tokens. However, text number {place} has "
+            f"This model's maximum context length is {self.max_tokens} tokens. However, {name} has "
             f"{tokens} tokens. Please reduce its length, or truncate it: 'truncate_prompt_tokens': -1."
         )
 

@@ -42,7 +42,7 @@ def encoded(encoder: TextEncoder, texts: list[Text], truncation: Truncation = PL
 
     async def run() -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        encoder.submit(texts, 10, truncation, answer.set_result)
+        encoder.submit(texts, 10, truncation, answer.set_result, "text number {}".format)
         return await answer
 
     answer = asyncio.run(run())

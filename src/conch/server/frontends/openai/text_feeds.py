@@ -97,7 +97,8 @@ class EncoderFeed(Feed):
             return False
         self._waiting = True
         start, end = bounds
-        self._encoder.submit(self._texts[start:end], start, self._truncation, partial(self._encoded, done))
+        named = partial(self._call.text_name, paired=isinstance(self._texts[0], tuple))
+        self._encoder.submit(self._texts[start:end], start, self._truncation, partial(self._encoded, done), named)
         return True
 
     def _encoded(self, done: Callable[[ConchError | None], None], encoded: Encoded | ConchError) -> None:

@@ -149,7 +149,11 @@ def test_an_engine_takes_token_ids_and_truncates(client: openai.OpenAI) -> None:
         ({"truncate_prompt_tokens": 2}, "one two"),
         ({"truncate_prompt_tokens": 2, "truncation_side": "left"}, "two three"),
     ):
-        cut = client.embeddings.create(model="mean", input=long, extra_body=extra)
+        answer = client.embeddings.with_raw_response.create(model="mean", input=long, extra_body=extra)
+        assert answer.headers["X-Conch-Degraded"] == "prompt_truncated"
+        cut = answer.parse()
+        whole = client.embeddings.with_raw_response.create(model="mean", input=text, extra_body=extra)
+        assert "X-Conch-Degraded" not in whole.headers
         wanted = client.embeddings.create(model="mean", input=text)
         assert np.allclose(cut.data[0].embedding, wanted.data[0].embedding, atol=1e-6), extra
     with pytest.raises(openai.BadRequestError, match="text_input: token id 9999 is out of the vocabulary"):

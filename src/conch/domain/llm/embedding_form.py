@@ -2,8 +2,9 @@
 
 An embedding model has one required input, of texts (BYTES, one element for each) or token ids (INT32 or INT64 of any
 length), and one floating-point output with a vector for each text. An optional integer output `num_input_tokens` has
-the texts' numbers of tokens. The parameter `matryoshka_dimensions` of the configuration, such as "64,128", lists the
-lengths to which the model's vectors may be truncated.
+the texts' numbers of tokens, another `num_truncated_tokens` how many tokens were cut from each. The parameter
+`matryoshka_dimensions` of the configuration, such as "64,128", lists the lengths to which the model's vectors may be
+truncated.
 
 A model of texts with the parameter `tokenizes` contains its tokenizer: it also accepts token ids, as texts with JSON
 arrays in requests with the parameter `token_ids`, and the parameters `truncate_prompt_tokens` and `truncation_side`.
@@ -23,7 +24,7 @@ from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse, ParameterValue, Timeline
 from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor
 
-NUM_INPUT_TOKENS = "num_input_tokens"
+NUM_INPUT_TOKENS, NUM_TRUNCATED_TOKENS = "num_input_tokens", "num_truncated_tokens"
 MATRYOSHKA_DIMENSIONS = "matryoshka_dimensions"
 TOKENIZES = "tokenizes"
 TOKEN_IDS_MODEL = "token_ids_model"  # noqa: S105 - not a password
@@ -39,10 +40,11 @@ Inputs = Sequence[str | Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """A response: an array [texts, size] of FP32, and the number of tokens of all texts."""
+    """A response: an array [texts, size] of FP32, the number of tokens of all texts, and how many were truncated."""
 
     values: npt.NDArray[np.float32]
     tokens: int
+    truncated: int
 
 
 class EmbeddingForm:
@@ -58,7 +60,8 @@ class EmbeddingForm:
         if len(required) != 1 or len(vectors) != 1:
             raise self._unfit(f"it has {len(required)} required inputs and {len(vectors)} floating-point outputs")
         (self._input,), (self._vector,) = required, vectors
-        counts = [spec for spec in config.outputs if spec.name == NUM_INPUT_TOKENS and spec.datatype in _INTEGERS]
+        names = (NUM_INPUT_TOKENS, NUM_TRUNCATED_TOKENS)
+        counts = [spec for spec in config.outputs if spec.name in names and spec.datatype in _INTEGERS]
         self._outputs = (self._vector.name, *(spec.name for spec in counts))
         self.takes_tokens = self._input.datatype in _TOKENS
         self._batches = config.max_batch_size > 0
@@ -120,7 +123,8 @@ class EmbeddingForm:
             tokens = int(np.prod(request.inputs[0].shape))
         else:
             tokens = int(count.to_numpy().sum()) if count is not None else 0
-        return Vectors(values.reshape(texts, -1), tokens)
+        cut = response.output(NUM_TRUNCATED_TOKENS)
+        return Vectors(values.reshape(texts, -1), tokens, 0 if cut is None else int(np.count_nonzero(cut.to_numpy())))
 
     def check_dimensions(self, dimensions: int) -> None:
         """Raise InvalidRequest unless the model's vectors have, or may be truncated to, this number of dimensions."""

@@ -55,6 +55,7 @@ def embedding_document(document: Mapping[str, Any], size: int) -> dict[str, Any]
     vectors = [
         {"name": "embedding", "data_type": "TYPE_FP32", "dims": [size]},
         {"name": "num_input_tokens", "data_type": "TYPE_UINT32", "dims": [1]},
+        {"name": "num_truncated_tokens", "data_type": "TYPE_UINT32", "dims": [1]},
     ]
     completed["input"] = _merged(name, "input", document.get("input", ()), texts)
     completed["output"] = _merged(name, "output", document.get("output", ()), vectors)

@@ -57,6 +57,7 @@ class FormFeed(Feed):
     def rows(self, request: InferRequest, response: InferResponse) -> Rows:
         vectors = self._form.vectors(request, response)
         self.tokens += vectors.tokens
+        self.truncated += vectors.truncated
         return [*vectors.values]
 
     def check_dimensions(self, dimensions: int) -> None:

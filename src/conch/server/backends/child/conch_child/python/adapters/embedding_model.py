@@ -24,8 +24,8 @@ from typing import Any, Dict, List, Sequence, Tuple, Union
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-# Vectors [texts, size], and the number of tokens of each text.
-Embedded = Tuple[Any, Sequence[int]]
+# Vectors [texts, size], and the numbers of tokens of each text, and of those that were cut from it.
+Embedded = Tuple[Any, Sequence[int], Sequence[int]]
 # A text or its token ids; the tokens to truncate to, 0 for no truncation, -1 for the model's maximum; whether to keep
 # the last ones.
 Text = Tuple[Union[str, List[int]], int, bool]
@@ -43,7 +43,7 @@ _KEYS: Dict[str, type] = {
 
 
 class TritonPythonModel:
-    """text_input [batch, 1] → embedding [batch, size], num_input_tokens [batch, 1]."""
+    """text_input [batch, 1] → embedding [batch, size], num_input_tokens and num_truncated_tokens [batch, 1]."""
 
     def initialize(self, args: Dict[str, str]) -> None:
         """Load the model. Raises TritonModelException for invalid options, and what the library raises."""
@@ -60,12 +60,13 @@ class TritonPythonModel:
 
     def _execute_batch(self, requests: List[Any]) -> List[Any]:
         texts_of_requests = [_texts(request) for request in requests]
-        vectors, counts = self._model.embed([text for texts in texts_of_requests for text in texts])
+        vectors, *counts = self._model.embed([text for texts in texts_of_requests for text in texts])
         responses, start = [], 0
         for texts in texts_of_requests:
             end = start + len(texts)
-            tokens = np.array(counts[start:end], np.uint32).reshape(-1, 1)
-            tensors = [pb_utils.Tensor("embedding", vectors[start:end]), pb_utils.Tensor("num_input_tokens", tokens)]
+            tensors = [pb_utils.Tensor("embedding", vectors[start:end])]
+            for name, numbers in zip(("num_input_tokens", "num_truncated_tokens"), counts):
+                tensors.append(pb_utils.Tensor(name, np.array(numbers[start:end], np.uint32).reshape(-1, 1)))
             responses.append(pb_utils.InferenceResponse(tensors))
             start = end
         return responses
@@ -112,7 +113,7 @@ class OpenVino:
 
         It accepts only texts, so token ids and truncated texts are decoded. Raises ValueError for too long a text.
         """
-        texts = [self._text(*entry) for entry in inputs]
+        texts, cut = zip(*(self._text(*entry) for entry in inputs))
         mask = self._tokenizer.encode([self._instruction + text for text in texts]).attention_mask.data
         counts = mask.sum(axis=1)
         longest = int(counts.max())
@@ -121,11 +122,12 @@ class OpenVino:
                 "This model's maximum context length is {} tokens. However, a text has {} tokens. "
                 "Please reduce its length.".format(self._limit, longest)
             )
-        return np.array(self._pipeline.embed_documents(texts), np.float32), counts
+        return np.array(self._pipeline.embed_documents([*texts]), np.float32), counts, cut
 
-    def _text(self, text: Union[str, List[int]], max_tokens: int, last: bool) -> str:
+    def _text(self, text: Union[str, List[int]], max_tokens: int, last: bool) -> Tuple[str, int]:
+        """Return the text, truncated, and the number of tokens that were cut."""
         if isinstance(text, str) and not max_tokens:
-            return text
+            return text, 0
         if isinstance(text, str):
             added = self._count_tokens(self._instruction, True)
             token_ids = [
@@ -135,9 +137,9 @@ class OpenVino:
             added, token_ids = 0, text
         max_tokens = max_tokens if max_tokens >= 0 else self._limit
         if not max_tokens or len(token_ids) + added <= max_tokens:
-            return text if isinstance(text, str) else self._decode(token_ids)
+            return (text if isinstance(text, str) else self._decode(token_ids)), 0
         kept = max(max_tokens - added, 1)
-        return self._decode(token_ids[-kept:] if last else token_ids[:kept])
+        return self._decode(token_ids[-kept:] if last else token_ids[:kept]), len(token_ids) - kept
 
     def _count_tokens(self, text: str, special: bool) -> int:
         return int(self._tokenizer.encode(text, add_special_tokens=special).input_ids.data.size)
@@ -170,26 +172,28 @@ class Vllm:
 
     def embed(self, inputs: List[Text]) -> Embedded:
         """Return the vectors. Raises ValueError for too long a text."""
-        prompts = [self._prompt(*entry) for entry in inputs]
+        prompts, cut = zip(*(self._prompt(*entry) for entry in inputs))
         try:
-            outputs = self._engine.embed(prompts, use_tqdm=False)
+            outputs = self._engine.embed([*prompts], use_tqdm=False)
         except Exception as error:
             # Only in some versions of vLLM a ValueError.
             if type(error).__name__ == "VLLMValidationError":
                 raise ValueError(str(error)) from error
             raise
         vectors = np.array([output.outputs.embedding for output in outputs], np.float32)
-        return vectors, [len(output.prompt_token_ids) for output in outputs]
+        return vectors, [len(output.prompt_token_ids) for output in outputs], cut
 
-    def _prompt(self, text: Union[str, List[int]], max_tokens: int, last: bool) -> Any:
+    def _prompt(self, text: Union[str, List[int]], max_tokens: int, last: bool) -> Tuple[Any, int]:
+        """Return the prompt, truncated, and the number of tokens that were cut."""
         if isinstance(text, str) and not max_tokens:
-            return text
+            return text, 0
         token_ids = self._engine.get_tokenizer().encode(text) if isinstance(text, str) else text
         if max_tokens < 0:
             max_tokens = self._engine.llm_engine.model_config.max_model_len
+        size = len(token_ids)
         if max_tokens:
             token_ids = token_ids[-max_tokens:] if last else token_ids[:max_tokens]
-        return {"prompt_token_ids": token_ids}
+        return {"prompt_token_ids": token_ids}, size - len(token_ids)
 
 
 def _texts(request: Any) -> List[Text]:

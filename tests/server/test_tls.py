@@ -8,12 +8,15 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tritonclient.http as http_client
 import trustme
 
+from conch.base.errors import Unavailable
+from conch.clients.server_view import ServerReader, find_address
 from tests.support.models import write_identity
 from tests.support.server_process import ConchProcess
 
@@ -145,3 +148,34 @@ def test_metrics_are_compressed_for_prometheus(
         text = response.read()
         assert response.headers["Content-Encoding"] == coding
     assert b"nv_cpu_memory_total_bytes" in (gzip.decompress(text) if coding else text)
+
+
+def test_other_programs_of_the_user_compare_the_certificate(files: Files, tmp_path: Path) -> None:
+    """`conch ps`, `top`, `stop` and `doctor`; the name in the certificate is not 127.0.0.1."""
+    flags = ["--http-use-ssl=true", f"--http-server-cert={files.cert}", f"--http-server-key={files.key}"]
+    write_identity(tmp_path / "models", "m", "FP32", 4)
+    with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log", wait="") as running:
+        context = files.context(with_certificate=False)
+        until(lambda: "http" in running.ports and status(running, context) == 200)
+        until(lambda: find_address(running.http, None).certificate)
+        address = find_address(running.http, None)
+        assert address.url == f"https://{running.http}"
+        assert address.metrics == f"http://127.0.0.1:{running.ports['metrics']}"
+        reader = ServerReader(address)
+        reading = reader.read()
+        assert ([model.name for model in reading.models], reading.problems) == (["m"], [])
+        for certificate, reason in ((files.root, "not trusted"), (tmp_path / "absent", "cannot read its certificate")):
+            with pytest.raises(Unavailable, match=reason):
+                ServerReader(replace(address, certificate=str(certificate))).read()
+        before = serial(running.ports["http"])
+        files.renew()
+        until(lambda: serial(running.ports["http"]) != before)
+        assert reader.read().models
+
+
+def test_other_programs_of_the_user_have_no_certificate_of_a_client(server: ConchProcess) -> None:
+    until(lambda: find_address(server.http, None).certificate)
+    address = find_address(server.http, None)
+    assert address.metrics == f"https://127.0.0.1:{server.ports['metrics']}"
+    with pytest.raises(Unavailable, match="requires a certificate from clients"):
+        ServerReader(address).read()

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from conch.base.errors import Unavailable
 from conch.base.http.client import HttpClient, HttpSettings, RequestFailed
 from conch.base.http.prometheus import ScrapeSettings, scrape
-from conch.base.process.running_servers import running_servers
+from conch.base.process.running_servers import RunningServer, running_servers
 from conch.measure.bench.observers.server_metrics import MetricSeries, parse_exposition
 
 _TIMEOUT_S = 3.0
@@ -27,11 +27,17 @@ _ON_CPU = "kind_gpu_on_cpu"
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server answers: the URL of its API, that of its metrics ("" if it serves none), and a key to send."""
+    """Where a server answers: the URL of its API, that of its metrics ("" if it serves none), and a key to send.
+
+    `certificate` is the PEM file of the certificate that it must show, "" for one that the system trusts. `readable`
+    is False for a server that requires a certificate from clients.
+    """
 
     url: str
     metrics: str = ""
     key: str = field(default="", repr=False)
+    certificate: str = ""
+    readable: bool = True
 
     @property
     def headers(self) -> dict[str, str]:
@@ -100,17 +106,25 @@ class ModelRates:
 
 def find_address(url: str | None, metrics: str | None, key: str = "") -> ServerAddress:
     """Return the address of a server: the given one, or the newest of this user on this machine, or port 8000."""
-    if url is None:
-        found = running_servers()
-        if found:
-            page = f"http://{found[-1].metrics}" if found[-1].metrics else ""
-            return ServerAddress(found[-1].url, metrics or page, key)
-        url = "http://127.0.0.1:8000"
-    url = url if "://" in url else f"http://{url}"
+    servers = running_servers()
+    if url is not None:
+        url = url if "://" in url else f"http://{url}"
+        netloc = urlsplit(url).netloc.replace("localhost", "127.0.0.1")
+        servers = [server for server in servers if server.http_tls and server.http == netloc]
+    if servers:
+        return address_of(servers[-1], metrics, key)
+    url = url or "http://127.0.0.1:8000"
     parts = urlsplit(url)
     port = _METRICS_PORT if parts.port in (None, 8000) else parts.port + _METRICS_OFFSET
     host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
     return ServerAddress(url.rstrip("/"), metrics or f"{parts.scheme}://{host}:{port}", key)
+
+
+def address_of(server: RunningServer, metrics: str | None, key: str) -> ServerAddress:
+    """Return the address of a server of this user on this machine."""
+    return ServerAddress(
+        server.url, metrics or server.metrics_url, key, server.certificate, not server.client_certificates
+    )
 
 
 class ServerReader:
@@ -118,11 +132,13 @@ class ServerReader:
 
     def __init__(self, address: ServerAddress) -> None:
         self.address = address
-        self._client = HttpClient(HttpSettings.once(_TIMEOUT_S, environment_proxies=False))
+        self._client = self._connected()
         self._configs: dict[tuple[str, str], Mapping[str, Any]] = {}
 
     def read(self) -> ServerReading:
         """Return what the server does now. Raises Unavailable if it does not answer."""
+        if self.address.certificate:  # may have been replaced
+            self._client = self._connected()
         reading = ServerReading(self.address.url)
         index = self.ask("POST", "/v2/repository/index", b"{}")
         models = {}
@@ -133,7 +149,10 @@ class ServerReader:
                 models[model.key] = model
         if self.address.metrics:
             try:
-                page = scrape(ScrapeSettings(self.address.metrics, tuple(self.address.headers.items())))
+                how = ScrapeSettings(
+                    self.address.metrics, tuple(self.address.headers.items()), certificate=self.address.certificate
+                )
+                page = scrape(how)
                 _apply(reading, models, parse_exposition(page))
             except OSError as error:
                 reading.problems.append(f"metrics at {self.address.metrics}: {error}; --metrics-url names another")
@@ -151,6 +170,10 @@ class ServerReader:
         answer = self.ask("GET", "/v2")
         return answer if isinstance(answer, dict) else {}
 
+    def _connected(self) -> HttpClient:
+        certificate = self.address.certificate
+        return HttpClient(HttpSettings.once(_TIMEOUT_S, environment_proxies=False, certificate=certificate))
+
     def _config(self, model: ModelReading) -> Mapping[str, Any]:
         if model.key not in self._configs:
             path = f"/v2/models/{quote(model.name, safe='')}/versions/{quote(model.version, safe='')}/config"
@@ -164,6 +187,11 @@ class ServerReader:
     def ask(self, method: str, path: str, body: bytes | None = None) -> Any:
         """Return the JSON value of an answer, None for an empty one. Raises Unavailable with the server's message."""
         url = f"{self.address.url}{path}"
+        if not self.address.readable:
+            raise Unavailable(
+                f"{self.address.url} requires a certificate from clients (--http-use-ssl-mutual), which this command "
+                "has not"
+            )
         try:
             with self._client.open(method, url, self.address.headers, body) as response:
                 if response.status != _OK:

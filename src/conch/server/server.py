@@ -254,8 +254,17 @@ class Server:
         places = {name: local_address(address, self.ports.get(name)) for name, address in addresses.items()}
         roots = (*map(public_name, options.model_repository), *filter(None, [options.model_dir]))
         source = options.source or ", ".join(roots)
+        tls = options.http_use_ssl or options.metrics_use_ssl
         return RunningServer(
-            os.getpid(), **places, source=source, started=time.time(), idle_unload_s=options.idle_unload_secs
+            os.getpid(),
+            **places,
+            source=source,
+            started=time.time(),
+            idle_unload_s=options.idle_unload_secs,
+            certificate=str(Path(options.http_server_cert).absolute()) if tls else "",
+            http_tls=options.http_use_ssl,
+            metrics_tls=options.metrics_use_ssl,
+            client_certificates=options.http_use_ssl_mutual,
         )
 
     def _log_models(self) -> None:

@@ -3,14 +3,17 @@
 The only module that imports `urllib3`.
 """
 
+import hashlib
 import json
 import logging
 import math
+import ssl
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import BadStatusLine, RemoteDisconnected
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
@@ -36,7 +39,8 @@ class HttpSettings:
     """How requests are sent. Times are seconds; `read_s` bounds each wait for the server, not a whole response.
 
     GET and HEAD are retried after broken connections and statuses such as 503. `ca_file` replaces the system's
-    certificates.
+    certificates. A server must show the first certificate of the PEM file `certificate` and no other, whatever names
+    and authorities are in it.
     """
 
     connect_s: float = 10.0
@@ -45,6 +49,7 @@ class HttpSettings:
     retries: bool = True
     ca_file: str | None = None
     verify: bool = True
+    certificate: str = ""
     environment_proxies: bool = True
 
     @classmethod
@@ -170,8 +175,22 @@ class HttpClient:
                 "ca_certs": self._settings.ca_file,
                 "cert_reqs": "CERT_REQUIRED" if self._settings.verify else "CERT_NONE",
             }
+            if self._settings.certificate:
+                shown = _fingerprint(url, self._settings.certificate)
+                options |= {"cert_reqs": "CERT_NONE", "assert_fingerprint": shown}
             self._pools[proxy] = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
         return self._pools[proxy]
+
+
+def _fingerprint(url: str, path: str) -> str:
+    """Return the SHA-256 of the first certificate of a PEM file. Raises RequestFailed."""
+    try:
+        before, footer, _ = Path(path).read_text(encoding="ascii", errors="replace").partition(ssl.PEM_FOOTER)
+        pem = before[max(before.find(ssl.PEM_HEADER), 0) :] + footer
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not PEM"
+        raise RequestFailed(url, f"cannot read its certificate '{path}': {reason}") from None
 
 
 def answers_ok(url: str, timeout_s: float) -> bool:

@@ -45,6 +45,7 @@ class ScrapeSettings:
     headers: tuple[tuple[str, str], ...] = ()
     ca_file: str | None = None
     verify: bool = True
+    certificate: str = ""
 
 
 def scrape(settings: ScrapeSettings) -> str:
@@ -52,7 +53,12 @@ def scrape(settings: ScrapeSettings) -> str:
     parts = urlsplit(settings.url)
     url = urlunsplit((parts.scheme, parts.netloc, parts.path or "/metrics", parts.query, ""))
     how = HttpSettings.once(
-        _SCRAPE_TIMEOUT_S, max_redirects=0, ca_file=settings.ca_file, verify=settings.verify, environment_proxies=False
+        _SCRAPE_TIMEOUT_S,
+        max_redirects=0,
+        ca_file=settings.ca_file,
+        verify=settings.verify,
+        certificate=settings.certificate,
+        environment_proxies=False,
     )
     try:
         with HttpClient(how).open("GET", url, {"Accept": "text/plain", **dict(settings.headers)}) as response:

@@ -23,7 +23,8 @@ _FLOCK = "hhqqi0q"  # struct flock: type, whence, start, length, pid, and paddin
 class RunningServer:
     """A server's process and where it listens, as host:port, "" without the service. `started` is in Unix time.
 
-    Idle engines are stopped after `idle_unload_s` seconds, 0 for never.
+    Idle engines are stopped after `idle_unload_s` seconds, 0 for never. With TLS on a port, `certificate` is the PEM
+    file of what it shows, which other programs of the user compare: the name in it need not be that of this machine.
     """
 
     pid: int
@@ -33,11 +34,20 @@ class RunningServer:
     source: str  # the repositories or the model that it serves
     started: float
     idle_unload_s: int = 0
+    certificate: str = ""
+    http_tls: bool = False
+    metrics_tls: bool = False
+    client_certificates: bool = False  # the HTTP port requires them
 
     @property
     def url(self) -> str:
         """The URL of its HTTP port."""
-        return f"http://{self.http}"
+        return f"http{'s' * self.http_tls}://{self.http}"
+
+    @property
+    def metrics_url(self) -> str:
+        """The URL of its metrics, "" if it serves none."""
+        return f"http{'s' * self.metrics_tls}://{self.metrics}" if self.metrics else ""
 
 
 def local_address(address: str, port: int | None) -> str:

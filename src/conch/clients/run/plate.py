@@ -29,7 +29,7 @@ def print_plate(server: Server, given: Namespace, need: int, seconds: float) -> 
     for model in models:
         console.print(f"{model.config.name} is ready{_place(model.config)}")
     console.print(f"memory  about {size_text(need)}, loaded in {seconds:.1f} s")
-    console.print(f"URL     {record.url}   (gRPC {record.grpc}, metrics http://{record.metrics}/metrics)")
+    console.print(f"URL     {record.url}   (gRPC {record.grpc}, metrics {record.metrics_url}/metrics)")
     if not models:
         return
     with_key, several = bool(given.api_key_file), len(models) > 1

@@ -24,7 +24,7 @@ from conch.base.http.credentials import client_key
 from conch.base.process.running_servers import RunningServer, running_servers
 from conch.base.suggestion import did_you_mean
 from conch.clients.run.command import exit_status
-from conch.clients.server_view import ModelReading, ServerAddress, ServerReader, ServerReading, rates
+from conch.clients.server_view import ModelReading, ServerReader, ServerReading, address_of, rates
 from conch.domain.degradations import REASONS
 from conch.machine.memory import size_text
 
@@ -155,9 +155,7 @@ class _Watch:
 
 
 def _reader(server: RunningServer) -> ServerReader:
-    return ServerReader(
-        ServerAddress(server.url, f"http://{server.metrics}" if server.metrics else "", client_key(None))
-    )
+    return ServerReader(address_of(server, None, client_key(None)))
 
 
 def _until(server: RunningServer, reader: ServerReader, model: ModelReading) -> float | None:

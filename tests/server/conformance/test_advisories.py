@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
+import psutil
 import pytest
 from benchmarks.triton_install import TritonInstall
 
@@ -82,6 +83,13 @@ def shared_memory() -> set[str]:
     return {path.name for path in OBJECTS.iterdir()}
 
 
+def shared_memory_of(pid: int) -> set[str]:
+    """Return the names of the objects in /dev/shm that a process or one of its children has mapped."""
+    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    paths = {Path(region.path) for process in processes for region in process.memory_maps()}
+    return {path.name for path in paths if path.parent == OBJECTS}
+
+
 def is_alive(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/live", timeout=60) as response:
@@ -97,16 +105,17 @@ def write_models(root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     root = tmp_path_factory.mktemp("advisories")
     with ConchProcess(write_models(root / "models"), "--allow-client-shm=true", log=root / "log") as server:
-        yield server.ports["http"]
+        yield server
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_this_server_withstands(conch: int, attack: Attack) -> None:
-    assert not attack(conch, lambda: {name for name in shared_memory() if "conch" in name})
-    assert is_alive(conch)
+def test_this_server_withstands(conch: ConchProcess, attack: Attack) -> None:
+    port = conch.ports["http"]
+    assert not attack(port, lambda: shared_memory_of(conch.process.pid))
+    assert is_alive(port)
 
 
 class TritonProcess(LoggedProcess):

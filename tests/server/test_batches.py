@@ -109,7 +109,9 @@ def test_a_batch_of_chats(client: openai.OpenAI) -> None:
     assert {name: entry["response"]["status_code"] for name, entry in errors.items()} == {"absent": 404, "wrong": 400}
     assert "temperature" in errors["wrong"]["response"]["body"]["error"]["message"]
     assert batch.created_at <= batch.in_progress_at <= batch.finalizing_at <= batch.completed_at < batch.expires_at
-    assert batch_id in [listed.id for listed in client.batches.list()]
+    assert batch_id in [listed.id for listed in client.batches.list(limit=1)]
+    assert {file.purpose for file in client.files.list(purpose="batch", limit=1)} == {"batch"}
+    assert [*client.files.list(purpose="assistants")] == []
     assert client.files.retrieve(batch.output_file_id).purpose == "batch_output"
 
 

@@ -195,6 +195,20 @@ def test_a_conversation_continues_for_its_key_only(server: ConchProcess, client:
     assert client.responses.retrieve(first.id).output_text == first.output_text
     items = client.responses.input_items.list(second.id).data
     assert [item.type for item in items] == ["message"]
+    with pytest.raises(openai.BadRequestError, match="'stream' is not supported in a query"):
+        client.responses.retrieve(first.id, stream=True)
+    assert client.responses.retrieve(first.id, extra_query={"api-version": "1", "stream": "false"}).id == first.id
+    turns = [{"role": "user", "content": f"number {number}"} for number in range(5)]
+    many = client.responses.create(model="words", input=turns)  # type: ignore[arg-type]
+    whole = [item.id for item in client.responses.input_items.list(many.id)]
+    assert len(whole) == 5
+    for order, expected in (("desc", whole), ("asc", whole[::-1])):
+        assert [item.id for item in client.responses.input_items.list(many.id, limit=2, order=order)] == expected
+    page = client.responses.input_items.list(many.id, limit=2, after=whole[1])
+    assert ([item.id for item in page.data], page.has_more) == (whole[2:4], True)
+    for query in ({"limit": "0"}, {"limit": "x"}, {"order": "up"}, {"after": "x"}, {"before": whole[0]}):
+        with pytest.raises(openai.BadRequestError, match=f"'{next(iter(query))}' "):
+            client.responses.input_items.list(many.id, extra_query=query)
     with client_of(server, BOB) as other:
         for ask in (other.responses.retrieve, other.responses.delete, other.responses.cancel):
             with pytest.raises(openai.NotFoundError, match="not found"):

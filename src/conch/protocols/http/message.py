@@ -43,12 +43,12 @@ class HttpLimits:
 class HttpRequest:
     """One request, complete.
 
-    `method` is in upper case, `path` is as sent without the query; nothing is unquoted. `fields` are the header fields
+    `method` is in upper case, `path` is as sent without `query`; nothing is unquoted. `fields` are the header fields
     as they came, `headers` their values by lower-case name, the last one if a name is repeated. `tenant` is set for
     requests that the server makes itself for a tenant.
     """
 
-    __slots__ = ("body", "fields", "headers", "keep_alive", "method", "old_version", "path", "tenant")
+    __slots__ = ("body", "fields", "headers", "keep_alive", "method", "old_version", "path", "query", "tenant")
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class HttpRequest:
         self.path = path
         self.fields = fields
         self.headers = {name.lower(): value for name, value in fields} if headers is None else headers
+        self.query = b""
         self.tenant: str | None = None
         self.body: Buffer = b""
         self.keep_alive = True
@@ -69,7 +70,7 @@ class HttpRequest:
     def again(self, body: Buffer) -> "HttpRequest":
         """Return a request with the same head and another body."""
         request = HttpRequest(self.method, self.path, self.fields, self.headers)
-        request.body = body
+        request.body, request.query = body, self.query
         return request
 
     def __repr__(self) -> str:

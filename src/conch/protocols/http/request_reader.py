@@ -202,6 +202,8 @@ class RequestReader:
         parser = self._parser
         assert parser is not None
         request = self._request = HttpRequest(parser.get_method(), request_path(self._url), fields)
+        if b"?" in self._url:
+            request.query = self._url[self._url.index(b"?") + 1 :]
         self._fields = []
         self._url = b""
         headers = request.headers

@@ -1,6 +1,6 @@
 """`/v1/files` and `/v1/batches`, with `--batch-dir`. Files and batches are visible to their tenant only."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.message import HttpRequest, content_type, header
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.batches import read_batch, read_upload
+from conch.protocols.openai.pages import page_of
 from conch.server.frontends.openai.batch_runner import BatchRunner
 from conch.server.frontends.openai.batch_store import StoredFile
 from conch.server.frontends.openai.errors import JSON, send_error
@@ -49,10 +50,10 @@ class BatchApi:
         self._tasks.run(reply, work())
 
     def files(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer with all files, the newest first."""
+        """Answer with files, the newest first. Raises InvalidField."""
         runner, owner = self._for(request)
         files = [file for file in list(runner.store.files.values()) if file.owner == owner]
-        reply.send(200, JSON, _listed(file.document() for file in _newest_first(files)))
+        reply.send(200, JSON, page_of([file.document() for file in _newest_first(files)], request.query))
 
     def file(self, request: HttpRequest, reply: HttpReply, file_id: str) -> None:
         """Answer with one file, or delete it. Raises NotFound."""
@@ -100,10 +101,10 @@ class BatchApi:
         self._tasks.run(reply, work())
 
     def batches(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer with all batches, the newest first."""
+        """Answer with batches, the newest first. Raises InvalidField."""
         runner, owner = self._for(request)
         batches = [batch for batch in list(runner.store.batches.values()) if batch.owner == owner]
-        reply.send(200, JSON, _listed(batch.document() for batch in _newest_first(batches)))
+        reply.send(200, JSON, page_of([batch.document() for batch in _newest_first(batches)], request.query))
 
     def batch(self, request: HttpRequest, reply: HttpReply, batch_id: str) -> None:
         """Answer with one batch. Raises NotFound."""
@@ -143,9 +144,3 @@ async def _written(runner: BatchRunner, work: Callable[..., Any], *args: Any) ->
 
 def _newest_first(stored: list[Any]) -> list[Any]:
     return sorted(stored, key=lambda entry: entry.created_at, reverse=True)
-
-
-def _listed(documents: Iterable[dict[str, Any]]) -> bytes:
-    data = list(documents)
-    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
-    return orjson.dumps({"object": "list", "data": data, **ends, "has_more": False})

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from uuid import uuid4
 
 import orjson
@@ -15,6 +14,7 @@ from conch.protocols.generation_form import CountForm, GenerationForm
 from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.fields import InvalidField
+from conch.protocols.openai.pages import page_of, read_query
 from conch.protocols.openai.responses.form import ResponseForm
 from conch.protocols.openai.responses.items import joined, listed_items, messages_of, with_instructions
 from conch.protocols.openai.responses.requests import ResponseCall, join_response, read_response
@@ -24,6 +24,12 @@ from conch.server.frontends.openai.errors import JSON
 from conch.server.frontends.openai.generations import AdmittedCall, Dialect, Generations
 from conch.server.frontends.openai.response_store import ResponseStore, StoredResponse, owner_of
 from conch.server.frontends.parts import Parts
+
+_REFUSED = {
+    "stream": "a response that was created is returned whole; stream it when it is created",
+    "starting_after": "it is for streams",
+    "include": "a response has what 'include' asked for when it was created",
+}
 
 
 class ResponsesApi:
@@ -86,7 +92,8 @@ class ResponsesApi:
         return found.conversation
 
     def show(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
-        """Answer with a response. Raises NotFound."""
+        """Answer with a response. Raises NotFound, and InvalidField for a query that asks for another answer."""
+        read_query(request.query, _REFUSED)
         found = self._find(request, response_id)
         reply.send(200, JSON, found.document if found.form is None else found.form.running())
 
@@ -97,11 +104,9 @@ class ResponsesApi:
         reply.send(200, JSON, orjson.dumps({"id": response_id, "object": "response", "deleted": True}))
 
     def input_items(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
-        """Answer with the input of a response, in one page with the last item first. Raises NotFound."""
+        """Answer with the input of a response, the last item first. Raises NotFound, InvalidField."""
         items = listed_items(self._find(request, response_id).items, response_id)
-        page: dict[str, Any] = {"object": "list", "data": items, "has_more": False}
-        page["first_id"], page["last_id"] = (items[0]["id"], items[-1]["id"]) if items else (None, None)
-        reply.send(200, JSON, orjson.dumps(page))
+        reply.send(200, JSON, page_of(items, request.query))
 
     def cancel(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
         """End a response that is still generated. Raises NotFound, InvalidRequest."""

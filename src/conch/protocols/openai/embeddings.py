@@ -49,8 +49,8 @@ def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = 
     if encoding not in ("float", "base64"):
         raise fields.wrong("encoding_format", f"'encoding_format' must be 'float' or 'base64', got '{encoding}'")
     dimensions = fields.integer("dimensions")
-    if dimensions is not None and dimensions < 1:
-        raise fields.wrong("dimensions", f"'dimensions' must be at least 1, got {dimensions}")
+    if dimensions is not None and dimensions < 0:
+        raise fields.wrong("dimensions", f"'dimensions' must be at least 1, or 0 for all, got {dimensions}")
     truncate, side = fields.integer("truncate_prompt_tokens"), fields.text("truncation_side") or "right"
     if truncate is not None and (truncate < -1 or truncate == 0):
         text = f"'truncate_prompt_tokens' must be -1 or at least 1, got {truncate}"
@@ -61,7 +61,7 @@ def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = 
         model=model,
         inputs=inputs,
         encoding="float" if encoding == "float" else "base64",
-        dimensions=dimensions,
+        dimensions=dimensions or None,  # clients of infinity send 0
         truncate=truncate,
         keep_last=side == "left",
         ignored=fields.done(),

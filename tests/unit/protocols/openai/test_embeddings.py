@@ -31,6 +31,7 @@ def test_every_form_of_input_is_read(sent: Any, inputs: Any) -> None:
     call = read(input=sent, user="somebody")
     assert (call.model, call.inputs, call.encoding, call.dimensions) == ("m", inputs, "float", None)
     assert read(input=sent, encoding_format="base64", dimensions=3).dimensions == 3
+    assert read(input=sent, dimensions=0).dimensions is None
     harmless = {"add_special_tokens": True, "priority": 0, "embed_dtype": "float32", "cache_salt": None}
     assert read(input=sent, truncate_prompt_tokens=-1, truncation_side="left", **harmless).truncate == -1
 
@@ -49,7 +50,7 @@ def test_every_form_of_input_is_read(sent: Any, inputs: Any) -> None:
         ({"input": [-1]}, "input", "token ids"),
         ({"input": ["x"] * (MAX_INPUTS + 1)}, "input", f"{MAX_INPUTS} texts at most, got {MAX_INPUTS + 1}"),
         ({"input": "x", "encoding_format": "hex"}, "encoding_format", "'float' or 'base64', got 'hex'"),
-        ({"input": "x", "dimensions": 0}, "dimensions", "at least 1, got 0"),
+        ({"input": "x", "dimensions": -1}, "dimensions", "at least 1, or 0 for all, got -1"),
         ({"input": "x", "dimensions": "8"}, "dimensions", "an integer"),
         ({"input": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "-1 or at least 1, got 0"),
         ({"input": "x", "truncation_side": "up"}, "truncation_side", "'left' or 'right', got 'up'"),

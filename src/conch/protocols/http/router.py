@@ -231,26 +231,39 @@ def _with_methods(refusal: HttpRefusal, methods: Iterable[bytes]) -> HttpRefusal
 def is_local_client(request: HttpRequest, peer: str) -> bool:
     """Whether a client is on this machine, not behind a proxy on it, and not the page of another site in a browser.
 
-    A name of another machine in `Host` or `Origin` is how a site reaches the server by the browser of a user here.
+    A name of another machine in `Host`, or a page of one in `Origin`, is how a site reaches the server by the browser
+    of a user here. `Host` may be any address: a browser sends there what a page asks of that address itself.
     """
     headers = request.headers
     if any(name in headers for name in _FORWARDED):
         return False
     address = _address(peer.partition("%")[0])
-    if peer and (address is None or not (getattr(address, "ipv4_mapped", None) or address).is_loopback):
+    if peer and (address is None or not _is_loopback(address)):
         return False  # a Unix socket has no peer
-    origin = headers.get(b"origin")
-    return _is_local_name(headers.get(b"host", b"")) and (origin is None or _is_local_name(origin.partition(b"://")[2]))
+    host, origin = _host(headers.get(b"host", b"")), headers.get(b"origin")
+    if not _is_localhost(host) and _address(host) is None:
+        return False
+    if origin is None:
+        return True
+    page = _host(origin.partition(b"://")[2])
+    address = _address(page)
+    return _is_localhost(page) or (address is not None and _is_loopback(address))
 
 
-def _is_local_name(authority: bytes) -> bool:
-    """Whether a host with or without a port is an address or a name that no other machine can have."""
+def _host(authority: bytes) -> str:
+    """Return the host of an authority, without its port."""
     host = authority.decode("latin-1").lower()
     if host.startswith("["):
-        host = host[1:].partition("]")[0]
-    elif host.count(":") == 1:
-        host = host.partition(":")[0]
-    return host == "localhost" or host.endswith(".localhost") or _address(host) is not None
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0] if host.count(":") == 1 else host
+
+
+def _is_localhost(host: str) -> bool:
+    return host == "localhost" or host.endswith(".localhost")
+
+
+def _is_loopback(address: IPv4Address | IPv6Address) -> bool:
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:

@@ -95,6 +95,11 @@ def test_names_do_not_accumulate() -> None:
         ("127.0.0.1", {}, False),
         ("127.0.0.1", {"host": "localhost", "origin": "https://example.com"}, False),
         ("127.0.0.1", {"host": "localhost", "origin": "null"}, False),
+        ("127.0.0.1", {"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:8000"}, True),
+        ("::1", {"host": "[::1]:8000", "origin": "http://[::1]:8000"}, True),
+        ("127.0.0.1", {"host": "127.0.0.1", "origin": "http://203.0.113.5"}, False),
+        ("127.0.0.1", {"host": "127.0.0.1", "origin": "http://[2001:db8::1]:8000"}, False),
+        ("127.0.0.1", {"host": "127.0.0.1", "origin": "http://127.0.0.1.example.com"}, False),
         ("127.0.0.1", {"host": "localhost", "x-forwarded-for": "127.0.0.1"}, False),
     ],
 )

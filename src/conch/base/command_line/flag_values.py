@@ -3,6 +3,7 @@
 The values of some flags have a form such as `<backend>,<key>=<value>`. It is parsed here.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -99,9 +100,23 @@ def choice(*allowed: str) -> ValueKind:
     return ValueKind("|".join(allowed), "one of " + ", ".join(allowed), read)
 
 
+def words_of(text: str) -> tuple[str, ...]:
+    """Return words between commas, or a list of strings in JSON as vLLM takes it. Raises ValueError."""
+    words = json.loads(text) if text.startswith("[") else [word.strip() for word in text.split(",") if text]
+    if not all(isinstance(word, str) and word and word.isprintable() for word in words):
+        raise ValueError(text)
+    return tuple(words)
+
+
+def _read_words(text: str) -> str:
+    words_of(text)
+    return text
+
+
 BOOLEAN = ValueKind("true|false", "true or false (also on/off, yes/no, 1/0)", _read_boolean)
 LEVEL = ValueKind("n", "a level: 0 for none, 1 and above for more", _read_level)
 TEXT = ValueKind("text", "text", str)
+WORDS = ValueKind("word,…", "words between commas, or a JSON list of strings", _read_words)
 KEY = ValueKind("key", "text", str, secret=True)
 PATH = ValueKind("path", "a path", str)
 PATTERN = ValueKind("regex", "a regular expression (RE2)", _read_pattern)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from conch.base.errors import ConchError, InvalidRequest
 from conch.protocols.access.authorization import Access, scope_of
+from conch.protocols.http.cors import Cors, is_preflight
 from conch.protocols.http.errors import ErrorForm, send_refusal
 from conch.protocols.http.message import HttpRefusal, HttpRequest, header
 from conch.protocols.http.reply import HttpReply
@@ -76,12 +77,15 @@ class Router:
         access: Access | None = None,
         unread: Callable[[HttpRequest, HttpRefusal], None] | None = None,
         alias: tuple[str, str] | None = None,
+        cors: Cors | None = None,
     ) -> None:
         """`unread` is called with each request for inference that `access` refuses.
 
-        Paths below `alias[0] + alias[1]` are those below `alias[1]`.
+        Paths below `alias[0] + alias[1]` are those below `alias[1]`. `cors` opens all endpoints but local ones to pages
+        of other sites.
         """
         self._alias = alias
+        self._cors = cors
         self._fallbacks = tuple(fallbacks)
         self._access = access or None
         self._unread = unread
@@ -113,6 +117,11 @@ class Router:
             send_refusal(reply, self._unknown(request))
             return
         route = match.routes.get(request.method)
+        if self._cors is not None and self._is_open(request, match):
+            if is_preflight(request):
+                reply.send(204, self._cors.permission(request))
+                return
+            reply.headers += self._cors.lines(request)
         refusal = self._refusal(request, match, route)
         if (
             refusal is None
@@ -144,7 +153,21 @@ class Router:
         match = self._matches.get(request.path) or self._find(request.path)
         if match is None:
             return self._unknown(request)
-        return self._refusal(request, match, match.routes.get(request.method))
+        opened = self._cors if self._cors is not None and self._is_open(request, match) else None
+        if opened is not None and is_preflight(request):
+            return None
+        refusal = self._refusal(request, match, match.routes.get(request.method))
+        if refusal is None or opened is None:
+            return refusal
+        headers, body = refusal.content()
+        return HttpRefusal(refusal.status, refusal.message, headers + opened.lines(request), body)
+
+    def _is_open(self, request: HttpRequest, match: _Match) -> bool:
+        """Whether a request comes from a page of another site that may call this path."""
+        cors = self._cors
+        if cors is None or not cors.allows(request):
+            return False
+        return all(route.local is None for route in match.routes.values())
 
     def served(self, path: str) -> list[Route]:
         """Return the endpoints of a path."""

@@ -11,7 +11,9 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 import conch
+from conch.base.command_line.flag_values import words_of
 from conch.protocols.access.authorization import MODEL_HEALTH
+from conch.protocols.http.cors import Cors
 from conch.protocols.http.errors import JSON, V2, ErrorForm
 from conch.protocols.http.long_replies import ReplyTasks, send_in_slices
 from conch.protocols.http.message import HttpRequest
@@ -114,7 +116,8 @@ class Handlers:
         """Return the handler of a port."""
         routes = [route for endpoint, route in self._routes if port in endpoint.ports]
         alias = (_KSERVE, _V1) if port == HTTP_PORT else None
-        return Router(routes, _FALLBACKS[port], self.parts.http_access, self.parts.observer.unread_http, alias)
+        cors = _cors(self.parts.options) if port != METRICS_PORT else None
+        return Router(routes, _FALLBACKS[port], self.parts.http_access, self.parts.observer.unread_http, alias, cors)
 
     def describe(self, port: str, _request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the OpenAPI document of a port."""
@@ -166,6 +169,13 @@ class Handlers:
             local = None if endpoint.local.opened(options) else endpoint.local.flag
         methods = tuple(endpoint.methods.encode().split())
         return Route(methods, endpoint.path, endpoint.category, endpoint.form, answer, limit, local)
+
+
+def _cors(options: ServerOptions) -> Cors | None:
+    origins, methods, headers = map(
+        words_of, (options.allowed_origins, options.allowed_methods, options.allowed_headers)
+    )
+    return Cors(origins, methods, headers, options.allow_credentials) if origins else None
 
 
 class ApiEndpoint(NamedTuple):

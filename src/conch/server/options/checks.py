@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from conch.base.command_line.flag_values import words_of
 from conch.server.options.platform import check_platform_variables
 from conch.server.options.server_options import ServerOptions
 from conch.server.options.trace import check_trace_settings
@@ -19,6 +20,7 @@ def check_options(options: ServerOptions) -> list[str]:
         *_check_model_dir(options),
         *_check_ports(options),
         *_check_tls(options),
+        *_check_cors(options),
         *_check_host_policies(options),
         *_check_log_file(options),
         *_check_host_proc(options),
@@ -134,6 +136,13 @@ def _check_tls(options: ServerOptions) -> Iterable[str]:
                 yield f"{switch} needs {flag}"
             elif not Path(path).is_file():
                 yield f"{flag}: the file '{path}' does not exist"
+
+
+def _check_cors(options: ServerOptions) -> Iterable[str]:
+    if options.allow_credentials and not options.allowed_origins:
+        yield "--allow-credentials is for --allowed-origins, which is missing"
+    elif options.allow_credentials and "*" in words_of(options.allowed_origins):
+        yield "--allow-credentials needs --allowed-origins by name: with * every site could act as a server's user"
 
 
 def _check_log_file(options: ServerOptions) -> Iterable[str]:

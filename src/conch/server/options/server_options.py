@@ -36,6 +36,7 @@ from conch.base.command_line.flag_values import (
     RESTRICTION,
     SECONDS,
     SECONDS_ABOVE_ZERO,
+    WORDS,
     BackendSetting,
     CacheSetting,
     HostPolicySetting,
@@ -112,6 +113,16 @@ class ServerOptions:
         "always serves the API.",
         OPTIONAL_PORT,
     )
+    allowed_origins: str = _flag(
+        "",
+        "HTTP",
+        "Origins of pages that may call the HTTP and OpenAI ports from a browser (CORS), such as "
+        "https://chat.example.com; * for all.",
+        WORDS,
+    )
+    allowed_methods: str = _flag("*", "HTTP", "Methods that those pages may use.", WORDS)
+    allowed_headers: str = _flag("*", "HTTP", "Headers that those pages may send.", WORDS)
+    allow_credentials: bool = _flag(False, "HTTP", "Let those pages send the user's credentials.")
     openai_api_key: tuple[str, ...] = _flag(
         (), "OpenAI", "Key that clients of /v1 must send as bearer token; one of several.", KEY, repeatable=True
     )

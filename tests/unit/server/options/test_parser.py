@@ -277,6 +277,17 @@ def test_tls_needs_its_files(repository: str, tmp_path: Path) -> None:
     assert "--grpc-use-ssl-mutual needs --grpc-root-cert" in problems([repository, "--grpc-use-ssl-mutual=true"])
 
 
+def test_credentials_of_pages_need_their_names(repository: str) -> None:
+    allowed = ["--allow-credentials=true", '--allowed-origins=["https://a", "https://b"]']
+    assert parse([repository, *allowed], {}).allow_credentials
+    (problem,) = problems([repository, "--allow-credentials=true", "--allowed-origins=https://a,*"])
+    assert problem.startswith("--allow-credentials needs --allowed-origins by name")
+    (problem,) = problems([repository, "--allow-credentials=true"])
+    assert problem == "--allow-credentials is for --allowed-origins, which is missing"
+    for wrong in ("https://a,,b", '["a", 1]', "[", '[""]'):
+        assert "words between commas" in problems([repository, f"--allowed-origins={wrong}"])[0]
+
+
 def test_mutual_tls_is_tls(repository: str, tmp_path: Path) -> None:
     pem = tmp_path / "x.pem"
     pem.touch()

@@ -281,7 +281,7 @@ def test_models(server: ConchProcess, client: anthropic.Anthropic) -> None:
 @pytest.mark.parametrize(
     ("fields", "status", "words"),
     [
-        ({"model": "nobody"}, 404, "The model `nobody` does not exist"),
+        ({"model": "missing"}, 404, "The model `missing` does not exist"),
         ({"max_tokens": 0}, 400, "max_tokens must be at least 1"),
         ({"temperature": -1}, 400, "temperature must be between 0 and 100"),
         ({"messages": []}, 400, "at least one message"),

@@ -144,7 +144,7 @@ def test_text_completions_of_several_prompts(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("fields", "status", "words"),
     [
-        ({"model": "nobody"}, 404, "The model `nobody` does not exist"),
+        ({"model": "missing"}, 404, "The model `missing` does not exist"),
         ({"model": "identity"}, 400, "does not generate text"),
         ({"temperature": -1}, 400, "temperature must be between 0 and 100"),
         ({"max_tokens": 100_000}, 400, "maximum context length is 200 tokens"),

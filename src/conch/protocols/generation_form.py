@@ -82,7 +82,10 @@ class GenerationForm(ABC):
 
 
 class CountForm(GenerationForm):
-    """The form of a count of the tokens of a prompt; `fields` are those of the answer beside it."""
+    """The form of a count of the tokens of a prompt; `fields` are those of the answer beside it.
+
+    Calls that count are never streams, so that of the methods only `whole` is called.
+    """
 
     def __init__(self, fields: Mapping[str, Any], headers: bytes = JSON) -> None:
         super().__init__(headers)

@@ -49,8 +49,8 @@ from conch.server.core.response_cache import ResponseCache
 from conch.server.core.scheduling.rate_limiter import RateLimiter
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, default_workers
-from conch.server.frontends.openai.batch_runner import BatchRunner
-from conch.server.frontends.openai.batch_store import BatchStore
+from conch.server.frontends.openai.batches.runner import BatchRunner
+from conch.server.frontends.openai.batches.store import BatchStore
 from conch.server.frontends.openai.chat import ChatPrompts
 from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.parts import Parts

@@ -84,7 +84,7 @@ class Reflection:
         self._services = list(SERVICES)
         for file in files:
             self._services += [service.full_name for service in file.services_by_name.values()]
-            self._files |= {found.name: found for found in _with_imports(file)}
+            self._files |= {imported.name: imported for imported in _with_imports(file)}
         self._symbols = {symbol: file for file in self._files.values() for symbol in _symbols(file)}
 
     def answer(self, data: Buffer) -> bytes:

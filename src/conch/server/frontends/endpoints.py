@@ -25,8 +25,8 @@ from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.protocols.v2_proto.reflection import SERVICES
 from conch.server.frontends import openapi
 from conch.server.frontends.openai.adapters import AdaptersApi
-from conch.server.frontends.openai.batches import ENDPOINTS as OF_BATCHES
-from conch.server.frontends.openai.batches import BatchApi
+from conch.server.frontends.openai.batches.endpoints import ENDPOINTS as OF_BATCHES
+from conch.server.frontends.openai.batches.endpoints import BatchApi
 from conch.server.frontends.openai.embeddings import embeddings_endpoint
 from conch.server.frontends.openai.error_form import OPENAI
 from conch.server.frontends.openai.generations import CHAT, COMPLETION, Generations

@@ -13,7 +13,7 @@ from conch.server.core.inference import Inference
 from conch.server.core.loading.model_manager import ModelManager
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.offload.pool import OffloadPool
-from conch.server.frontends.openai.batch_runner import BatchRunner
+from conch.server.frontends.openai.batches.runner import BatchRunner
 from conch.server.frontends.openai.chat import ChatPrompts
 from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.request_headers import Tenants

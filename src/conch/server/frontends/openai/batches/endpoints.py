@@ -12,8 +12,8 @@ from conch.protocols.http.message import HttpRequest, content_type, header
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.batches import read_batch, read_upload
 from conch.protocols.openai.pages import page_of
-from conch.server.frontends.openai.batch_runner import BatchRunner
-from conch.server.frontends.openai.batch_store import StoredFile
+from conch.server.frontends.openai.batches.runner import BatchRunner
+from conch.server.frontends.openai.batches.store import StoredFile
 from conch.server.frontends.openai.errors import JSON, send_error
 from conch.server.frontends.parts import Parts
 

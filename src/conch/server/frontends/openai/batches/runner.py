@@ -26,7 +26,7 @@ from conch.protocols.http.router import Route
 from conch.protocols.openai.batches import MAX_LINE_BYTES, MAX_LINES, BatchLine, answered, read_line, unanswered
 from conch.protocols.openai.fields import InvalidField
 from conch.server.core.inference import Inference
-from conch.server.frontends.openai.batch_store import BatchStore, RequestBatch, Status
+from conch.server.frontends.openai.batches.store import BatchStore, RequestBatch, Status
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

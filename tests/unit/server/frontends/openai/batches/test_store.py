@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ConfigError, InvalidRequest, NotFound, TooLarge
-from conch.server.frontends.openai.batch_store import BatchStore
+from conch.server.frontends.openai.batches.store import BatchStore
 
 
 def opened(folder: Path, max_bytes: int = 1000) -> BatchStore:

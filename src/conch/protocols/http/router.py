@@ -117,11 +117,12 @@ class Router:
             send_refusal(reply, self._unknown(request))
             return
         route = match.routes.get(request.method)
-        if self._cors is not None and self._is_open(request, match):
+        cors = self._opened(request, match)
+        if cors is not None:
             if is_preflight(request):
-                reply.send(204, self._cors.permission(request))
+                reply.send(204, cors.permission(request))
                 return
-            reply.headers += self._cors.lines(request)
+            reply.headers += cors.lines(request)
         refusal = self._refusal(request, match, route)
         if (
             refusal is None
@@ -153,21 +154,21 @@ class Router:
         match = self._matches.get(request.path) or self._find(request.path)
         if match is None:
             return self._unknown(request)
-        opened = self._cors if self._cors is not None and self._is_open(request, match) else None
-        if opened is not None and is_preflight(request):
+        cors = self._opened(request, match)
+        if cors is not None and is_preflight(request):
             return None
         refusal = self._refusal(request, match, match.routes.get(request.method))
-        if refusal is None or opened is None:
+        if refusal is None or cors is None:
             return refusal
         headers, body = refusal.content()
-        return HttpRefusal(refusal.status, refusal.message, headers + opened.lines(request), body)
+        return HttpRefusal(refusal.status, refusal.message, headers + cors.lines(request), body)
 
-    def _is_open(self, request: HttpRequest, match: _Match) -> bool:
-        """Whether a request comes from a page of another site that may call this path."""
+    def _opened(self, request: HttpRequest, match: _Match) -> Cors | None:
+        """Return what opens a path to the page of another site that asks for it; None if nothing does."""
         cors = self._cors
-        if cors is None or not cors.allows(request):
-            return False
-        return all(route.local is None for route in match.routes.values())
+        if cors is None or not cors.allows(request) or any(route.local is not None for route in match.routes.values()):
+            return None
+        return cors
 
     def served(self, path: str) -> list[Route]:
         """Return the endpoints of a path."""

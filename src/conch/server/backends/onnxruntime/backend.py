@@ -140,8 +140,6 @@ class OnnxRuntimeInstance(ThreadedInstance):
 
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
         """Run the session. Raises BackendError with onnxruntime's code and message."""
-        if self._substitute is not None:
-            return self._substitute.compute(inputs, outputs)
         return self._computed(self.session, inputs, outputs)
 
     def prepare_parts(self) -> None:
@@ -156,13 +154,13 @@ class OnnxRuntimeInstance(ThreadedInstance):
             self._part_session = _open(self.plan.source, options, [CPU], self.plan.name)
 
     def compute_part(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
-        if self._substitute is not None:
-            return self._substitute.compute(inputs, outputs)
         return self._computed(self._part_session or self.session, inputs, outputs)
 
     def _computed(
         self, session: ort.InferenceSession | None, inputs: Arrays, outputs: Sequence[str]
     ) -> Mapping[str, npt.NDArray[Any]]:
+        if self._substitute is not None:
+            return self._substitute.compute(inputs, outputs)
         assert session is not None
         feed = {name: self._feed_array(name, array) for name, array in inputs.items()}
         run = self._run_values if self._has_bf16 else self._run_arrays

@@ -2,23 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import NamedTuple
 
-# `steps` is the time of an ensemble, `other` what no pair of timestamps explains.
-Phase: TypeAlias = Literal["receive", "queue", "input", "infer", "output", "send", "steps", "other"]
+from conch.base.report.waterfall import PhaseMark, Segment, WaterfallRow, duration
 
-
-class Segment(NamedTuple):
-    """A phase of a span; times are nanoseconds."""
-
-    phase: Phase
-    start: int
-    end: int
-
-    @property
-    def ns(self) -> int:
-        """The duration."""
-        return self.end - self.start
+# Phase → how it looks. `steps` is the time of an ensemble, `other` what no pair of timestamps explains.
+MARKS = MappingProxyType(
+    {
+        "receive": PhaseMark("▸", ">", "cyan", 6),
+        "queue": PhaseMark("░", ".", "yellow", 1),
+        "input": PhaseMark("▒", "i", "blue", 0),
+        "infer": PhaseMark("█", "#", "green", 2),
+        "output": PhaseMark("▓", "o", "magenta", 3),
+        "send": PhaseMark("◂", "<", "cyan", 6),
+        "steps": PhaseMark("─", "-", "white", 4),
+        "other": PhaseMark("·", "_", "bright_black", 7),
+    }
+)
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class RecordedSpan:
             found.append(Segment("other", at, self.end))
         return found
 
-    def own_ns(self) -> list[tuple[Phase, int]]:
+    def own_ns(self) -> list[tuple[str, int]]:
         """Return phases with their times, without the time in which children run."""
         busy = union([(child.start, child.end) for child in self.children])
         return [(segment.phase, segment.ns - overlap(segment, busy)) for segment in self.segments()]
@@ -101,7 +102,7 @@ class RecordedSpan:
                 begun = 0
 
 
-_PAIRS: tuple[tuple[Phase, str, str], ...] = (
+_PAIRS: tuple[tuple[str, str, str], ...] = (
     ("receive", "HTTP_RECV_START", "HTTP_RECV_END"),
     ("queue", "QUEUE_START", "COMPUTE_START"),
     ("input", "COMPUTE_START", "COMPUTE_INPUT_END"),
@@ -149,11 +150,22 @@ def link(spans: Sequence[RecordedSpan]) -> list[RecordedSpan]:
     return roots
 
 
+def rows(root: RecordedSpan) -> list[WaterfallRow]:
+    """Return the request and all below it as rows of a waterfall."""
+    return [
+        WaterfallRow(
+            span.model + (f":{span.version}" if span.version else ""),
+            depth, span.start, span.end, span.segments(), span.error,
+        )
+        for depth, span in root.walk()
+    ]  # fmt: skip
+
+
 _MIN_SHARE = 0.1  # of a second cause
 _MAX_CAUSES = 2
 
 # Phase → what took the time, and what helps.
-_CAUSES: dict[Phase, tuple[str, str]] = {
+_CAUSES: dict[str, tuple[str, str]] = {
     "receive": ("receiving the request", "the client or the network is slow"),
     "queue": ("the queue of", "more instances, larger batches or a queue policy help"),
     "input": ("preparing the inputs of", "smaller inputs or shared memory help"),
@@ -170,14 +182,14 @@ _CONNECTION = ("receive", "send")
 class SlowCause(NamedTuple):
     """A phase of a span, without the time in which children run."""
 
-    phase: Phase
+    phase: str
     span: RecordedSpan
     ns: int
 
 
 def causes(root: RecordedSpan) -> list[SlowCause]:
     """Return the phases of all spans, the longest first."""
-    found = dict[tuple[str, Phase], SlowCause]()
+    found = dict[tuple[str, str], SlowCause]()
     for _, span in root.walk():
         for phase, ns in span.own_ns():
             before = found.get((span.id, phase))
@@ -198,11 +210,3 @@ def reason(root: RecordedSpan) -> str:
 def _cause_text(cause: SlowCause) -> str:
     text = _CAUSES[cause.phase][0]
     return text if cause.phase in _CONNECTION else f'{text} "{cause.span.model}"'
-
-
-def duration(ns: int) -> str:
-    """Return a time with a unit and three digits."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if ns >= size:
-            return f"{ns / size:.3g} {unit}"
-    return f"{ns} ns"

@@ -39,7 +39,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_request_path_is_compiled(python: Path) -> None:
     names = [module.removesuffix(".py").replace("/", ".") for module in compiled_modules(ROOT / "src")]
-    assert "conch.server.core.scheduling.batching" in names
+    assert "conch.domain.scheduling.batching" in names
     code = "import importlib, sys; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]), sep='\\n')"
     files = _run(str(python), "-c", code, *names, folder=Path("/")).splitlines()
     assert len(files) == len(names)

@@ -5,14 +5,14 @@ is computed is made up: a batch takes `_FIRST_MS`, and `_NEXT_MS` more for each 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
 from markupsafe import Markup
 
 from conch.base.report.page import tag
-from conch.server.core.scheduling.batching import BatchRules, Run, decide
+from conch.domain.scheduling.batching import BatchRules, Run, decide
+from conch.domain.scheduling.waiting import Waiting
 
 _PICTURE = Path(__file__).parent.parent / "docs" / "images" / "batching.svg"
 
@@ -38,18 +38,15 @@ _STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.request{fill:#0a8f
 .box{stroke:#9198a1}.number{fill:#fff}}"""
 
 
-@dataclass
-class Request:
+class Request(Waiting):
     """A request: when it arrives, starts and ends (ns), and where it is meanwhile: (ns, x of its square)."""
 
-    number: int
-    queued: int
-    started: int = 0
-    ended: int = 0
-    batch: int = 0
-    batch_size: int = 1
-    group_key: object = None
-    places: list[tuple[int, float]] = field(default_factory=list)
+    def __init__(self, number: int, queued: int) -> None:
+        super().__init__(1)
+        self.number = number
+        self.queued = queued
+        self.started = self.ended = self.batch = 0
+        self.places: list[tuple[float, float]] = []
 
 
 def simulate(rules: BatchRules) -> list[Request]:

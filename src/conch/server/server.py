@@ -21,6 +21,7 @@ from conch.base.process.running_servers import RunningServer, local_address, rec
 from conch.base.process.stop_signals import stop_signals
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics
 from conch.domain.exposition import Family, Point
+from conch.domain.scheduling.rate_limiter import RateLimiter
 from conch.machine import condition
 from conch.machine.accelerators.gpus import discover_gpus
 from conch.machine.accelerators.model_attribution import AttributedProcess, server_process
@@ -46,7 +47,6 @@ from conch.server.core.model_watch import ModelWatch
 from conch.server.core.redis_store import RedisSettings, RedisStore
 from conch.server.core.request_limits import limit_manager, limit_metrics
 from conch.server.core.response_cache import ResponseCache
-from conch.server.core.scheduling.rate_limiter import RateLimiter
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, default_workers
 from conch.server.frontends.openai.batches.runner import BatchRunner

@@ -9,8 +9,8 @@ from conch.check.finding import Finding, Place, Related
 from conch.check.models.checked_model import CheckedModel
 from conch.domain.files.model_folder import chosen_versions
 from conch.domain.model_config import EnsembleStep, ModelConfig
+from conch.domain.scheduling.flow import flow_of
 from conch.server.core.ensembles.contract import check_ensemble, misfit_notices
-from conch.server.core.ensembles.flow import flow_of
 
 
 def check_ensembles(models: Mapping[str, CheckedModel | None]) -> Iterator[Finding]:

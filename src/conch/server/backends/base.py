@@ -121,19 +121,14 @@ class Instance(Worker):
         The caller guarantees that the instance is ready and has no more batches than one and `ahead`.
         """
 
-    @property
-    def ahead(self) -> int:
-        """How many batches to send to the instance while it runs one, to hide the latency of the next.
+    def ahead(self, *, crowded: bool) -> int:  # noqa: ARG002
+        """Return how many batches to send to the instance while it runs one, to hide the latency of the next.
 
         Pays only where an execution is as short as the round trip to the instance: a batch that was sent cannot be run
-        by another instance that becomes free.
+        by another instance that becomes free. While it is `crowded`, a full batch waits for every instance, so that
+        sending ahead takes no work from another.
         """
         return 0
-
-    @property
-    def ahead_when_crowded(self) -> int:
-        """`ahead` while a full batch waits for every instance, so that sending ahead takes no work from another."""
-        return self.ahead
 
     async def check_ready(self) -> bool:
         """Return the model's own answer (`is_ready` of a Python model), by default `ready`."""

@@ -7,9 +7,10 @@ from time import monotonic_ns
 
 from conch.base.errors import ConchError, Unavailable
 from conch.domain.request import InferRequest, InferResponse
+from conch.domain.scheduling.waiting import Waiting
 
 
-class Execution(ABC):
+class Execution(Waiting, ABC):
     """One admitted request while an instance works on it. All methods belong to the event loop's thread.
 
     A request ends exactly once: `finish` settles it, and later calls are no-ops. So an instance need not check whether
@@ -20,6 +21,7 @@ class Execution(ABC):
     __slots__ = ("request",)
 
     def __init__(self, request: InferRequest) -> None:
+        super().__init__(request.batch_size)
         self.request = request
 
     @property

@@ -11,13 +11,14 @@ from typing import Final
 
 from conch.base.errors import ConchError, InvalidRequest, NotFound, Unavailable, Unsupported
 from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.domain.scheduling.waiting import State
 from conch.server.backends.base import Instance, ModelSource
 from conch.server.backends.bls import BlsCaller
 from conch.server.core.catalog import Catalog
 from conch.server.core.ensembles.ensemble_run import EnsembleRun
 from conch.server.core.inference import Inference
 from conch.server.core.loading.model_manager import ModelManager
-from conch.server.core.pending import Pending, State
+from conch.server.core.pending import Pending
 from conch.server.core.scheduling.scheduled_model import ScheduledModel
 from conch.server.repository.namespaces import ModelId
 

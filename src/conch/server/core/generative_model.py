@@ -15,12 +15,13 @@ from conch.domain.generation import Delta, DeltaCallback, FinishReason, Generati
 from conch.domain.llm.tensor_form import TensorForm
 from conch.domain.model_config import ModelConfig, QueuePolicy
 from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.domain.scheduling.queue import ServiceRate
+from conch.domain.scheduling.waiting import State
 from conch.domain.statistics.generation_statistics import GenerationStatistics
 from conch.domain.statistics.model_statistics import ModelState
 from conch.server.backends.base import Worker
 from conch.server.backends.engines.base import Engine
-from conch.server.core.pending import Pending, State
-from conch.server.core.scheduling.queue import ServiceRate
+from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel
 
 # Characters of the longest token of common vocabularies: 128 spaces.

@@ -1,26 +1,18 @@
 # Compiled by mypyc in wheels.
 """An admitted request, from the queue to its end, which comes exactly once.
 
-This record holds the caller's callback, the place and deadline in the queue, and the state. The first of an answer, a
-queue timeout and a cancellation settles the request; later ones are no-ops.
+This record holds the caller's callback and, as every `Waiting`, the place and deadline in the queue and the state. The
+first of an answer, a queue timeout and a cancellation settles the request; later ones are no-ops.
 """
 
 from collections.abc import Callable
-from enum import Enum
 from time import monotonic_ns
 from typing import Protocol
 
 from conch.base.errors import BackendError, Cancelled, ConchError
 from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.domain.scheduling.waiting import State
 from conch.server.backends.batch import Batch, Execution
-
-
-class State(Enum):
-    """Where an admitted request stands."""
-
-    QUEUED = "queued"  # admitted, not yet given to an instance
-    EXECUTING = "executing"  # by an instance, or by the steps of an ensemble
-    DONE = "done"  # settled; nothing changes any more
 
 
 class Owner(Protocol):
@@ -37,25 +29,13 @@ class Pending(Execution):
         "_notify",
         "_owner",
         "batch",
-        "batch_size",
-        "expires",
         "failure",
         "first_response",
-        "group_key",
-        "level",
-        "queued",
         "respond",
-        "state",
     )
 
     def __init__(self, request: InferRequest, respond: Respond, owner: Owner) -> None:
         super().__init__(request)
-        self.state = State.QUEUED
-        self.level = 0  # priority level; 1 is the most urgent, 0 where the model has none
-        self.expires = 0  # when its queue policy acts, monotonic ns; 0: never
-        self.queued = 0  # when it was admitted, monotonic ns
-        self.batch_size = request.batch_size
-        self.group_key: object = None  # requests with equal keys may share a batch
         self.batch: Batch | None = None
         self.failure: ConchError | None = None  # the first error among the responses of a decoupled model
         self.first_response = 0  # when the first response before the final one was sent, monotonic ns

@@ -13,9 +13,10 @@ from typing import Final, Protocol
 
 from conch.base.errors import ConchError
 from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.domain.scheduling.waiting import State
 from conch.domain.statistics.model_statistics import ModelStatistics
 from conch.protocols.cached_responses import decode_entry, encode_entry
-from conch.server.core.pending import Pending, State
+from conch.server.core.pending import Pending
 from conch.server.core.response_cache import Miss, ModelCache, ResponseCache, cache_key
 from conch.server.core.response_order import ResponseOrder
 

@@ -29,10 +29,11 @@ from blake3 import blake3
 
 from conch.base.errors import ConchError
 from conch.domain.request import InferRequest, InferResponse, ParameterValue, Respond
+from conch.domain.scheduling.waiting import State
 from conch.domain.sliced_copy import MIN_SLICED_BYTES, SlicedCopy, copy_in_slices
 from conch.domain.statistics.model_statistics import CacheStatistics, ModelStatistics
 from conch.domain.tensor import Tensor
-from conch.server.core.pending import Pending, State
+from conch.server.core.pending import Pending
 from conch.server.core.response_order import ResponseOrder
 
 # The last format without back references, which would encode equal values differently if they are one object.

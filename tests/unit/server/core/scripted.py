@@ -45,13 +45,8 @@ class ScriptedInstance(Instance):
         self.holds_ahead = 0
         self.holds_when_crowded = 0
 
-    @property
-    def ahead(self) -> int:
-        return self.holds_ahead
-
-    @property
-    def ahead_when_crowded(self) -> int:
-        return max(self.holds_ahead, self.holds_when_crowded)
+    def ahead(self, *, crowded: bool) -> int:
+        return max(self.holds_ahead, self.holds_when_crowded) if crowded else self.holds_ahead
 
     @property
     def ready(self) -> bool:

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.base.errors import Unavailable
+from conch.domain.scheduling.waiting import State
 from conch.server.backends.bls import BlsCaller
 from conch.server.core.bls import BlsCalls
 from conch.server.core.catalog import Catalog
 from conch.server.core.inference import Inference
-from conch.server.core.pending import Pending, State
+from conch.server.core.pending import Pending
 from conch.server.core.scheduling.batching_model import BatchingModel
 from conch.server.repository.namespaces import ModelId
 from tests.unit.server.core.scripted import Caller, ScriptedInstance, config, request

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from conch.base.errors import Cancelled, ConchError, ConfigError, Unavailable
 from conch.domain.model_config import EnsembleStep, ModelConfig, TensorSpec
 from conch.domain.request import InferResponse
+from conch.domain.scheduling.flow import flow_of
 from conch.domain.tensor import Tensor
 from conch.server.core.ensembles import ensemble_run
 from conch.server.core.ensembles.ensemble_model import EnsembleModel
-from conch.server.core.ensembles.flow import flow_of
 from conch.server.core.scheduling.batching_model import BatchingModel
 from tests.unit.server.core.scripted import Caller, ScriptedInstance, config, request
 

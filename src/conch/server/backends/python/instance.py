@@ -56,16 +56,10 @@ class PythonInstance(SupervisedWorker[ModelProcess], Instance):
         assert process is not None
         process.execute(batch)
 
-    @property
-    def ahead(self) -> int:
-        """How many batches to send ahead, by how long executions take."""
+    def ahead(self, *, crowded: bool) -> int:
+        """Return how many batches to send ahead, by how long executions take."""
         process = self._processes.current
-        return process.requests.ahead(crowded=False) if process is not None else 0
-
-    @property
-    def ahead_when_crowded(self) -> int:
-        process = self._processes.current
-        return process.requests.ahead(crowded=True) if process is not None else 0
+        return process.requests.ahead(crowded=crowded) if process is not None else 0
 
     async def stop(self) -> None:
         """Drain, finalize and end the process; kill it if that takes longer than `stub-timeout-seconds`."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from conch.base.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavailable
 from conch.domain.model_config import EnsembleStep, ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond
-from conch.server.core.ensembles.ensemble_run import EnsembleRun, StepSlots
-from conch.server.core.ensembles.flow import Flow, needed_steps
+from conch.domain.scheduling.flow import Flow, StepSlots, needed_steps
+from conch.server.core.ensembles.ensemble_run import EnsembleRun
 from conch.server.core.ensembles.step import StepTimes, located
 from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel

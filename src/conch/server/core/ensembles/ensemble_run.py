@@ -10,7 +10,7 @@ As in Triton, `max_inflight_requests` bounds the requests in flight at each step
 model that sends responses cannot be paused, so what it sends faster than the next step processes waits for a slot.
 """
 
-from collections import ChainMap, deque
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic_ns
@@ -19,7 +19,8 @@ from typing import Final, TypeAlias
 from conch.base.errors import ConchError, Unavailable
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond
-from conch.server.core.ensembles.flow import Flow
+from conch.domain.scheduling.flow import Flow, StepSlots, startable
+from conch.domain.scheduling.waiting import State
 from conch.server.core.ensembles.step import (
     SequencePosition,
     Stage,
@@ -32,7 +33,7 @@ from conch.server.core.ensembles.step import (
     step_request,
     take_outputs,
 )
-from conch.server.core.pending import Pending, State
+from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel
 
 # Counts a request that has ended, with the times of its steps.
@@ -41,44 +42,6 @@ CountRun: TypeAlias = Callable[[Pending, StepTimes, InferResponse | ConchError |
 # Responses of decoupled steps that one request may hold for later steps. A model that sends cannot be paused, and one
 # request must not take all memory.
 _MAX_HELD_BYTES: Final = 2**30
-
-
-class StepSlots:
-    """The slots of one step. A run that takes one gives it back when the step has ended."""
-
-    def __init__(self, number: int) -> None:
-        self._free = number
-        self._waiting: deque[tuple[object, Callable[[], None]]] = deque()
-        self._starting = False
-
-    def __repr__(self) -> str:
-        return f"<StepSlots {self._free} free, {len(self._waiting)} waiting>"
-
-    def take(self, owner: object, start: Callable[[], None]) -> None:
-        """Call `start` when a slot is free, at once or after the earlier waiters."""
-        self._waiting.append((owner, start))
-        self._start()
-
-    def give_back(self) -> None:
-        """Return a slot."""
-        self._free += 1
-        self._start()
-
-    def forget(self, owner: object) -> None:
-        """Remove the waiters of an owner."""
-        self._waiting = deque(entry for entry in self._waiting if entry[0] is not owner)
-
-    def _start(self) -> None:
-        # Re-entrant: a step that is started may end at once and return its slot; the loop below takes the next one.
-        if self._starting:
-            return
-        self._starting = True
-        try:
-            while self._free and self._waiting:
-                self._free -= 1
-                self._waiting.popleft()[1]()
-        finally:
-            self._starting = False
 
 
 class _Branch:
@@ -161,19 +124,16 @@ class EnsembleRun:
         for branch in root.all() if root.branches else [root]:
             if not branch.waiting:
                 continue
-            startable = [number for number in branch.waiting if self._can_start(number, branch.tensors)]
+            numbers = startable(self._steps, branch.waiting, branch.tensors)
             # Before the first is started, which may end at once and advance this branch.
-            branch.waiting = [number for number in branch.waiting if number not in startable]
-            for number in startable:
+            branch.waiting = [number for number in branch.waiting if number not in numbers]
+            for number in numbers:
                 if self.pending.cancelled:  # a step before this one could not be started
                     return
                 if self._slots:
                     self._slots[number].take(self, partial(self._start, branch, number))
                 else:
                     self._start(branch, number)
-
-    def _can_start(self, number: int, tensors: Stage) -> bool:
-        return all(tensor in tensors for tensor in self._steps[number].input_map.values())
 
     def _start(self, branch: _Branch, number: int) -> None:
         """Send the request of a step. One that is refused ends the run."""

@@ -16,6 +16,8 @@ from conch.domain.declared_metrics.request_metrics import DeclaredMetrics, Reque
 from conch.domain.degradations import Degradation
 from conch.domain.files.model_folder import chosen_versions, read_labels
 from conch.domain.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimit
+from conch.domain.scheduling.flow import Flow, flow_of
+from conch.domain.scheduling.rate_limiter import RateLimiter
 from conch.machine.accelerators.gpus import Gpu, list_gpus
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.server.backends.engines.backend import EngineBackend
@@ -23,7 +25,6 @@ from conch.server.backends.registry import BackendRegistry
 from conch.server.core.catalog import Catalog
 from conch.server.core.ensembles.contract import check_ensemble, misfit_notices
 from conch.server.core.ensembles.ensemble_model import EnsembleModel
-from conch.server.core.ensembles.flow import Flow, flow_of
 from conch.server.core.ensembles.nesting import check_nesting
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.idle_engine import IdleEngine, idle_seconds
@@ -32,7 +33,7 @@ from conch.server.core.redis_store import content_identity
 from conch.server.core.remote_response_cache import EntryStore, RemoteModelCache
 from conch.server.core.response_cache import ModelCache, ResponseCache
 from conch.server.core.scheduling.batching_model import BatchingModel
-from conch.server.core.scheduling.rate_limiter import ModelLimiter, RateLimiter
+from conch.server.core.scheduling.model_limiter import ModelLimiter
 from conch.server.core.scheduling.scheduled_model import ScheduledModel
 from conch.server.core.sequences.sequence_model import SequenceModel
 from conch.server.core.sequences.tensors import instance_config

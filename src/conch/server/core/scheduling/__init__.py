@@ -1,1 +1,1 @@
-"""Scheduling of requests on instances: queue, dynamic batching, rate limiter, warm-up."""
+"""Scheduling of requests on instances: dynamic batching, rate limiter, warm-up. Decisions: `domain/scheduling`."""

@@ -13,12 +13,12 @@ from typing import Final
 from conch.base.errors import QueueFull, QueueTimeout
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, Respond
+from conch.domain.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide
+from conch.domain.scheduling.queue import PolicyQueue
 from conch.server.backends.base import Instance
 from conch.server.backends.batch import Batch
 from conch.server.core.pending import Pending
 from conch.server.core.response_order import ResponseOrder
-from conch.server.core.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide
-from conch.server.core.scheduling.queue import PolicyQueue
 from conch.server.core.scheduling.scheduled_model import ScheduledModel
 
 # Waiting requests among which those of the first one's shape are looked for.
@@ -41,10 +41,9 @@ class BatchingModel(ScheduledModel):
         """Create the model. `max_queue_size` bounds the queue where the configuration does not; 0 is unbounded."""
         super().__init__(config, version, labels, instances, loop)
         self._rules = BatchRules.of(config)
-        self._full_load = self._count_full_load()
         self._grouped = _needs_grouping(config, self._rules)
         self._ragged = config.ragged_inputs
-        self._queue = PolicyQueue(config.dynamic_batching, max_queue_size)
+        self._queue: PolicyQueue[Pending] = PolicyQueue(config.dynamic_batching, max_queue_size)
         self._alike: list[Pending] = []
         dynamic = config.dynamic_batching
         self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
@@ -58,10 +57,6 @@ class BatchingModel(ScheduledModel):
     def can_rearrange(self) -> bool:
         """Whether `rearrange` works: not if instances work on batches after their release, or share resources."""
         return self.limiter is None and not self.config.decoupled
-
-    async def rearrange(self, config: ModelConfig, instances: Sequence[Instance]) -> None:
-        await super().rearrange(config, instances)
-        self._full_load = self._count_full_load()
 
     def refusal(self, now: int) -> QueueFull | None:
         return self._queue.refusal(now)
@@ -85,7 +80,13 @@ class BatchingModel(ScheduledModel):
             pending.group_key = _group_key(request, self._ragged)
         now = pending.queued = request.timeline.queued = monotonic_ns()
         try:
-            self._queue.push(pending, now)
+            self._queue.push(
+                pending,
+                now,
+                priority=request.priority,
+                timeout_us=request.timeout_us,
+                admitted=request.admitted,
+            )
         except QueueFull as error:
             self.statistics.count_failure(now - request.timeline.received, error.reason)
             raise
@@ -124,24 +125,15 @@ class BatchingModel(ScheduledModel):
         if wake or expiry or self._timer.armed:
             self._arm(wake)
 
-    def _count_full_load(self) -> int:
-        """Return the number of waiting requests that fills a batch for every instance."""
-        return len(self.instances) * (1 if self._rules.single else self._rules.max_batch_size)
-
     def _free_instance(self) -> Instance | None:
         if self._idle:
             return self._idle[-1]
         if self.limiter is not None:  # each execution claims its own resources
             return None
-        # A batch that forms later is larger, but without one ahead the instance would idle for the IPC round trip.
+        crowded = self._rules.is_crowded(len(self._queue), len(self.instances), self._queue.next_expiry())
         for instance in self.instances:
-            held = len(self._held[instance])
-            # The queue's timeouts do not reach what an instance holds.
-            if len(self._queue) >= self._full_load and not self._queue.next_expiry():
-                ahead = instance.ahead_when_crowded
-            else:
-                ahead = instance.ahead if self._rules.single else min(instance.ahead, 1)
-            if 0 < held <= ahead and instance.ready:
+            depth = instance.ahead(crowded=crowded)
+            if self._rules.has_room(len(self._held[instance]), depth, crowded=crowded) and instance.ready:
                 return instance
         return None
 

@@ -17,11 +17,12 @@ from typing import Final
 from conch.base.errors import ConchError, Unavailable
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse
+from conch.domain.scheduling.waiting import State
 from conch.domain.statistics.model_statistics import ModelState
 from conch.server.backends.base import Instance, Worker
 from conch.server.backends.batch import Batch, Execution
-from conch.server.core.pending import Pending, State
-from conch.server.core.scheduling.rate_limiter import ModelLimiter
+from conch.server.core.pending import Pending
+from conch.server.core.scheduling.model_limiter import ModelLimiter
 from conch.server.core.scheduling.timer import Timer
 from conch.server.core.scheduling.warmup import warm_up
 from conch.server.core.served_model import ServedModel

@@ -1,43 +1,13 @@
 # Compiled by mypyc in wheels.
-"""A sequence of requests, and a request that belongs to one."""
+"""A request of a sequence."""
 
-from collections import deque
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol
 
 from conch.base.errors import ConchError
 from conch.domain.request import InferRequest, InferResponse, Respond
-from conch.domain.tensor import Tensor
-from conch.server.core.pending import Owner, Pending, State
-
-# The client's id; for requests to iterative models a tuple, which no client can send.
-Key: TypeAlias = int | str | tuple[int]
-
-
-class Slot(NamedTuple):
-    """A slot of an instance. Low numbers are taken first, so that sequences spread over the instances."""
-
-    number: int
-    instance: int
-
-
-class LiveSequence:
-    """One sequence, from a request with START to its end, with END or otherwise."""
-
-    __slots__ = ("begun", "executing", "expires", "idle_since", "key", "open", "slot", "states", "waiting")
-
-    def __init__(self, key: Key) -> None:
-        self.key = key
-        self.slot: Slot | None = None
-        self.waiting: deque[SequenceRequest] = deque()
-        self.executing: SequenceRequest | None = None
-        self.open = True  # more requests may come: it has not ended, with END or otherwise
-        self.begun = False  # an instance has executed one of its requests
-        self.idle_since = 0  # when it became idle, monotonic ns
-        self.expires = 0  # deadline of its wait for a slot, monotonic ns; 0: none
-        self.states: list[Tensor] = []  # implicit state: inputs of its next request
-
-    def __repr__(self) -> str:
-        return f"<LiveSequence {self.key!r} {self.slot} {len(self.waiting)} waiting>"
+from conch.domain.scheduling.sequence_slots import LiveSequence
+from conch.domain.scheduling.waiting import State
+from conch.server.core.pending import Owner, Pending
 
 
 class SequenceOwner(Owner, Protocol):
@@ -55,7 +25,9 @@ class SequenceRequest(Pending):
 
     __slots__ = ("_sequences", "again", "inputs", "outputs", "prepared", "released", "sequence")
 
-    def __init__(self, request: InferRequest, respond: Respond, owner: SequenceOwner, sequence: LiveSequence) -> None:
+    def __init__(
+        self, request: InferRequest, respond: Respond, owner: SequenceOwner, sequence: "LiveSequence[SequenceRequest]"
+    ) -> None:
         super().__init__(request, respond, owner)
         self.sequence = sequence
         self.inputs = request.inputs

@@ -1,8 +1,8 @@
 # Compiled by mypyc in wheels.
 """A model version with the sequence batcher: a sequence stays on one instance, and its requests run in order.
 
-`slots` decides which sequence may run, `batching` which of them run together, and `tensors` adds controls and state to
-their requests. This module applies that to the instances and the clock.
+`sequence_slots` decides which sequence may run, `batching` which of them run together, and `tensors` adds controls and
+state to their requests. This module applies that to the instances and the clock.
 """
 
 import asyncio
@@ -15,15 +15,24 @@ from typing import Final
 from conch.base.errors import Cancelled, ConchError, InvalidRequest, QueueFull, QueueTimeout, Unavailable
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Respond
+from conch.domain.scheduling.batching import Run, Wait, decide
+from conch.domain.scheduling.queue import ServiceRate
+from conch.domain.scheduling.sequence_slots import (
+    DirectRules,
+    Key,
+    LiveSequence,
+    SequenceSlots,
+    decide_direct,
+    oldest_rules,
+    slot_batch,
+)
+from conch.domain.scheduling.waiting import State
 from conch.server.backends.base import Instance
 from conch.server.backends.batch import Batch, Execution
-from conch.server.core.pending import Pending, State, not_iterative
+from conch.server.core.pending import Pending, not_iterative
 from conch.server.core.response_order import ResponseOrder
-from conch.server.core.scheduling.batching import Run, Wait, decide
-from conch.server.core.scheduling.queue import ServiceRate
 from conch.server.core.scheduling.scheduled_model import ScheduledModel
-from conch.server.core.sequences.sequence import Key, LiveSequence, SequenceRequest
-from conch.server.core.sequences.slots import DirectRules, SequenceSlots, decide_direct, oldest_rules, slot_batch
+from conch.server.core.sequences.sequence import SequenceRequest
 from conch.server.core.sequences.tensors import SequenceTensors
 from conch.server.core.served_model import ServedModel
 
@@ -55,7 +64,7 @@ class SequenceModel(ScheduledModel):
         self._direct = DirectRules.of(config, batching)
         largest = self._direct.slots
         slots = (batching.max_candidates or largest) if batching.oldest else largest
-        self._slots = SequenceSlots(len(instances), slots, batching.max_idle_us * 1000)
+        self._slots: SequenceSlots[SequenceRequest] = SequenceSlots(len(instances), slots, batching.max_idle_us * 1000)
         self._tensors = SequenceTensors(config, directory)
         self._orders = [ResponseOrder() for _ in instances] if batching.oldest and batching.preserve_ordering else []
         self._was_ready = [False] * len(instances)
@@ -140,7 +149,7 @@ class SequenceModel(ScheduledModel):
         pending = SequenceRequest(request, respond, self, sequence)
         pending.queued = request.timeline.queued = now
         expires = now + request.timeout_us * 1000 if request.timeout_us else 0
-        self._slots.add(pending, end=bool(request.flags & SEQUENCE_END), expires=expires)
+        self._slots.add(sequence, pending, end=bool(request.flags & SEQUENCE_END), expires=expires)
         self.enter()
         self.statistics.pending += 1
         if self.statistics.declared is not None:
@@ -231,7 +240,7 @@ class SequenceModel(ScheduledModel):
             return instance in self._idle
         if self.limiter is not None or not self._batching.oldest:
             return False
-        return held <= min(instance.ahead, 1) and instance.ready
+        return held <= min(instance.ahead(crowded=False), 1) and instance.ready
 
     def _decide(self, index: int, now: int) -> Run | Wait:
         """Decide over the sequences of an instance that are ready."""
@@ -243,7 +252,7 @@ class SequenceModel(ScheduledModel):
     def _run_next(self, index: int, instance: Instance, number: int) -> None:
         """Run the next requests of the first `number` ready sequences, or of those of them that can share a batch."""
         ready = list(islice(self._slots.ready[index], number))
-        batch: list[LiveSequence | None] = [*ready] if self._batching.oldest else slot_batch(ready)
+        batch: list[LiveSequence[SequenceRequest] | None] = [*ready] if self._batching.oldest else slot_batch(ready)
         taken = [None if sequence is None else self._slots.take(sequence) for sequence in batch]
         requests = [pending for pending in taken if pending is not None]
         executions: list[Execution] = [pending or Filler(self._tensors.filler(requests[0])) for pending in taken]
@@ -254,7 +263,7 @@ class SequenceModel(ScheduledModel):
         self._service_rate.taken += len(requests)
         self._run(instance, requests, executions)
 
-    def _head(self, sequence: LiveSequence) -> SequenceRequest:
+    def _head(self, sequence: LiveSequence[SequenceRequest]) -> SequenceRequest:
         """Return the next request of a sequence, with controls and state."""
         pending = sequence.waiting[0]
         if not pending.prepared:
@@ -283,7 +292,7 @@ class SequenceModel(ScheduledModel):
         sequence, now = pending.sequence, monotonic_ns()
         if pending.again and pending.state is not State.DONE:
             pending.again = False
-            self._slots.give_back(pending, now, begun=True)
+            self._slots.give_back(sequence, pending, now, begun=True)
         else:
             self._slots.done(sequence, now)
             if self._batching.iterative:
@@ -292,7 +301,7 @@ class SequenceModel(ScheduledModel):
 
     def _requeue(self, pending: Pending) -> None:
         assert isinstance(pending, SequenceRequest)
-        self._slots.give_back(pending, monotonic_ns(), begun=False)
+        self._slots.give_back(pending.sequence, pending, monotonic_ns(), begun=False)
 
     def _waiting(self) -> Iterable[Pending]:
         return [pending for sequence in self._slots for pending in sequence.waiting]
@@ -304,7 +313,7 @@ class SequenceModel(ScheduledModel):
         for sequence in self._slots:
             self._end(sequence, error, "had to be given up")
 
-    def _end(self, sequence: LiveSequence, error: ConchError, reason: str) -> None:
+    def _end(self, sequence: LiveSequence[SequenceRequest], error: ConchError, reason: str) -> None:
         """End a sequence and fail its waiting requests; `reason` is for the error of later requests."""
         if sequence.open and not isinstance(sequence.key, tuple):
             self._ends[sequence.key] = reason

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.domain.request import InferRequest
-from conch.server.core.sequences.sequence import LiveSequence, SequenceRequest, Slot
-from conch.server.core.sequences.slots import SequenceSlots
+from conch.domain.scheduling.sequence_slots import LiveSequence, SequenceSlots, Slot
+from conch.server.core.sequences.sequence import SequenceRequest
 
 IDLE = 50
 
@@ -16,7 +16,7 @@ def submitted(slots: SequenceSlots, key: int, *, end: bool = False, expires: int
     """Start or continue a sequence with one more request."""
     sequence = slots.open(key) or slots.start(key)
     request = SequenceRequest(InferRequest("m", []), lambda *_: None, None, sequence)
-    slots.add(request, end=end, expires=expires)
+    slots.add(sequence, request, end=end, expires=expires)
     return request
 
 
@@ -173,7 +173,7 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
         elif action == "again" and one and one.executing:
             request = one.actual.executing
             assert request is not None
-            slots.give_back(request, now, begun=True)
+            slots.give_back(one.actual, request, now, begun=True)
             one.waiting.insert(0, request)
             one.executing, one.begun = False, True
         elif action == "abort" and one:

@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 from conch.base.command_line.flag_values import ResourceLimit
 from conch.base.errors import ConfigError
-from conch.server.backends.base import Instance
 
 # Name and device, which is None for a resource that all devices share.
 Resource: TypeAlias = tuple[str, int | None]
@@ -25,17 +24,17 @@ Resource: TypeAlias = tuple[str, int | None]
 class Claim:
     """The resources of each execution of an instance. `wake` is called when a claim that waits may be granted."""
 
-    __slots__ = ("held", "instance", "needs", "order", "priority", "retried", "turn", "wake")
+    __slots__ = ("held", "holder", "needs", "order", "priority", "retried", "turn", "wake")
 
     def __init__(
         self,
         needs: Mapping[Resource, int],
         priority: int,
         wake: Callable[[], None],
-        instance: Instance | None = None,
+        holder: object = None,
     ) -> None:
         self.needs = needs
-        self.instance = instance
+        self.holder = holder  # the instance
         self.priority = max(priority, 1)  # 0 is Triton's default and means 1
         self.wake = wake
         self.held = False
@@ -191,54 +190,3 @@ class RateLimiter:
 def _rank(claim: Claim) -> tuple[int, int, int]:
     """Return the sort key of a claim: the end of its turn, as in Triton: priority 1 goes twice before 2 goes."""
     return claim.turn + claim.priority, claim.priority, claim.order
-
-
-class ModelLimiter:
-    """The claims of one model version's instances."""
-
-    def __init__(self, limiter: RateLimiter, instances: Iterable[Instance]) -> None:
-        self._limiter = limiter
-        self._claims = {instance: _claim(instance, self._wake) for instance in instances}
-        self._instances = {claim: instance for instance, claim in self._claims.items()}
-        self._dispatch: Callable[[], None] | None = None
-
-    def open(self, dispatch: Callable[[], None]) -> None:
-        """Register the claims. `dispatch` is called when one that waits may be granted. Raises ConfigError."""
-        self._dispatch = dispatch
-        self._limiter.register(list(self._claims.values()))
-
-    def close(self) -> None:
-        """Remove the claims and release what they hold."""
-        self._dispatch = None
-        self._limiter.remove(self._claims.values())
-
-    def acquire(self, instances: Iterable[Instance]) -> Instance | None:
-        """Return which of these instances is to execute now; None if they have to wait."""
-        claim = self._limiter.acquire([self._claims[instance] for instance in instances])
-        return None if claim is None else self._instances[claim]
-
-    def release(self, instance: Instance) -> None:
-        """Release what an instance holds; a no-op if it holds nothing."""
-        self._limiter.release(self._claims[instance])
-
-    def blocker(self, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
-        """Return an instance, of any model, that is `stuck` and holds what this one cannot execute without.
-
-        None if there is none.
-        """
-        claim = self._limiter.blocker(
-            self._claims[instance], lambda other: other.instance is not None and stuck(other.instance)
-        )
-        return None if claim is None else claim.instance
-
-    def _wake(self) -> None:
-        if self._dispatch is not None:
-            self._dispatch()
-
-
-def _claim(instance: Instance, wake: Callable[[], None]) -> Claim:
-    plan = instance.plan
-    needs: Counter[Resource] = Counter()
-    for need in plan.rate.resources:
-        needs[need.name, None if need.shared else plan.device_id] += need.count
-    return Claim(needs, plan.rate.priority, wake, instance)

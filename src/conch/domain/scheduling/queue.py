@@ -11,11 +11,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 from math import inf
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from conch.base.errors import QueueFull
 from conch.domain.model_config import DynamicBatching, QueuePolicy, TimeoutAction
-from conch.server.core.pending import Pending, State
+from conch.domain.scheduling.waiting import State, Waiting
 
 # The least that one measurement covers.
 _MIN_WINDOW_NS: Final = 1_000_000_000
@@ -24,6 +24,7 @@ _MIN_WINDOW_REQUESTS: Final = 10
 # about either.
 _MAX_GAP_NS: Final = 10_000_000_000
 
+W = TypeVar("W", bound=Waiting)
 
 _UNBOUNDED: Final = QueuePolicy()
 # Empty levels that are kept for the next request.
@@ -63,7 +64,7 @@ class ServiceRate:
         return number / per_ns / 1e9 if per_ns else None
 
 
-class _Level:
+class _Level(Generic[W]):
     """The requests of one priority level, in ordered dictionaries: requests leave from the middle in constant time."""
 
     __slots__ = ("ahead", "bound", "delayed", "number", "policy", "waiting")
@@ -72,14 +73,14 @@ class _Level:
         self.number = number
         self.policy = policy
         self.bound = bound
-        self.waiting: OrderedDict[Pending, None] = OrderedDict()
-        self.delayed: OrderedDict[Pending, None] = OrderedDict()
+        self.waiting: OrderedDict[W, None] = OrderedDict()
+        self.delayed: OrderedDict[W, None] = OrderedDict()
         self.ahead = 0  # requests sent ahead to an instance, whose execution has not begun
 
-    def __lt__(self, other: "_Level") -> bool:
+    def __lt__(self, other: "_Level[W]") -> bool:
         return self.number < other.number
 
-    def __iter__(self) -> Iterator[Pending]:
+    def __iter__(self) -> Iterator[W]:
         return chain(self.waiting, self.delayed)
 
     @property
@@ -87,7 +88,7 @@ class _Level:
         return len(self.waiting) + len(self.delayed) + self.ahead
 
 
-class PolicyQueue:
+class PolicyQueue(Generic[W]):
     """First in, first out within a priority level; lower level numbers first; delayed requests last of their level.
 
     Without dynamic batching there is one level and no policy, as in Triton's default scheduler. `default_size` bounds
@@ -101,15 +102,15 @@ class PolicyQueue:
         self._policies = dict(batching.priority_queue_policies) if batching and self._levels else {}
         self._default_size = default_size
         # A configuration may have 2^64 levels; only those in use take memory. By number, the order of service.
-        self._in_use: list[_Level] = []
-        self._by_number: dict[int, _Level] = {}
+        self._in_use: list[_Level[W]] = []
+        self._by_number: dict[int, _Level[W]] = {}
         # The bounds if all levels were in use.
         bounds = [self._bound(policy) for policy in self._policies.values()]
         others = max(self._levels, 1) - len(bounds)
         others_bound = self._bound(self._default_policy)
         self._min_bound = min([*bounds, others_bound] if others else bounds)
         self._room = sum(bounds) + (others * others_bound if others else 0)
-        self._expiries: list[tuple[int, int, Pending]] = []
+        self._expiries: list[tuple[int, int, W]] = []
         self._order = count()
         self._service_rate = ServiceRate()
         self._size = 0
@@ -119,7 +120,7 @@ class PolicyQueue:
         """Return how many can be popped: those sent ahead count against the bounds only."""
         return self._size
 
-    def __iter__(self) -> Iterator[Pending]:
+    def __iter__(self) -> Iterator[W]:
         """Iterate in the order of service."""
         return chain.from_iterable(self._in_use)
 
@@ -129,7 +130,7 @@ class PolicyQueue:
     def _bound(self, policy: QueuePolicy) -> float:
         return policy.max_queue_size or self._default_size or inf
 
-    def _level(self, number: int) -> _Level:
+    def _level(self, number: int) -> _Level[W]:
         """Return a level, and keep it in use from now on."""
         level = self._by_number.get(number)
         if level is None:
@@ -141,15 +142,18 @@ class PolicyQueue:
             insort(self._in_use, level)
         return level
 
-    def push(self, pending: Pending, now: int) -> None:
-        """Admit a request. Raises QueueFull if its level is at the bound of its policy."""
-        number = pending.request.priority
+    def push(self, pending: W, now: int, *, priority: int = 0, timeout_us: int = 0, admitted: bool = False) -> None:
+        """Admit a request, which may wait for `timeout_us` if its policy permits; 0 for none.
+
+        Raises QueueFull if its level is at the bound of its policy, unless it was `admitted` before.
+        """
+        number = priority
         if not 1 <= number <= self._levels:
             number = self._default_level
         level = self._level(number)
-        if self._size + self._ahead >= self._min_bound and level.size >= level.bound and not pending.request.admitted:
+        if self._size + self._ahead >= self._min_bound and level.size >= level.bound and not admitted:
             raise self._refusal(now)
-        timeout_us = _timeout_us(level.policy, pending.request.timeout_us)
+        timeout_us = _timeout_us(level.policy, timeout_us)
         if timeout_us:
             pending.expires = now + timeout_us * 1000
             self._push_expiry(pending)
@@ -165,7 +169,7 @@ class PolicyQueue:
             return None
         return self._refusal(now)
 
-    def requeue(self, pending: Pending) -> None:
+    def requeue(self, pending: W) -> None:
         """Return a request that was popped and not executed to the head of its level."""
         waiting = self._level(pending.level).waiting
         waiting[pending] = None
@@ -174,9 +178,9 @@ class PolicyQueue:
         if pending.expires:
             self._push_expiry(pending)
 
-    def pop(self, number: int) -> list[Pending]:
+    def pop(self, number: int) -> list[W]:
         """Remove and return the first `number` requests in the order of service."""
-        taken: list[Pending] = []
+        taken: list[W] = []
         for level in self._in_use:
             while level.waiting and len(taken) < number:
                 taken.append(level.waiting.popitem(last=False)[0])
@@ -188,7 +192,7 @@ class PolicyQueue:
         self._service_rate.taken += len(taken)
         return taken
 
-    def like_first(self, limit: int) -> list[Pending]:
+    def like_first(self, limit: int) -> list[W]:
         """Return the first request of a queue that is not empty, and those of its level and group among the next.
 
         `limit` bounds how many are looked at.
@@ -197,24 +201,24 @@ class PolicyQueue:
         first = next(iter(level))
         return [pending for pending in islice(level, limit) if pending.group_key == first.group_key]
 
-    def take(self, chosen: Sequence[Pending]) -> None:
+    def take(self, chosen: Sequence[W]) -> None:
         """Remove requests that wait."""
         for pending in chosen:
             self.remove(pending)
         self._service_rate.taken += len(chosen)
 
-    def note_ahead(self, taken: Iterable[Pending]) -> None:
+    def note_ahead(self, taken: Iterable[W]) -> None:
         """Keep counting requests that were popped, but are not executed yet, against the bounds of their levels."""
         for pending in taken:
             self._level(pending.level).ahead += 1
             self._ahead += 1
 
-    def begin(self, pending: Pending) -> None:
+    def begin(self, pending: W) -> None:
         """Stop counting a request that was sent ahead: its execution has begun, or it has ended."""
         self._by_number[pending.level].ahead -= 1
         self._ahead -= 1
 
-    def remove(self, pending: Pending) -> None:
+    def remove(self, pending: W) -> None:
         """Remove a request, wherever it stands. A no-op if it is not queued."""
         level = self._by_number.get(pending.level)
         if level is None:
@@ -224,12 +228,12 @@ class PolicyQueue:
                 del queue[pending]
                 self._size -= 1
 
-    def expire(self, now: int) -> list[Pending]:
+    def expire(self, now: int) -> list[W]:
         """Apply the timeout actions that are due: demote the requests to delay, return those to reject.
 
         Rejected requests are still queued: their end removes them, as it removes any request that ends while it waits.
         """
-        rejected: list[Pending] = []
+        rejected: list[W] = []
         while self._expiries and self._expiries[0][0] <= now:
             pending = heapq.heappop(self._expiries)[2]
             if pending.state is not State.QUEUED:
@@ -263,7 +267,7 @@ class PolicyQueue:
         seconds = self._service_rate.seconds_for(self._size + self._ahead, now) or 0.0
         return QueueFull("Exceeds maximum queue size", retry_after_s=max(seconds, waited))
 
-    def _push_expiry(self, pending: Pending) -> None:
+    def _push_expiry(self, pending: W) -> None:
         # Most requests leave the queue long before they expire: drop their entries before these pile up.
         if len(self._expiries) > 2 * self._size + 64:
             self._expiries = [entry for entry in self._expiries if entry[2].state is State.QUEUED]

@@ -9,17 +9,10 @@ Anything else runs when the oldest request has waited for `max_queue_delay_us`, 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from conch.domain.model_config import ModelConfig
-
-
-class Waiting(Protocol):
-    """What the decision reads of a waiting request."""
-
-    batch_size: int
-    group_key: object
-    queued: int  # monotonic ns
+from conch.domain.scheduling.waiting import Waiting
 
 
 class Run(NamedTuple):
@@ -57,6 +50,17 @@ class BatchRules:
         preferred = frozenset(dynamic.preferred_batch_sizes) or frozenset({config.max_batch_size})
         delay_ns = dynamic.max_queue_delay_us * 1000
         return cls(config.max_batch_size, preferred, delay_ns, single=False, largest_preferred=max(preferred))
+
+    def is_crowded(self, waiting: int, instances: int, next_expiry: int) -> bool:
+        """Whether a full batch waits for every instance and no request has a timeout, which would not hold there."""
+        return not next_expiry and waiting >= instances * (1 if self.single else self.max_batch_size)
+
+    def has_room(self, held: int, depth: int, *, crowded: bool) -> bool:
+        """Whether an instance that executes gets a batch ahead. It holds `held` batches; `depth` may wait behind one.
+
+        A batch that forms later is larger, but without one ahead the instance would idle for the IPC round trip.
+        """
+        return 0 < held <= (depth if crowded or self.single else min(depth, 1))
 
 
 def decide(waiting: Iterable[Waiting], rules: BatchRules, now: int) -> Run | Wait:

@@ -1,17 +1,18 @@
 # Compiled by mypyc in wheels.
-"""The data flow of an ensemble: the steps that an output needs, and how responses of decoupled steps multiply.
+"""The data flow of an ensemble: the steps that an output needs, the steps that can start, and how responses multiply.
 
 A decoupled step gives any number of responses, and a step that reads its output runs once for each. So every step has
 a level: the number of decoupled steps before it. Tensors of lower levels are the same for all of its runs. Decoupled
 steps must follow each other: nothing would pair the responses of two that run in parallel.
 """
 
-from collections.abc import Container, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
 from conch.base.errors import ConfigError
-from conch.domain.model_config import ModelConfig
+from conch.domain.model_config import EnsembleStep, ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,49 @@ class Flow:
     def steps_at(self, level: int) -> list[int]:
         """Return the numbers of the steps of a level."""
         return [number for number, at in enumerate(self.levels) if at == level]
+
+
+class StepSlots:
+    """The slots of one step. A run that takes one gives it back when the step has ended."""
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._waiting: deque[tuple[object, Callable[[], None]]] = deque()
+        self._starting = False
+
+    def __repr__(self) -> str:
+        return f"<StepSlots {self._free} free, {len(self._waiting)} waiting>"
+
+    def take(self, owner: object, start: Callable[[], None]) -> None:
+        """Call `start` when a slot is free, at once or after the earlier waiters."""
+        self._waiting.append((owner, start))
+        self._start()
+
+    def give_back(self) -> None:
+        """Return a slot."""
+        self._free += 1
+        self._start()
+
+    def forget(self, owner: object) -> None:
+        """Remove the waiters of an owner."""
+        self._waiting = deque(entry for entry in self._waiting if entry[0] is not owner)
+
+    def _start(self) -> None:
+        # Re-entrant: a step that is started may end at once and return its slot; the loop below takes the next one.
+        if self._starting:
+            return
+        self._starting = True
+        try:
+            while self._free and self._waiting:
+                self._free -= 1
+                self._waiting.popleft()[1]()
+        finally:
+            self._starting = False
+
+
+def startable(steps: Sequence[EnsembleStep], numbers: Sequence[int], tensors: Container[str]) -> list[int]:
+    """Return those of the steps whose input tensors are all there."""
+    return [number for number in numbers if all(tensor in tensors for tensor in steps[number].input_map.values())]
 
 
 def needed_steps(ensemble: ModelConfig) -> dict[str, frozenset[int]]:

@@ -1,27 +1,24 @@
 """The batching decision, rule by rule and against a simple implementation."""
 
-from typing import NamedTuple
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.server.core.scheduling.batching import BatchRules, Run, Wait, decide
+from conch.domain.scheduling.batching import BatchRules, Run, Wait, decide
+from conch.domain.scheduling.waiting import Waiting
 from tests.unit.server.core.scripted import config, dynamic
 
 US = 1000
 
 
-class Waiting(NamedTuple):
-    """One waiting request."""
-
-    batch_size: int
-    group_key: object
-    queued: int
+def request(batch_size: int, group_key: object, queued: int) -> Waiting:
+    made = Waiting(batch_size)
+    made.group_key, made.queued = group_key, queued
+    return made
 
 
 def waiting(*sizes: int, queued: int = 0, keys: str = "") -> list[Waiting]:
-    return [Waiting(size, keys[i : i + 1], queued) for i, size in enumerate(sizes)]
+    return [request(size, keys[i : i + 1], queued) for i, size in enumerate(sizes)]
 
 
 def test_without_dynamic_batching_requests_run_one_by_one() -> None:
@@ -125,7 +122,7 @@ def test_any_run_fits_and_any_wait_ends(
     queue: list[tuple[int, str, int]], delay: int, preferred: set[int], now: int
 ) -> None:
     rules = BatchRules(8, frozenset(preferred), delay, single=False, largest_preferred=max(preferred, default=8))
-    entries = [Waiting(*entry) for entry in queue]
+    entries = [request(*entry) for entry in queue]
     decision = decide(entries, rules, now)
     if isinstance(decision, Wait):
         assert delay > 0

@@ -5,8 +5,8 @@ import pytest
 from conch.base.errors import QueueFull
 from conch.domain.model_config import DynamicBatching, QueuePolicy, TimeoutAction
 from conch.domain.request import StepRequest
+from conch.domain.scheduling.queue import PolicyQueue, ServiceRate
 from conch.server.core.pending import Pending
-from conch.server.core.scheduling.queue import PolicyQueue, ServiceRate
 from tests.unit.server.core.scripted import Caller, request
 
 US = 1000
@@ -25,7 +25,8 @@ class Books:
 
 def pushed(queue: PolicyQueue, id: str, now: int = 0, **fields: int) -> Pending:
     pending = Pending(request(id=id, **fields), Caller(), Books(queue))
-    queue.push(pending, now)
+    sent = pending.request
+    queue.push(pending, now, priority=sent.priority, timeout_us=sent.timeout_us)
     return pending
 
 
@@ -64,7 +65,7 @@ def test_steps_of_admitted_requests_are_not_rejected() -> None:
     queue = PolicyQueue(None, 1)
     pushed(queue, "a")
     sent = StepRequest("m", [], id="b")
-    queue.push(Pending(sent, Caller(), Books(queue)), 0)
+    queue.push(Pending(sent, Caller(), Books(queue)), 0, admitted=sent.admitted)
     assert ids(queue) == "ab"
 
 

@@ -7,36 +7,72 @@ instance and no response here: times are passed in, in monotonic nanoseconds, an
 left for the caller to fail.
 
 Which sequences run together: the strategy `oldest` is the dynamic batcher over the first requests of all sequences,
-`scheduling.batching.decide`. The strategy `direct` places each sequence in the batch by its slot and fills slots
+`batching.decide`. The strategy `direct` places each sequence in the batch by its slot and fills slots
 without a request.
 """
 
 import heapq
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from conch.domain.model_config import ModelConfig, SequenceBatching
-from conch.server.core.scheduling.batching import BatchRules, Run, Wait, Waiting
-from conch.server.core.sequences.sequence import Key, LiveSequence, SequenceRequest, Slot
+from conch.domain.scheduling.batching import BatchRules, Run, Wait
+from conch.domain.scheduling.waiting import Waiting
+from conch.domain.tensor import Tensor
+
+W = TypeVar("W", bound=Waiting)
 
 
-class SequenceSlots:
+# The client's id; for requests to iterative models a tuple, which no client can send.
+Key: TypeAlias = int | str | tuple[int]
+
+
+class Slot(NamedTuple):
+    """A slot of an instance. Low numbers are taken first, so that sequences spread over the instances."""
+
+    number: int
+    instance: int
+
+
+class LiveSequence(Generic[W]):
+    """One sequence, from a request with START to its end, with END or otherwise."""
+
+    __slots__ = ("begun", "executing", "expires", "idle_since", "key", "open", "slot", "states", "waiting")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.slot: Slot | None = None
+        self.waiting: deque[W] = deque()
+        self.executing: W | None = None
+        self.open = True  # more requests may come: it has not ended, with END or otherwise
+        self.begun = False  # an instance has executed one of its requests
+        self.idle_since = 0  # when it became idle, monotonic ns
+        self.expires = 0  # deadline of its wait for a slot, monotonic ns; 0: none
+        self.states: list[Tensor] = []  # implicit state: inputs of its next request
+
+    def __repr__(self) -> str:
+        return f"<LiveSequence {self.key!r} {self.slot} {len(self.waiting)} waiting>"
+
+
+class SequenceSlots(Generic[W]):
     """The sequences of one model. `ready` has, by instance, those whose next request can be executed, in order."""
 
     def __init__(self, instances: int, slots_per_instance: int, idle_ns: int) -> None:
-        self.ready: list[dict[LiveSequence, None]] = [{} for _ in range(instances)]
+        self.ready: list[dict[LiveSequence[W], None]] = [{} for _ in range(instances)]
         self._idle_ns = idle_ns
-        self._open: dict[Key, LiveSequence] = {}
-        self._backlog: dict[LiveSequence, None] = {}
-        self._holders: dict[Slot, LiveSequence] = {}
+        self._open: dict[Key, LiveSequence[W]] = {}
+        self._backlog: dict[LiveSequence[W], None] = {}
+        self._holders: dict[Slot, LiveSequence[W]] = {}
         # The slots of an instance are made one after the other as they are needed: there may be billions.
         self._free = [Slot(0, instance) for instance in range(instances)]
         self._made = [1] * instances
         self._slots_per_instance = slots_per_instance
         self._withheld: dict[int, list[Slot]] = {}  # free slots of instances that are down
-        self._idle: dict[LiveSequence, None] = {}  # by the time that they became idle
-        self._expiries: list[tuple[int, int, LiveSequence]] = []
+        self._idle: dict[LiveSequence[W], None] = {}  # by the time that they became idle
+        self._expiries: list[tuple[int, int, LiveSequence[W]]] = []
         self._order = count()
 
     def __repr__(self) -> str:
@@ -46,26 +82,25 @@ class SequenceSlots:
         """Return how many sequences have not ended."""
         return len(self._holders) + len(self._backlog)
 
-    def __iter__(self) -> Iterator[LiveSequence]:
+    def __iter__(self) -> Iterator[LiveSequence[W]]:
         """Iterate over the sequences that have not ended, those in the backlog last."""
         return iter([*self._holders.values(), *self._backlog])
 
-    def open(self, key: Key) -> LiveSequence | None:
+    def open(self, key: Key) -> LiveSequence[W] | None:
         """Return the open sequence of that key, None if there is none."""
         return self._open.get(key)
 
-    def start(self, key: Key) -> LiveSequence:
+    def start(self, key: Key) -> LiveSequence[W]:
         """Begin a sequence; it waits for a slot."""
         sequence = self._open[key] = LiveSequence(key)
         self._backlog[sequence] = None
         return sequence
 
-    def add(self, request: SequenceRequest, *, end: bool, expires: int = 0) -> None:
-        """Add a request to its sequence, which is open. With `end` it is the last one.
+    def add(self, sequence: LiveSequence[W], request: W, *, end: bool, expires: int = 0) -> None:
+        """Add a request to a sequence, which is open. With `end` it is the last one.
 
         `expires` is the deadline of the wait for a slot.
         """
-        sequence = request.sequence
         sequence.waiting.append(request)
         if end:
             self._close(sequence)
@@ -95,28 +130,27 @@ class SequenceSlots:
             heapq.heappush(self._free, Slot(slot.number + 1, slot.instance))
         return slot
 
-    def take(self, sequence: LiveSequence) -> SequenceRequest:
+    def take(self, sequence: LiveSequence[W]) -> W:
         """Remove and return the next request of a ready sequence, for execution."""
         assert sequence.slot is not None
         del self.ready[sequence.slot.instance][sequence]
         request = sequence.executing = sequence.waiting.popleft()
         return request
 
-    def done(self, sequence: LiveSequence, now: int) -> None:
+    def done(self, sequence: LiveSequence[W], now: int) -> None:
         """Continue a sequence after the execution of the request that was taken."""
         sequence.executing = None
         sequence.begun = True
         self._update(sequence, now)
 
-    def give_back(self, request: SequenceRequest, now: int, *, begun: bool) -> None:
-        """Put a request that was taken back to the head of its sequence, executed or not."""
-        sequence = request.sequence
+    def give_back(self, sequence: LiveSequence[W], request: W, now: int, *, begun: bool) -> None:
+        """Put a request that was taken back to the head of a sequence, executed or not."""
         sequence.waiting.appendleft(request)
         sequence.executing = None
         sequence.begun |= begun
         self._update(sequence, now)
 
-    def end(self, sequence: LiveSequence, now: int) -> list[SequenceRequest]:
+    def end(self, sequence: LiveSequence[W], now: int) -> list[W]:
         """End a sequence in any state and return the requests that waited in it.
 
         Its slot is free at once, or after `done` for the request that is being executed.
@@ -133,7 +167,7 @@ class SequenceSlots:
         """Expire idle sequences at once from now on: no more requests can come."""
         self._idle_ns = 0
 
-    def idle(self, now: int) -> list[LiveSequence]:
+    def idle(self, now: int) -> list[LiveSequence[W]]:
         """Return the sequences that have been idle for too long, for the caller to end."""
         found = []
         for sequence in self._idle:
@@ -142,9 +176,9 @@ class SequenceSlots:
             found.append(sequence)
         return found
 
-    def expired(self, now: int) -> list[LiveSequence]:
+    def expired(self, now: int) -> list[LiveSequence[W]]:
         """Return the sequences that have waited too long for a slot, for the caller to end."""
-        found: dict[LiveSequence, None] = {}
+        found: dict[LiveSequence[W], None] = {}
         while self._expiries and self._expiries[0][0] <= now:
             sequence = heapq.heappop(self._expiries)[2]
             if sequence in self._backlog:
@@ -162,7 +196,7 @@ class SequenceSlots:
         idle = first.idle_since + self._idle_ns
         return min(expiry, idle) if expiry else idle
 
-    def withhold(self, instance: int) -> list[LiveSequence]:
+    def withhold(self, instance: int) -> list[LiveSequence[W]]:
         """Withhold the slots of an instance and return the sequences that have begun there, for the caller to end.
 
         Those that have not begun return to the head of the backlog.
@@ -183,7 +217,7 @@ class SequenceSlots:
         for slot in self._withheld.pop(instance, ()):
             heapq.heappush(self._free, slot)
 
-    def _update(self, sequence: LiveSequence, now: int) -> None:
+    def _update(self, sequence: LiveSequence[W], now: int) -> None:
         """Mark a sequence that has a slot and executes nothing as ready or idle, or release its slot."""
         assert sequence.slot is not None
         ready = self.ready[sequence.slot.instance]
@@ -198,13 +232,13 @@ class SequenceSlots:
         else:
             self._release(sequence)
 
-    def _close(self, sequence: LiveSequence) -> None:
+    def _close(self, sequence: LiveSequence[W]) -> None:
         sequence.open = False
         self._idle.pop(sequence, None)
         if self._open.get(sequence.key) is sequence:
             del self._open[sequence.key]
 
-    def _release(self, sequence: LiveSequence) -> None:
+    def _release(self, sequence: LiveSequence[W]) -> None:
         slot = sequence.slot
         assert slot is not None
         sequence.slot = None
@@ -231,7 +265,7 @@ class DirectRules:
 
 
 def oldest_rules(config: ModelConfig, batching: SequenceBatching) -> BatchRules:
-    """Return the rules of the strategy `oldest` for `scheduling.batching.decide`."""
+    """Return the rules of the strategy `oldest` for `batching.decide`."""
     largest = max(config.max_batch_size, 1)
     preferred = frozenset(batching.preferred_batch_sizes) or frozenset({largest})
     delay_ns = batching.max_queue_delay_us * 1000
@@ -247,12 +281,12 @@ def decide_direct(ready: Sequence[Waiting], rules: DirectRules, now: int) -> Run
     return Run(len(ready)) if due <= now else Wait(due)
 
 
-def slot_batch(ready: Sequence[LiveSequence]) -> list[LiveSequence | None]:
+def slot_batch(ready: Sequence[LiveSequence[W]]) -> list[LiveSequence[W] | None]:
     """Return a batch of the strategy `direct`: by slot, the sequence or None.
 
     Sequences whose group key differs from that of the first slot stay ready for the next batch.
     """
-    by_slot: dict[int, LiveSequence] = {}
+    by_slot: dict[int, LiveSequence[W]] = {}
     for sequence in ready:
         assert sequence.slot is not None
         by_slot[sequence.slot.number] = sequence

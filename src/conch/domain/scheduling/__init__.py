@@ -1,0 +1,1 @@
+"""Scheduling decisions without clock and I/O, which the server and its simulation share."""

@@ -1,0 +1,161 @@
+"""Look-ups in the tables of an event log: nested requests, members and instances of batches, usual computing times."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+Table: TypeAlias = np.ndarray[Any, Any]
+Interval: TypeAlias = tuple[int, int]
+
+_MIN_SAMPLES: Final = 4  # of a size before its median is what is usual
+_LONG: Final = 2.0  # times the median: a batch that may be why a queue has grown
+_LARGE: Final = 2.0  # times the usual bytes of a request
+
+
+class Groups:
+    """Rows of a table by the value of a column."""
+
+    def __init__(self, table: Table, column: str) -> None:
+        self._table = table
+        self._order = np.argsort(table[column], kind="stable")
+        self._values = table[column][self._order]
+
+    def rows(self, value: int) -> Table:
+        """Return the rows with a value, in the order of the table."""
+        first, last = np.searchsorted(self._values, [value, value + 1])
+        return self._table[self._order[first:last]]
+
+
+class Usual(NamedTuple):
+    """Computing times (ns), without the wait for a processor, that are usual for a batch.
+
+    `for_kind` is that of its size and shapes, 0 if too few are known; `for_size` is that of its size with any shapes.
+    """
+
+    for_kind: int
+    for_size: int
+    is_large: bool  # its inputs have far more bytes than usual
+
+
+class ModelBatches:
+    """The batches of one model version."""
+
+    def __init__(self, batches: Table, requests: Table, instances: Table, end: int) -> None:
+        self._batches = batches = batches[np.argsort(batches["started"], kind="stable")]
+        self._requests = requests
+        self._end = end
+        self.instances: Sequence[int] = sorted({*batches["instance"].tolist(), *instances["instance"].tolist()})
+        self._held = {number: batches[batches["instance"] == number] for number in self.instances}
+        self._changes = {number: instances[instances["instance"] == number] for number in self.instances}
+
+    @property
+    def long_ones(self) -> Table:
+        """The batches that took far longer than the median."""
+        ends = np.where(self._batches["infer_done"] > 0, self._batches["infer_done"], self._end)
+        times = ends - self._batches["started"]
+        return self._batches[times > _LONG * np.median(times)] if len(times) else self._batches
+
+    def waiting(self, time: int) -> int:
+        """Return how many requests waited in the queue at a time."""
+        entered, left, _ = self._queue
+        return int(np.searchsorted(entered, time, "right")) - int(np.searchsorted(left, time, "right"))
+
+    def waiting_since(self, time: int) -> int:
+        """Return since when the queue had not been empty at a time."""
+        empty = self._queue[2]
+        place = int(np.searchsorted(empty, time))
+        return int(empty[place - 1]) if place else 0
+
+    @cached_property
+    def _queue(self) -> tuple[Table, Table, Table]:
+        """When requests entered the queue, when they left it, and when that left it empty."""
+        rows = self._requests[self._requests["queued"] > 0]
+        ends = np.where(rows["done"] > 0, rows["done"], self._end)
+        entered, left = np.sort(rows["queued"]), np.sort(np.where(rows["started"] > 0, rows["started"], ends))
+        emptied = np.searchsorted(entered, left, "right") == np.arange(1, len(left) + 1)
+        return entered, left, left[emptied]
+
+    def held(self, instance: int, start: int, end: int) -> list[tuple[int, int, Any]]:
+        """Return (from, to, batch) for the batches that an instance holds between two times, in order."""
+        rows = self._held[instance]
+        place = int(np.searchsorted(rows["started"], end))
+        found = list[tuple[int, int, Any]]()
+        while place and (until := self.released(rows[place - 1])) > start:
+            place -= 1
+            found.append((max(int(rows[place]["started"]), start), min(until, end), rows[place]))
+        return found[::-1]
+
+    def released(self, batch: Any) -> int:
+        """Return when a batch's instance was free again; for a running one, the end of the log."""
+        return int(batch["released"] or batch["infer_done"] or self._end)
+
+    def lasted(self, instance: int, begin: Sequence[int], start: int, end: int) -> list[Interval]:
+        """Return when an instance was, between two times, in a state that the changes `begin` begin."""
+        found, since = list[Interval](), 0
+        for row in self._changes[instance]:
+            at = int(row["time"])
+            if int(row["change"]) in begin:
+                since = since or at
+            elif since:
+                found.append((since, at))
+                since = 0
+        if since:
+            found.append((since, self._end))
+        return [(max(first, start), min(last, end)) for first, last in found if first < end and last > start]
+
+    def usual(self, batch: Any) -> Usual:
+        """Return what is usual for a batch. A size with too few samples counts as the one next to it."""
+        known = self._known
+        place = int(np.searchsorted(known.numbers, batch["number"]))
+        if place == len(known.numbers) or known.numbers[place] != batch["number"]:
+            shape, size_bytes = 0, 0.0
+        else:
+            shape, size_bytes = int(known.shapes[place]), float(known.bytes_each[place])
+        size = int(batch["size"])
+        sizes = sorted(known.of_size)
+        nearest = min(sizes, key=lambda other: abs(other - size), default=0)
+        for_size = known.of_size.get(nearest, known.of_all)
+        large = size_bytes > _LARGE * known.usual_bytes > 0
+        return Usual(known.of_kind.get((size, shape), 0 if large else for_size), for_size, large)
+
+    @cached_property
+    def _known(self) -> "_Known":
+        by_number = self._batches[np.argsort(self._batches["number"], kind="stable")]
+        numbers = by_number["number"]
+        inside = self._requests[np.isin(self._requests["batch"], numbers)]
+        inside = inside[np.argsort(inside["batch"], kind="stable")]
+        _, first = np.unique(inside["batch"], return_index=True)
+        places = np.searchsorted(numbers, inside["batch"][first])
+        shapes, sums = np.zeros(len(numbers), np.uint64), np.zeros(len(numbers))
+        if len(first):
+            shapes[places] = inside["shape"][first]
+            sums[places] = np.add.reduceat(inside["input_bytes"].astype(np.float64), first)
+        each = sums / np.maximum(by_number["size"], 1)
+        whole = (by_number["infer_done"] > 0) & (by_number["failed"] == 0)
+        times = by_number["infer_done"].astype(np.int64) - by_number["input_done"].astype(np.int64)
+        times = np.maximum(times - by_number["cpu_wait_ns"].astype(np.int64), 0)[whole]
+        kinds = list(zip(by_number["size"][whole].tolist(), shapes[whole].tolist(), strict=True))
+        return _Known(
+            numbers, shapes, each, _medians(kinds, times), _medians(by_number["size"][whole].tolist(), times),
+            int(np.median(times)) if len(times) else 0, float(np.median(each)) if len(each) else 0.0,
+        )  # fmt: skip
+
+
+class _Known(NamedTuple):
+    numbers: Table
+    shapes: Table
+    bytes_each: Table  # of a batch, by its size
+    of_kind: dict[tuple[int, int], int]
+    of_size: dict[int, int]
+    of_all: int
+    usual_bytes: float
+
+
+def _medians(kinds: list[Any], times: Table) -> dict[Any, int]:
+    """Return the median time of each kind with enough samples."""
+    by_kind = dict[Any, list[int]]()
+    for kind, time in zip(kinds, times.tolist(), strict=True):
+        by_kind.setdefault(kind, []).append(time)
+    return {kind: int(np.median(group)) for kind, group in by_kind.items() if len(group) >= _MIN_SAMPLES}

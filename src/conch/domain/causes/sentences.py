@@ -1,0 +1,108 @@
+"""Plain sentences about the causes of a request's time, or of a percentile."""
+
+from collections import Counter
+from typing import Final
+
+from conch.base.report.axis import seconds
+from conch.domain.causes.cause import CAUSES
+from conch.domain.causes.explain import Explainer
+from conch.domain.causes.parts import RequestParts
+from conch.domain.causes.percentile import Percentile
+
+_MIN_SHARE: Final = 0.1  # of a further cause
+_MAX_CAUSES: Final = 3
+_MAX_MEMBERS: Final = 3
+
+
+def time_text(ns: float) -> str:
+    """Return a time with a unit: 12.5 ms."""
+    return seconds(ns / 1e9)
+
+
+def totals(request: RequestParts) -> list[tuple[str, str, int]]:
+    """Return (cause, model, ns) of a request with those of its nested requests, the longest first."""
+    sums = Counter[tuple[str, str]]()
+    for part in request.leaves():
+        sums[part.cause, part.model] += part.ns
+    return [(cause, model, ns) for (cause, model), ns in sums.most_common()]
+
+
+def request_sentence(request: RequestParts) -> str:
+    """Return such as `41.2 ms: 92 % requests ahead in the queue of "detector" (38 ms); add instances, …`."""
+    causes = totals(request)
+    if not causes:
+        return "the event log has no times of this request"
+    shown = [cause for cause in causes[:_MAX_CAUSES] if cause is causes[0] or cause[2] >= _MIN_SHARE * request.ns]
+    text = ", ".join(
+        f"{ns / max(request.ns, 1):.0%} {_phrase(cause, model)} ({time_text(ns)})" for cause, model, ns in shown
+    )
+    return f"{time_text(request.ns)}: {text}; {CAUSES[causes[0][0]].remedy}"
+
+
+def percentile_sentence(found: Percentile) -> str:
+    """Return what makes the slow requests slow, in one sentence."""
+    first = found.causes[0]
+    who = (
+        f"the slowest {100 - found.percentile:.3g} % ({len(found.slow)} requests, from {time_text(found.threshold_ns)})"
+    )
+    if not found.differs:
+        share, phrase = first.slow_ns / max(found.slow_ns, 1), _phrase(first.cause, first.model)
+        return (
+            f"{who} take about as long as ordinary ones, {time_text(found.slow_ns)} on average: "
+            f"{share:.0%} {phrase} ({time_text(first.slow_ns)}); {CAUSES[first.cause].remedy}"
+        )
+    more = found.slow_ns - found.ordinary_ns
+    shown = [cause for cause in found.causes[:_MAX_CAUSES] if cause is first or cause.more_ns >= _MIN_SHARE * more]
+    text = ", ".join(
+        f"{cause.more_ns / more:.0%} {_phrase(cause.cause, cause.model)} ({time_text(cause.slow_ns)}, "
+        f"ordinarily {time_text(cause.ordinary_ns)})"
+        for cause in shown
+    )
+    return (
+        f"{who} take {time_text(found.slow_ns)} on average, ordinary ones {time_text(found.ordinary_ns)}; "
+        f"of the difference, {text}; {CAUSES[first.cause].remedy}"
+    )
+
+
+def batch_text(explainer: Explainer, number: int) -> str:
+    """Return what is known of a batch: `batch 17 on preprocess_0: 1 request (#1840), 288 MB, computed 182 ms`."""
+    found = explainer.batch(number)
+    if found is None:
+        return f"batch {number}, which the event log does not have"
+    batch, members = found
+    numbers = [f"#{member}" for member in members["number"][:_MAX_MEMBERS].tolist()]
+    more = len(members) - len(numbers)
+    who = ", ".join(numbers) + (f" and {more} more" if more > 0 else "")
+    count, instance = int(batch["members"]), explainer.log.names[int(batch["instance"])]
+    done = int(batch["infer_done"] or batch["released"] or explainer.log.monotonic_ns)
+    usual = explainer.usual_ns(batch)
+    usual_text = f", usually {time_text(usual)}" if usual else ""
+    return (
+        f"batch {number} on {instance}: {count} request{'s' * (count != 1)} ({who}), "
+        f"{_bytes_text(int(members['input_bytes'].sum()))}, computed {time_text(done - int(batch['started']))}"
+        + usual_text
+    )
+
+
+def waits(request: RequestParts) -> list[tuple[int, int]]:
+    """Return (batch, ns) of the batches of others behind which a request waited, the longest first."""
+    sums = Counter[int]()
+    for part in request.leaves():
+        if part.batch and part.batch != _own(request, part.model):
+            sums[part.batch] += part.ns
+    return sums.most_common()
+
+
+def _own(request: RequestParts, model: str) -> int:
+    return next((int(step.row["batch"]) for _, step in request.walk() if step.model == model), 0)
+
+
+def _phrase(cause: str, model: str) -> str:
+    return CAUSES[cause].phrase.format(model=model)
+
+
+def _bytes_text(size: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit} of inputs"
+    return f"{size:.0f} bytes of inputs"

@@ -1,0 +1,202 @@
+from itertools import pairwise
+
+import pytest
+
+from conch.domain.causes.explain import Explainer
+from conch.domain.causes.parts import RequestParts
+from conch.domain.events.log import EventLog
+from conch.domain.scheduling.batching import BatchRules
+from tests.support.simulated_log import MS, US, Arrival, Rows, SimulatedModel, serve
+
+SECOND = 1000 * MS
+
+
+def batched(size: int, delay: int = 0) -> BatchRules:
+    """The rules of a dynamic batcher."""
+    return BatchRules(size, frozenset({size}), delay, single=False, largest_preferred=size)
+
+
+def explained(log: EventLog, number: int) -> RequestParts:
+    """The parts of a request, which sum to its whole."""
+    found = Explainer(log).explain(number)
+    assert found is not None
+    parts = list(found.leaves())
+    assert sum(part.ns for part in parts) == found.ns
+    assert all(before.end == after.start for before, after in pairwise(parts))
+    return found
+
+
+def times(log: EventLog, number: int) -> dict[str, int]:
+    """Cause → ns of a request, without those below 100 µs."""
+    sums = dict[str, int]()
+    for part in explained(log, number).leaves():
+        sums[part.cause] = sums.get(part.cause, 0) + part.ns
+    return {cause: ns for cause, ns in sums.items() if ns >= 100 * US}
+
+
+def steady(count: int = 20, every: int = 20 * MS, start: int = SECOND) -> list[Arrival]:
+    """Requests that do not wait for each other."""
+    return [Arrival(start + number * every) for number in range(count)]
+
+
+def test_an_ordinary_request_computes() -> None:
+    assert times(serve(SimulatedModel(), steady()).log(), 3) == {"compute": 10 * MS}
+
+
+def test_the_queue_in_front_of_a_request_and_the_batch_that_runs_already() -> None:
+    log = serve(SimulatedModel(), [*steady(), *(Arrival(2 * SECOND + number * MS) for number in range(4))]).log()
+    assert times(log, 24) == {"busy": 7_020 * US, "ahead": 20_040 * US, "compute": 10 * MS}
+    explainer = Explainer(log)
+    parts = explainer.explain(24)
+    assert parts is not None
+    behind = [part.batch for part in parts.parts if part.cause in ("busy", "ahead")]
+    assert [explainer.batch(number)[1]["number"].tolist() for number in behind] == [[21], [22], [23]]  # type: ignore[index]
+
+
+def test_a_large_request_delays_the_small_ones_behind_it() -> None:
+    model = SimulatedModel(compute=lambda _start, batch: 10 * MS if batch[0].bytes < 10**6 else 170 * MS)
+    arrivals = [*steady(), Arrival(2 * SECOND, 288_000_000), Arrival(2 * SECOND + MS)]
+    log = serve(model, arrivals).log()
+    assert times(log, 22) == {"large": 169_020 * US, "compute": 10 * MS}
+    assert times(log, 21) == {"compute": 170 * MS}
+
+
+def test_a_small_request_in_a_batch_with_a_large_one() -> None:
+    model = SimulatedModel(
+        rules=batched(2, 5 * MS),
+        compute=lambda _start, batch: 10 * MS * (10 if len({a.bytes for a in batch}) > 1 else 1),
+    )
+    pairs = [Arrival(item.queued + shift) for item in steady() for shift in (0, MS)]
+    log = serve(model, [*pairs, Arrival(2 * SECOND, 10**8), Arrival(2 * SECOND + MS)]).log()
+    assert times(log, 42) == {"large": 90 * MS, "compute": 10 * MS}
+    assert times(log, 41) == {"mates": MS, "compute": 100 * MS}
+
+
+def test_a_model_that_takes_longer_than_usual() -> None:
+    model = SimulatedModel(compute=lambda start, _batch: 10 * MS if start < 2 * SECOND else 60 * MS)
+    log = serve(model, [*steady(), Arrival(2 * SECOND), Arrival(2 * SECOND + MS)]).log()
+    assert times(log, 21) == {"compute": 10 * MS, "slow": 50 * MS}
+    behind = times(log, 22)
+    assert (behind["slow"], behind["busy"]) == (100 * MS, 9_020 * US)
+
+
+def test_a_process_without_a_processor() -> None:
+    model = SimulatedModel(cpu_wait=lambda start: 0 if start < 2 * SECOND else 40 * MS)
+    log = serve(model, [*steady(), Arrival(2 * SECOND)]).log()
+    assert times(log, 21) == {"compute": 10 * MS, "cpu": 40 * MS}
+
+
+def test_waiting_for_batch_mates() -> None:
+    """8 ms of queue for a model of 2 ms, with requests that arrive one by one: the delay of the batcher."""
+    model = SimulatedModel(rules=batched(8, 8 * MS), compute=lambda _start, _batch: 2 * MS)
+    log = serve(model, steady()).log()
+    assert times(log, 5) == {"mates": 8 * MS, "compute": 2 * MS}
+
+
+def test_instances_that_are_down() -> None:
+    model = SimulatedModel(instances=2, down=[(2 * SECOND, 2 * SECOND + 300 * MS)])
+    log = serve(model, [*steady(), Arrival(2 * SECOND + 100 * MS)]).log()
+    assert times(log, 21) == {"down": 200 * MS, "compute": 10 * MS}
+
+
+def test_a_second_instance_shortens_the_queue() -> None:
+    arrivals = [*steady(), *(Arrival(2 * SECOND) for _ in range(4))]
+    assert times(serve(SimulatedModel(instances=2), arrivals).log(), 24)["ahead"] == 10_020 * US
+
+
+def test_slow_clients() -> None:
+    log = serve(SimulatedModel(), [*steady(), Arrival(2 * SECOND, send=30 * MS, read=70 * MS)]).log()
+    assert times(log, 21) == {"client_send": 30 * MS, "compute": 10 * MS, "client_read": 70 * MS}
+
+
+@pytest.mark.parametrize(("kind", "causes"), [("gc 2", {"gc": 5 * MS}), ("stall", {"loop": 3 * MS, "cpu": 2 * MS})])
+def test_pauses_of_the_event_loop(kind: str, causes: dict[str, int]) -> None:
+    rows = serve(SimulatedModel(), steady())
+    rows.add("requests", number=99, model="detector", version=1, outcome="ok", batch=98, shape=48_000 % 1009,
+             received=3 * SECOND, queued=3 * SECOND, input_bytes=48_000, done=3 * SECOND + 15 * MS)  # fmt: skip
+    rows.add("batches", number=98, model="detector", version=1, instance="detector_0", members=1, size=1,
+             why_now="single", started=3 * SECOND + 5 * MS, input_done=3 * SECOND + 5 * MS,
+             infer_done=3 * SECOND + 15 * MS, released=3 * SECOND + 15 * MS)  # fmt: skip
+    rows.add("pauses", kind=kind, started=3 * SECOND, ended=3 * SECOND + 5 * MS, cpu_wait_ns=2 * MS)
+    assert times(rows.log(), 99) == {**causes, "compute": 10 * MS}
+
+
+def test_a_miss_of_a_warm_cache() -> None:
+    arrivals = [Arrival(item.queued, cache_hit=number > 1) for number, item in enumerate(steady(40))]
+    log = serve(SimulatedModel(), arrivals).log()
+    assert times(log, 1) == {"miss": 10 * MS}
+    assert times(log, 30) == {}
+
+
+def test_the_critical_path_of_an_ensemble() -> None:
+    """Two steps side by side, then a third: the slower of the two and the third are the path."""
+    rows = Rows()
+    rows.add("requests", number=(whole := next(rows.numbers)), model="pipeline", version=1, outcome="ok",
+             received=SECOND, queued=SECOND, started=SECOND, done=SECOND + 100 * MS)  # fmt: skip
+    for name, start, took in (("left", 0, 20), ("right", 0, 60), ("last", 60, 30)):
+        model = SimulatedModel(name, compute=lambda _start, _batch, took=took: took * MS)  # type: ignore[misc]
+        serve(model, [Arrival(SECOND + start * MS + MS)], rows, parent=whole)
+    log = rows.log()
+    found = explained(log, whole)
+    assert [step.model for _, step in found.walk()] == ["pipeline", "right", "last"]
+    assert [part.cause for part in found.parts if part.ns > 100 * US] == ["loop", "step", "step", "loop"]
+
+
+def test_a_call_in_a_model_is_nested_in_its_computing() -> None:
+    rows = serve(SimulatedModel("caller", compute=lambda _start, _batch: 50 * MS), [Arrival(SECOND)])
+    serve(SimulatedModel("called", compute=lambda _start, _batch: 30 * MS), [Arrival(SECOND + 10 * MS)], rows, parent=1)
+    log = rows.log()
+    sums = {(part.cause, part.model): part.ns for part in explained(log, 1).leaves() if part.ns > MS}
+    assert sums[("compute", "called")] == 30 * MS
+    assert sum(ns for (cause, model), ns in sums.items() if (cause, model) == ("compute", "caller")) < 50 * MS
+
+
+def test_a_sequence_waits_for_its_earlier_requests() -> None:
+    rows = serve(SimulatedModel(instances=2), [Arrival(SECOND), Arrival(SECOND + MS)])
+    for row in rows.tables["requests"]:
+        row["correlation"] = 7
+    log = rows.log()
+    assert "sequence" not in times(log, 1)
+    del rows.tables["exchanges"]
+    rows.tables["requests"][1] |= {"queued": SECOND + MS, "batch": 0, "outcome": "timeout", "started": 0,
+                                   "done": SECOND + 6 * MS}  # fmt: skip
+    assert times(rows.log(), 2) == {"sequence": 5 * MS}
+
+
+def test_unknown_numbers_and_rows_that_are_lost() -> None:
+    rows = serve(SimulatedModel(), steady())
+    del rows.tables["batches"]
+    log = rows.log()
+    assert Explainer(log).explain(999) is None
+    assert times(log, 3) == {"unrecorded": 10_030 * US}
+
+
+def test_requests_that_have_not_ended() -> None:
+    rows = serve(SimulatedModel(), steady())
+    rows.add("requests", number=77, model="detector", version=1, outcome="unfinished", received=2 * SECOND,
+             queued=2 * SECOND, done=0)  # fmt: skip
+    assert times(rows.log(end=2 * SECOND + 40 * MS), 77) == {"loop": 40 * MS}
+
+
+def test_a_generation() -> None:
+    rows = Rows()
+    rows.add("requests", number=1, model="llm", version=1, outcome="ok", prompt_tokens=100, completion_tokens=5,
+             received=SECOND, queued=SECOND, started=SECOND + 20 * MS, first_token=SECOND + 40 * MS,
+             done=SECOND + 100 * MS)  # fmt: skip
+    for start, prefill, cache in (
+        (0, 0, 990),
+        (20, 200, 500),
+        (40, 0, 500),
+        (50, 0, 500),
+        (60, 300, 500),
+        (90, 0, 500),
+    ):
+        end = {20: 40, 60: 90, 0: 20}.get(start, start + 10)
+        rows.add("steps", model="llm", version=1, started=SECOND + start * MS, ended=SECOND + end * MS,
+                 prefill_tokens=prefill, decode_tokens=3, running=3, cache_used=cache)  # fmt: skip
+    assert times(rows.log(), 1) == {
+        "cache_wait": 20 * MS,
+        "prefill": 10 * MS,
+        "prefill_others": 10 * MS + 20 * MS,
+        "decode": 40 * MS,
+    }

@@ -1,0 +1,86 @@
+import pytest
+
+from conch.base.errors import InvalidRequest, NotFound
+from conch.domain.causes.explain import Explainer
+from conch.domain.causes.percentile import Percentile, explain_percentile
+from conch.domain.causes.sentences import batch_text, percentile_sentence, request_sentence
+from conch.domain.events.log import EventLog
+from conch.domain.scheduling.batching import BatchRules
+from tests.support.simulated_log import MS, Arrival, Rows, SimulatedModel, serve
+
+SECOND = 1000 * MS
+
+
+def incident() -> EventLog:
+    """One image of 12,000 × 8,000 pixels among small ones, which takes 180 ms instead of 15."""
+    model = SimulatedModel("preprocess", compute=lambda _start, batch: 180 * MS if batch[0].bytes > 10**7 else 15 * MS)
+    arrivals = [Arrival(SECOND + number * 20 * MS, 150_000) for number in range(1000)]
+    return serve(model, [*arrivals, Arrival(11 * SECOND - MS, 288_000_000)]).log()
+
+
+def percentile(log: EventLog, number: float = 99, model: str = "") -> Percentile:
+    """The causes of a percentile."""
+    return explain_percentile(Explainer(log), number, model)
+
+
+def test_one_large_image_among_small_ones() -> None:
+    log = incident()
+    found = percentile(log)
+    first = found.causes[0]
+    assert (first.cause, first.model) == ("large", "preprocess")
+    assert 0.88 < first.more_ns / (found.slow_ns - found.ordinary_ns) <= 1
+    assert percentile_sentence(found).startswith("the slowest 1 % (11 requests, from ")
+    assert 'waiting while "preprocess" computes an unusually large request' in percentile_sentence(found)
+    text = batch_text(Explainer(log), found.batches[0][0])
+    assert "1 request (#501), 288 MB of inputs, computed 180 ms, usually 15 ms" in text
+    waiting = Explainer(log).explain(found.slow[4])
+    assert waiting is not None
+    assert "; limit the size of its inputs" in request_sentence(waiting)
+
+
+def test_a_short_model_that_waits_for_mates() -> None:
+    """Triton 8251: 2 ms of compute and 8 ms in the queue, for all requests alike."""
+    rules = BatchRules(8, frozenset({8}), 8 * MS, single=False, largest_preferred=8)
+    model = SimulatedModel(rules=rules, compute=lambda _start, _batch: 2 * MS)
+    log = serve(model, [Arrival(SECOND + number * 20 * MS) for number in range(200)]).log()
+    found = percentile(log, 50)
+    assert not found.differs
+    assert found.causes[0].cause == "mates"
+    assert "take about as long as ordinary ones" in percentile_sentence(found)
+    assert "lower max_queue_delay_microseconds" in percentile_sentence(found)
+
+
+def test_uneven_arrivals() -> None:
+    """Triton 7492: the mean rate is far from the limit, and bursts wait for themselves."""
+    model = SimulatedModel(compute=lambda _start, _batch: 2 * MS)
+    bursts = [Arrival(SECOND + burst * 500 * MS + number) for burst in range(20) for number in range(10)]
+    calm = [Arrival(20 * SECOND + number * 50 * MS) for number in range(300)]
+    log = serve(model, [*bursts, *calm]).log()
+    first = percentile(log, 95).causes[0]
+    assert (first.cause, round(first.more_ns / MS)) == ("ahead", 15)
+
+
+def test_the_slow_requests_are_those_of_another_model() -> None:
+    """Slow requests are compared with ordinary ones of the same model."""
+    rows = serve(SimulatedModel(), [Arrival(SECOND + number * 20 * MS) for number in range(200)])
+    slow = SimulatedModel("segmenter", compute=lambda _start, _batch: 300 * MS)
+    log = serve(slow, [Arrival(SECOND + number * SECOND) for number in range(4)], rows).log()
+    found = percentile(log)
+    assert not found.differs
+    assert (found.causes[0].cause, found.causes[0].model) == ("compute", "segmenter")
+    assert percentile(log, 99, "detector").causes[0].model == "detector"
+
+
+def test_a_cold_cache() -> None:
+    arrivals = [Arrival(SECOND + number * 20 * MS, cache_hit=number % 100 != 3) for number in range(1000)]
+    first = percentile(serve(SimulatedModel(), arrivals).log()).causes[0]
+    assert (first.cause, round(first.more_ns / MS)) == ("miss", 10)
+
+
+def test_what_cannot_be_explained() -> None:
+    with pytest.raises(InvalidRequest, match="has 0 finished requests; a percentile needs 10 or more"):
+        percentile(EventLog())
+    with pytest.raises(NotFound, match="no request to a model 'x'; it has 'preprocess'"):
+        percentile(incident(), model="x")
+    with pytest.raises(InvalidRequest, match="has 2 finished requests"):
+        percentile(serve(SimulatedModel(), [Arrival(SECOND), Arrival(2 * SECOND)], Rows()).log())

@@ -1,14 +1,14 @@
-"""Read and extract untrusted archives with bounded memory and disk space."""
+"""Read and extract untrusted archives with bounded memory and disk space; make small ones."""
 
 import bz2
 import gzip
 import lzma
 import os
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedReader, RawIOBase
+from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self, cast
 from zipfile import ZIP_LZMA, ZipFile, ZipInfo
@@ -221,6 +221,23 @@ def _decompressed(packed: BinaryIO) -> IO[bytes]:
     return packed
 
 
+def zstd_tar(members: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return a tar file of named contents, compressed with zstd. Each one can be read without what follows it."""
+    from zstandard import FLUSH_BLOCK, ZstdCompressor
+
+    packed = BytesIO()
+    with (
+        ZstdCompressor(write_checksum=True).stream_writer(packed, closefd=False) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT, bufsize=tarfile.BLOCKSIZE) as archive,
+    ):
+        for name, content in members:
+            header = tarfile.TarInfo(name)
+            header.size, header.mode = len(content), 0o600
+            archive.addfile(header, BytesIO(content))
+            stream.flush(FLUSH_BLOCK)
+    return packed.getvalue()
+
+
 def extract_tar(archive: Path, target: Path, limits: ArchiveLimits | None = None) -> None:
     """Extract a tar archive, compressed or not, into an empty folder.
 
@@ -285,12 +302,8 @@ class _Zstd(RawIOBase):
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
-        try:
-            from zstandard import ZstdDecompressor, ZstdError
-        except ImportError as missing:
-            raise ConfigError(
-                "archives compressed with zstd need the package 'zstandard': pip install 'conch-server[remote]'"
-            ) from missing
+        from zstandard import ZstdDecompressor, ZstdError  # ten milliseconds, which most commands need not wait
+
         self._damaged = ZstdError
         # Some writers make many frames, so that parts can be fetched separately.
         self._reader = ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(file, read_across_frames=True)

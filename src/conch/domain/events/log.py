@@ -1,8 +1,7 @@
 """A read event log: numpy tables with the columns of `layout`, and their form as a file.
 
-The file form is a line with the format, a JSON header, and the tables column by column, so that it compresses well:
-times relative to the begin of their row, numbers relative to the previous row, the bytes of each column ordered by
-significance.
+The file form is a line with the format, a JSON header, and the tables as `packing` makes them, so that they compress
+well.
 """
 
 import re
@@ -11,22 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from conch.base.errors import InvalidRequest, NotFound
-from conch.domain.events.layout import DTYPES, FORMAT, KINDS, NAME, NUMBER, TIME, Column, first_time
+from conch.domain.events.layout import DTYPES, FORMAT, KINDS, NAME, TIME
+from conch.domain.events.packing import MAX_TABLE_BYTES, RowLink, Table, pack, packed_bytes, unpack
 
-Table: TypeAlias = npt.NDArray[np.void]
 Cell: TypeAlias = int | str
 
 _MAGIC: Final = b"conch events "
 _FIRST_LINE: Final = re.compile(rb"conch events (\d{1,9}) (\d{1,12})\n")
 _MAX_FIRST_LINE_BYTES: Final = 40
-_MAX_ROWS: Final = 1 << 28
-# How many times larger than in the file a row may be in memory, because of columns that the file lacks.
-_MAX_GROWTH: Final = 4
-_TYPES: Final = frozenset({"<i8", "<u8", "<i4", "<u4", "<i2", "<u2", "<u1"})
+# Rows of these kinds are packed with the rows that they refer to: column, and kind of the other row.
+_LINKS: Final = {"requests": ("batch", "batches"), "exchanges": ("request", "requests")}
 
 
 @dataclass(frozen=True)
@@ -115,10 +111,18 @@ class EventLog:
 
     def to_bytes(self, resolution_ns: int = 1) -> bytes:
         """Return the file form. A coarser resolution of times makes it smaller when it is compressed."""
-        tables = {
-            kind: {"rows": len(table), "columns": [[column.name, column.type] for column in KINDS[kind]]}
-            for kind, table in self.tables.items()
-        }
+        packed: dict[str, dict[str, Any]] = {}
+        parts: list[bytes] = []
+        tables = dict[str, Table]()
+        for kind in sorted(self.tables, key=lambda kind: (kind in _LINKS, kind == "exchanges")):
+            table = tables[kind] = self.tables[kind] if resolution_ns == 1 else self.tables[kind].copy()
+            for column in KINDS[kind] if resolution_ns != 1 else ():
+                if column.meaning == TIME:
+                    table[column.name] //= resolution_ns
+            link = _LINKS.get(kind)
+            description, data = pack(table, RowLink(link[0], tables[link[1]]) if link else None)
+            packed[kind] = {**description, "link": link}
+            parts.append(data)
         header = orjson.dumps(
             {
                 "monotonic_ns": self.monotonic_ns,
@@ -128,19 +132,10 @@ class EventLog:
                 "lost": dict(self.lost),
                 "server": dict(self.server),
                 "names": list(self.names),
-                "tables": tables,
+                "tables": packed,
             }
         )
-        parts = [b"%b%d %d\n" % (_MAGIC, FORMAT, len(header)), header]
-        for kind, table in self.tables.items():
-            first = first_time(kind)
-            begin = table[first] // resolution_ns if first else None
-            for column in KINDS[kind]:
-                values = table[column.name]
-                if column.meaning == TIME:
-                    values = values // resolution_ns
-                parts.append(_encode(column, values, None if column.name == first else begin))
-        return b"".join(parts)
+        return b"".join([b"%b%d %d\n" % (_MAGIC, FORMAT, len(header)), header, *parts])
 
     @classmethod
     def of_bytes(cls, data: bytes | bytearray | memoryview) -> "EventLog":
@@ -165,26 +160,18 @@ class EventLog:
         end = start + described.bytes
         if len(data) != end:
             raise _cut_short(len(data), end)
+        try:
+            found = _unpacked(described.tables, data[start:])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidRequest(f"the event log is damaged: {error}") from None
         tables: dict[str, Table] = {}
-        for kind, rows, columns in described.tables:
-            table = np.zeros(rows, DTYPES.get(kind, np.dtype([])))
-            known = {column.name: column for column in KINDS.get(kind, ())}
-            begin = None
-            for name, dtype in columns:
-                piece = data[start : start + rows * dtype.itemsize]
-                start += len(piece)
-                column = known.get(name)
-                if column is None:
-                    continue
-                values = _decode(column, piece, dtype, begin)
-                if name == first_time(kind):
-                    begin = values
-                if column.meaning == TIME:
-                    values = values.astype(np.int64) * np.int64(described.resolution_ns)
-                table[name] = values.astype(column.type, copy=False)
-            if kind in KINDS:
-                _check(kind, table, len(described.names))
-                tables[kind] = table
+        for kind in found.keys() & KINDS.keys():
+            table = tables[kind] = np.zeros(len(found[kind]), DTYPES[kind])
+            for column in KINDS[kind]:
+                if column.name in (found[kind].dtype.names or ()):
+                    scale = described.resolution_ns if column.meaning == TIME else 1
+                    table[column.name] = found[kind][column.name] * scale
+            _check(kind, table, len(described.names))
         return cls(
             described.monotonic_ns,
             described.wall_ns,
@@ -240,7 +227,8 @@ class _Description:
     lost: dict[str, int]
     server: dict[str, Any]
     names: list[str]
-    tables: list[tuple[str, int, list[tuple[str, np.dtype[Any]]]]]
+    tables: dict[str, dict[str, Any]]
+    bytes: int  # of all tables
 
     @classmethod
     def of(cls, header: Any) -> "_Description":
@@ -255,28 +243,26 @@ class _Description:
             raise ValueError("names must be texts, the first one empty")
         if not isinstance(server, dict):
             raise TypeError("server must be an object")
-        tables = []
-        for kind, table in header["tables"].items():
-            rows = table["rows"]
-            if type(rows) is not int or not 0 <= rows <= _MAX_ROWS:
-                raise ValueError(f"{kind} cannot have {rows} rows")
-            columns = []
-            for name, type_ in table["columns"]:
-                if type_ not in _TYPES:
-                    raise ValueError(f"column {name} of {kind} has the unknown type {type_}")
-                columns.append((name, np.dtype(type_)))
-            if len({name for name, _ in columns}) != len(columns):
-                raise ValueError(f"{kind} has a column twice")
-            row_bytes = sum(dtype.itemsize for _, dtype in columns)
-            if rows and row_bytes * _MAX_GROWTH < DTYPES.get(kind, np.dtype([])).itemsize:
-                raise ValueError(f"{kind} lacks most of its columns")
-            tables.append((kind, rows, columns))
-        return cls(*clock, lost, server, names, tables)
+        tables: dict[str, dict[str, Any]] = header["tables"]
+        sizes = [packed_bytes(table) for table in tables.values()]
+        if (
+            sum(table["rows"] * DTYPES[kind].itemsize for kind, table in tables.items() if kind in DTYPES)
+            > MAX_TABLE_BYTES
+        ):
+            raise ValueError("it expands to more than 1 GiB")
+        return cls(*clock, lost, server, names, tables, sum(sizes))
 
-    @property
-    def bytes(self) -> int:
-        """The size of all tables."""
-        return sum(rows * sum(dtype.itemsize for _, dtype in columns) for _, rows, columns in self.tables)
+
+def _unpacked(descriptions: Mapping[str, Mapping[str, Any]], data: memoryview) -> dict[str, Table]:
+    """Return the tables, with columns of newer versions. Raises KeyError, TypeError, ValueError."""
+    tables: dict[str, Table] = {}
+    start = 0
+    for kind, description in descriptions.items():
+        end = start + packed_bytes(description)
+        link = description["link"]
+        tables[kind] = unpack(description, data[start:end], RowLink(str(link[0]), tables[link[1]]) if link else None)
+        start = end
+    return tables
 
 
 def _cut_short(size: int, expected: int) -> InvalidRequest:
@@ -290,34 +276,3 @@ def _check(kind: str, table: Table, names: int) -> None:
         bound = names if column.meaning == NAME else len(column.codes) if column.codes else None
         if bound is not None and len(table) and int(table[column.name].max()) >= bound:
             raise InvalidRequest(f"the event log is damaged: column {column.name} of {kind} is out of range")
-
-
-def _encode(column: Column, values: npt.NDArray[Any], begin: npt.NDArray[Any] | None) -> bytes:
-    """Return a column's bytes, those of equal significance together. Exact for times below 2^61."""
-    values = np.ascontiguousarray(values)
-    if column.meaning in (TIME, NUMBER) and len(values):
-        wide = values.astype(np.uint64)
-        if column.meaning == TIME and begin is not None:
-            distance = (wide - begin.astype(np.uint64)).astype(np.int64)
-            # Zigzag, and 0 for times that have not come.
-            wide = np.where(wide == 0, 0, ((distance << 1) ^ (distance >> 63)).astype(np.uint64) + np.uint64(1))
-        else:
-            wide = np.diff(wide, prepend=np.uint64(0))
-        values = wide.astype(np.int64)
-    return values.view(np.uint8).reshape(len(values), values.itemsize).T.tobytes()
-
-
-def _decode(
-    column: Column, piece: memoryview, dtype: np.dtype[Any], begin: npt.NDArray[Any] | None
-) -> npt.NDArray[Any]:
-    """Return the values that `_encode` has encoded."""
-    planes = np.frombuffer(piece, np.uint8).reshape(dtype.itemsize, len(piece) // dtype.itemsize)
-    values: npt.NDArray[Any] = np.ascontiguousarray(planes.T).reshape(-1).view(dtype)
-    if column.meaning not in (TIME, NUMBER):
-        return values
-    wide = values.astype(np.uint64)
-    if column.meaning == TIME and begin is not None:
-        zigzag = wide - np.uint64(1)
-        distance = (zigzag >> np.uint64(1)) ^ (np.uint64(0) - (zigzag & np.uint64(1)))
-        return np.where(wide == 0, np.uint64(0), begin.astype(np.uint64) + distance).astype(np.int64)
-    return np.cumsum(wide, dtype=np.uint64).astype(np.int64)

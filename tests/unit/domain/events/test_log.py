@@ -128,12 +128,16 @@ def with_header(change: object) -> bytes:
     return b"conch events %d %d\n%b%b" % (FORMAT, len(written), written, rest[size:])
 
 
+def _column(name: str, type_: str) -> dict[str, object]:
+    return {"name": name, "type": type_, "base": "", "width": 0}
+
+
 def test_columns_of_other_versions() -> None:
     """A column that this version does not know is skipped; one that is missing is 0."""
 
-    def rename(header: dict[str, dict[str, dict[str, list[list[str]]]]]) -> None:
-        columns = header["tables"]["requests"]["columns"]
-        columns[[name for name, _ in columns].index("done")][0] = "later"
+    def rename(header: dict[str, dict[str, dict[str, list[dict[str, str]]]]]) -> None:
+        for column in header["tables"]["requests"]["columns"]:
+            column.update({key: "later" for key in ("name", "base") if column[key] == "done"})
 
     log = EventLog.of_bytes(with_header(rename))
     assert list(log.requests["done"]) == [0, 0]
@@ -152,9 +156,12 @@ def test_columns_of_other_versions() -> None:
         (lambda header: header.update(resolution_ns=0), "resolution_ns"),
         (lambda header: header["tables"]["requests"].update(rows=10**12), "rows"),
         (lambda header: header["tables"]["requests"].update(rows=3), "cut short"),
-        (lambda header: header["tables"]["requests"].update(columns=[], rows=2**27), "lacks most"),
-        (lambda header: header["tables"]["requests"]["columns"].append(["x", "O"]), "unknown type"),
-        (lambda header: header["tables"]["requests"]["columns"].append(["done", "<i8"]), "twice"),
+        (lambda header: header["tables"]["requests"].update(columns=[], rows=2**27), "too many"),
+        (lambda header: header["tables"]["requests"]["columns"].append(_column("x", "O")), "not of integers"),
+        (lambda header: header["tables"]["requests"]["columns"].append(_column("x", "no")), "'no'"),
+        (lambda header: header["tables"]["requests"]["columns"].append(_column("done", "<i8")), "more than once"),
+        (lambda header: header["tables"]["requests"]["columns"][4].update(base="linked.gone"), "gone"),
+        (lambda header: header["tables"]["requests"].update(link=["batch", "gone"]), "gone"),
     ],
 )
 def test_damaged_headers_are_refused(change: object, message: str) -> None:

@@ -110,6 +110,19 @@ def test_the_events_of_a_stream(server: ConchProcess) -> None:
             EVENT.validate_python(event, strict=True, extra="forbid")
 
 
+def test_arguments_come_in_pieces(server: ConchProcess, client: anthropic.Anthropic) -> None:
+    asked: Any = {"messages": said("call it"), "tools": [TOOL]}
+    with client.messages.stream(model="words", max_tokens=50, **asked) as stream:
+        pieces = [event.partial_json for event in stream if event.type == "input_json"]
+    assert len(pieces) > 1
+    assert json.loads("".join(pieces)) == {"city": "Rome"}
+    # One that the model has not completed stays a call, in the state in which it was sent.
+    _, _, body = post(server, {**asked, "stream": True, "max_tokens": 7})
+    *_, delta, stop, end, _ = [json.loads(line[6:]) for line in body.decode().split("\n") if line.startswith("data: ")]
+    assert delta["delta"] == {"type": "input_json_delta", "partial_json": '{"city":'}
+    assert (stop["type"], end["delta"]["stop_reason"]) == ("content_block_stop", "max_tokens")
+
+
 @pytest.mark.parametrize("text", ["weather", "both cities", "think", "call it"])
 def test_a_stream_has_what_the_whole_message_has(client: anthropic.Anthropic, text: str) -> None:
     asked: Any = {"model": "words", "max_tokens": 50, "messages": said(text), "tools": [TOOL]}

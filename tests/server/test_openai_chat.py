@@ -4,7 +4,7 @@ import http.client
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,11 @@ SCRIPT = {
 }
 SLOW = {
     **TOOLS,
-    "rules": [{"match": "call", "reply": f"Now. <tool_call>{'more ' * 3000}</tool_call>"}],
+    "rules": [{"match": "call", "reply": f"Now. {CALL[:-14]} {'more ' * 3000}"}],
     "step_ms": 20,
 }
+# It says much after a call.
+WORDY = {**TOOLS, "rules": [], "reply": f"{CALL} {'more ' * 3000}", "step_ms": 20}
 ROLES = {"chat_template": "{% for message in messages %}{{ message.role }} {{ message.content }};{% endfor %}"}
 UNKNOWN_FORMAT = {"chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}{{ tools }}"}
 
@@ -49,6 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     folder = tmp_path_factory.mktemp("openai_chat")
     write_scripted(folder / "repository" / "tools", SCRIPT)
     write_scripted(folder / "repository" / "slow", SLOW)
+    write_scripted(folder / "repository" / "wordy", WORDY)
     write_scripted(folder / "repository" / "unknown_format", UNKNOWN_FORMAT)
     write_scripted(folder / "repository" / "roles", ROLES)
     write_scripted(folder / "repository" / "developer", {"chat_template": f"{ROLES['chat_template']}{{# developer #}}"})
@@ -146,10 +149,15 @@ def test_answers_are_those_of_the_official_types(client: openai.OpenAI, fields: 
     assert chunks[-1].usage == answer.usage
     for choice in answer.choices:
         parts = [part for chunk in chunks for part in chunk.choices if part.index == choice.index]
-        assert "".join(part.delta.content or "" for part in parts) == (choice.message.content or "")
-        calls = [call.function for part in parts for call in part.delta.tool_calls or () if call.function is not None]
-        wanted = [call.function for call in choice.message.tool_calls or () if call.type == "function"]
-        assert [call.to_dict() for call in calls] == [call.to_dict() for call in wanted]
+        content = "".join(part.delta.content or "" for part in parts)
+        calls = joined_calls(parts)
+        if calls and choice.finish_reason == "length":  # in one piece, a call that is cut is text
+            assert (choice.message.content or "").startswith(content)
+            assert (choice.message.content or "").endswith(calls[-1]["function"]["arguments"])
+        else:
+            assert content == (choice.message.content or "")
+            wanted = [call.function for call in choice.message.tool_calls or () if call.type == "function"]
+            assert [call["function"] for call in calls] == [call.to_dict() for call in wanted]
         assert parts[-1].finish_reason == choice.finish_reason
 
 
@@ -165,6 +173,21 @@ def test_other_answers_are_those_of_the_official_types(client: openai.OpenAI) ->
         texts = [part.text for chunk in chunks for part in chunk.choices if part.index == index]
         assert "".join(texts) == choice.text
     Model.model_validate_json(client.models.with_raw_response.retrieve("tools").content, strict=True)
+
+
+def joined_calls(parts: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the calls of a stream's choices, which come in pieces."""
+    calls: list[dict[str, Any]] = []
+    for part in parts:
+        for piece in part.delta.tool_calls or ():
+            fields = piece.to_dict()
+            if "id" in fields:
+                assert fields["index"] == len(calls)
+                calls.append(fields)
+            else:
+                assert fields.keys() == {"index", "function"}
+                calls[fields["index"]]["function"]["arguments"] += fields["function"]["arguments"]
+    return calls
 
 
 def events(answer: Any) -> list[bytes]:
@@ -183,7 +206,7 @@ def test_one_call_at_most_unless_they_may_be_parallel(client: openai.OpenAI) -> 
     assert [call.type for call in answer.choices[0].message.tool_calls or ()] == ["function"]
     assert answer.choices[0].finish_reason == "tool_calls"
     streamed = client.chat.completions.create(**call, parallel_tool_calls=False, stream=True)
-    assert len([call for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]) == 1
+    assert len(joined_calls(chunk.choices[0] for chunk in streamed)) == 1
 
 
 def test_a_custom_tool_takes_a_text(client: openai.OpenAI) -> None:
@@ -193,7 +216,7 @@ def test_a_custom_tool_takes_a_text(client: openai.OpenAI) -> None:
     assert custom.type == "custom"
     assert (custom.custom.name, custom.custom.input) == ("shell", "ls -l")
     streamed = client.chat.completions.create(**call, stream=True)
-    calls = [call.to_dict() for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]
+    calls = joined_calls(chunk.choices[0] for chunk in streamed)
     assert [(call["index"], call["type"]) for call in calls] == [(0, "function"), (1, "custom")]
     assert calls[1]["custom"] == {"name": "shell", "input": "ls -l"}
     # It goes back with its result.
@@ -280,17 +303,39 @@ def test_half_of_a_surrogate_pair_is_refused(server: ConchProcess) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_the_model_does_not_complete_is_text(client: openai.OpenAI, stream: bool) -> None:
+def test_a_call_that_the_model_does_not_complete(client: openai.OpenAI, stream: bool) -> None:
     call: Any = {"model": "tools", "messages": asked("cut"), "tools": [TOOL]}
     expected = 'Wait. <tool_call>{"name": "weather", "arguments": {"city": "Ro'
     if stream:
         chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**call, stream=True)]
-        assert "".join(chunk.delta.content or "" for chunk in chunks) == expected
+        text, _, arguments = expected.partition(' <tool_call>{"name": "weather", "arguments": ')
+        assert "".join(chunk.delta.content or "" for chunk in chunks) == text
+        assert [call["function"]["arguments"] for call in joined_calls(chunks)] == [arguments]
         assert chunks[-1].finish_reason == "length"
     else:
         (choice,) = client.chat.completions.create(**call).choices
         assert (choice.message.content, choice.message.tool_calls) == (expected, None)
         assert choice.finish_reason == "length"
+
+
+def test_arguments_come_while_they_are_generated(client: openai.OpenAI) -> None:
+    call: Any = {"model": "wordy", "messages": ASKED, "tools": [TOOL]}
+    with client.chat.completions.create(**call, stream=True) as stream:
+        _role, *pieces = [next(stream).choices[0].delta.to_dict() for _ in range(3)]
+    functions = [piece["tool_calls"][0]["function"] for piece in pieces]
+    assert functions == [{"name": "weather", "arguments": '{"city":'}, {"arguments": ' "Rome"}'}]
+
+
+def test_a_generation_ends_with_the_only_call(server: ConchProcess, client: openai.OpenAI) -> None:
+    call: Any = {"model": "wordy", "messages": ASKED, "tools": [TOOL], "parallel_tool_calls": False}
+    for stream in (False, True):
+        done = client.chat.completions.create(**call, stream=stream)
+        if stream:
+            assert [part.choices[0].finish_reason for part in done][-1] == "tool_calls"
+        else:
+            assert done.choices[0].finish_reason == "tool_calls"
+            assert done.usage.prompt_tokens > done.usage.completion_tokens == 5
+        until(lambda: running(server, "wordy") == 0)
 
 
 def test_endless_arguments_end_with_the_context(client: openai.OpenAI) -> None:
@@ -315,9 +360,9 @@ def test_a_client_that_leaves_in_the_middle_of_a_call_ends_its_generation(
     assert 'finished_reason="abort"' in line
 
 
-def running(server: ConchProcess) -> float:
+def running(server: ConchProcess, model: str = "slow") -> float:
     lines = [line for line in server.metrics().splitlines() if line.startswith("vllm:num_requests_running{")]
-    return float(next(line for line in lines if 'model_name="slow"' in line).rpartition(" ")[2])
+    return float(next(line for line in lines if f'model_name="{model}"' in line).rpartition(" ")[2])
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -93,6 +93,9 @@ def test_a_stream_of_text_reasoning_and_calls(client: openai.OpenAI) -> None:
     ]
     assert kinds[-1] == "response.completed"
     assert [item.type for item in answer.output] == ["message", "function_call", "custom_tool_call"]
+    # Arguments come as they are generated, the text of a custom tool at its end.
+    assert kinds.count("response.function_call_arguments.delta") > 1
+    assert kinds.count("response.custom_tool_call_input.delta") == 1
     thought = client.responses.create(model="words", input="think", reasoning={"summary": "auto"})
     reasoning, _ = thought.output
     assert reasoning.type == "reasoning"
@@ -139,11 +142,17 @@ def test_a_bound_beyond_the_context_is_served(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("question", ["cut it", "endless"])
-def test_a_call_that_is_cut_is_text(client: openai.OpenAI, question: str) -> None:
+def test_a_call_that_is_cut(client: openai.OpenAI, question: str) -> None:
     answer = client.responses.create(model="words", input=question, tools=TOOLS, max_output_tokens=50)
     assert answer.status == "incomplete"
     assert [item.type for item in answer.output] == ["message"]
     assert "tool_call" in answer.output_text
+    with client.responses.stream(model="words", input=question, tools=TOOLS, max_output_tokens=50) as stream:
+        *_, last = stream
+    assert last.type == "response.incomplete"
+    call = last.response.output[-1]
+    assert call.type == "function_call"
+    assert (call.status, call.arguments[:2]) == ("incomplete", '{"')
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["small", "read by a worker"])

@@ -72,7 +72,7 @@ class GenerationForm(ABC):
                 state.text.append(part)
             elif isinstance(part, Reasoning):
                 state.reasoning.append(part.text)
-            else:
+            elif isinstance(part, ToolCall):
                 state.calls.append(part)
         state.logprobs += delta.logprobs
         state.token_ids += delta.token_ids

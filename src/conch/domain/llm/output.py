@@ -15,20 +15,34 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool by the model; `arguments` is JSON, of a `custom` tool any text."""
+    """A call of a tool by the model; `arguments` is JSON, of a `custom` tool any text.
+
+    A call with a `source`, the model's text before the arguments, is followed by `Arguments`, which are the model's.
+    """
 
     id: str
     name: str
     arguments: str
     custom: bool = False
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A piece of the last call's arguments; `last`: they are complete."""
+
+    text: str
+    last: bool
 
 
 # A string is ordinary text.
-Part: TypeAlias = str | Reasoning | ToolCall
+Part: TypeAlias = str | Reasoning | ToolCall | Arguments
 
 
 class OutputParser(Protocol):
-    """Incremental parser of the text of one sequence."""
+    """Incremental parser of the text of one sequence. `complete`: the client does not want what may follow."""
+
+    complete: bool
 
     def feed(self, text: str, last: bool) -> list[Part]:
         """Parse more text and return the complete parts. Text that may be part of a mark or call is held back."""
@@ -36,6 +50,8 @@ class OutputParser(Protocol):
 
 class PlainOutput:
     """Parser of output without reasoning and tool calls."""
+
+    complete = False
 
     def feed(self, text: str, last: bool) -> list[Part]:  # noqa: ARG002 - nothing is held back
         """Return the text."""
@@ -61,6 +77,8 @@ class ReasoningOutput:
     `thinking` is whether the prompt ends within the reasoning, as some templates do. Reasoning is omitted unless it is
     `shown`.
     """
+
+    complete = False
 
     def __init__(self, rest: OutputParser, *, thinking: bool, shown: bool = True) -> None:
         self._rest = rest

@@ -9,7 +9,7 @@ import orjson
 
 from conch.base.errors import Code, ConchError
 from conch.domain.generation import Delta, FinishReason, Usage
-from conch.domain.llm.output import Part, Reasoning, ToolCall
+from conch.domain.llm.output import Arguments, Part, Reasoning, ToolCall
 from conch.protocols.generation_form import EVENT_STREAM, JSON, ChoiceState, GenerationForm
 from conch.protocols.http.message import header
 from conch.protocols.openai.replies import ModelEntry
@@ -116,15 +116,17 @@ class MessageForm(GenerationForm):
 
     def _events(self, part: Part) -> list[bytes]:
         """Return the events of a part of the output."""
+        if isinstance(part, Arguments):
+            delta = self._delta({"type": "input_json_delta", "partial_json": part.text})
+            return [delta, *self._close()] if part.last else [delta]
         if isinstance(part, ToolCall):
-            arguments = _arguments(part)
-            if arguments is not None:
+            if part.source is not None or _arguments(part) is not None:
                 self._calls = True
                 block = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
-                delta = {"type": "input_json_delta", "partial_json": part.arguments}
-                return [*self._begin("tool_use", block), self._delta(delta), *self._close()]
+                events = self._begin("tool_use", block)
+                return events if part.source is not None else events + self._events(Arguments(part.arguments, True))
             part = part.arguments
-        events: list[bytes] = []
+        events = []
         if isinstance(part, Reasoning):
             if self._open != "thinking":
                 events = self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
@@ -171,6 +173,7 @@ class MessageForm(GenerationForm):
         self._note(state, delta)
 
     def _take_part(self, part: Part) -> None:
+        assert not isinstance(part, Arguments)  # which streams have
         if isinstance(part, ToolCall):
             arguments = _arguments(part)
             if arguments is not None:

@@ -13,7 +13,7 @@ import orjson
 
 from conch.base.errors import ConchError
 from conch.domain.generation import Delta, FinishReason, PromptTokens, TokenLogprob, Usage
-from conch.domain.llm.output import Part, ToolCall
+from conch.domain.llm.output import Arguments, Part, Reasoning, ToolCall
 from conch.protocols.generation_form import ChoiceState, GenerationForm
 from conch.protocols.openai import replies as openai_replies
 from conch.protocols.openai.replies import END_OF_STREAM
@@ -134,12 +134,14 @@ class ChatForm(Form):
         if not (self._detailed or delta.finish_reason is not None or delta.logprobs):
             if not parts:
                 return first
-            if len(parts) == 1 and isinstance(parts[0], str):
-                content = orjson.dumps(parts[0])
-                body = b'{"index":%d,"delta":{"content":%s},"logprobs":null,"finish_reason":null}' % (
-                    delta.index,
-                    content,
-                )
+            part = parts[0]
+            if len(parts) == 1 and not isinstance(part, Reasoning | ToolCall):
+                if isinstance(part, str):
+                    content = b'"content":' + orjson.dumps(part)
+                else:
+                    text = orjson.dumps(part.text)
+                    content = b'"tool_calls":[{"index":%d,"function":{"arguments":%s}}]' % (calls - 1, text)
+                body = b'{"index":%d,"delta":{%s},"logprobs":null,"finish_reason":null}' % (delta.index, content)
                 return first + self._prefix + body + self._suffix
         document = {
             "index": delta.index,
@@ -269,14 +271,20 @@ def _delta(parts: Sequence[Part], number_of_calls: int) -> dict[str, Any]:
     content = "".join(part for part in parts if isinstance(part, str))
     if content:
         document["content"] = content
-    reasoning = "".join(part.text for part in parts if not isinstance(part, str | ToolCall))
+    reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
     if reasoning:
         document["reasoning_content"] = reasoning
-    calls = [part for part in parts if isinstance(part, ToolCall)]
+    calls: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, ToolCall):
+            calls.append({"index": number_of_calls, **_tool_call(part)})
+            number_of_calls += 1
+        elif isinstance(part, Arguments):
+            if not calls:
+                calls.append({"index": number_of_calls - 1, "function": {"arguments": ""}})
+            calls[-1]["function"]["arguments"] += part.text
     if calls:
-        document["tool_calls"] = [
-            {"index": number_of_calls + place, **_tool_call(call)} for place, call in enumerate(calls)
-        ]
+        document["tool_calls"] = calls
     return document
 
 

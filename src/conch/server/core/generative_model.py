@@ -52,7 +52,7 @@ class GenerativeModel(ServedModel):
         self._max_queue_size = policy.max_queue_size or max_queue_size
         self._held = 0  # sequences of the requests that the engine holds
         self._service_rate = ServiceRate()
-        self._live: set[_LiveRequest] = set()
+        self._live: set[LiveGeneration] = set()
         self._busy_ns = 0  # time in which requests were in the engine; while there are some, less the time of the first
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class GenerativeModel(ServedModel):
         await self.engine.start()
         self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
 
-    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> "LiveGeneration":
         """Admit a request. Raises InvalidRequest, Unsupported, QueueFull, Unavailable.
 
         `on_deltas` is called exactly once with the end of an admitted request.
@@ -103,7 +103,7 @@ class GenerativeModel(ServedModel):
         self.refuse_when_full(request.timeline)
         if request.span is not None:
             request.timeline.queued = request.timeline.queued or monotonic_ns()
-        live = _LiveRequest(self, request, on_deltas)
+        live = LiveGeneration(self, request, on_deltas)
         if not self._live:
             self._busy_ns -= monotonic_ns()
         self._live.add(live)
@@ -156,7 +156,7 @@ class GenerativeModel(ServedModel):
     async def kill(self) -> None:
         await self.engine.kill()
 
-    def ended(self, live: "_LiveRequest", end: Usage | ConchError) -> None:
+    def ended(self, live: "LiveGeneration", end: Usage | ConchError) -> None:
         """Count a request that has ended. Called once for each that was admitted."""
         self._discard(live)
         self._held -= live.request.params.n
@@ -190,7 +190,7 @@ class GenerativeModel(ServedModel):
         if self.statistics.first_response is not None:
             self.statistics.first_response.add(first - timeline.received)
 
-    def _discard(self, live: "_LiveRequest") -> None:
+    def _discard(self, live: "LiveGeneration") -> None:
         self._live.discard(live)
         if not self._live:
             self._busy_ns += monotonic_ns()
@@ -228,10 +228,13 @@ class GenerativeModel(ServedModel):
             raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support 'priority'")
 
 
-class _LiveRequest:
+class LiveGeneration:
     """An admitted request: the `Generation` that its caller gets."""
 
-    __slots__ = ("_deliver", "_lengths", "_model", "finished", "generation", "last_token", "request")
+    __slots__ = (
+        *("_deliver", "_finishing", "_lengths", "_model", "_prompt_tokens", "finished", "generation", "last_token"),
+        "request",
+    )
 
     def __init__(self, model: GenerativeModel, request: GenerationRequest, on_deltas: DeltaCallback) -> None:
         self.request = request
@@ -240,7 +243,9 @@ class _LiveRequest:
         self.finished: list[FinishReason] = []  # one for each sequence that has ended
         self._model: GenerativeModel | None = model
         self._deliver = on_deltas
-        self._lengths = [0] * request.params.n if request.params.n > 1 else []  # tokens of each sequence, of several
+        self._lengths = [0] * request.params.n  # tokens of each sequence
+        self._prompt_tokens = 0  # if the prompt has been returned
+        self._finishing = False
 
     def on_deltas(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
         """Count what the engine generates, and deliver it to the caller."""
@@ -258,9 +263,11 @@ class _LiveRequest:
                 model.stats.next_tokens(now - self.last_token)
             self.last_token = now
             tokens = 0
+            if deltas[0].prompt is not None:
+                self._prompt_tokens = len(deltas[0].prompt.token_ids)
             for delta in deltas:
                 tokens += len(delta.token_ids)
-                if self._lengths and 0 <= delta.index < len(self._lengths):
+                if 0 <= delta.index < len(self._lengths):
                     self._lengths[delta.index] += len(delta.token_ids)
                 if delta.finish_reason is not None:
                     self.finished.append(delta.finish_reason)
@@ -269,11 +276,15 @@ class _LiveRequest:
                 self.request.meter.add_tokens(tokens, now)
         if end is not None:
             self._model = None
+            if self._finishing and isinstance(end, Cancelled):
+                end = Usage(self._prompt_tokens, self._lengths[0])
+                deltas = [Delta(0, "", finish_reason=FinishReason.STOP)]
+                self.finished.append(FinishReason.STOP)
             model.ended(self, end)
             if isinstance(end, Usage) and self.request.meter is not None:
                 self.request.meter.add_tokens(end.prompt_tokens, self.request.timeline.done)
             if isinstance(end, Usage) and not self.request.prompt_only:
-                longest = max(self._lengths, default=end.completion_tokens)
+                longest = max(self._lengths) if len(self._lengths) > 1 else end.completion_tokens
                 model.stats.ended(self.request.timeline, end, self.finished, self.request.params, longest)
             elif isinstance(end, Cancelled):
                 model.stats.aborted(self.finished, self.request.params.n)
@@ -284,6 +295,14 @@ class _LiveRequest:
         """Cancel the request."""
         if self.generation is not None:
             self.generation.abort()
+
+    def finish(self) -> None:
+        """End the request, of one sequence, with what it has generated, as if the model had ended it.
+
+        The usage has the prompt's tokens if the request returns the prompt.
+        """
+        self._finishing = True
+        self.abort()
 
 
 def _respond(pending: Pending, form: TensorForm, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:

@@ -1,8 +1,10 @@
 """Calls in a model's text, however it is cut into pieces."""
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import orjson
 import pytest
@@ -10,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.base.errors import BackendError, ConfigError
-from conch.domain.llm.output import OutputParser, Part, PlainOutput, Reasoning, ReasoningOutput, ToolCall
+from conch.domain.llm.output import Arguments, OutputParser, Part, PlainOutput, Reasoning, ReasoningOutput, ToolCall
 from conch.domain.llm.tool_calls import (
     MAX_CALL_CHARACTERS,
     ClientCalls,
     NamedCall,
-    RequiredCalls,
     call_format,
     call_parser,
+    required_calls,
     required_schema,
 )
 
@@ -35,7 +37,7 @@ def joined(parts: Sequence[Part]) -> tuple[str, str, list[tuple[str, object]]]:
     """Return text, reasoning and calls."""
     content = "".join(part for part in parts if isinstance(part, str))
     reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
-    calls = [(part.name, json.loads(part.arguments)) for part in parts if isinstance(part, ToolCall)]
+    calls = [(part[0], json.loads(part[1])) for part in known(parts) if isinstance(part, tuple)]
     return content, reasoning, calls
 
 
@@ -103,7 +105,8 @@ def parsers() -> dict[str, OutputParser]:
         for thinks in (True, False)
     }
     first = ClientCalls(call_parser("hermes"), custom={"f"}, parallel=False)
-    return {**forms, **thinking, "named": NamedCall("f"), "required": RequiredCalls(), "first": first}
+    whole = ClientCalls(call_parser("mistral"), whole=True)
+    return {**forms, **thinking, "named": NamedCall("f"), "required": required_calls(), "first": first, "whole": whole}
 
 
 @settings(max_examples=150)
@@ -117,19 +120,24 @@ def test_any_output_is_parsed_alike_however_it_is_cut(text: str, cuts: set[int],
         parts = [part for piece in rest for part in cut.feed(piece, False)]
         assert known([*parts, *cut.feed(end, True)]) == expected, name
         for part in expected:
-            if isinstance(part, tuple) and name != "named":
+            if isinstance(part, tuple) and name != "named" and not re.search("[\ud800-\udfff]", text):
                 orjson.dumps(part)  # it can be sent
 
 
-def known(parts: Sequence[Part]) -> list[object]:
-    """Return calls without their ids, and joined texts."""
-    found: list[object] = []
+def known(parts: Sequence[Part]) -> list[Any]:
+    """Return calls without their ids, with all of their arguments, and joined texts."""
+    found: list[Any] = []
     for part in parts:
-        kind, text = ("text", part) if isinstance(part, str) else ("reasoning", getattr(part, "text", ""))
-        last = found[-1] if found else None
         if isinstance(part, ToolCall):
             found.append((part.name, part.arguments, part.custom))
-        elif isinstance(last, list) and last[0] == kind:
+            continue
+        if isinstance(part, Arguments):
+            name, arguments, custom = found[-1]
+            found[-1] = (name, arguments + part.text, custom)
+            continue
+        kind, text = ("text", part) if isinstance(part, str) else ("reasoning", part.text)
+        last = found[-1] if found else None
+        if isinstance(last, list) and last[0] == kind:
             last[1] += text
         else:
             found.append([kind, text])
@@ -139,16 +147,74 @@ def known(parts: Sequence[Part]) -> list[object]:
 @pytest.mark.parametrize(
     ("form", "text"),
     [
-        ("llama3", '{"name": "f", "parameters": {"a": "\\ud800"}}'),
         ("llama3", '{"name": "\\udfff", "parameters": {}}'),
-        ("mistral", '[TOOL_CALLS]f{"a": "\\ud800"}'),
-        ("mistral", f'[TOOL_CALLS]f{{"a": {10**40}}}'),
-        ("mistral", "[TOOL_CALLS]f" + '{"a":' * 300 + "1" + "}" * 300),
-        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>'),
+        ("mistral", '[TOOL_CALLS][{"parameters": {"a": "\\ud800"}, "name": "f"}]'),
+        ("hermes", '<tool_call>{"arguments": ' + '{"a":' * 300 + "1" + "}" * 300 + ', "name": "f"}</tool_call>'),
     ],
 )
 def test_a_call_that_cannot_be_sent_is_text(form: str, text: str) -> None:
-    assert call_parser(form).feed(text, True) == [text]
+    assert known(call_parser(form).feed(text, True)) == [["text", text]]
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("llama3", '{"name": "f", "parameters": %s}'),
+        ("mistral", "[TOOL_CALLS]f%s"),
+        ("mistral", "[TOOL_CALLS] f[ARGS] %s"),
+        ("hermes", '<tool_call>{"name": "f", "arguments": %s}</tool_call>'),
+        ("hermes", '<tool_call>{"name":"f","arguments":%s,"id":"}"}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "f", "arguments": %s\n</tool_call>'),  # a brace is missing
+    ],
+)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"a": "\\ud800"}',
+        f'{{"a": {10**40}}}',
+        '{"a":' * 300 + "1" + "}" * 300,
+        '{"a": no}',
+        '{"}": "</tool_call>\\""}',
+    ],
+)
+@pytest.mark.parametrize("whole", [False, True])
+def test_arguments_are_those_that_the_model_writes(form: str, text: str, arguments: str, whole: bool) -> None:
+    parser = ClientCalls(call_parser(form), whole=whole)
+    assert known(parser.feed(text % arguments, True)) == [("f", arguments, False)]
+
+
+@pytest.mark.parametrize(
+    ("form", "begin"),
+    [
+        ("hermes", 'Well. <tool_call>{"name": "f", "arguments": '),
+        ("llama3", '<|python_tag|>{"name": "f", "parameters": '),
+        ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": '),
+        ("mistral", "[TOOL_CALLS]f"),
+    ],
+)
+def test_arguments_come_while_they_are_generated(form: str, begin: str) -> None:
+    parser, whole = call_parser(form), ClientCalls(call_parser(form), whole=True)
+    parser.feed(begin, False)
+    text = whole.feed(begin, False)
+    (call, first) = parser.feed('{"a": [', False)
+    assert isinstance(call, ToolCall)
+    assert first == Arguments('{"a": [', last=False)
+    assert parser.feed("1]", False) == [Arguments("1]", last=False)]
+    assert parser.feed("}", False) == [Arguments("}", last=True)]
+    # Without pieces, a call that is cut is text.
+    assert whole.feed('{"a": [', False) == []
+    assert "".join(str(part) for part in [*text, *whole.feed("1]", True)]) == begin + '{"a": [1]'
+
+
+def test_what_follows_the_only_call_is_not_wanted() -> None:
+    parser = ClientCalls(call_parser("hermes"), parallel=False)
+    parts = parser.feed(f"<tool_call>{WEATHER[:-2]}", False)
+    assert not parser.complete
+    parts += parser.feed(WEATHER[-2:] + "</tool_call> More.", False)
+    assert parser.complete
+    assert known([*parts, *parser.feed(f"<tool_call>{WEATHER}</tool_call>", True)]) == [
+        ("weather", '{"city": "Köln"}', False)
+    ]
 
 
 def test_long_calls_are_bounded() -> None:
@@ -159,9 +225,13 @@ def test_long_calls_are_bounded() -> None:
         for _ in range(MAX_CALL_CHARACTERS // len(piece)):
             parts += parser.feed(piece, False)
         assert known(parts) == [["text", mark + "x" * MAX_CALL_CHARACTERS]]
-    for chosen in (NamedCall("f"), RequiredCalls()):
-        for _ in range(MAX_CALL_CHARACTERS // len(piece)):
-            assert chosen.feed(piece, False) == []
+    required = required_calls()
+    required.feed('[{"name": "f", "arguments": {', False)
+    for chosen in (NamedCall("f"), required):
+        for _ in range(MAX_CALL_CHARACTERS // len(piece) - 1):
+            assert chosen.feed(piece, False)
+        chosen.feed(piece[1:], False)
+        chosen.feed("x" if chosen is not required else "", False)
         with pytest.raises(BackendError, match="tool call exceeds the maximum of 1048576 characters"):
             chosen.feed("x", False)
 
@@ -171,9 +241,9 @@ def test_calls_as_the_client_asks_for_them() -> None:
         f'<tool_call>{{"name": "f", "arguments": {{"input": "print(1)"}}}}</tool_call><tool_call>{WEATHER}</tool_call>'
     )
     custom = ClientCalls(call_parser("hermes"), custom={"f"}, parallel=True)
-    assert known(custom.feed(two, True)) == [("f", "print(1)", True), ("weather", '{"city":"Köln"}', False)]
+    assert known(custom.feed(two, True)) == [("f", "print(1)", True), ("weather", '{"city": "Köln"}', False)]
     first = ClientCalls(call_parser("hermes"), custom=(), parallel=False)
-    assert known(first.feed(two, True)) == [("f", '{"input":"print(1)"}', False)]
+    assert known(first.feed(two, True)) == [("f", '{"input": "print(1)"}', False)]
     cut = ClientCalls(NamedCall("f"), custom={"f"}, parallel=True)
     assert known(cut.feed('{"input": "pri', True)) == [("f", '{"input": "pri', True)]
 
@@ -193,8 +263,9 @@ def test_ids_are_unique() -> None:
 
 def test_a_choice_of_the_client_makes_all_of_the_text_a_call() -> None:
     assert joined(read(NamedCall("weather"), ['{"city":', ' "Köln"}'])) == ("", "", [CALL])
-    assert joined(read(RequiredCalls(), ["[", WEATHER, "]"])) == ("", "", [CALL])
-    assert joined(read(RequiredCalls(), ["[", WEATHER[:-3]])) == ("[" + WEATHER[:-3], "", [])
+    assert joined(read(required_calls(), ["[", WEATHER, "]"])) == ("", "", [CALL])
+    whole = ClientCalls(required_calls(), whole=True)
+    assert joined(read(whole, ["[", WEATHER[:-3]])) == ("[" + WEATHER[:-3], "", [])
 
 
 def test_the_schema_of_required_calls_names_the_tools() -> None:

@@ -3,15 +3,21 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from conch.base.errors import ConchError, LimitExceeded
 from conch.domain.generation import Delta, FinishReason, TokenLogprob, Usage
-from conch.domain.llm.output import Reasoning, ToolCall
+from conch.domain.llm.output import Arguments, Reasoning, ToolCall
 from conch.protocols.generation_form import ChoiceState, GenerationForm
 from conch.protocols.openai.responses.items import encoded_reasoning
+
+# Names of the events of calls, and of the field that has the text.
+_CALLS: Final = {
+    "function_call": ("function_call_arguments", "arguments"),
+    "custom_tool_call": ("custom_tool_call_input", "input"),
+}
 
 
 class ResponseForm(GenerationForm):
@@ -50,6 +56,7 @@ class ResponseForm(GenerationForm):
         self._number = 0  # of the next event
         self._items: list[bytes] = []  # complete
         self._open = ""  # kind of the item to which the next text may belong
+        self._call: dict[str, Any] = {}  # the item, if that is a call
         self._id = ""  # of the open item
         self._prefix = b""  # of the events of its text
         self._text: list[str] = []  # of it
@@ -76,7 +83,13 @@ class ResponseForm(GenerationForm):
             if isinstance(part, str):
                 events += self._message(part, delta.logprobs if self._with_logprobs else ())
             elif isinstance(part, ToolCall):
-                events += self._call(part)
+                events += self._begin_call(part)
+                if part.source is None:
+                    events += self._text_event(part.arguments) + self._close()
+            elif isinstance(part, Arguments):
+                events += self._text_event(part.text)
+                if part.last:
+                    events += self._close()
             else:
                 thinks = True
                 events += self._reasoning(part)
@@ -174,10 +187,12 @@ class ResponseForm(GenerationForm):
         """Return an event of the open item."""
         return self._event(kind, {"item_id": self._id, "output_index": len(self._items), **fields})
 
-    def _begin(self, kind: str, name: str, event: str, index: str) -> None:
-        """Open an item, whose text is sent as `event`; `index` names the index of its part."""
+    def _begin(self, kind: str, name: str, event: str, index: str = "") -> None:
+        """Open an item, whose text is sent as `event`; `index` names the index of its part, if it has parts."""
         self._open, self._id = kind, self._new_id(name)
-        fields = {"type": event, "item_id": self._id, "output_index": len(self._items), index: 0}
+        fields = {"type": event, "item_id": self._id, "output_index": len(self._items)}
+        if index:
+            fields[index] = 0
         if kind == "message":
             fields["logprobs"] = []
         self._prefix = b"event: %s\ndata: %s" % (event.encode(), orjson.dumps(fields)[:-1])
@@ -258,28 +273,28 @@ class ResponseForm(GenerationForm):
             if self._encrypts:
                 item["encrypted_content"] = encoded_reasoning(text)
             return events + self._done(item)
-        return b""
+        return self._close_call(kind, text, cut=cut) if kind else b""
 
-    def _call(self, call: ToolCall) -> bytes:
+    def _begin_call(self, call: ToolCall) -> bytes:
         events = self._close()
         self._blank = ""
         name, namespace = self._tools.get(call.name, (call.name, None))
-        custom = call.custom
-        self._id = self._new_id("ctc" if custom else "fc")
-        item: dict[str, Any] = {"type": "custom_tool_call" if custom else "function_call", "id": self._id}
-        item.update(status="in_progress", call_id=call.id, name=name)
+        kind = "custom_tool_call" if call.custom else "function_call"
+        self._begin(kind, "ctc" if call.custom else "fc", f"response.{_CALLS[kind][0]}.delta")
+        item: dict[str, Any] = {"type": kind, "id": self._id, "status": "in_progress", "call_id": call.id, "name": name}
         if namespace is not None:
             item["namespace"] = namespace
-        field = "input" if custom else "arguments"
-        text = call.arguments
-        event = "response.custom_tool_call_input" if custom else "response.function_call_arguments"
-        events += self._added({**item, field: ""})
-        events += self._of_item(f"{event}.delta", {"delta": text})
-        events += self._of_item(f"{event}.done", {field: text})
+        self._call = {**item, _CALLS[kind][1]: ""}
+        return events + self._added(self._call)
+
+    def _close_call(self, kind: str, text: str, *, cut: bool) -> bytes:
+        event, field = _CALLS[kind]
         # A custom call whose JSON was cut has that instead of its text.
-        is_document = not custom or text.lstrip().startswith("{")
-        cut = self._finish is FinishReason.LENGTH and is_document and not _is_json(text)
-        return events + self._done({**item, field: text, "status": "incomplete" if cut else "completed"})
+        is_document = kind == "function_call" or text.lstrip().startswith("{")
+        cut = (cut or self._finish is FinishReason.LENGTH) and is_document and not _is_json(text)
+        status = "incomplete" if cut else "completed"
+        events = self._of_item(f"response.{event}.done", {field: text})
+        return events + self._done({**self._call, field: text, "status": status})
 
 
 def _is_json(text: str) -> bool:

@@ -16,10 +16,10 @@ from conch.domain.llm.output import OutputParser, PlainOutput, ReasoningOutput, 
 from conch.domain.llm.tool_calls import (
     ClientCalls,
     NamedCall,
-    RequiredCalls,
     arguments_schema,
     call_format,
     call_parser,
+    required_calls,
     required_schema,
 )
 from conch.protocols.openai.fields import InvalidField
@@ -110,11 +110,12 @@ class OutputForm:
     """Makes the parsers of one call's choices.
 
     `form` is how the model calls tools, "" for what its template shows; `prompt` is the rendered one. If neither says
-    it, tools with `auto` are refused.
+    it, tools with `auto` are refused. Calls are `whole` or come in pieces.
     """
 
-    def __init__(self, template: str, form: str, call: ChatCall, prompt: str) -> None:
+    def __init__(self, template: str, form: str, call: ChatCall, prompt: str, *, whole: bool) -> None:
         self._call = call
+        self._whole = whole
         self._thinks = has_reasoning(template)
         self._thinking = prompt.rstrip().endswith("<think>")
         self._form = ""
@@ -125,19 +126,19 @@ class OutputForm:
 
     def __call__(self) -> OutputParser:
         """Make the parser of one choice."""
-        choice = self._call.tool_choice
+        call, choice = self._call, self._call.tool_choice
         rest: OutputParser
         if not isinstance(choice, str):
             rest = NamedCall(choice["name"])
         elif choice == "required":
-            rest = RequiredCalls()
+            rest = required_calls()
         else:
             rest = call_parser(self._form) if self._form else PlainOutput()
-        if self._call.custom_tools or not self._call.parallel_tool_calls:
-            rest = ClientCalls(rest, custom=self._call.custom_tools, parallel=self._call.parallel_tool_calls)
-        if not self._thinks:
+        if self._thinks:
+            rest = ReasoningOutput(rest, thinking=self._thinking, shown=call.include_reasoning)
+        if not call.tools or not (self._whole or call.custom_tools or not call.parallel_tool_calls):
             return rest
-        return ReasoningOutput(rest, thinking=self._thinking, shown=self._call.include_reasoning)
+        return ClientCalls(rest, custom=call.custom_tools, parallel=call.parallel_tool_calls, whole=self._whole)
 
     def adjusted(self, call: ChatCall) -> ChatCall:
         """Return the call with what the parsers need: special tokens in the text, or a schema for tool calls."""

@@ -66,6 +66,8 @@ class AdmittedCall:
         self, call: ChatCall | CompletionCall, prompt: str | Sequence[int], span: Span | None
     ) -> GenerationRequest:
         """Return the request to the engine for one prompt."""
+        # The usage of a generation that ends with the first call is not the engine's.
+        ends_with_call = isinstance(call, ChatCall) and call.tools and not call.parallel_tool_calls
         return GenerationRequest(
             id=uuid4().hex,
             model_name=self.model.config.name,
@@ -75,7 +77,7 @@ class AdmittedCall:
             adapter=self.adapter,
             priority=call.priority,
             add_special_tokens=call.add_special_tokens,
-            return_prompt=call.return_prompt,
+            return_prompt=call.return_prompt or ("count" if ends_with_call else ""),
             prompt_only=call.prompt_only,
             timeline=Timeline(self.timeline.received),
             span=span,
@@ -90,7 +92,8 @@ class Dialect(Generic[_Call]):
 
     `read` reads a small body, `join` what a worker process has made of a large one by `job`. A `ChatCall` is rendered
     by the model's chat template, a `CompletionCall` has its prompts. `form` makes the form of one answer, whose text
-    begins with the last argument. `refusal` writes the error of a call that has not been answered yet.
+    begins with the last argument. `refusal` writes the error of a call that has not been answered yet. A stream has
+    calls of tools in pieces unless they are `whole_calls`.
     """
 
     job: str
@@ -98,6 +101,7 @@ class Dialect(Generic[_Call]):
     join: Callable[[Outcome], _Call]
     form: Callable[[_Call, AdmittedCall, str], GenerationForm]
     refusal: Callable[[ConchError], HttpRefusal] = refusal_of
+    whole_calls: bool = False
 
 
 class Generations:
@@ -156,7 +160,8 @@ def _generate_chat(dialect: Dialect[_Call], admitted: AdmittedCall, call: _Call,
     with _refusals(admitted.trace):
         check_repetition(call.params.n, len(prompt.echoed) + (len(prompt.text) if call.repeats_tokens else 0))
         calls = HERMES if prompt.describes_tools else model.config.parameters.get("tool_call_parser", "")
-        parser = OutputForm(model.engine.info.chat_template, calls, call, prompt.text)
+        whole = dialect.whole_calls or not call.stream
+        parser = OutputForm(model.engine.info.chat_template, calls, call, prompt.text, whole=whole)
         form = dialect.form(call, admitted, prompt.echoed)
         _generate(dialect, admitted, parser.adjusted(call), [prompt.text], form, parser)
 

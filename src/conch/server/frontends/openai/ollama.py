@@ -67,6 +67,7 @@ _CHAT: Dialect[_Call] = Dialect(
     join=lambda outcome: join_chat(outcome.parts),
     form=partial(_form, chat=True),
     refusal=refusal,
+    whole_calls=True,
 )
 _GENERATE: Dialect[_Call] = Dialect(
     job="ollama_generate",

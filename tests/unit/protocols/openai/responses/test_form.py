@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from conch.base.errors import ConchError
 from conch.domain.generation import Delta, FinishReason, TokenLogprob, Usage
 from conch.domain.llm.output import OutputParser, ReasoningOutput
-from conch.domain.llm.tool_calls import ClientCalls, HermesCalls, NamedCall
+from conch.domain.llm.tool_calls import ClientCalls, NamedCall, call_parser
 from conch.protocols.generation_form import ChoiceState
 from conch.protocols.openai.responses.form import ResponseForm
 from conch.protocols.openai.responses.requests import read_response
@@ -51,7 +51,7 @@ def form(**options: Any) -> ResponseForm:
 
 
 def state(parser: OutputParser | None = None) -> ChoiceState:
-    calls = ClientCalls(parser or HermesCalls(), custom={"patch"}, parallel=True)
+    calls = ClientCalls(parser or call_parser("hermes"), custom={"patch"}, parallel=True)
     return ChoiceState(ReasoningOutput(calls, thinking=False))
 
 
@@ -145,7 +145,7 @@ def test_calls_have_the_names_of_the_client() -> None:
     assert reasoning.content[0].text == "Hm."
     assert message.type == "message"
     assert function.type == "function_call"
-    assert (function.name, function.arguments, function.namespace) == ("f", '{"a":"ä"}', None)
+    assert (function.name, function.arguments, function.namespace) == ("f", '{"a": "ä"}', None)
     assert custom.type == "custom_tool_call"
     assert (custom.name, custom.input) == ("patch", "+x\n")
     assert spawn.type == "function_call"

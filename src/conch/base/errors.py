@@ -8,6 +8,7 @@
     ├── Unavailable                 temporary
     │   ├── QueueFull               refused on arrival
     │   ├── QueueTimeout            queued for longer than the queue policy allows
+    │   ├── DeadlineMissed          the deadline has passed, or cannot be met
     │   ├── LimitExceeded           over an enforced limit of requests or tokens per second
     │   ├── Exhausted               out of memory
     │   ├── ModelLoading            the model is being loaded
@@ -106,6 +107,26 @@ class QueueTimeout(Unavailable):
     """The request waited in the queue for longer than its policy allows."""
 
     reason = FailureReason.REJECTED
+
+
+class DeadlineMissed(Unavailable):
+    """The deadline of the request has passed, or would pass before its end.
+
+    `stage` is where that is known: `estimate` before it is queued, by an estimate of its end (503 over HTTP,
+    UNAVAILABLE over gRPC: another replica may meet it); `arrival`, `queue` or `execution`, where it has passed
+    (504, DEADLINE_EXCEEDED).
+    """
+
+    reason = FailureReason.REJECTED
+
+    def __init__(self, message: str, stage: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.stage = stage
+
+    @property
+    def passed(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.stage != "estimate"
 
 
 class LimitExceeded(Unavailable):

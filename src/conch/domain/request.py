@@ -23,9 +23,12 @@ class Timeline:
     received → queued → started → input_done → infer_done → done. The differences are Triton's durations: queue is
     started − queued, compute_input is input_done − started, compute_infer is infer_done − input_done,
     compute_output is done − infer_done, and the whole request is done − received.
+
+    `deadline` is when the client stops waiting for the end of the response, `first_token_by` for its first token; 0 for
+    never.
     """
 
-    __slots__ = ("done", "infer_done", "input_done", "queued", "received", "started")
+    __slots__ = ("deadline", "done", "first_token_by", "infer_done", "input_done", "queued", "received", "started")
 
     def __init__(self, received: int = 0) -> None:
         self.received = received or monotonic_ns()
@@ -34,6 +37,14 @@ class Timeline:
         self.input_done = 0
         self.infer_done = 0
         self.done = 0
+        self.deadline = 0
+        self.first_token_by = 0
+
+    def part(self) -> "Timeline":
+        """Return the timeline of a request for a part of the response."""
+        part = Timeline(self.received)
+        part.deadline, part.first_token_by = self.deadline, self.first_token_by
+        return part
 
 
 class Caller(Protocol):

@@ -145,7 +145,7 @@ class EmbeddingForm:
             version=version,
             outputs=self._outputs,
             parameters=dict(parameters),
-            timeline=Timeline(timeline.received),
+            timeline=timeline.part(),
         )
 
     def _groups(self, inputs: Inputs) -> Iterator[list[int]]:

@@ -109,12 +109,7 @@ def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
     decoupled = tuple(model.decoupled for model in models)
     level_of = {spec.name: 0 for spec in ensemble.inputs}
     levels: dict[int, int] = {}
-    makers = _makers(ensemble)
-    sources = {
-        number: {makers[tensor] for tensor in step.input_map.values() if tensor in makers}
-        for number, step in enumerate(steps)
-    }
-    for number in TopologicalSorter(sources).static_order():
+    for number in ordered_sources(ensemble):
         step = steps[number]
         level = levels[number] = max(level_of[tensor] for tensor in step.input_map.values())
         for tensor in step.output_map.values():
@@ -129,6 +124,16 @@ def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
                 "paired; make one of them read a tensor that comes from the other"
             )
     return Flow(tuple(levels[number] for number in range(len(steps))), decoupled)
+
+
+def ordered_sources(ensemble: ModelConfig) -> dict[int, set[int]]:
+    """Return for each step those whose tensors it reads, after all of which it stands."""
+    makers = _makers(ensemble)
+    sources = {
+        number: {makers[tensor] for tensor in step.input_map.values() if tensor in makers}
+        for number, step in enumerate(ensemble.ensemble_steps)
+    }
+    return {number: sources[number] for number in TopologicalSorter(sources).static_order()}
 
 
 def _makers(ensemble: ModelConfig) -> dict[str, int]:

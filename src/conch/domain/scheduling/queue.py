@@ -114,6 +114,7 @@ class PolicyQueue(Generic[W]):
         self._order = count()
         self._service_rate = ServiceRate()
         self._size = 0
+        self._inferences = 0
         self._ahead = 0
 
     def __len__(self) -> int:
@@ -156,10 +157,27 @@ class PolicyQueue(Generic[W]):
         timeout_us = _timeout_us(level.policy, timeout_us)
         if timeout_us:
             pending.expires = now + timeout_us * 1000
-            self._push_expiry(pending)
+            self._push_expiry(pending, pending.expires)
+        if pending.starts_by:
+            self._push_expiry(pending, pending.starts_by)
         pending.level = number
         level.waiting[pending] = None
         self._size += 1
+        self._inferences += pending.batch_size
+
+    def max_wait(self, priority: int, timeout_us: int) -> int:
+        """Return after how many ns in the queue a request with its own timeout is rejected; 0 if it never is."""
+        number = priority if 1 <= priority <= self._levels else self._default_level
+        policy = self._policies.get(number, self._default_policy)
+        return 0 if policy.timeout_action is TimeoutAction.DELAY else _timeout_us(policy, timeout_us) * 1000
+
+    def before(self, priority: int) -> int:
+        """Return how many inferences are served before a new request of a priority."""
+        if len(self._in_use) <= 1:
+            return self._inferences
+        number = priority if 1 <= priority <= self._levels else self._default_level
+        earlier = [level for level in self._in_use if level.number <= number]
+        return sum([pending.batch_size for level in earlier for pending in level])
 
     def refusal(self, now: int) -> QueueFull | None:
         """Return the error that `push` would raise for any priority; None if a request of some priority has room."""
@@ -175,8 +193,10 @@ class PolicyQueue(Generic[W]):
         waiting[pending] = None
         waiting.move_to_end(pending, last=False)
         self._size += 1
-        if pending.expires:
-            self._push_expiry(pending)
+        self._inferences += pending.batch_size
+        for expiry in (pending.expires, pending.starts_by):
+            if expiry:
+                self._push_expiry(pending, expiry)
 
     def pop(self, number: int) -> list[W]:
         """Remove and return the first `number` requests in the order of service."""
@@ -189,6 +209,8 @@ class PolicyQueue(Generic[W]):
             if len(taken) == number:
                 break
         self._size -= len(taken)
+        for pending in taken:
+            self._inferences -= pending.batch_size
         self._service_rate.taken += len(taken)
         return taken
 
@@ -210,11 +232,13 @@ class PolicyQueue(Generic[W]):
     def note_ahead(self, taken: Iterable[W]) -> None:
         """Keep counting requests that were popped, but are not executed yet, against the bounds of their levels."""
         for pending in taken:
+            pending.ahead = True
             self._level(pending.level).ahead += 1
             self._ahead += 1
 
     def begin(self, pending: W) -> None:
         """Stop counting a request that was sent ahead: its execution has begun, or it has ended."""
+        pending.ahead = False
         self._by_number[pending.level].ahead -= 1
         self._ahead -= 1
 
@@ -227,19 +251,26 @@ class PolicyQueue(Generic[W]):
             if pending in queue:
                 del queue[pending]
                 self._size -= 1
+                self._inferences -= pending.batch_size
 
     def expire(self, now: int) -> list[W]:
         """Apply the timeout actions that are due: demote the requests to delay, return those to reject.
 
-        Rejected requests are still queued: their end removes them, as it removes any request that ends while it waits.
+        Requests whose deadline cannot be met any more are rejected too, also those sent ahead. Rejected requests are
+        still queued: their end removes them, as it removes any request that ends while it waits.
         """
         rejected: list[W] = []
         while self._expiries and self._expiries[0][0] <= now:
             pending = heapq.heappop(self._expiries)[2]
+            if pending.starts_by and pending.starts_by <= now and _may_expire(pending):
+                rejected.append(pending)
+                continue
             if pending.state is not State.QUEUED:
                 continue
             level = self._by_number[pending.level]  # in use while the request is queued
             if level.policy.timeout_action is TimeoutAction.DELAY:
+                if pending not in level.waiting:
+                    continue
                 del level.waiting[pending]
                 level.delayed[pending] = None
             else:
@@ -248,9 +279,14 @@ class PolicyQueue(Generic[W]):
 
     def next_expiry(self) -> int:
         """Return when the next timeout is due (monotonic ns), 0 if never."""
-        while self._expiries and self._expiries[0][2].state is not State.QUEUED:
+        while self._expiries and not _may_expire(self._expiries[0][2]):
             heapq.heappop(self._expiries)
         return self._expiries[0][0] if self._expiries else 0
+
+    def next_start_by(self) -> int:
+        """Return when a request has to begin if that is the next timeout (monotonic ns), else 0."""
+        at = self.next_expiry()
+        return at if at and at == self._expiries[0][2].starts_by and not self._expiries[0][2].ahead else 0
 
     def oldest(self) -> int:
         """Return when the request that has waited longest was queued (monotonic ns), 0 if none waits."""
@@ -267,12 +303,17 @@ class PolicyQueue(Generic[W]):
         seconds = self._service_rate.seconds_for(self._size + self._ahead, now) or 0.0
         return QueueFull("Exceeds maximum queue size", retry_after_s=max(seconds, waited))
 
-    def _push_expiry(self, pending: W) -> None:
+    def _push_expiry(self, pending: W, at: int) -> None:
         # Most requests leave the queue long before they expire: drop their entries before these pile up.
         if len(self._expiries) > 2 * self._size + 64:
-            self._expiries = [entry for entry in self._expiries if entry[2].state is State.QUEUED]
+            self._expiries = [entry for entry in self._expiries if _may_expire(entry[2])]
             heapq.heapify(self._expiries)
-        heapq.heappush(self._expiries, (pending.expires, next(self._order), pending))
+        heapq.heappush(self._expiries, (at, next(self._order), pending))
+
+
+def _may_expire(pending: Waiting) -> bool:
+    """Whether a request waits, or was sent ahead and has a deadline."""
+    return pending.state is State.QUEUED or (pending.ahead and pending.starts_by > 0)
 
 
 def _timeout_us(policy: QueuePolicy, requested_us: int) -> int:

@@ -18,12 +18,23 @@ class Waiting:
     A class and no Protocol, whose attributes compiled code would look up by name.
     """
 
-    __slots__ = ("batch_size", "expires", "group_key", "level", "queued", "state")
+    __slots__ = (
+        "ahead",
+        "batch_size",
+        "expires",
+        "group_key",
+        "level",
+        "queued",
+        "starts_by",
+        "state",
+    )
 
     def __init__(self, batch_size: int) -> None:
         self.state = State.QUEUED
         self.level = 0  # priority level; 1 is the most urgent, 0 where the model has none
         self.expires = 0  # when its queue policy acts; 0: never
+        self.starts_by = 0  # when it is too late to execute it, by its deadline; 0: never
+        self.ahead = False  # whether it waits behind another batch of an instance
         self.queued = 0  # when it was admitted
         self.batch_size = batch_size
         self.group_key: object = None  # requests with equal keys may share a batch

@@ -38,6 +38,7 @@ class Duration:
             self.ns += ns
 
 
+DEADLINE_STAGES: Final = ("estimate", "arrival", "queue", "execution", "late")
 _MS: Final = 1_000_000
 _SECOND: Final = 1_000_000_000
 _DURATIONS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -153,6 +154,8 @@ class ModelStatistics:
     cache_hit: Duration = field(default_factory=Duration)
     cache_miss: Duration = field(default_factory=Duration)
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
+    # Requests whose deadline was missed, by `DeadlineMissed.stage`, and "late" for responses after it.
+    deadline_misses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DEADLINE_STAGES, 0))
     batches: dict[int, BatchStatistics] = field(default_factory=dict)
     responses: dict[int, ResponseStatistics] = field(default_factory=dict)
     pending: int = 0  # admitted, not yet executing

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple
 
-from conch.base.errors import Code, ConchError, LimitExceeded, TooLarge
+from conch.base.errors import Code, ConchError, DeadlineMissed, LimitExceeded, TooLarge
 from conch.protocols.access.authorization import Denial, Denied
 from conch.protocols.compression import SUPPORTED, UnknownCoding
 from conch.protocols.http.message import HttpRefusal, HttpRequest, content_type, header
@@ -31,6 +31,8 @@ def status_of(error: ConchError) -> int:
     """Return the status of an error."""
     if isinstance(error, TooLarge):
         return 413
+    if isinstance(error, DeadlineMissed) and error.passed:
+        return 504
     return 429 if isinstance(error, LimitExceeded) else STATUS[error.code]
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 
-from conch.base.errors import ConchError, QueueFull, Unavailable
+from conch.base.errors import ConchError, DeadlineMissed, QueueFull, Unavailable
 from conch.domain.degradations import Degradation
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, Respond, Span, Timeline
@@ -89,13 +89,31 @@ class ServedModel(ABC):
     def refusal(self, now: int) -> QueueFull | None:
         """Return the rejection of any request at `now` (monotonic ns); None while there is room."""
 
+    def expected(self, batch_size: int, priority: int, now: int) -> tuple[int, int]:  # noqa: ARG002 - for overrides
+        """Return about how many ns a new request would wait and then take, at least; 0 where that is unknown."""
+        return 0, 0
+
     def check_room(self, timeline: Timeline) -> None:
         """Raise QueueFull if there is no room for any request, before any work is done for it.
 
-        A no-op for a model with a cache: hits need no room.
+        Raises DeadlineMissed if the deadline cannot be met. A no-op for a model with a cache: hits need no room.
         """
         if self.cache is None:
             self.refuse_when_full(timeline)
+            if timeline.deadline:
+                self.check_deadline(timeline)
+
+    def check_deadline(self, timeline: Timeline, batch_size: int = 1, priority: int = 0) -> int:
+        """Return when an execution has to begin to meet the deadline of a request, monotonic ns.
+
+        Raises DeadlineMissed if the deadline has passed, or by the estimate will have before the end of the request.
+        """
+        now = monotonic_ns()
+        wait, service = self.expected(batch_size, priority, now)
+        missed = missed_deadline(self.config.name, timeline.deadline, now, wait, service)
+        if missed is not None:
+            self.refuse_for(missed, timeline)
+        return timeline.deadline - service
 
     def refuse_when_full(self, timeline: Timeline) -> None:
         """Raise QueueFull if there is no room for a request that must be executed."""
@@ -105,11 +123,17 @@ class ServedModel(ABC):
         """Count and raise a rejection, if there is one."""
         if error is None:
             return
-        self.statistics.count_failure(monotonic_ns() - timeline.received, error.reason)
+        self.count_failure(monotonic_ns() - timeline.received, error)
         try:
             raise error
         finally:
             del error  # its traceback refers to this frame: a cycle, which costs garbage collection under overload
+
+    def count_failure(self, ns: int, error: ConchError) -> None:
+        """Count a request that has failed after `ns`."""
+        self.statistics.count_failure(ns, error.reason)
+        if isinstance(error, DeadlineMissed):
+            self.statistics.deadline_misses[error.stage] += 1
 
     @abstractmethod
     async def start(self) -> None:
@@ -140,3 +164,21 @@ class ServedModel(ABC):
         self._in_flight -= 1
         if self._in_flight == 0:
             self._drained.set()
+
+
+def missed_deadline(model: str, deadline: int, now: int, wait: int, service: int) -> DeadlineMissed | None:
+    """Return the rejection of a request that would wait and then take this long, in ns; None if it meets its deadline.
+
+    Its Retry-After is the time after which the wait will have become short enough, if no further requests come.
+    """
+    left = deadline - now
+    if left <= 0:
+        return DeadlineMissed(
+            f"the deadline of the request passed {-left / 1e6:.1f} ms before it was queued", "arrival"
+        )
+    if wait + service <= left:
+        return None
+    needed = f"model '{model}' would take about {(wait + service) / 1e6:.1f} ms, and {left / 1e6:.1f} ms remain"
+    if service > left:
+        return DeadlineMissed(f"{needed}: its execution alone takes {service / 1e6:.1f} ms", "estimate")
+    return DeadlineMissed(needed, "estimate", retry_after_s=(wait + service - left) / 1e9)

@@ -128,8 +128,7 @@ class TextEncoder:
     def request(self, tensors: list[Tensor], version: int, timeline: Timeline, *, tokens: bool) -> InferRequest:
         """Return the request of a group; `tokens`: for the vectors of its tokens."""
         outputs = (self.model.tokens if tokens else self.model.output,)
-        timeline = Timeline(timeline.received)
-        return InferRequest(self.name, tensors, version=version, outputs=outputs, timeline=timeline)
+        return InferRequest(self.name, tensors, version=version, outputs=outputs, timeline=timeline.part())
 
     def rows(self, request: InferRequest, response: InferResponse, *, raw: bool, tokens: bool) -> Rows:
         """Return the row of each text: its vector, its score or probabilities, logits if `raw`; or token vectors.

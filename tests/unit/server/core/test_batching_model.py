@@ -4,13 +4,22 @@ import asyncio
 import gc
 import weakref
 from dataclasses import replace
+from time import monotonic_ns
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.base.errors import BackendError, Cancelled, FailureReason, QueueFull, QueueTimeout, Unavailable
+from conch.base.errors import (
+    BackendError,
+    Cancelled,
+    DeadlineMissed,
+    FailureReason,
+    QueueFull,
+    QueueTimeout,
+    Unavailable,
+)
 from conch.domain.model_config import ModelConfig, QueuePolicy, TensorSpec
 from conch.domain.request import InferRequest, InferResponse, Timeline
 from conch.domain.tensor import Tensor
@@ -377,3 +386,177 @@ def test_every_admitted_request_ends_exactly_once(actions: list[str], data: st.D
         await model.stop()
 
     asyncio.run(scenario())
+
+
+# ── deadlines ──
+
+SECOND = 1_000_000_000
+
+
+def until_in(seconds: float) -> Timeline:
+    """The timeline of a request whose client waits for this long."""
+    timeline = Timeline()
+    timeline.deadline = timeline.received + int(seconds * SECOND)
+    return timeline
+
+
+def measured(model: BatchingModel, seconds_by_size: dict[int, float]) -> None:
+    """Have executions be known to take this long."""
+    model.expected(1, 0, monotonic_ns())
+    for size, seconds in seconds_by_size.items():
+        infer_done = int(seconds * SECOND)
+        model.statistics.count_execution(size, 0, 0, infer_done, infer_done)
+    model.expected(1, 0, monotonic_ns())
+
+
+class Clock:
+    """The scheduler's clock, which tests move on."""
+
+    def __init__(self) -> None:
+        self.ahead_ns = 0
+
+    def __call__(self) -> int:
+        return monotonic_ns() + self.ahead_ns
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("conch.server.core.scheduling.batching_model.monotonic_ns", clock)
+    return clock
+
+
+def missed(model: BatchingModel, stage: str) -> int:
+    return model.statistics.deadline_misses[stage]
+
+
+async def test_a_deadline_that_has_passed_is_refused() -> None:
+    model, (worker,) = await started(config())
+    for check in (model.check_room, lambda timeline: model.submit(request(timeline=timeline), Caller())):
+        with pytest.raises(
+            DeadlineMissed, match=r"the deadline of the request passed .* ms before it was queued"
+        ) as error:
+            check(until_in(-0.5))
+        assert (error.value.stage, error.value.retry_after_s) == ("arrival", None)
+    assert missed(model, "arrival") == model.statistics.failures[FailureReason.REJECTED] == 2
+    assert worker.batches == []
+
+
+async def test_without_evidence_a_deadline_is_not_refused() -> None:
+    model, (worker,) = await started(config())
+    for _ in range(3):
+        model.submit(request(timeline=until_in(60)), Caller())
+    assert len(worker.batches) == 1
+    assert len(list(model._waiting())) == 2
+
+
+async def test_a_deadline_that_the_queue_makes_impossible_is_refused_with_a_time_to_come_back() -> None:
+    model, workers = await started(config(), instances=2)
+    measured(model, {1: 1000})
+    for _ in range(5):
+        model.submit(request(), Caller())
+    with pytest.raises(DeadlineMissed, match=r"'m' would take about \d+\.\d ms, and \d+\.\d ms remain") as error:
+        model.submit(request(timeline=until_in(2500)), Caller())
+    # Two are executed, and three wait before it: it starts after 2000 s and ends after 3000.
+    assert error.value.stage == "estimate"
+    assert error.value.retry_after_s is not None
+    assert 300 < error.value.retry_after_s < 600
+    with pytest.raises(DeadlineMissed):
+        model.check_room(until_in(2500))
+    model.submit(request(timeline=until_in(4500)), caller := Caller())
+    for worker in workers * 3:
+        worker.answer()
+    assert isinstance(caller.answer, InferResponse)
+    assert missed(model, "estimate") == 2
+
+
+async def test_a_deadline_shorter_than_an_execution_has_no_time_to_come_back() -> None:
+    model, _ = await started(config())
+    measured(model, {1: 1000})
+    with pytest.raises(DeadlineMissed, match=r"its execution alone takes 1000000.0 ms") as error:
+        model.submit(request(timeline=until_in(500)), Caller())
+    assert error.value.retry_after_s is None
+
+
+async def test_batches_shorten_the_wait_and_large_requests_lengthen_it() -> None:
+    model, (worker,) = await started(dynamic(8))
+    measured(model, {1: 1000, 8: 1600})
+    model.submit(request(1, 2), Caller())
+    for _ in range(14):
+        model.submit(request(1, 2), Caller())
+    # One batch is executed for up to 1000 s, and one of 8 is before that of the request: 4200 s in all.
+    model.check_deadline(until_in(4500), 1)
+    with pytest.raises(DeadlineMissed):
+        model.check_deadline(until_in(3500), 1)
+    model.submit(request(2, 2), Caller())
+    with pytest.raises(DeadlineMissed):  # now two are before it
+        model.check_deadline(until_in(4500), 1)
+    worker.answer()
+    model.check_deadline(until_in(5000), 1)
+
+
+async def test_a_request_whose_deadline_passes_while_it_waits_is_not_executed(clock: Clock) -> None:
+    model, (worker,) = await started(config())
+    model.submit(request(), Caller())
+    model.submit(request(timeline=until_in(600)), caller := Caller())
+    clock.ahead_ns = 601 * SECOND
+    model._dispatch()
+    assert isinstance(caller.answer, DeadlineMissed)
+    assert caller.answer.stage == "queue"
+    worker.answer()
+    assert worker.batches == []
+    assert missed(model, "queue") == 1
+
+
+async def test_a_request_that_was_sent_ahead_ends_with_its_deadline_and_its_instance_is_notified(clock: Clock) -> None:
+    model, (worker,) = await started(config())
+    worker.holds_ahead = 1
+    model.submit(request(), Caller())
+    model.submit(request(timeline=until_in(600)), caller := Caller())
+    await asyncio.sleep(0)
+    ahead = worker.batches[1].executions[0]
+    notified: list[bool] = []
+    ahead.on_cancel(lambda: notified.append(ahead.cancelled))
+    clock.ahead_ns = 601 * SECOND
+    model._dispatch()
+    assert isinstance(caller.answer, DeadlineMissed)
+    assert notified == [True]
+    assert model.statistics.pending == 0
+    worker.answer()
+    worker.answer()
+    assert missed(model, "queue") == 1
+    assert missed(model, "late") == 0
+
+
+async def test_a_response_after_the_deadline_is_counted() -> None:
+    model, (worker,) = await started(config())
+    timeline = until_in(60)
+    model.submit(request(timeline=timeline), caller := Caller())
+    timeline.deadline = timeline.received
+    worker.answer()
+    assert isinstance(caller.answer, InferResponse)
+    assert missed(model, "late") == 1
+
+
+async def test_a_batch_waits_for_its_delay_only_as_long_as_its_deadlines_permit(clock: Clock) -> None:
+    model, (worker,) = await started(dynamic(8, max_queue_delay_us=3_600_000_000))
+    model.submit(request(1, 2), Caller())
+    model.submit(request(1, 2, timeline=until_in(600)), caller := Caller())
+    assert worker.batches == []
+    clock.ahead_ns = 600 * SECOND - 2_000_000
+    model._dispatch()
+    assert len(worker.batches[0].executions) == 2
+    assert not caller.finals
+
+
+async def test_a_timeout_that_the_queue_makes_impossible_is_refused_at_once() -> None:
+    policy = QueuePolicy(allow_timeout_override=True)
+    model, _ = await started(dynamic(1, default_queue_policy=policy))
+    measured(model, {1: 1000})
+    for _ in range(3):
+        model.submit(request(1, 2), Caller())
+    with pytest.raises(QueueTimeout, match=r"^Request timeout expired$") as error:
+        model.submit(request(1, 2, timeout_us=2_500_000_000), Caller())
+    assert 300 < (error.value.retry_after_s or 0) < 600
+    model.submit(request(1, 2, timeout_us=3_500_000_000), Caller())
+    assert model.statistics.failures[FailureReason.REJECTED] == 1

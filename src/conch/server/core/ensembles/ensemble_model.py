@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from conch.base.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavailable
 from conch.domain.model_config import EnsembleStep, ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond
-from conch.domain.scheduling.flow import Flow, StepSlots, needed_steps
+from conch.domain.scheduling.flow import Flow, StepSlots, needed_steps, ordered_sources
 from conch.server.core.ensembles.ensemble_run import EnsembleRun
 from conch.server.core.ensembles.step import StepTimes, located
 from conch.server.core.pending import Pending
@@ -44,6 +44,7 @@ class EnsembleModel(ServedModel):
         self._all_steps = frozenset(range(len(config.ensemble_steps)))
         # The steps that every request needs, whichever outputs it requests.
         self._always_needed = self._all_steps.intersection(*self._needed.values())
+        self._sources = ordered_sources(config)
         self._validator = RequestValidator(config)
 
     @property
@@ -62,6 +63,20 @@ class EnsembleModel(ServedModel):
         except (NotFound, Unavailable):
             return True
         return False
+
+    def expected(self, batch_size: int, priority: int, now: int) -> tuple[int, int]:
+        """Return wait and service of the path of steps that takes longest, of those that every request needs."""
+        models = self._models()
+        longest = 0, 0
+        ends: dict[int, tuple[int, int]] = {}
+        for number, sources in self._sources.items():
+            before = max([ends[source] for source in sources], key=sum, default=(0, 0))
+            if number in self._always_needed:
+                wait, service = models[number].expected(batch_size, priority, now)
+                before = before[0] + wait, before[1] + service
+            ends[number] = before
+            longest = max(longest, before, key=sum)
+        return longest
 
     def refusal(self, now: int) -> QueueFull | None:
         """Return the rejection of the first step without room, so that no work is done for a later one to reject."""
@@ -98,6 +113,8 @@ class EnsembleModel(ServedModel):
         models = self._models()
         if not request.admitted:
             self.refuse_for(self._refusal_by(models, needed, request.timeline.received), request.timeline)
+            if request.timeline.deadline:
+                self.check_deadline(request.timeline, request.batch_size, request.priority)
         self.enter()
         for model in models:
             model.enter()
@@ -129,8 +146,10 @@ class EnsembleModel(ServedModel):
         timeline = pending.request.timeline
         total = timeline.done - timeline.received
         if isinstance(answer, ConchError):
-            self.statistics.count_failure(total, answer.reason)
+            self.count_failure(total, answer)
             return
+        if timeline.deadline and timeline.done > timeline.deadline:
+            self.statistics.deadline_misses["late"] += 1
         size = pending.request.batch_size
         self.statistics.count_success(
             size,

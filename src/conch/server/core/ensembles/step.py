@@ -5,7 +5,7 @@ from collections.abc import Mapping, MutableMapping
 from time import monotonic_ns
 from typing import Final, TypeAlias
 
-from conch.base.errors import ConchError, InvalidRequest
+from conch.base.errors import ConchError, DeadlineMissed, InvalidRequest
 from conch.domain.model_config import EnsembleStep, ModelConfig
 from conch.domain.request import (
     SEQUENCE_END,
@@ -111,6 +111,7 @@ def step_request(request: InferRequest, step: EnsembleStep, tensors: Stage, posi
         timeout_us=_remaining_timeout_us(request),
     )
     inner.caller = request.caller
+    inner.timeline.deadline = request.timeline.deadline
     return inner
 
 
@@ -175,6 +176,8 @@ def step_failure(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) -
     Counted as OTHER, as in Triton: the step's own model has counted the reason.
     """
     message = located(ensemble, step, _with_origins(ensemble, step, error))
+    if isinstance(error, DeadlineMissed):
+        return DeadlineMissed(message, error.stage, retry_after_s=error.retry_after_s)
     failed = ConchError(message, error.code, retry_after_s=error.retry_after_s)
     failed.by_server = error.by_server
     return failed

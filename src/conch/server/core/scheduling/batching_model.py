@@ -7,13 +7,15 @@ function `batching.decide` returns what to run.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from time import monotonic_ns
 from typing import Final
 
-from conch.base.errors import QueueFull, QueueTimeout
+from conch.base.errors import DeadlineMissed, QueueFull, QueueTimeout
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, Respond
 from conch.domain.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide
+from conch.domain.scheduling.estimate import ServiceTimes, start_in
 from conch.domain.scheduling.queue import PolicyQueue
 from conch.server.backends.base import Instance
 from conch.server.backends.batch import Batch
@@ -23,6 +25,8 @@ from conch.server.core.scheduling.scheduled_model import ScheduledModel
 
 # Waiting requests among which those of the first one's shape are looked for.
 _MAX_LOOKED_AT: Final = 256
+# A batch that waits for its delay begins this long before it is too late for a deadline.
+_START_MARGIN_NS: Final = 2_000_000
 
 
 class BatchingModel(ScheduledModel):
@@ -44,6 +48,7 @@ class BatchingModel(ScheduledModel):
         self._grouped = _needs_grouping(config, self._rules)
         self._ragged = config.ragged_inputs
         self._queue: PolicyQueue[Pending] = PolicyQueue(config.dynamic_batching, max_queue_size)
+        self._service_times = ServiceTimes()
         self._alike: list[Pending] = []
         dynamic = config.dynamic_batching
         self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
@@ -60,6 +65,31 @@ class BatchingModel(ScheduledModel):
 
     def refusal(self, now: int) -> QueueFull | None:
         return self._queue.refusal(now)
+
+    def expected(self, batch_size: int, priority: int, now: int) -> tuple[int, int]:
+        times = self._service_times
+        times.update(self.statistics.batches, now)
+        largest = max(self._rules.max_batch_size, 1)
+        before = self._queue.before(priority)
+        if self._rules.single:  # those before it are assumed to have its size
+            service = times.of(batch_size, now)
+            batches, batch_ns = len(self._queue), service
+        else:
+            service = times.of(min(before + batch_size, largest), now)
+            batches, batch_ns = before // largest, times.of(largest, now)
+        free_in = [self._free_in(instance, now) for instance in self.instances if instance.ready]
+        return (start_in(free_in, batches, batch_ns) if free_in else 0), service
+
+    def _free_in(self, instance: Instance, now: int) -> int:
+        """Return in about how many ns an instance has executed what it holds."""
+        held = self._held[instance]
+        if not held:
+            return 0
+        times = [
+            self._service_times.of(sum([execution.batch_size for execution in batch.executions]), now) for batch in held
+        ]
+        times[0] = max(times[0] - (now - held[0].started), 0)
+        return sum(times)
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         if self.cache is not None:
@@ -78,6 +108,14 @@ class BatchingModel(ScheduledModel):
         pending = Pending(request, respond, self)
         if self._grouped:
             pending.group_key = _group_key(request, self._ragged)
+        if request.timeout_us and not request.admitted:
+            self._check_timeout(request)
+        if request.timeline.deadline:
+            if request.admitted:  # as the step of an ensemble
+                service = self.expected(request.batch_size, request.priority, monotonic_ns())[1]
+                pending.starts_by = request.timeline.deadline - service
+            else:
+                pending.starts_by = self.check_deadline(request.timeline, request.batch_size, request.priority)
         now = pending.queued = request.timeline.queued = monotonic_ns()
         try:
             self._queue.push(
@@ -102,6 +140,15 @@ class BatchingModel(ScheduledModel):
             self._dispatch_soon()
         return pending
 
+    def _check_timeout(self, request: InferRequest) -> None:
+        """Raise QueueTimeout if by the estimate the request would wait for longer than its timeout permits."""
+        longest = self._queue.max_wait(request.priority, request.timeout_us)
+        if longest:
+            wait = self.expected(request.batch_size, request.priority, monotonic_ns())[0]
+            if wait > longest:
+                retry_after_s = (wait - longest) / 1e9
+                self.refuse_for(QueueTimeout("Request timeout expired", retry_after_s=retry_after_s), request.timeline)
+
     def _dispatch(self) -> None:
         self._dispatching = False
         wake = 0
@@ -112,9 +159,15 @@ class BatchingModel(ScheduledModel):
             instance = self._free_instance()
             if instance is None:
                 break
-            decision = self._decide()
-            if not isinstance(decision, Run):
+            decision = self._decide(self._rules)
+            if isinstance(decision, Wait):
                 wake = decision.until
+                start_by = self._queue.next_start_by()
+                if start_by and start_by < wake:  # a request must not wait for others until it is too late
+                    wake = start_by - _START_MARGIN_NS
+                    if wake <= monotonic_ns():
+                        wake, decision = 0, self._decide(replace(self._rules, delay_ns=0))
+            if isinstance(decision, Wait):
                 break
             if self.limiter is not None:
                 instance = self.limiter.acquire(self._idle)
@@ -137,13 +190,13 @@ class BatchingModel(ScheduledModel):
                 return instance
         return None
 
-    def _decide(self) -> Run | Wait:
-        if self._rules.single:
+    def _decide(self, rules: BatchRules) -> Run | Wait:
+        if rules.single:
             return RUN_ONE
         if not self._gathers:
-            return decide(self._queue, self._rules, monotonic_ns())
+            return decide(self._queue, rules, monotonic_ns())
         self._alike = self._queue.like_first(_MAX_LOOKED_AT)
-        return decide(self._alike, self._rules, monotonic_ns())
+        return decide(self._alike, rules, monotonic_ns())
 
     def _taken(self, number: int) -> list[Pending]:
         """Remove and return the requests that `_decide` has chosen."""
@@ -180,8 +233,14 @@ class BatchingModel(ScheduledModel):
         self._queue.requeue(pending)
 
     def _expire(self) -> None:
-        for pending in self._queue.expire(monotonic_ns()):
-            pending.finish(QueueTimeout("Request timeout expired"))
+        now = monotonic_ns()
+        for pending in self._queue.expire(now):
+            if pending.starts_by and pending.starts_by <= now:
+                waited_ms = (now - pending.queued) / 1e6
+                text = f"the deadline of the request could no longer be met after {waited_ms:.1f} ms in the queue"
+                pending.abort(DeadlineMissed(text, "queue"))
+            else:
+                pending.finish(QueueTimeout("Request timeout expired"))
 
     def _arm(self, wake: int) -> None:
         """Set the timer to the earlier of the batch delay and the next queue timeout."""

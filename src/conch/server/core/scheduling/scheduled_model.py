@@ -217,7 +217,7 @@ class ScheduledModel(ServedModel):
             self._reshaper.response(answer)
         error = answer if isinstance(answer, ConchError) else pending.failure
         if error is not None:
-            self.statistics.count_failure(timeline.done - timeline.received, error.reason)
+            self.count_failure(timeline.done - timeline.received, error)
         else:
             self._count_success(pending)
         if self.statistics.declared is not None:
@@ -360,6 +360,8 @@ class ScheduledModel(ServedModel):
             compute_output=done - timeline.infer_done,
             span=request.span,
         )
+        if timeline.deadline and done > timeline.deadline:
+            self.statistics.deadline_misses["late"] += 1
         if self.statistics.first_response is not None:
             self.statistics.first_response.add((pending.first_response or done) - timeline.received)
 

@@ -148,7 +148,7 @@ class SequenceModel(ScheduledModel):
             self._ends.pop(key, None)
         pending = SequenceRequest(request, respond, self, sequence)
         pending.queued = request.timeline.queued = now
-        expires = now + request.timeout_us * 1000 if request.timeout_us else 0
+        expires = now + request.timeout_us * 1000 if request.timeout_us else request.timeline.deadline
         self._slots.add(sequence, pending, end=bool(request.flags & SEQUENCE_END), expires=expires)
         self.enter()
         self.statistics.pending += 1

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from logging import getLogger
+from time import monotonic_ns
 from typing import TypeAlias
 
 from conch.base.errors import Unsupported
@@ -136,7 +137,8 @@ class Dispatcher:
 
     def _stream_of(self, request: GrpcRequest, sink: StreamCall) -> MessageStream:
         if request.path == _STREAM_INFER:
-            return InferStream(self._endpoint, request.metadata, sink)
+            ends_at = 0 if request.timeout_s is None else monotonic_ns() + int(request.timeout_s * 1e9)
+            return InferStream(self._endpoint, request.metadata, sink, ends_at, request.deadline)
         if request.path == _WATCH:
             return WatchStream(_health_status, self._inference.ready, sink)
         return ReflectionStream(self._reflection.answer, sink)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from conch.base.errors import ConchError, InvalidRequest, Unsupported
+from conch.protocols.http.deadlines import DEADLINE
 from conch.protocols.http2.header_blocks import Field, RequestHead, response_block
 from conch.server.frontends.grpc.framing import CODINGS, IDENTITY
 from conch.server.frontends.grpc.status import (
@@ -35,6 +36,7 @@ class GrpcRequest:
     path: str
     metadata: Metadata
     timeout_s: float | None = None
+    deadline: bytes = b""  # the metadata `x-request-deadline`
     coding: bytes = IDENTITY
     accepted: bytes = IDENTITY
     refusal: bytes | None = None  # the header block that answers a call that is refused
@@ -73,7 +75,8 @@ def read_request(head: RequestHead, header_limit: int, check: Callable[[str, Met
             refusal_status=status_of(error).name,
             refusal_text=error.message,
         )
-    return GrpcRequest(path, metadata, timeout_s, coding, _accepted(fields.get(b"grpc-accept-encoding", b"")))
+    accepted = _accepted(fields.get(b"grpc-accept-encoding", b""))
+    return GrpcRequest(path, metadata, timeout_s, fields.get(DEADLINE, b""), coding, accepted)
 
 
 def _metadata(fields: list[Field]) -> Metadata:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from math import ceil
 
-from conch.base.errors import Code, ConchError, Exhausted, LimitExceeded, TooLarge
+from conch.base.errors import Code, ConchError, DeadlineMissed, Exhausted, LimitExceeded, TooLarge
 from conch.domain.degradations import HEADER
 from conch.protocols.http2.flow_control import Http2Stream
 from conch.protocols.http2.header_blocks import response_block, trailers_block
@@ -96,6 +96,8 @@ def status_of(error: ConchError | GrpcError) -> Status:
     """Return the status of an error."""
     if isinstance(error, GrpcError):
         return error.status
+    if isinstance(error, DeadlineMissed) and error.passed:
+        return Status.DEADLINE_EXCEEDED
     return (
         Status.RESOURCE_EXHAUSTED
         if isinstance(error, Exhausted | LimitExceeded | TooLarge)

@@ -6,12 +6,15 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
+from time import monotonic_ns
 from typing import Final
 
 from conch.base.errors import ConchError, InvalidRequest, drop_frames
+from conch.domain.request import Timeline
 from conch.domain.tensor import Buffer
 from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.protocols.connections.loop_budget import LoopBudget
+from conch.protocols.http.deadlines import set_deadlines
 from conch.protocols.http2.flow_control import Http2Stream
 from conch.server.frontends.grpc.framing import (
     MAX_MESSAGE_SIZE,
@@ -37,6 +40,7 @@ class UnaryCall(ABC):
         "_budget",
         "_charged",
         "_deadline",
+        "_ends_at",
         "_form",
         "_message",
         "_reader",
@@ -62,7 +66,9 @@ class UnaryCall(ABC):
         self._reader: MessageReader | None = None  # created for a request that arrives in pieces
         self._message: Buffer | Compressed | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._ends_at = 0  # when the client stops waiting, monotonic ns; 0 for never
         if request.timeout_s is not None:
+            self._ends_at = monotonic_ns() + int(request.timeout_s * 1e9)
             self._deadline = asyncio.get_running_loop().call_later(request.timeout_s, self._expired)
 
     @abstractmethod
@@ -239,7 +245,11 @@ class InferCall(UnaryCall):
             self._fail(error_of(error))
 
     def _infer(self, message: Buffer | Compressed) -> None:
-        admitted = self._endpoint.infer(message, self._request.metadata, self._answered, self._stream)
+        timeline = Timeline()
+        timeline.deadline = self._ends_at
+        if self._request.deadline:
+            set_deadlines(timeline, self._request.deadline)
+        admitted = self._endpoint.infer(message, self._request.metadata, self._answered, timeline, self._stream)
         if not self._stream.closed:
             self._admitted = admitted
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from conch.base.errors import ConchError
 from conch.domain.request import Timeline
 from conch.domain.tensor import Buffer
+from conch.protocols.http.deadlines import DEADLINE, set_deadlines
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.fields import ReadCall
@@ -50,6 +51,8 @@ class CallReader(Generic[_C]):
         """Answer one call, now or when the model has."""
         timeline = Timeline()
         try:
+            if DEADLINE in request.headers:
+                set_deadlines(timeline, request.headers[DEADLINE])
             if len(request.body) <= MAX_INLINE_BYTES:
                 self._open(request, reply, timeline, self._read, request.body)
                 return

@@ -79,7 +79,7 @@ class AdmittedCall:
             add_special_tokens=call.add_special_tokens,
             return_prompt=call.return_prompt or ("count" if ends_with_call else ""),
             prompt_only=call.prompt_only,
-            timeline=Timeline(self.timeline.received),
+            timeline=self.timeline.part(),
             span=span,
             meter=self.meter,
             client=self.client,

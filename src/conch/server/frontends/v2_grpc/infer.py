@@ -130,13 +130,18 @@ class GrpcInferEndpoint:
         return memoryview(kept)
 
     def infer(
-        self, data: Buffer | Compressed, metadata: Metadata, reply: Reply, stream: Http2Stream | None = None
+        self,
+        data: Buffer | Compressed,
+        metadata: Metadata,
+        reply: Reply,
+        timeline: Timeline,
+        stream: Http2Stream | None = None,
     ) -> Cancellable:
         """Serve one ModelInfer call: `reply` gets its response or error, once, later or before this returns.
 
         Raises ConchError if the request is refused; then `reply` is not called.
         """
-        call = _InferCall(self, metadata, reply, stream)
+        call = _InferCall(self, metadata, reply, timeline, stream)
         if len(data) > MAX_INLINE_BYTES or isinstance(data, Compressed):
             call.stage = self.read_large(data, call.continue_with, call.client)
             if call.stage is not None:
@@ -208,13 +213,18 @@ class _InferCall:
     )
 
     def __init__(
-        self, endpoint: GrpcInferEndpoint, metadata: Metadata, reply: Reply, stream: Http2Stream | None
+        self,
+        endpoint: GrpcInferEndpoint,
+        metadata: Metadata,
+        reply: Reply,
+        timeline: Timeline,
+        stream: Http2Stream | None,
     ) -> None:
         self._endpoint = endpoint
         self._metadata = metadata
         self._reply = reply
         self._stream = stream
-        self._timeline = Timeline()
+        self._timeline = timeline
         self._model: ServedModel | None = None
         self._options = _NO_OPTIONS
         self._cancelled = False

@@ -24,6 +24,7 @@ from typing import Final, Protocol
 from conch.base.errors import ConchError, Unavailable
 from conch.domain.request import Admitted, InferRequest, InferResponse, Respond, Timeline
 from conch.domain.tensor import Buffer
+from conch.protocols.http.deadlines import set_deadlines
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.protocols.v2_proto.inference import ResponseOptions, encode_stream_error
 from conch.protocols.v2_proto.request_cache import RequestMessage
@@ -97,7 +98,17 @@ class MessageStream(ABC):
 class InferStream(MessageStream):
     """One ModelStreamInfer call. All methods belong to the event loop's thread."""
 
-    def __init__(self, endpoint: GrpcInferEndpoint, metadata: Metadata, sink: ResponseSink) -> None:
+    def __init__(
+        self,
+        endpoint: GrpcInferEndpoint,
+        metadata: Metadata,
+        sink: ResponseSink,
+        ends_at: int = 0,
+        deadline: bytes = b"",
+    ) -> None:
+        """Create a stream. `ends_at` is when the call ends (monotonic ns); `deadline` is a header of each request."""
+        self._ends_at = ends_at
+        self._deadline = deadline
         self.endpoint = endpoint
         self._metadata = tuple(metadata)
         self._sink = sink
@@ -133,7 +144,10 @@ class InferStream(MessageStream):
         self.note_size(len(data))
         exchange = _Exchange(self)
         timeline = Timeline()
+        timeline.deadline = self._ends_at
         try:
+            if self._deadline:
+                set_deadlines(timeline, self._deadline)
             if len(data) > MAX_INLINE_BYTES or isinstance(data, Compressed):
                 read = partial(self._read, exchange, timeline)
                 if self.endpoint.read_large(data, read, self.client) is not None:

@@ -6,6 +6,7 @@ from functools import partial
 
 from conch.base.errors import Cancelled, ConchError, InvalidRequest
 from conch.domain.request import InferRequest, InferResponse, Respond, Timeline
+from conch.protocols.http.deadlines import DEADLINE, set_deadlines
 from conch.protocols.http.errors import JSON, send_error, status_of
 from conch.protocols.http.message import HttpRequest, content_type, header
 from conch.protocols.http.reply import HttpReply
@@ -50,6 +51,8 @@ class GenerateEndpoints:
         timeline = Timeline()
         trace = self._observer.begin_http(request, name, timeline) if self._observer.on else None
         try:
+            if DEADLINE in request.headers:
+                set_deadlines(timeline, request.headers[DEADLINE])
             model = self._inference.model(name, version)
             if request.headers.get(b"content-encoding", b"identity") != b"identity":
                 raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")

@@ -12,6 +12,7 @@ from conch.domain.tensor import Buffer, Tensor
 from conch.protocols.classification import classify
 from conch.protocols.compression import MAX_RATIO, compress, decompress_small, preferred_coding
 from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyBudget
+from conch.protocols.http.deadlines import DEADLINE, set_deadlines
 from conch.protocols.http.errors import JSON, send_error
 from conch.protocols.http.message import HttpRequest, content_type, header, no_memory
 from conch.protocols.http.reply import HttpReply
@@ -92,6 +93,8 @@ class HttpInferEndpoint:
         timeline = Timeline()
         trace = self._observer.begin_http(request, name, timeline) if self._observer.on else None
         try:
+            if DEADLINE in request.headers:
+                set_deadlines(timeline, request.headers[DEADLINE])
             model = self._inference.model(name, version)
             if model.config.decoupled:
                 raise Unsupported(

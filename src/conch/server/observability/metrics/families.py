@@ -76,6 +76,12 @@ COUNTS: tuple[Reading[ModelStatistics] | LabelledReading[ModelStatistics], ...] 
         "reason",
         lambda s: [(reason.value, count) for reason, count in s.failures.items()],
     ),
+    # Only of models that have missed a deadline: few clients send any.
+    LabelledReading(
+        "conch_deadline_misses_total",
+        "stage",
+        lambda s: list(s.deadline_misses.items()) if any(s.deadline_misses.values()) else [],
+    ),
     Reading("nv_inference_count", lambda s: s.inference_count),
     Reading("nv_inference_exec_count", lambda s: s.execution_count),
 )

@@ -24,6 +24,8 @@ from .failure import describe, place_of, traceback_of
 Outcome = Tuple[Responder, Union[InferenceResponse, TritonError, None]]
 
 READINESS_TIMEOUT_S = 5.0
+# After a longer execution, messages that arrived meanwhile are read before the next one.
+_LONG_NS = 1_000_000
 
 # Triton's words, with its typo.
 RESPONSE_TO_RESCHEDULED = (
@@ -71,6 +73,7 @@ class ModelHost:
         self._model: Any = None
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._background: Set[Any] = set()
+        self._last_ns = 0  # how long the last batch took
         self._keeps_slots = False  # whether a request's index in the batch identifies its sequence (direct strategy)
 
     @property
@@ -92,6 +95,8 @@ class ModelHost:
         """Execute one batch and send its responses."""
         if message[1]:
             self._channel.outputs.free(message[1])
+        if self._last_ns > _LONG_NS:
+            self._channel.drain()  # requests of this batch may have been cancelled meanwhile
         # A copy, as arrays must be writable and aligned, and must outlive the frame.
         data = bytearray(payload)
         requests = [InferenceRequest.from_wire(self._writer, request, data) for request in message[2]]
@@ -100,6 +105,7 @@ class ModelHost:
         input_done = monotonic_ns()
         outcomes = self._run(requests, responders)
         infer_done = monotonic_ns()
+        self._last_ns = infer_done - input_done
         self._calls.executing = ()
         # Inputs and requests that the model has not kept are released here, which `finish` sends with the answers.
         del requests, responders, data

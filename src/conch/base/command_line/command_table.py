@@ -139,6 +139,11 @@ TASKS = MappingProxyType(
                 "show the models of a running server live",
                 ("conch top", "conch top --url http://gpu1:8000 --interval 5s"),
             ),
+            "why": Command(
+                "measure.why.command",
+                "say why a request, or the slowest ones, took their time",
+                ("conch why p99", "conch why detector --last 5m", "conch why my-request-7 --html why.html"),
+            ),
             "rules": Command(
                 "operate.monitoring.commands.rules",
                 "write alerting rules, and find alerts that can never fire",

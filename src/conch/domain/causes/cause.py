@@ -40,7 +40,7 @@ CAUSES: Final = MappingProxyType(
         ),
         "large": Cause(
             "behind a large request",
-            'waiting while "{model}" computes an unusually large request',
+            'waiting behind an unusually large request to "{model}"',
             "limit the size of its inputs, or give large ones a model and instance apart",
         ),
         "sequence": Cause(

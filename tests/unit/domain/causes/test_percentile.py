@@ -29,8 +29,8 @@ def test_one_large_image_among_small_ones() -> None:
     first = found.causes[0]
     assert (first.cause, first.model) == ("large", "preprocess")
     assert 0.88 < first.more_ns / (found.slow_ns - found.ordinary_ns) <= 1
-    assert percentile_sentence(found).startswith("the slowest 1 % (11 requests, from ")
-    assert 'waiting while "preprocess" computes an unusually large request' in percentile_sentence(found)
+    assert percentile_sentence(found).startswith("The slowest 1 % (11 requests, from ")
+    assert 'waiting behind an unusually large request to "preprocess"' in percentile_sentence(found)
     text = batch_text(Explainer(log), found.batches[0][0])
     assert "1 request (#501), 288 MB of inputs, computed 180 ms, usually 15 ms" in text
     waiting = Explainer(log).explain(found.slow[4])

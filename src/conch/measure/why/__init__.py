@@ -1,0 +1,1 @@
+"""`conch why`: why a request, or the slowest requests, took their time, from a server's event log."""

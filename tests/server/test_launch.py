@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from tests.support.models import write_scripted
 from tests.support.server_process import ConchProcess
@@ -68,6 +69,30 @@ def test_a_program_gets_server_model_and_key(server: ConchProcess, started: dict
     assert config["provider"]["conch"]["models"]["words"]["limit"] == {"context": 8000, "output": 2000}
     assert [started[name]["variables"]["CONCH_API_KEY"] for name in PROGRAMS] == [KEY] * 3
     assert [started[name]["arguments"][-1] for name in PROGRAMS] == ["two words"] * 3
+
+
+def test_a_program_trusts_a_private_authority(folder: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    for name, blob in (("root", authority.cert_pem), ("cert", certificate.cert_chain_pems[0])):
+        blob.write_to_path(str(folder / name))
+    certificate.private_key_pem.write_to_path(str(folder / "key"))
+    flags = ["--http-use-ssl=true", f"--http-server-cert={folder}/cert", f"--http-server-key={folder}/key"]
+    with ConchProcess(folder / "repository", *flags, log=folder / "tls.log", wait="") as server:
+        server.until_logged("Started HTTPService")
+        url = f"https://localhost:{server.ports['http']}"
+        for name, variable in (
+            ("claude", "NODE_EXTRA_CA_CERTS"),
+            ("codex", "CODEX_CA_CERTIFICATE"),
+            ("opencode", "NODE_EXTRA_CA_CERTS"),
+        ):
+            result = launched(folder, name, "--url", url, "--ca-file", f"{folder}/root")
+            assert result.returncode == 7, result.stderr
+            shown = json.loads(result.stdout)
+            assert shown["variables"][variable] == f"{folder}/root"
+            assert f"{url}" in json.dumps(shown)
+        refused = launched(folder, "claude", "--url", url, "--ca-file", f"{folder}/key")
+        assert (refused.returncode, "cannot read the certificates in" in refused.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

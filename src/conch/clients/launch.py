@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -40,6 +41,9 @@ class LaunchSettings:
     run: str = flag_field("", "", "serve this model as conch run does, until the program ends", value_kind("X"))
     model: str = flag_field("", "", "name of the model (default: the only language model)", value_kind("NAME"))
     api_key_file: str | None = flag_field(None, "", KEY_HELP, value_kind("FILE"))
+    ca_file: str = flag_field(
+        "", "", "certificates to trust, also by the program (default: the server's own)", value_kind("FILE")
+    )
     wait: float = flag_field(DEFAULT_WAIT_S, "", WAIT_HELP, value_kind("TIME", duration))
     print: bool = flag_field(False, "", "print the lines for a shell instead", BOOLEAN, bare=True)
 
@@ -62,6 +66,7 @@ class _Invocation(NamedTuple):
 
 class _Program(NamedTuple):
     package: str  # of npm
+    ca_variable: str  # names the file of certificates to trust
     invocation: Callable[[ModelPlace], _Invocation]
 
 
@@ -114,9 +119,9 @@ def _max_output(target: ModelPlace) -> int:
 
 _PROGRAMS: Mapping[str, _Program] = MappingProxyType(
     {
-        "claude": _Program("@anthropic-ai/claude-code", _claude),
-        "codex": _Program("@openai/codex", _codex),
-        "opencode": _Program("opencode-ai", _opencode),
+        "claude": _Program("@anthropic-ai/claude-code", "NODE_EXTRA_CA_CERTS", _claude),
+        "codex": _Program("@openai/codex", "CODEX_CA_CERTIFICATE", _codex),
+        "opencode": _Program("opencode-ai", "NODE_EXTRA_CA_CERTS", _opencode),
     }
 )
 
@@ -140,12 +145,17 @@ def _launch(name: str, settings: LaunchSettings, arguments: Sequence[str]) -> in
     key = client_key(settings.api_key_file)
     with ExitStack() as stack:
         url = f"http://{stack.enter_context(served(settings.run))}" if settings.run else settings.url
-        url = find_address(url or None, None).url.removesuffix("/v1")
-        client = OpenAIClient(f"{url}/v1", key)
+        address = find_address(url or None, None)
+        url = (url if "://" in url else address.url).rstrip("/").removesuffix("/v1")  # its name is in the certificate
+        ca_file = settings.ca_file or address.certificate
+        client = OpenAIClient(f"{url}/v1", key, ca_file)
         model = wait_for_model(partial(chosen_model, client, settings.model), "conch launch", settings.wait)
         shown = f"${{{_KEY}}}" if settings.print and key else key or _NO_KEY
         target = ModelPlace(url, model, client.context_length(model), shown)
         invocation = program.invocation(target)
+        if ca_file:
+            trusted = {program.ca_variable: str(Path(ca_file).absolute())}
+            invocation = invocation._replace(variables={**invocation.variables, **trusted})
         words = [path or name, *invocation.arguments, *arguments]
         if settings.print:
             _print(invocation, [name, *words[1:]])

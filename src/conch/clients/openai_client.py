@@ -2,6 +2,7 @@
 
 import json
 import re
+import ssl
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -66,10 +67,10 @@ class TokenRate:
 
 
 class OpenAIClient:
-    """A client of the API at `url`, such as http://localhost:8000/v1."""
+    """A client of the API at `url`, such as http://localhost:8000/v1; `ca_file` replaces the system's certificates."""
 
-    def __init__(self, url: str, key: str = "") -> None:
-        """Raise InvalidRequest for an invalid URL."""
+    def __init__(self, url: str, key: str = "", ca_file: str = "") -> None:
+        """Raise InvalidRequest for an invalid URL or file."""
         try:
             check_no_credentials(url)
         except ValueError as error:
@@ -79,7 +80,12 @@ class OpenAIClient:
             example = f"http://{url.rstrip('/')}/v1" if _HOST_AND_PORT.fullmatch(url) else "http://localhost:8000/v1"
             raise InvalidRequest(f"'{url}' is not a valid API URL: expected one such as {example}")
         self._url = url
-        self._secure = parts.scheme == "https"
+        self._tls: ssl.SSLContext | None = None
+        if parts.scheme == "https":
+            try:
+                self._tls = ssl.create_default_context(cafile=ca_file or None)
+            except OSError as error:
+                raise InvalidRequest(f"cannot read the certificates in '{ca_file}': {error}") from None
         self._place = (parts.hostname, parts.port)
         self._path = parts.path.rstrip("/")
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
@@ -158,8 +164,9 @@ class OpenAIClient:
             raise Unavailable(f"{self._url}: the connection was closed before the end of the answer")
 
     def _connection(self) -> HTTPConnection:
-        kind = HTTPSConnection if self._secure else HTTPConnection
-        return kind(*self._place, timeout=_TIMEOUT_S)
+        if self._tls is None:
+            return HTTPConnection(*self._place, timeout=_TIMEOUT_S)
+        return HTTPSConnection(*self._place, timeout=_TIMEOUT_S, context=self._tls)
 
     def _ask(self, connection: HTTPConnection, method: str, path: str, body: str | None = None) -> Any:
         connection.request(method, self._path + path, body, self._headers)

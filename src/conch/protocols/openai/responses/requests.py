@@ -120,6 +120,7 @@ def _response_call(document: dict[str, Any], messages: Buffer, items: Buffer) ->
         raise given.wrong("metadata", f"'metadata' must have at most {MAX_METADATA} texts")
     for name in ("prompt_cache_key", "safety_identifier", "user"):
         given.text(name)
+    given.inner("stream_options")
     own: dict[str, Any] = {
         "instructions": given.text("instructions") or "",
         "previous": given.text("previous_response_id") or "",

@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from conch.server.frontends.endpoints import API, ENDPOINTS, METRICS_PORT
 from conch.server.frontends.openapi import paths_of
 from tests.support.models import write_identity, write_scripted
+from tests.support.ports import free_port
 from tests.support.server_process import ConchProcess
 
 SCRIPT = "<img src=x onerror=alert(1)>"
@@ -122,6 +123,34 @@ def test_servers_do_what_the_document_says(server: ConchProcess) -> None:
         if not operation.path.endswith(("load", "unload")):
             seed(20261123)(few(given(case=operation.as_strategy())(send)))()
     assert len(tried) > 60
+
+
+def test_answers_and_queries_are_described(server: ConchProcess, document: dict[str, Any]) -> None:
+    paths = document["paths"]
+    for path in ("/v2", "/v2/models/{model}", "/v2/models/{model}/versions/{version}/stats", "/v2/limits", "/version"):
+        schema = paths[path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        assert schema["required"], path
+    files = paths["/v1/files"]["get"]["parameters"]
+    assert {parameter["name"] for parameter in files} == {"limit", "after", "order", "purpose"}
+
+
+def test_ports_of_cloud_platforms_are_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_identity(tmp_path / "models", "m", "FP32", 1)
+    monkeypatch.setenv("AIP_PREDICT_ROUTE", "/predict")
+    monkeypatch.setenv("AIP_HEALTH_ROUTE", "/healthy")
+    sagemaker, vertex = free_port(), free_port()
+    flags = (f"--sagemaker-port={sagemaker}", f"--vertex-ai-port={vertex}")
+    platforms = ("--allow-sagemaker=true", "--allow-vertex-ai=true")
+    with ConchProcess(tmp_path / "models", *flags, *platforms, log=tmp_path / "log") as server:
+        described = document_of(server.ports["http"])
+        validate(described)
+        paths = described["paths"]
+        for path in ("/invocations", "/models", "/models/{model}", "/models/{model}/invoke"):
+            assert paths[path]["servers"] == [{"url": f"http://localhost:{sagemaker}"}]
+        for path in ("/predict", "/healthy"):
+            assert paths[path]["servers"] == [{"url": f"http://localhost:{vertex}"}]
+        assert "servers" not in paths["/ping"]
+        assert ask(sagemaker, "/models")[0].status == ask(vertex, "/healthy")[0].status == 200
 
 
 def test_the_page_loads_nothing_else_and_runs_no_other_script(server: ConchProcess) -> None:

@@ -66,6 +66,15 @@ _FALLBACKS = {
 }
 
 
+# On SageMaker's port, except /ping: methods, path, category, summary.
+_SAGEMAKER = (
+    ("POST", "/invocations", "inference", "SageMaker: infer."),
+    ("GET POST", "/models", "model-repository", "SageMaker: list models, or load one."),
+    ("GET DELETE", "/models/{model}", "model-repository", "SageMaker: show or unload a model."),
+    ("POST", "/models/{model}/invoke", "inference", "SageMaker: infer with a loaded model."),
+)
+
+
 class Body(Enum):
     """The maximum size of a body: of small JSON, of texts to tokenize, of `--http-max-input-size`, or with tensors."""
 
@@ -133,9 +142,30 @@ class Handlers:
             for endpoint, _ in self._routes
             if port in endpoint.ports
         ]
+        if port == HTTP_PORT:
+            known = {operation.path for operation in operations}
+            operations += [operation for operation in self._platform_operations() if operation.path not in known]
         newest = {model.config.name: model.config for model in self.parts.inference.models()}
         title = f"{self.parts.options.id} ({port})"
         send_in_slices(reply, JSON, openapi.document(title, conch.__version__, operations, newest.values()))
+
+    def _platform_operations(self) -> list[openapi.Operation]:
+        """Return the endpoints of cloud platforms, whose ports have no document."""
+        options = self.parts.options
+        rows: list[tuple[str, str, str, str, int]] = []
+        if options.allow_sagemaker and options.sagemaker_port:
+            rows += [(*row, options.sagemaker_port) for row in _SAGEMAKER]
+        if options.allow_vertex_ai and options.vertex_ai_port:
+            routes, port = dict(options.platform_variables), options.vertex_ai_port
+            rows += [
+                ("POST", routes["AIP_PREDICT_ROUTE"], "inference", "Vertex AI: infer.", port),
+                ("GET", routes["AIP_HEALTH_ROUTE"], "health", "Vertex AI: whether the server is ready.", port),
+            ]
+        scope_of = self.parts.http_access.scope_needed
+        return [
+            openapi.Operation(methods, path, category, summary, scope_of(category) or "", port=port)
+            for methods, path, category, summary, port in rows
+        ]
 
     def show_docs(self, _request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the page that lists endpoints and sends requests to them."""

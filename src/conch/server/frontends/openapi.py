@@ -42,6 +42,48 @@ _BODIES: Mapping[str, Mapping[str, Any]] = {
     "unload": {"type": "object", "properties": {"parameters": {"type": "object"}}},
     "register": {"type": "object", "properties": _REGION},
 }
+_OPTIONAL: Mapping[str, Any] = {"type": ["string", "null"]}
+
+
+def _object(optional: Mapping[str, Any] | None = None, **required: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe an object by its fields."""
+    return {"type": "object", "required": list(required), "properties": {**required, **(optional or {})}}
+
+
+def _array(items: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+_INTEGER: Mapping[str, Any] = {"type": "integer"}
+_TENSORS = _array(_object(name=_TEXT, datatype=_TEXT, shape=_array(_INTEGER)))
+_LIMITS = _object(models=_array(_object(model=_TEXT, version=_TEXT)))
+_MODEL_ENTRY = _object(id=_TEXT, object={"const": "model"}, created=_INTEGER)
+_SAGEMAKER_MODEL = _object(modelName=_TEXT, modelUrl=_TEXT)
+# Answers with documents, by declared paths.
+_ANSWERS: Mapping[str, Mapping[str, Any]] = {
+    "/v2": _object(name=_TEXT, version=_TEXT, extensions=_array(_TEXT)),
+    "/v2/models/{model}": _object(name=_TEXT, versions=_array(_TEXT), inputs=_TENSORS, outputs=_TENSORS),
+    "/v2/models/{model}/config": _object(name=_TEXT),
+    "/v2/models/{model}/stats": _object(model_stats=_array(_object(name=_TEXT, version=_TEXT))),
+    "/v2/models/stats": _object(model_stats=_array(_object(name=_TEXT, version=_TEXT))),
+    "/v2/repository/index": _array(_object({"version": _TEXT, "state": _TEXT, "reason": _TEXT}, name=_TEXT)),
+    "/v2/logging": _OBJECT,
+    "/v2/trace/setting": _OBJECT,
+    "/v2/limits": _LIMITS,
+    "/v2/limits/rollback": _LIMITS,
+    **dict.fromkeys(("/v2/systemsharedmemory/status", "/v2/cudasharedmemory/status"), _array(_object(name=_TEXT))),
+    "/v1/models": _object(data=_array(_MODEL_ENTRY)),
+    "/version": _object(version=_TEXT),
+    "/models": _object(models=_array(_SAGEMAKER_MODEL)),
+    "/models/{model}": _SAGEMAKER_MODEL,
+}
+_PAGE_QUERY = {"limit": {"type": "integer", "minimum": 1, "maximum": 10_000}, "after": _TEXT,
+               "order": {"enum": ["asc", "desc"]}}  # fmt: skip
+_QUERIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "/v1/files": {**_PAGE_QUERY, "purpose": _TEXT},
+    "/v1/batches": _PAGE_QUERY,
+    "/v1/responses/{response}/input_items": _PAGE_QUERY,
+}
 _FIELDS: Mapping[str, field_rules.FieldRules] = {
     "/v1/chat/completions": field_rules.CHAT,
     "/v1/completions": field_rules.COMPLETION,
@@ -72,7 +114,8 @@ _TEXT_BODY = ("metrics", "docs", "")
 class Operation(NamedTuple):
     """An endpoint as clients see it.
 
-    `scope` is that of the key which it needs, "" for none; `plain_errors`: whether errors are Triton's.
+    `scope` is that of the key which it needs, "" for none; `plain_errors`: whether errors are Triton's. `port` is that
+    of a cloud platform; 0 for the document's.
     """
 
     methods: str
@@ -81,6 +124,7 @@ class Operation(NamedTuple):
     summary: str
     scope: str
     plain_errors: bool = True
+    port: int = 0
 
 
 def document(
@@ -120,6 +164,8 @@ def _by_path(operations: Iterable[Operation]) -> Iterator[tuple[str, dict[str, A
         if names:
             items["parameters"] = [_parameter(name) for name in names]
         for _, operation in group:
+            if operation.port:
+                items["servers"] = [{"url": f"http://localhost:{operation.port}"}]
             for method in operation.methods.lower().split():
                 items[method] = _operation(operation, method, path)
         yield path, items
@@ -148,7 +194,10 @@ def _operation(
         "operationId": re.sub(r"\W+", "_", f"{method}{path}").strip("_") or method,
         "tags": [operation.category],
         "responses": {
-            "200": {"description": "Success.", **_content(last, answer or {})},
+            "200": {
+                "description": "Success.",
+                **_content(last, answer or _ANSWERS.get(path.replace("/versions/{version}", ""), {})),
+            },
             "default": {"description": "Refused or failed.", "content": {"application/json": {}}},
         },
     }
@@ -159,6 +208,10 @@ def _operation(
     if operation.scope:
         described["security"] = [{"key": []}]
         described["x-conch-scope"] = operation.scope
+    if method == "get" and path in _QUERIES:
+        described["parameters"] = [
+            {"name": name, "in": "query", "schema": schema} for name, schema in _QUERIES[path].items()
+        ]
     if method in ("post", "put"):
         if body is None:
             body = _fields(_FIELDS[path]) if path in _FIELDS else _BODIES.get(last, _OBJECT)

@@ -12,7 +12,7 @@ _ENGINE = ("env-path", "stub-timeout-seconds", *SANDBOX)
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "fil": _BATCH,
     "identity": (),
-    "onnxruntime": (*_BATCH, "intra_op_thread_count", "inter_op_thread_count"),
+    "onnxruntime": (*_BATCH, "intra_op_thread_count", "inter_op_thread_count", "measure_threads"),
     "openvino": (*_BATCH, *OPENVINO),
     "openvino_genai": _ENGINE,
     "python": (*PYTHON, *SANDBOX),

@@ -1,7 +1,8 @@
 """The contract between the core, which decides what runs together, and a backend, which runs it.
 
     Backend     one per `backend:` name; knows how to complete a configuration and make instances
-    Instance    one executor of one model version: a thread or a child process; runs one batch at a time
+    Instance    one executor of one model version: threads or a child process; runs one batch at a time, or several
+                where their owner allows that
     Batch       the requests that the scheduler put together, each of them an Execution; see `batch`
 
 A backend knows no queue, no version policy and no protocol.
@@ -113,13 +114,22 @@ class Instance(Worker):
     plan: InstancePlan
     # Whether `execute` reads tensors from their sources; a failed read then fails that request only.
     takes_sources: ClassVar[bool] = False
+    # Set by the owner before start(): whether it begins further batches on an instance that `takes` them.
+    overlaps: bool = False
 
     @abstractmethod
     def execute(self, batch: Batch) -> None:
         """Run one batch. Returns immediately; the batch is finished and released later, on the event loop.
 
-        The caller guarantees that the instance is ready and has no more batches than one and `ahead`.
+        The caller guarantees that the instance is ready and `takes` the batch, or is sent it `ahead`.
         """
+
+    def takes(self, held: int) -> bool:
+        """Return whether the instance can begin another batch now, besides `held` that it has not released.
+
+        Never more than one at a time unless `overlaps` is set.
+        """
+        return held == 0
 
     def ahead(self, *, crowded: bool) -> int:  # noqa: ARG002
         """Return how many batches to send to the instance while it runs one, to hide the latency of the next.

@@ -55,7 +55,7 @@ class Batch:
     `give_back()` instead; of several batches, the last one first.
     """
 
-    __slots__ = ("_give_back", "_release", "begun", "executions", "infer_done", "input_done", "started")
+    __slots__ = ("_give_back", "_release", "begun", "executions", "infer_done", "input_done", "started", "waiting")
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class Batch:
     ) -> None:
         self.executions = executions
         self.started = monotonic_ns()
+        self.waiting = 0  # requests that were left in the queue
         self.begun = True  # False while it waits behind another batch of its instance
         self.input_done = 0
         self.infer_done = 0

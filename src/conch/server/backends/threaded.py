@@ -1,9 +1,10 @@
-"""Base class of instances that compute in a dedicated thread, for frameworks that release the GIL.
+"""Base class of instances that compute in dedicated threads, for frameworks that release the GIL.
 
-The event loop puts batches into the thread's queue; the thread returns the answers of a whole batch to the loop in one
-callback. Tensors are joined and split in the thread, too.
+The event loop puts batches into a queue; a thread returns the answers of a whole batch to the loop in one callback.
+Tensors are joined and split in the thread, too.
 
-A framework that several threads may call concurrently sets `concurrent_runs`; then a batch may run in parts.
+A framework that several threads may call concurrently sets `concurrent_runs`; then a batch may run in parts. With
+several `lanes`, each with a thread, batches may run beside each other.
 """
 
 import asyncio
@@ -19,15 +20,20 @@ from typing import Any
 import numpy.typing as npt
 
 from conch.base.errors import BackendError, ConchError, ModelLoadError
+from conch.base.process.cpu_wait import CpuWait
 from conch.domain.request import InferRequest, InferResponse
 from conch.machine.cores import pin_thread
 from conch.server.backends.base import Instance, InstancePlan
 from conch.server.backends.batch import Batch
+from conch.server.backends.lanes import Lanes
 from conch.server.backends.ragged import RaggedLayout
 from conch.server.backends.side_by_side import SideBySide
 from conch.server.backends.stacking import join, split
 
 _log = getLogger(__name__)
+
+# The share of a batch's time which its thread was ready to run without a core, from which on the cores count as taken.
+_CONTENDED = 0.1
 
 Arrays = dict[str, npt.NDArray[Any]]
 _Answers = list[InferResponse | ConchError]
@@ -35,7 +41,7 @@ _Compute = Callable[[Arrays, Sequence[str]], Mapping[str, npt.NDArray[Any]]]
 
 
 class ThreadedInstance(Instance):
-    """One executor in one thread. A subclass implements `load`, `compute` and, if necessary, `unload`.
+    """One executor in one thread or several. A subclass implements `load`, `compute` and, if necessary, `unload`.
 
     If a batch fails, each of its requests is retried alone, so that one request cannot fail the others.
     """
@@ -44,18 +50,20 @@ class ThreadedInstance(Instance):
         self.plan = plan
         self._ragged = RaggedLayout.of(plan.source.config)
         self.concurrent_runs = 1  # how many threads may call `compute_part` concurrently; set by `load`
-        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self.lanes = Lanes()  # set by `load`; used on the event loop
+        # Batches, and whether each runs alone.
+        self._batches: SimpleQueue[tuple[Batch, bool] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._ended = asyncio.Event()
         self._ready = False
-        self._working_since = 0
+        self._working: dict[Batch, int] = {}  # what is computed, and since when
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.plan.name} {'ready' if self._ready else 'not ready'}>"
 
     @abstractmethod
     def load(self) -> None:
-        """Load the model; called in the thread. Any exception fails `start`; a ConchError is raised unchanged."""
+        """Load the model; called in the first thread. Any exception fails `start`; a ConchError is raised unchanged."""
 
     @abstractmethod
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
@@ -68,7 +76,7 @@ class ThreadedInstance(Instance):
         """Make what `compute_part` needs; called once in another thread, while the instance computes whole batches."""
 
     def compute_part(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
-        """Run the model on a part of a batch as `compute` does, in one of several threads."""
+        """Run the model on a part of a batch or in a lane as `compute` does, in one of several threads."""
         return self.compute(inputs, outputs)
 
     def unload(self) -> None:
@@ -80,7 +88,10 @@ class ThreadedInstance(Instance):
 
     @property
     def working_since(self) -> int:
-        return self._working_since
+        return min(list(self._working.values()), default=0)
+
+    def takes(self, held: int) -> bool:
+        return self.lanes.takes(held)
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -95,7 +106,9 @@ class ThreadedInstance(Instance):
             raise ModelLoadError(f"model instance '{self.plan.name}' failed to load: {error}") from error
 
     def execute(self, batch: Batch) -> None:
-        self._batches.put(batch)
+        executions = batch.executions
+        alone = self.lanes.begin(len(executions), batch.waiting, executions[0].request.timeline.queued)
+        self._batches.put((batch, alone))
 
     async def stop(self) -> None:
         self._ready = False
@@ -112,17 +125,36 @@ class ThreadedInstance(Instance):
         except BaseException as error:
             loop.call_soon_threadsafe(self._load_ended, loaded, error)
         else:
-            loop.call_soon_threadsafe(self._load_ended, loaded, None)
             threads = SideBySide(self.concurrent_runs, self.plan.name, self.prepare_parts)
-            while (batch := self._batches.get()) is not None:
-                self._working_since = monotonic_ns()
-                answers = self._answers(batch, threads)
-                self._working_since = 0
-                loop.call_soon_threadsafe(_deliver, batch, answers)
+            lanes = [
+                Thread(target=self._work, args=(loop, threads), name=self.plan.name, daemon=True)
+                for _ in range(self.lanes.number - 1)
+            ]
+            for lane in lanes:
+                lane.start()
+            loop.call_soon_threadsafe(self._load_ended, loaded, None)
+            self._work(loop, threads)
+            for lane in lanes:
+                lane.join()
             threads.close()
             self.unload()
         finally:
             loop.call_soon_threadsafe(self._ended.set)
+
+    def _work(self, loop: asyncio.AbstractEventLoop, threads: SideBySide) -> None:
+        """Run batches until the end of the queue."""
+        wait = CpuWait() if self.lanes.number > 1 else None
+        while (item := self._batches.get()) is not None:
+            batch, alone = item
+            began = self._working[batch] = monotonic_ns()
+            waited_before = _total(wait)
+            answers = self._answers(batch, threads if alone else None)
+            del self._working[batch]
+            contended = _total(wait) - waited_before > _CONTENDED * (monotonic_ns() - began)
+            loop.call_soon_threadsafe(self._deliver, batch, answers, contended)
+        self._batches.put(None)  # for the next thread
+        if wait is not None:
+            wait.close()
 
     def _load_ended(self, loaded: "asyncio.Future[None]", error: BaseException | None) -> None:
         if loaded.done():  # `start` was cancelled
@@ -133,11 +165,13 @@ class ThreadedInstance(Instance):
             self._ready = True
             loaded.set_result(None)
 
-    def _answers(self, batch: Batch, threads: SideBySide) -> _Answers:
-        """Run a batch and return one answer for each execution."""
+    def _answers(self, batch: Batch, threads: SideBySide | None) -> _Answers:
+        """Run a batch with all `threads`, or in a lane, and return one answer for each execution."""
         requests = [execution.request for execution in batch.executions]
+        part = partial(self._run, batch, self.compute_part)
         try:
-            part = partial(self._run, batch, self.compute_part)
+            if threads is None:
+                return [*part(requests)]
             return [*threads.run(partial(self._run, batch, self.compute), part, requests)]
         except Exception as error:
             if len(requests) == 1:
@@ -176,6 +210,12 @@ class ThreadedInstance(Instance):
                     response.outputs.append(part)
         return responses
 
+    def _deliver(self, batch: Batch, answers: _Answers, contended: bool) -> None:
+        self.lanes.end(monotonic_ns(), contended)
+        for execution, answer in zip(batch.executions, answers, strict=True):
+            execution.finish(answer)
+        batch.release()
+
     def _as_error(self, error: Exception) -> ConchError:
         if isinstance(error, ConchError):
             return error
@@ -192,7 +232,5 @@ def _requested_outputs(requests: Sequence[InferRequest], declared: Sequence[str]
     return declared
 
 
-def _deliver(batch: Batch, answers: _Answers) -> None:
-    for execution, answer in zip(batch.executions, answers, strict=True):
-        execution.finish(answer)
-    batch.release()
+def _total(wait: CpuWait | None) -> int:
+    return 0 if wait is None else wait.total_ns() or 0

@@ -16,6 +16,7 @@ from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import Tensor
 from conch.server.backends.base import InstancePlan, ModelSource
 from conch.server.backends.batch import Batch
+from conch.server.backends.lanes import Lanes
 from conch.server.backends.threaded import Arrays, ThreadedInstance
 
 CONFIG = ModelConfig("m", "x", "", 8, (TensorSpec("IN", "INT64", (1,)),), (TensorSpec("OUT", "INT64", (1,)),))
@@ -112,6 +113,44 @@ async def test_a_failing_request_alone_is_run_once() -> None:
     await instance.stop()
     assert instance.runs == [1]
     assert isinstance(asked.answer, BackendError)
+
+
+class Meeting(Doubling):
+    """Two batches meet: each waits for the other in its computation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overlaps = True
+        self.meeting = threading.Barrier(2)
+
+    def load(self) -> None:
+        super().load()
+        self.lanes = Lanes(2)
+
+    def compute_part(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
+        self.meeting.wait(60)
+        return self.compute(inputs, outputs)
+
+
+async def test_batches_run_beside_each_other_in_lanes() -> None:
+    instance = Meeting()
+    await instance.start()
+    released = asyncio.Event()
+    batches = [Batch([Asked(value, lambda: None)], lambda _: released.set()) for value in (1, 2)]
+    batches[0].waiting = 1
+    assert instance.takes(0)
+    instance.execute(batches[0])
+    assert instance.takes(1)
+    instance.execute(batches[1])
+    assert not instance.takes(2)
+    while not all(execution.answer for batch in batches for execution in batch.executions):
+        await released.wait()
+        released.clear()
+    await instance.stop()
+    assert [doubled(batch.executions[0]) for batch in batches] == [[[2]], [[4]]]
+    assert instance.unloaded
+    assert instance.working_since == 0
+    assert "m_0" not in {thread.name for thread in threading.enumerate()}
 
 
 async def test_the_end_of_an_instance() -> None:

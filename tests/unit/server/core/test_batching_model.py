@@ -59,6 +59,35 @@ async def test_requests_queued_behind_a_busy_instance_form_one_batch() -> None:
     assert sorted(statistics.batches) == [1, 4]
 
 
+class Twofold(ScriptedInstance):
+    """Takes two batches at once where the owner allows it."""
+
+    def takes(self, held: int) -> bool:
+        return held < (2 if self.overlaps else 1)
+
+
+async def test_an_instance_begins_as_many_batches_as_it_takes() -> None:
+    workers = [Twofold(), Twofold()]
+    model = BatchingModel(config(), 1, {}, workers, asyncio.get_running_loop())
+    await model.start()
+    callers = [Caller() for _ in range(6)]
+    for caller in callers[:2]:
+        model.submit(request(), caller)
+    assert [len(worker.batches) for worker in workers] == [1, 1]  # those without a batch come first
+    for caller in callers[2:]:
+        model.submit(request(), caller)
+    assert [len(worker.batches) for worker in workers] == [2, 2]
+    assert model.statistics.pending == 2
+    assert all(batch.begun for worker in workers for batch in worker.batches)
+    workers[0].answer()
+    assert [len(worker.batches) for worker in workers] == [2, 2]
+    for worker in (*workers, *workers, workers[0]):
+        worker.answer()
+    assert [caller.finals for caller in callers] == [1] * 6
+    assert model.statistics.pending == 0
+    assert model.statistics.execution_count == 6
+
+
 @pytest.mark.parametrize("position", [0, 1, 2])
 async def test_cancellation_of_one_request_of_a_running_batch(position: int) -> None:
     model, (worker,) = await started(dynamic(8))

@@ -1,12 +1,14 @@
-"""`backend: "onnxruntime"`: ONNX models, one session and one thread per instance.
+"""`backend: "onnxruntime"`: ONNX models, a session or two per instance.
 
 Parameters, `optimization` and `--backend-config` settings are those of Triton's onnxruntime backend.
 """
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from logging import getLogger
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,15 @@ import onnxruntime as ort
 
 from conch.base.errors import BackendError, Code, ConfigError, InvalidRequest, ModelLoadError
 from conch.domain.files.signature import Signature, TensorInfo
+from conch.domain.model_config import ModelConfig
+from conch.domain.tensor import BYTES, NUMPY_DTYPES
 from conch.machine.cores import usable_cores
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource, report_threads
+from conch.server.backends.lanes import Lanes
 from conch.server.backends.model_file import model_path
 from conch.server.backends.native_options import checked_session_entry, library_path, thread_count
 from conch.server.backends.onnxruntime.accelerators import CPU, CUDA, choose
+from conch.server.backends.onnxruntime.thread_choice import ThreadChoice, ThreadChoices
 from conch.server.backends.openvino.options import accelerator_options
 from conch.server.backends.parameters import BOOLEANS, chosen
 from conch.server.backends.signature import check_signature, completed
@@ -62,6 +68,7 @@ _SPIN_DURATION_SINCE = (1, 26)
 
 # The largest model with a second session.
 _MAX_TWICE_BYTES = 256 * 2**20
+_MAX_MEASURED_S = 5.0
 
 _INVALID_ARGUMENT = 2  # of OrtErrorCode
 _ORT_ERROR = re.compile(r"^\[ONNXRuntimeError\] : (?P<code>\d+) : \w+ : (?P<message>.*)$", re.DOTALL)
@@ -74,6 +81,9 @@ class OnnxRuntimeBackend(Backend):
     default_model_filename = _MODEL_FILE
     default_cpu_instance_count = 2  # Triton's
 
+    def __init__(self) -> None:
+        self._choices = ThreadChoices()
+
     @property
     def can_use_gpus(self) -> bool:
         return CUDA in ort.get_available_providers()
@@ -82,19 +92,20 @@ class OnnxRuntimeBackend(Backend):
         return await completed(source, _read_signature)
 
     def instance(self, plan: InstancePlan) -> Instance:
-        return OnnxRuntimeInstance(plan)
+        return OnnxRuntimeInstance(plan, self._choices)
 
 
 backend = OnnxRuntimeBackend
 
 
 class OnnxRuntimeInstance(ThreadedInstance):
-    """One onnxruntime session."""
+    """One onnxruntime session, and another one for concurrent runs."""
 
-    def __init__(self, plan: InstancePlan) -> None:
+    def __init__(self, plan: InstancePlan, choices: ThreadChoices) -> None:
         super().__init__(plan)
+        self._choices = choices
         self.session: ort.InferenceSession | None = None
-        self._part_session: ort.InferenceSession | None = None  # with one thread, for parts of batches
+        self._part_session: ort.InferenceSession | None = None  # with few threads, for lanes and parts of batches
         # Runs the model if it requires OpenVINO and this onnxruntime does not have it.
         self._substitute: ThreadedInstance | None = None
         self._run_options: ort.RunOptions | None = None
@@ -111,23 +122,60 @@ class OnnxRuntimeInstance(ThreadedInstance):
             self.concurrent_runs = self._substitute.concurrent_runs
             return
         options = _session_options(self.plan)
-        self.session = _open(source, options, accelerators.providers, self.plan.name)
+        sessions = _Sessions(self.plan, options, accelerators.providers)
+        cores = options.intra_op_num_threads
+        on_cpu = [name for name, _ in accelerators.providers] == [CPU]
+        choice = (self._measured(sessions, cores) if on_cpu and cores > 1 else None) or ThreadChoice(cores)
+        options.intra_op_num_threads = choice.alone
+        self.session = sessions.get(choice.alone)
         signature = _signature(self.session)
         check_signature(source.config, signature)
+        if self.session.get_providers() == [CPU]:
+            self.concurrent_runs = cores
+        if choice.lanes > 1 and self.overlaps:
+            self._part_session = sessions.get(choice.lane_threads)
+            self.concurrent_runs = choice.lanes
+            self.lanes = Lanes(choice.lanes, choice.break_even)
         self._inputs = {info.name: info for info in (*signature.inputs, *signature.optional_inputs)}
         self._has_bf16 = "BF16" in {info.datatype for info in (*self._inputs.values(), *signature.outputs)}
         self._run_options = _run_options(source.config.parameters)
-        self._report(accelerators.providers, options.intra_op_num_threads)
-        if self.session.get_providers() == [CPU]:
-            self.concurrent_runs = options.intra_op_num_threads
+        self._report(accelerators.providers, choice.alone)
         _log.info(
-            "instance '%s': %s, %d intra-op threads (%d cores, %d instances)",
+            "instance '%s': %s, %d intra-op threads%s (%d cores, %d instances)",
             self.plan.name,
             ", ".join(self.session.get_providers()),
-            options.intra_op_num_threads,
+            choice.alone,
+            f", or {choice.lanes} concurrent runs with {choice.lane_threads}" if self.lanes.number > 1 else "",
             usable_cores(),
             self.plan.siblings,
         )
+
+    def _measured(self, sessions: "_Sessions", cores: int) -> ThreadChoice | None:
+        """Return how many threads and concurrent runs suit the model; None where that is set or cannot be measured."""
+        source = self.plan.source
+        config = source.config
+        wanted = chosen({**source.settings, **config.parameters}, "measure_threads", BOOLEANS, True)
+        inputs = _zeros(config)
+        if not wanted or not inputs or _threads(source, "intra_op_thread_count"):
+            return None
+        if _file_bytes(source) > _MAX_TWICE_BYTES:
+            return None
+        options = ort.RunOptions()
+        limit = Timer(_MAX_MEASURED_S, setattr, (options, "terminate", True))
+        limit.start()
+
+        def open_run(threads: int) -> Callable[[], object]:
+            return partial(sessions.get(threads).run, None, inputs, options)
+
+        shapes = {name: array.shape for name, array in inputs.items()}
+        identity = ort.__version__, shapes, config.parameters, config.document.get("optimization")
+        try:
+            return self._choices.get(model_path(source, _MODEL_FILE, self.plan.name), identity, cores, open_run)
+        except Exception as error:  # zeros may not be valid inputs; what is wrong with the model, `load` finds out
+            _log.debug("instance '%s': threads are not measured: %s", self.plan.name, error)
+            return None
+        finally:
+            limit.cancel()
 
     def _report(self, asked: Sequence[tuple[str, dict[str, str]]], threads: int) -> None:
         """Report providers that onnxruntime has left out, which it does without an error, and too many threads."""
@@ -148,7 +196,11 @@ class OnnxRuntimeInstance(ThreadedInstance):
         DenseNet on two cores made 62 inferences a second in two runs of such a session, 48 in two runs of one with two
         threads, and 57 in one run of that. A large model is not held twice.
         """
-        if self._substitute is None and _file_bytes(self.plan.source) <= _MAX_TWICE_BYTES:
+        if (
+            self._substitute is None
+            and self._part_session is None
+            and _file_bytes(self.plan.source) <= _MAX_TWICE_BYTES
+        ):
             options = _session_options(self.plan)
             options.intra_op_num_threads = 1
             self._part_session = _open(self.plan.source, options, [CPU], self.plan.name)
@@ -195,6 +247,40 @@ class OnnxRuntimeInstance(ThreadedInstance):
         if self._inputs[name].datatype == "BF16":
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
         return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+class _Sessions:
+    """The sessions of one instance by their threads, opened on first use."""
+
+    def __init__(self, plan: InstancePlan, options: ort.SessionOptions, providers: Sequence[Any]) -> None:
+        self._plan = plan
+        self._options = options
+        self._providers = providers
+        self._open: dict[int, ort.InferenceSession] = {}
+
+    def get(self, threads: int) -> ort.InferenceSession:
+        """Return a session with that many threads. Raises ModelLoadError."""
+        if threads not in self._open:
+            self._options.intra_op_num_threads = threads
+            self._open[threads] = _open(self._plan.source, self._options, self._providers, self._plan.name)
+        return self._open[threads]
+
+
+def _zeros(config: ModelConfig) -> Arrays | None:
+    """Return inputs of one item; None where their shapes or contents must be known to make valid ones."""
+    if config.batch_inputs or any(
+        spec.datatype not in NUMPY_DTYPES or spec.datatype == BYTES or -1 in (spec.reshape or spec.dims)
+        for spec in config.inputs
+    ):
+        return None
+    batch = (1,) if config.max_batch_size > 0 else ()
+    return {
+        spec.name: np.zeros(
+            (*batch, *(spec.dims if spec.reshape is None else spec.reshape)), NUMPY_DTYPES[spec.datatype]
+        )
+        for spec in config.inputs
+        if not spec.optional
+    }
 
 
 def _file_bytes(source: ModelSource) -> int:

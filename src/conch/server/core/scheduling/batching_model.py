@@ -63,6 +63,10 @@ class BatchingModel(ScheduledModel):
         """Whether `rearrange` works: not if instances work on batches after their release, or share resources."""
         return self.limiter is None and not self.config.decoupled
 
+    def _own(self, instance: Instance) -> None:
+        super()._own(instance)
+        instance.overlaps = self.limiter is None
+
     def refusal(self, now: int) -> QueueFull | None:
         return self._queue.refusal(now)
 

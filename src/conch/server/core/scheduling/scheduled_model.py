@@ -59,7 +59,7 @@ class ScheduledModel(ServedModel):
         self._timer = Timer(loop, self._dispatch)
         # Batches that each instance has not released: the one being executed, then those sent ahead.
         self._held: dict[Instance, deque[Batch]] = {instance: deque() for instance in instances}
-        self._idle: list[Instance] = []  # ready, and without a batch
+        self._idle: list[Instance] = []  # ready, and can begin a batch; the last one first
         # Time in which instances hold batches: at any time it is `_busy_ns` and the time of now for each busy instance.
         self._busy_ns = 0
         self._busy = 0
@@ -141,13 +141,17 @@ class ScheduledModel(ServedModel):
             self.limiter.open(self._dispatch)
         self._timer.start()
         for instance in self.instances:
-            instance.on_ready_change = self._ready_changed
+            self._own(instance)
         failure = await _start_instances(self.instances)
         if failure is not None:
             await self.stop()
             raise failure
         self._idle = [instance for instance in self.instances if instance.ready]
         self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
+
+    def _own(self, instance: Instance) -> None:
+        """Prepare an instance for its start."""
+        instance.on_ready_change = self._ready_changed
 
     @property
     def can_rearrange(self) -> bool:
@@ -162,7 +166,7 @@ class ScheduledModel(ServedModel):
         """
         new = [instance for instance in instances if instance not in self._held]
         for instance in new:
-            instance.on_ready_change = self._ready_changed
+            self._own(instance)
         failure = await _start_instances(new)
         if failure is not None:
             await asyncio.gather(*(instance.stop() for instance in new))
@@ -259,19 +263,24 @@ class ScheduledModel(ServedModel):
         batch = Batch(
             executions or requests, partial(self._on_release, instance), partial(self._on_give_back, instance)
         )
-        if held:
+        begins = instance in self._idle
+        if begins:
+            self._idle.remove(instance)
+            self.statistics.pending -= len(requests)
+            batch.waiting = self.statistics.pending
+        else:
             batch.begun = False
             self._note_ahead(requests)
-        else:
-            self._idle.remove(instance)
+        if not held:
             self._busy += 1
             self._busy_ns -= batch.started
-            self.statistics.pending -= len(requests)
         held.append(batch)
         for pending in requests:
             pending.state = State.EXECUTING
             pending.batch = batch
         instance.execute(batch)
+        if begins and instance.takes(len(held)):
+            self._idle.insert(0, instance)  # behind those without a batch
 
     def _on_release(self, instance: Instance, batch: Batch) -> None:
         if batch.infer_done:
@@ -315,16 +324,18 @@ class ScheduledModel(ServedModel):
         else:
             self._busy -= 1
             self._busy_ns += monotonic_ns()
-            if self._retiring and instance in self._retiring:
+        if self._retiring and instance in self._retiring:
+            if not held:
                 self._retiring[instance].set()
-            elif instance.ready:
-                self._idle.append(instance)
-            if self.limiter is not None:
-                self.limiter.release(instance)
+        elif instance.ready and instance.takes(len(held)) and instance not in self._idle:
+            self._idle.append(instance)
+        if self.limiter is not None and not held:
+            self.limiter.release(instance)
 
     def _ready_changed(self) -> None:
         """Follow an instance that died or recovered."""
-        self._idle = [instance for instance in self.instances if instance.ready and not self._held[instance]]
+        ready = [instance for instance in self.instances if instance.ready]
+        self._idle = [instance for instance in ready if instance.takes(len(self._held[instance]))]
         if self.ready:
             if self._not_ready_timer is not None:
                 self._not_ready_timer.cancel()

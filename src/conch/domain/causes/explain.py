@@ -149,26 +149,34 @@ class Explainer:
         """Return the parts of a time in the queue of a model."""
         if end <= start:
             return []
-        model = self._batches(row)
-        parts = list[TimePart]()
-        name = self._name(row["model"])
-        held = {number: model.held(number, start, end) for number in model.instances}
-        down = {number: model.lasted(number, _DOWN, start, end) for number in model.instances}
-        bounds = {start, end}
-        for number in model.instances:
-            bounds.update(time for first, last, _ in held[number] for time in (first, last))
-            bounds.update(time for interval in down[number] for time in interval)
+        model, name = self._batches(row), self._name(row["model"])
         preferred = int(batch["instance"]) if batch is not None else -1
-        order = sorted(model.instances, key=lambda number: number != preferred)
-        places = dict.fromkeys(order, 0)
-        for first, last in pairwise(sorted(bounds)):
-            blocking, idle = None, not order
-            for number in order:
-                rows = held[number]
-                while places[number] < len(rows) and rows[places[number]][1] <= first:
-                    places[number] += 1
-                if places[number] < len(rows) and rows[places[number]][0] <= first:
-                    blocking = rows[places[number]][2] if blocking is None else blocking
+        instances = sorted(model.instances, key=lambda number: number != preferred)
+        down = {number: model.lasted(number, _DOWN, start, end) for number in instances}
+        held = {number: dict[int, tuple[int, Any]]() for number in instances}
+        begun, ended = dict[int, list[tuple[int, int, Any]]](), dict[int, list[tuple[int, int]]]()
+        for number in instances:
+            for first, last, row_of in model.held(number, start, end):
+                begun.setdefault(first, []).append((number, last, row_of))
+                ended.setdefault(last, []).append((number, int(row_of["number"])))
+        times = {
+            start,
+            end,
+            *begun,
+            *ended,
+            *(time for some in down.values() for interval in some for time in interval),
+        }
+        parts = list[TimePart]()
+        for first, last in pairwise(sorted(times)):
+            for number, key in ended.get(first, ()):
+                held[number].pop(key, None)
+            for number, until, row_of in begun.get(first, ()):
+                held[number][int(row_of["number"])] = until, row_of
+            blocking, idle = None, not instances
+            for number in instances:
+                if len(held[number]) >= model.places(number):
+                    # The batch that ends first makes room.
+                    blocking = blocking or min(held[number].values(), key=lambda item: item[0])
                 elif not any(begin <= first < until for begin, until in down[number]):
                     idle = True
                     break
@@ -177,7 +185,7 @@ class Explainer:
             elif blocking is None:
                 parts.append(TimePart("down", first, last, name))
             else:
-                parts += self._behind(row, blocking, first, last)
+                parts += self._behind(row, blocking[1], first, last)
         parts = self._sequence(row, parts, start, end)
         parts = joined(self._waits_of_loop(parts, ("loop",)))
         return joined(self._roots(row, parts)) if any(part.cause in _QUEUED for part in parts) else parts
@@ -332,9 +340,9 @@ class Explainer:
     def _generated(self, row: Any, queued: int, done: int) -> list[TimePart]:
         """Return the parts of a generation by the steps of its engine."""
         name = self._name(row["model"])
-        started = min(max(int(row["started"] or row["first_token"] or done), queued), done)
-        first_token = min(max(int(row["first_token"] or done), started), done)
+        first_token = min(max(int(row["first_token"] or done), queued), done)
         steps = self._steps(row)
+        started = self._prefill_start(row, steps, queued, first_token)
         parts, at = list[TimePart](), queued
         for step in steps[np.searchsorted(steps["ended"], queued) : np.searchsorted(steps["started"], done)]:
             low, high = max(int(step["started"]), at), min(int(step["ended"]), done)
@@ -370,6 +378,16 @@ class Explainer:
             yield TimePart(own, start, cut, name)
             if end > cut:
                 yield TimePart("prefill_others", cut, end, name)
+
+    def _prefill_start(self, row: Any, steps: Table, queued: int, first_token: int) -> int:
+        """Return when the steps that read a prompt began: the last before the first token that have as many tokens."""
+        missing, start = max(int(row["prompt_tokens"]), 1), first_token
+        place = int(np.searchsorted(steps["started"], first_token))
+        while place and missing > 0 and int(steps[place - 1]["ended"]) > queued:
+            place -= 1
+            if tokens := int(steps[place]["prefill_tokens"]):
+                missing, start = missing - tokens, int(steps[place]["started"])
+        return min(max(start, queued), first_token)
 
     def _usual_step(self, row: Any) -> int:
         steps = self._steps(row)

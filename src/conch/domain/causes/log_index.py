@@ -47,7 +47,7 @@ class ModelBatches:
         self._requests = requests
         self._end = end
         self.instances: Sequence[int] = sorted({*batches["instance"].tolist(), *instances["instance"].tolist()})
-        self._held = {number: batches[batches["instance"] == number] for number in self.instances}
+        self._held = {number: self._held_by(batches[batches["instance"] == number]) for number in self.instances}
         self._changes = {number: instances[instances["instance"] == number] for number in self.instances}
 
     @property
@@ -79,17 +79,31 @@ class ModelBatches:
 
     def held(self, instance: int, start: int, end: int) -> list[tuple[int, int, Any]]:
         """Return (from, to, batch) for the batches that an instance holds between two times, in order."""
-        rows = self._held[instance]
-        place = int(np.searchsorted(rows["started"], end))
-        found = list[tuple[int, int, Any]]()
-        while place and (until := self.released(rows[place - 1])) > start:
-            place -= 1
-            found.append((max(int(rows[place]["started"]), start), min(until, end), rows[place]))
-        return found[::-1]
+        rows, ends, longest, _ = self._held[instance]
+        first, last = np.searchsorted(rows["started"], [start - longest, end])
+        return [
+            (max(int(rows[place]["started"]), start), min(int(ends[place]), end), rows[place])
+            for place in range(first, last)
+            if ends[place] > start
+        ]
 
-    def released(self, batch: Any) -> int:
-        """Return when a batch's instance was free again; for a running one, the end of the log."""
-        return int(batch["released"] or batch["infer_done"] or self._end)
+    def places(self, instance: int) -> int:
+        """Return how many batches an instance has been seen to execute at once."""
+        return self._held[instance].places
+
+    def _held_by(self, rows: Table) -> "_Held":
+        """Return the batches of an instance, with their ends: when it was free again, or now."""
+        ends = np.where(
+            rows["released"] > 0, rows["released"], np.where(rows["infer_done"] > 0, rows["infer_done"], self._end)
+        )
+        # A batch that was sent ahead starts when the one before it has been computed, a little before its release.
+        computed = np.where(rows["infer_done"] > 0, rows["infer_done"], ends)
+        middles = (rows["started"] + computed) // 2
+        at_once = np.searchsorted(rows["started"], middles, "right") - np.searchsorted(
+            np.sort(computed), middles, "right"
+        )
+        longest = int((ends - rows["started"]).max(initial=0))
+        return _Held(rows, ends, longest, int(at_once.max(initial=1)))
 
     def lasted(self, instance: int, begin: Sequence[int], start: int, end: int) -> list[Interval]:
         """Return when an instance was, between two times, in a state that the changes `begin` begin."""
@@ -141,6 +155,13 @@ class ModelBatches:
             numbers, shapes, each, _medians(kinds, times), _medians(by_number["size"][whole].tolist(), times),
             int(np.median(times)) if len(times) else 0, float(np.median(each)) if len(each) else 0.0,
         )  # fmt: skip
+
+
+class _Held(NamedTuple):
+    rows: Table
+    ends: Table
+    longest: int  # ns
+    places: int
 
 
 class _Known(NamedTuple):

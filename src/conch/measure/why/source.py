@@ -31,7 +31,7 @@ def fetch_log(url: str | None, last_s: float, api_key_file: str | None = None) -
     key = client_key(api_key_file)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     client = HttpClient(HttpSettings.once(_TIMEOUT_S, environment_proxies=False, certificate=certificate))
-    with client.open("GET", f"{url}/v2/debug/events?last={last_s:g}", headers) as response:
+    with client.open("GET", f"{url}/v2/debug/events?last={last_s:.3f}", headers) as response:
         if response.status != 200:
             raise Unavailable(_refusal(url, response.status, response.start(64 * 1024)))
         return EventLog.of_bytes(response.read(_MAX_BYTES))

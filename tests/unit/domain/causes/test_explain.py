@@ -104,6 +104,13 @@ def test_a_second_instance_shortens_the_queue() -> None:
     assert times(serve(SimulatedModel(instances=2), arrivals).log(), 24)["ahead"] == 10_020 * US
 
 
+def test_an_instance_that_executes_two_batches_at_once() -> None:
+    rows = serve(SimulatedModel(instances=2), [*steady(), *(Arrival(2 * SECOND) for _ in range(3))])
+    for row in rows.tables["batches"]:
+        row["instance"] = "detector_0"
+    assert times(rows.log(), 23) == {"ahead": 10_020 * US, "compute": 10 * MS}
+
+
 def test_slow_clients() -> None:
     log = serve(SimulatedModel(), [*steady(), Arrival(2 * SECOND, send=30 * MS, read=70 * MS)]).log()
     assert times(log, 21) == {"client_send": 30 * MS, "compute": 10 * MS, "client_read": 70 * MS}

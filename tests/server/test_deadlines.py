@@ -1,8 +1,12 @@
-"""Deadlines over HTTP and gRPC: what cannot be met is refused at once, what has passed is not executed."""
+"""Deadlines over HTTP and gRPC: what cannot be met is refused at once, what has passed is not executed.
+
+And the shares of tenants whose requests wait for the same model.
+"""
 
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,10 +33,12 @@ class Models:
         self.folder = folder
         self.server = server
 
-    def ask(self, model: str, number: int, deadline: str) -> tuple[int, str, str | None]:
+    def ask(self, model: str, number: int, deadline: str = "", tenant: str = "") -> tuple[int, str, str | None]:
         """Send a number over HTTP; return status, error and Retry-After."""
         given = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [number]}
-        headers = {"X-Request-Deadline": deadline} if deadline else {}
+        headers = {"X-Tenant": tenant}
+        if deadline:
+            headers["X-Request-Deadline"] = deadline
         url = f"http://{self.server.http}/v2/models/{model}/infer"
         request = Request(url, json.dumps({"inputs": [given]}).encode(), headers)
         try:
@@ -89,12 +95,15 @@ def write_counting(folder: Path, name: str, config: str) -> None:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
     folder = tmp_path_factory.mktemp("deadlines")
-    for name in ("plain", "slow", "first", "last"):
-        write_counting(folder, name, "")
+    for name in ("plain", "slow", "shared", "first", "last"):
+        write_counting(folder, name, "dynamic_batching { default_queue_policy { max_queue_size: 12 } }")
     ends = [f"input {tensor('INPUT0', 'INT32', -1)}", f"output {tensor('OUTPUT0', 'INT32', -1)}"]
     step = "first", {"INPUT0": "INPUT0"}, {"OUTPUT0": "middle"}
     write_ensemble(folder / "models", "chain", *ends, step, ("last", {"INPUT0": "middle"}, {"OUTPUT0": "OUTPUT0"}))
-    with ConchProcess(folder / "models", log=folder / "log") as server:
+    limits = folder / "limits.yaml"
+    limits.write_text("limits:\n  - {tenant: important, weight: 2}\n  - {model: other, tenant: flood, weight: 9}\n")
+    flags = [f"--limits-file={limits}", "--limits-tenant-header=x-tenant"]
+    with ConchProcess(folder / "models", *flags, log=folder / "log") as server:
         yield Models(folder, server)
 
 
@@ -169,3 +178,29 @@ async def test_what_the_queue_makes_impossible_is_refused_at_once(models: Models
     assert "model 'slow' would take about" in text
     assert models.misses("slow", "estimate") == 1
     assert -1 not in models.executed("slow")
+
+
+async def test_tenants_share_a_queue_by_their_weights(models: Models) -> None:
+    """The one that came first has filled the queue, and others get their shares nevertheless."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
+
+    def asked(number: int, tenant: str) -> "asyncio.Task[Any]":
+        return asyncio.create_task(asyncio.to_thread(models.ask, "shared", number, "", tenant))
+
+    with models.shut("shared"):
+        answers = [asked(0, "flood")]
+        await until(lambda: models.executed("shared") == [0])
+        answers += [asked(number, "flood") for number in range(1, 13)]
+        async with asyncio.timeout(TIMEOUT_S):
+            while 'pending_request_count{model="shared",version="1"} 12' not in models.server.metrics():
+                await asyncio.sleep(0.01)
+        status, text, _ = await asked(99, "flood")
+        assert (status, text) == (503, "Exceeds maximum queue size")
+        for number in range(101, 107):  # they take the places of the newest six of the flood
+            answers.append(asked(number, "important"))
+            evicted = number - 100
+            await until(lambda evicted=evicted: sum(answer.done() for answer in answers) == evicted)  # type: ignore[misc]
+    statuses = sorted([(await answer)[0] for answer in answers])
+    assert statuses == [200] * 13 + [503] * 6
+    order = "".join("i" if number > 100 else "f" for number in models.executed("shared"))
+    assert order == "f" + "fii" * 3 + "fff"

@@ -23,12 +23,13 @@ EACH = "*"  # each model, version or tenant separately
 UNLIMITED: Final = 1_000_000_000_000_000
 MAX_PER_SECOND = 1_000_000_000
 MAX_LIMITS = 10_000
+MAX_WEIGHT = 1000
 MAX_NAME_LENGTH = 256
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,24}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,6})?")
 _LEADING_NUMBER = re.compile(r"\s*([0-9]+)")
 _PARTS = ("model", "version", "tenant")
-_FIELDS = ("model", "version", "tenant", "requests_per_second", "tokens_per_second", "enforced")
+_FIELDS = ("model", "version", "tenant", "requests_per_second", "tokens_per_second", "weight", "enforced")
 POLL_S = 0.5
 MAX_FILE_BYTES = 4 * 2**20
 _INSTALL = "reading YAML needs the package pyyaml; install it with: pip install 'conch-server[monitoring]'"
@@ -45,10 +46,14 @@ _OURS = (f"{PREFIX}max", f"{PREFIX}limit")
 
 
 class Quantity(Enum):
-    """What a limit counts."""
+    """What a limit counts, or the weight of a tenant: its share where requests of several tenants wait."""
 
     REQUESTS = "requests_per_second"
     TOKENS = "tokens_per_second"
+    WEIGHT = "weight"
+
+
+RATES = (Quantity.REQUESTS, Quantity.TOKENS)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -127,10 +132,23 @@ def _read_entry(entry: object, where: str) -> Iterable[tuple[LimitKey, int]]:
         raise ConfigError(f"{where}: 'version' needs 'model'; \"*\" stands for each model")
     keys = [quantity for quantity in Quantity if entry.get(quantity.value) is not None]
     if not keys:
-        raise ConfigError(f"{where} has neither requests_per_second nor tokens_per_second")
+        raise ConfigError(f"{where} has none of {', '.join(quantity.value for quantity in Quantity)}")
     for quantity in keys:
-        value = read_per_second(entry[quantity.value], f"{where}: '{quantity.value}'")
-        yield LimitKey(subject, quantity, enforced), value
+        value = entry[quantity.value]
+        if quantity is Quantity.WEIGHT:
+            yield LimitKey(subject, quantity, enforced=False), _read_weight(value, subject, where, enforced)
+        else:
+            yield LimitKey(subject, quantity, enforced), read_per_second(value, f"{where}: '{quantity.value}'")
+
+
+def _read_weight(value: object, subject: Subject, where: str, enforced: bool) -> int:
+    if not subject.tenant or subject.version or enforced:
+        raise ConfigError(
+            f"{where}: 'weight' needs 'tenant'; it may have 'model', but neither 'version' nor 'enforced'"
+        )
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_WEIGHT:
+        raise ConfigError(f"{where}: 'weight' must be a whole number from 1 to {MAX_WEIGHT}, got {_shown(value)}")
+    return value
 
 
 def read_per_second(value: object, where: str) -> int:
@@ -271,7 +289,9 @@ def read_annotations(document: Mapping[str, Any]) -> dict[LimitKey, int]:
         found |= read_limits_text(str(annotations[LIMITS]), f"annotation {LIMITS}")
     if _flag(annotations, SHARED):
         replicas = _replicas(document)
-        found = {key: _share(value, replicas) for key, value in found.items()}
+        found = {
+            key: value if key.quantity is Quantity.WEIGHT else _share(value, replicas) for key, value in found.items()
+        }
     return found
 
 

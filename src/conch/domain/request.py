@@ -97,11 +97,15 @@ class Span(Protocol):
 
 
 class TokenMeter(Protocol):
-    """Counts the tokens of a request towards limits and rates. `tenant` is whose request it is."""
+    """Counts the tokens of a request towards limits and rates, and says whose request it is."""
 
     @property
     def tenant(self) -> str:
         """The name of the tenant, "" for none."""
+
+    @property
+    def weight(self) -> int:
+        """The tenant's share where requests of several tenants wait."""
 
     def stage(self, model: str, version: str) -> "TokenMeter":
         """Return the meter of a stage, if the request is one of an ensemble."""

@@ -15,6 +15,7 @@ from typing import Final, Generic, TypeVar
 
 from conch.base.errors import QueueFull
 from conch.domain.model_config import DynamicBatching, QueuePolicy, TimeoutAction
+from conch.domain.scheduling.fair_order import FairOrder
 from conch.domain.scheduling.waiting import State, Waiting
 
 # The least that one measurement covers.
@@ -67,29 +68,114 @@ class ServiceRate:
 class _Level(Generic[W]):
     """The requests of one priority level, in ordered dictionaries: requests leave from the middle in constant time."""
 
-    __slots__ = ("ahead", "bound", "delayed", "number", "policy", "waiting")
+    __slots__ = ("ahead", "bound", "delayed", "fair", "inferences", "number", "policy", "tenant", "waiting")
 
     def __init__(self, number: int, policy: QueuePolicy, bound: float) -> None:
         self.number = number
         self.policy = policy
         self.bound = bound
-        self.waiting: OrderedDict[W, None] = OrderedDict()
+        self.waiting: OrderedDict[W, None] = OrderedDict()  # of one tenant, in the order of their arrival
+        self.tenant = ""
+        self.fair: FairOrder[W] | None = None  # instead, while requests of several tenants wait
         self.delayed: OrderedDict[W, None] = OrderedDict()
+        self.inferences = 0  # of all that can be popped
         self.ahead = 0  # requests sent ahead to an instance, whose execution has not begun
 
     def __lt__(self, other: "_Level[W]") -> bool:
         return self.number < other.number
 
     def __iter__(self) -> Iterator[W]:
-        return chain(self.waiting, self.delayed)
+        return chain(self.waiting if self.fair is None else self.fair, self.delayed)
 
     @property
     def size(self) -> int:
-        return len(self.waiting) + len(self.delayed) + self.ahead
+        return (len(self.waiting) if self.fair is None else len(self.fair)) + len(self.delayed) + self.ahead
+
+    def add(self, pending: W, *, first: bool = False) -> None:
+        """Add a request, last or first of its tenant."""
+        self.inferences += pending.batch_size
+        if self.fair is None:
+            if not self.waiting or pending.tenant == self.tenant:
+                self.tenant = pending.tenant
+                self.waiting[pending] = None
+                if first:
+                    self.waiting.move_to_end(pending, last=False)
+                return
+            self._share()
+        fair = self.fair
+        assert fair is not None
+        if first:
+            fair.restore(pending)
+        else:
+            fair.add(pending)
+
+    def take(self, number: int) -> list[W]:
+        """Remove and return up to `number` requests in the order of service."""
+        taken: list[W] = []
+        if self.fair is not None:
+            taken = self.fair.take(number)
+            if not self.fair:
+                self.fair = None
+        while self.waiting and len(taken) < number:
+            taken.append(self.waiting.popitem(last=False)[0])
+        while self.delayed and len(taken) < number:
+            taken.append(self.delayed.popitem(last=False)[0])
+        for pending in taken:
+            self.inferences -= pending.batch_size
+        return taken
+
+    def remove(self, pending: W) -> bool:
+        """Remove a request; return whether it was here."""
+        if pending in self.waiting:
+            del self.waiting[pending]
+        elif pending in self.delayed:
+            del self.delayed[pending]
+        elif self.fair is None or not self.fair.remove(pending):
+            return False
+        elif not self.fair:
+            self.fair = None
+        self.inferences -= pending.batch_size
+        return True
+
+    def delay(self, pending: W) -> None:
+        """Serve a request after all others of the level."""
+        if pending not in self.delayed and self.remove(pending):
+            self.delayed[pending] = None
+            self.inferences += pending.batch_size
+
+    def before(self, tenant: str, weight: int) -> int:
+        """Return how many inferences are served before a new request of a tenant."""
+        if self.fair is not None:
+            return self.fair.before(tenant, weight)
+        return self.inferences if not self.waiting or tenant == self.tenant else 0
+
+    def evictable(self, tenant: str, weight: int) -> W | None:
+        """Return the request that makes room for one of a tenant with less than its share; None if there is none."""
+        if self.fair is None:
+            if not self.waiting or tenant == self.tenant:
+                return None
+            self._share()
+        return self.fair.evictable(tenant, weight) if self.fair is not None else None
+
+    def oldest(self) -> int:
+        """Return when the first of the requests was queued, monotonic ns; 0 if there is none."""
+        first = [next(iter(queue)).queued for queue in (self.waiting, self.delayed) if queue]
+        if self.fair is not None:
+            first.append(min([pending.queued for pending in self.fair.heads()]))
+        return min(first, default=0)
+
+    def _share(self) -> None:
+        """Serve the tenants by their shares from now on."""
+        fair = self.fair = FairOrder()
+        for pending in self.waiting:
+            fair.add(pending)
+        self.waiting.clear()
 
 
 class PolicyQueue(Generic[W]):
     """First in, first out within a priority level; lower level numbers first; delayed requests last of their level.
+
+    Requests of several tenants in one level are served by the tenants' weights.
 
     Without dynamic batching there is one level and no policy, as in Triton's default scheduler. `default_size` bounds
     each level whose policy does not; 0 is unbounded.
@@ -114,7 +200,6 @@ class PolicyQueue(Generic[W]):
         self._order = count()
         self._service_rate = ServiceRate()
         self._size = 0
-        self._inferences = 0
         self._ahead = 0
 
     def __len__(self) -> int:
@@ -143,17 +228,21 @@ class PolicyQueue(Generic[W]):
             insort(self._in_use, level)
         return level
 
-    def push(self, pending: W, now: int, *, priority: int = 0, timeout_us: int = 0, admitted: bool = False) -> None:
+    def push(self, pending: W, now: int, *, priority: int = 0, timeout_us: int = 0, admitted: bool = False) -> W | None:
         """Admit a request, which may wait for `timeout_us` if its policy permits; 0 for none.
 
-        Raises QueueFull if its level is at the bound of its policy, unless it was `admitted` before.
+        Return the request that has to end for it: one of the tenant with most, if the level is at its bound and the
+        request's tenant has less than its share. Raises QueueFull if there is none, unless it was `admitted` before.
         """
+        evicted: W | None = None
         number = priority
         if not 1 <= number <= self._levels:
             number = self._default_level
         level = self._level(number)
         if self._size + self._ahead >= self._min_bound and level.size >= level.bound and not admitted:
-            raise self._refusal(now)
+            evicted = level.evictable(pending.tenant, pending.weight)
+            if evicted is None:
+                raise self.rejection(now)
         timeout_us = _timeout_us(level.policy, timeout_us)
         if timeout_us:
             pending.expires = now + timeout_us * 1000
@@ -161,9 +250,10 @@ class PolicyQueue(Generic[W]):
         if pending.starts_by:
             self._push_expiry(pending, pending.starts_by)
         pending.level = number
-        level.waiting[pending] = None
+        pending.admitted = admitted
+        level.add(pending)
         self._size += 1
-        self._inferences += pending.batch_size
+        return evicted
 
     def max_wait(self, priority: int, timeout_us: int) -> int:
         """Return after how many ns in the queue a request with its own timeout is rejected; 0 if it never is."""
@@ -171,29 +261,29 @@ class PolicyQueue(Generic[W]):
         policy = self._policies.get(number, self._default_policy)
         return 0 if policy.timeout_action is TimeoutAction.DELAY else _timeout_us(policy, timeout_us) * 1000
 
-    def before(self, priority: int) -> int:
-        """Return how many inferences are served before a new request of a priority."""
-        if len(self._in_use) <= 1:
-            return self._inferences
+    def before(self, priority: int, tenant: str, weight: int) -> int:
+        """Return how many inferences are served before a new request of a tenant."""
         number = priority if 1 <= priority <= self._levels else self._default_level
-        earlier = [level for level in self._in_use if level.number <= number]
-        return sum([pending.batch_size for level in earlier for pending in level])
+        total = 0
+        for level in self._in_use:
+            if level.number < number:
+                total += level.inferences
+            elif level.number == number:
+                total += level.before(tenant, weight)
+        return total
 
-    def refusal(self, now: int) -> QueueFull | None:
+    def refusal(self, now: int, tenant: str = "", weight: int = 1) -> QueueFull | None:
         """Return the error that `push` would raise for any priority; None if a request of some priority has room."""
         if self._size + self._ahead < self._room or len(self._in_use) < self._levels:
             return None
-        if any(level.size < level.bound for level in self._in_use):
+        if any(level.size < level.bound or level.evictable(tenant, weight) for level in self._in_use):
             return None
-        return self._refusal(now)
+        return self.rejection(now)
 
     def requeue(self, pending: W) -> None:
         """Return a request that was popped and not executed to the head of its level."""
-        waiting = self._level(pending.level).waiting
-        waiting[pending] = None
-        waiting.move_to_end(pending, last=False)
+        self._level(pending.level).add(pending, first=True)
         self._size += 1
-        self._inferences += pending.batch_size
         for expiry in (pending.expires, pending.starts_by):
             if expiry:
                 self._push_expiry(pending, expiry)
@@ -202,15 +292,10 @@ class PolicyQueue(Generic[W]):
         """Remove and return the first `number` requests in the order of service."""
         taken: list[W] = []
         for level in self._in_use:
-            while level.waiting and len(taken) < number:
-                taken.append(level.waiting.popitem(last=False)[0])
-            while level.delayed and len(taken) < number:
-                taken.append(level.delayed.popitem(last=False)[0])
+            taken += level.take(number - len(taken))
             if len(taken) == number:
                 break
         self._size -= len(taken)
-        for pending in taken:
-            self._inferences -= pending.batch_size
         self._service_rate.taken += len(taken)
         return taken
 
@@ -219,7 +304,7 @@ class PolicyQueue(Generic[W]):
 
         `limit` bounds how many are looked at.
         """
-        level = next(level for level in self._in_use if level.waiting or level.delayed)
+        level = next(level for level in self._in_use if level.size > level.ahead)
         first = next(iter(level))
         return [pending for pending in islice(level, limit) if pending.group_key == first.group_key]
 
@@ -245,13 +330,8 @@ class PolicyQueue(Generic[W]):
     def remove(self, pending: W) -> None:
         """Remove a request, wherever it stands. A no-op if it is not queued."""
         level = self._by_number.get(pending.level)
-        if level is None:
-            return
-        for queue in (level.waiting, level.delayed):
-            if pending in queue:
-                del queue[pending]
-                self._size -= 1
-                self._inferences -= pending.batch_size
+        if level is not None and level.remove(pending):
+            self._size -= 1
 
     def expire(self, now: int) -> list[W]:
         """Apply the timeout actions that are due: demote the requests to delay, return those to reject.
@@ -269,10 +349,7 @@ class PolicyQueue(Generic[W]):
                 continue
             level = self._by_number[pending.level]  # in use while the request is queued
             if level.policy.timeout_action is TimeoutAction.DELAY:
-                if pending not in level.waiting:
-                    continue
-                del level.waiting[pending]
-                level.delayed[pending] = None
+                level.delay(pending)
             else:
                 rejected.append(pending)
         return rejected
@@ -290,12 +367,9 @@ class PolicyQueue(Generic[W]):
 
     def oldest(self) -> int:
         """Return when the request that has waited longest was queued (monotonic ns), 0 if none waits."""
-        first = [
-            next(iter(queue)).queued for level in self._in_use for queue in (level.waiting, level.delayed) if queue
-        ]
-        return min(first, default=0)
+        return min([level.oldest() for level in self._in_use if level.size > level.ahead], default=0)
 
-    def _refusal(self, now: int) -> QueueFull:
+    def rejection(self, now: int) -> QueueFull:
         """Return the rejection for lack of room, with an estimate of when the waiting requests have been served."""
         # The rate may have fallen since it was measured: it takes at least as long as the first request has waited.
         first = next(iter(self), None)

@@ -19,6 +19,7 @@ class Waiting:
     """
 
     __slots__ = (
+        "admitted",
         "ahead",
         "batch_size",
         "expires",
@@ -27,6 +28,8 @@ class Waiting:
         "queued",
         "starts_by",
         "state",
+        "tenant",
+        "weight",
     )
 
     def __init__(self, batch_size: int) -> None:
@@ -34,6 +37,9 @@ class Waiting:
         self.level = 0  # priority level; 1 is the most urgent, 0 where the model has none
         self.expires = 0  # when its queue policy acts; 0: never
         self.starts_by = 0  # when it is too late to execute it, by its deadline; 0: never
+        self.admitted = False  # whether it is part of an admitted request, so that it must not be evicted
+        self.tenant = ""  # "" for none
+        self.weight = 1  # of the tenant
         self.ahead = False  # whether it waits behind another batch of an instance
         self.queued = 0  # when it was admitted
         self.batch_size = batch_size

@@ -14,7 +14,7 @@ from conch.base.errors import Cancelled, ConchError, InvalidRequest, QueueFull, 
 from conch.domain.generation import Delta, DeltaCallback, FinishReason, Generation, GenerationRequest, Usage
 from conch.domain.llm.tensor_form import TensorForm
 from conch.domain.model_config import ModelConfig, QueuePolicy
-from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.domain.request import InferRequest, InferResponse, Respond, TokenMeter
 from conch.domain.scheduling.queue import ServiceRate
 from conch.domain.scheduling.waiting import State
 from conch.domain.statistics.generation_statistics import GenerationStatistics
@@ -138,7 +138,7 @@ class GenerativeModel(ServedModel):
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:
         """Do nothing: the generation is counted, not its tensor form."""
 
-    def refusal(self, now: int) -> QueueFull | None:
+    def refusal(self, now: int, meter: TokenMeter | None = None) -> QueueFull | None:  # noqa: ARG002
         running = self.engine.info.max_running
         if not self._max_queue_size or self._held < running + self._max_queue_size:
             return None

@@ -32,9 +32,10 @@ class Inference:
         self.limiter: Limiter | None = None  # of requests and tokens per second; None while there are no limits
 
     def admit(self, model: ServedModel, timeline: Timeline, tenant: str) -> Meter | None:
-        """Count a client's request towards the limits of a model and a tenant, before any work is done for it.
+        """Check the room for a client's request, and count it towards the limits of its model and tenant.
 
-        Returns where its tokens count, None if the server has no limits. Raises LimitExceeded.
+        Returns where its tokens count, None if the server has no limits. Raises QueueFull, DeadlineMissed and
+        LimitExceeded, before any work is done for it.
         """
         limiter = self.limiter
         if limiter is None:
@@ -45,6 +46,7 @@ class Inference:
         meter = meters.by_tenant.get(tenant)
         if meter is None:
             meter = limiter.meter(meters, tenant, timeline.received)
+        model.check_room(timeline, meter)
         model.refuse_for(meter.admit(timeline.received), timeline)
         return meter
 

@@ -9,7 +9,7 @@ from time import monotonic_ns
 from conch.base.errors import ConchError, DeadlineMissed, QueueFull, Unavailable
 from conch.domain.degradations import Degradation
 from conch.domain.model_config import ModelConfig
-from conch.domain.request import InferRequest, Respond, Span, Timeline
+from conch.domain.request import InferRequest, Respond, Span, Timeline, TokenMeter
 from conch.domain.statistics.model_statistics import ModelState, ModelStatistics
 from conch.server.backends.base import Worker
 from conch.server.core.pending import Pending
@@ -86,38 +86,49 @@ class ServedModel(ABC):
             raise
 
     @abstractmethod
-    def refusal(self, now: int) -> QueueFull | None:
-        """Return the rejection of any request at `now` (monotonic ns); None while there is room."""
+    def refusal(self, now: int, meter: TokenMeter | None = None) -> QueueFull | None:
+        """Return the rejection of any request at `now` (monotonic ns); None while there is room.
 
-    def expected(self, batch_size: int, priority: int, now: int) -> tuple[int, int]:  # noqa: ARG002 - for overrides
+        `meter` says whose request it is.
+        """
+
+    def expected(
+        self,
+        now: int,  # noqa: ARG002 - for overrides
+        batch_size: int = 1,  # noqa: ARG002
+        priority: int = 0,  # noqa: ARG002
+        meter: TokenMeter | None = None,  # noqa: ARG002
+    ) -> tuple[int, int]:
         """Return about how many ns a new request would wait and then take, at least; 0 where that is unknown."""
         return 0, 0
 
-    def check_room(self, timeline: Timeline) -> None:
+    def check_room(self, timeline: Timeline, meter: TokenMeter | None = None) -> None:
         """Raise QueueFull if there is no room for any request, before any work is done for it.
 
         Raises DeadlineMissed if the deadline cannot be met. A no-op for a model with a cache: hits need no room.
         """
         if self.cache is None:
-            self.refuse_when_full(timeline)
+            self.refuse_when_full(timeline, meter)
             if timeline.deadline:
-                self.check_deadline(timeline)
+                self.check_deadline(timeline, meter=meter)
 
-    def check_deadline(self, timeline: Timeline, batch_size: int = 1, priority: int = 0) -> int:
+    def check_deadline(
+        self, timeline: Timeline, batch_size: int = 1, priority: int = 0, meter: TokenMeter | None = None
+    ) -> int:
         """Return when an execution has to begin to meet the deadline of a request, monotonic ns.
 
         Raises DeadlineMissed if the deadline has passed, or by the estimate will have before the end of the request.
         """
         now = monotonic_ns()
-        wait, service = self.expected(batch_size, priority, now)
+        wait, service = self.expected(now, batch_size, priority, meter)
         missed = missed_deadline(self.config.name, timeline.deadline, now, wait, service)
         if missed is not None:
             self.refuse_for(missed, timeline)
         return timeline.deadline - service
 
-    def refuse_when_full(self, timeline: Timeline) -> None:
+    def refuse_when_full(self, timeline: Timeline, meter: TokenMeter | None = None) -> None:
         """Raise QueueFull if there is no room for a request that must be executed."""
-        self.refuse_for(self.refusal(timeline.received), timeline)
+        self.refuse_for(self.refusal(timeline.received, meter), timeline)
 
     def refuse_for(self, error: Unavailable | None, timeline: Timeline) -> None:
         """Count and raise a rejection, if there is one."""

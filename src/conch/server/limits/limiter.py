@@ -117,7 +117,7 @@ class Meter:
     Tokens count towards all buckets, those of a stage also towards the ensemble's.
     """
 
-    __slots__ = ("_buckets", "_counts", "_own", "_stages", "tenant")
+    __slots__ = ("_buckets", "_counts", "_own", "_stages", "tenant", "weight")
 
     def __init__(
         self,
@@ -125,17 +125,23 @@ class Meter:
         own: Sequence[Bucket],
         stages: Mapping[tuple[str, str], tuple[Sequence[Bucket], int]],
         *,
+        weight: int = 1,
         nested: bool = False,
     ) -> None:
-        """Create a meter. `stages` have buckets, and requests for each of the ensemble, by model and version."""
+        """Create a meter. `stages` have buckets, and requests for each of the ensemble, by model and version.
+
+        `weight` is that of the tenant's requests where requests of several tenants wait.
+        """
         self.tenant = tenant
+        self.weight = weight
         self._own = list(own)
         counted = [bucket for bucket in own if bucket.model != ALL] if nested else list(own)
         self._buckets = counted + [bucket for buckets, _ in stages.values() for bucket in buckets]
         self._counts = [1] * len(counted) + [count for buckets, count in stages.values() for _ in buckets]
         self._stages: dict[tuple[str, str], Meter] = {}
         for stage, (buckets, _) in stages.items():
-            meter = Meter(tenant, [*own, *(bucket for bucket in buckets if bucket not in self._own)], {}, nested=nested)
+            both = [*own, *(bucket for bucket in buckets if bucket not in self._own)]
+            meter = Meter(tenant, both, {}, weight=weight, nested=nested)
             meter._stages = self._stages  # of an ensemble among the stages
             self._stages[stage] = meter
 
@@ -256,7 +262,8 @@ class Limiter:
                 for stage, count in meters.stages.items()
             }
             own = list(self._of(meters.model, meters.version, known, now))
-            meter = by_tenant[known] = Meter(known, own, stages, nested=nested)
+            weight = self.table.weight(meters.model, known)
+            meter = by_tenant[known] = Meter(known, own, stages, weight=weight, nested=nested)
         return meter
 
     def _of(self, model: str, version: str, tenant: str, now: int) -> Iterator[Bucket]:

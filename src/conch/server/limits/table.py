@@ -73,6 +73,14 @@ class LimitTable:
                 return None if limit.per_second == UNLIMITED else limit
         return None
 
+    def weight(self, model: str, tenant: str) -> int:
+        """Return the weight of a tenant's requests to a model, 1 by default; one for the model has precedence."""
+        for names in ((model, ALL, tenant), (ALL, ALL, tenant)):
+            limit = self.find(names, Quantity.WEIGHT, enforced=False)
+            if limit is not None:
+                return limit.per_second
+        return 1
+
     def tightest(self, versions: Iterable[tuple[str, str, int]], quantity: Quantity, *, enforced: bool) -> int | None:
         """Return the rate at which the first limit of several model versions is reached, all tenants together.
 

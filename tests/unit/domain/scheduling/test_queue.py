@@ -6,6 +6,7 @@ from conch.base.errors import QueueFull
 from conch.domain.model_config import DynamicBatching, QueuePolicy, TimeoutAction
 from conch.domain.request import StepRequest
 from conch.domain.scheduling.queue import PolicyQueue, ServiceRate
+from conch.domain.scheduling.waiting import State
 from conch.server.core.pending import Pending
 from tests.unit.server.core.scripted import Caller, request
 
@@ -202,3 +203,79 @@ def test_empty_levels_are_dropped() -> None:
     queue.requeue(pushed_out := queue.pop(1)[0])
     assert pushed_out is waiting
     assert ids(queue) == "z"
+
+
+# ── tenants ──
+
+
+def of_tenant(queue: PolicyQueue, tenant: str, id: str = "", weight: int = 1, **fields: int) -> Pending:
+    pending = Pending(request(id=id or tenant, **fields), Caller(), Books(queue))
+    pending.tenant, pending.weight = tenant, weight
+    evicted = queue.push(pending, 0, priority=pending.request.priority, timeout_us=pending.request.timeout_us)
+    if evicted is not None:
+        evicted.finish(queue.rejection(0))
+    return pending
+
+
+def test_tenants_take_turns_within_a_priority_level() -> None:
+    queue = PolicyQueue(DynamicBatching(priority_levels=2, default_priority_level=2))
+    for tenant in "aaabb":
+        of_tenant(queue, tenant)
+    for tenant in "cd":
+        of_tenant(queue, tenant, priority=1)
+    assert ids(queue) == "cdababa"
+    assert [queue.before(2, tenant, 1) for tenant in "abe"] == [7, 6, 2]
+    assert "".join(pending.request.id for pending in queue.pop(5)) == "cdaba"
+    assert ids(queue) == "ba"
+    queue.pop(2)
+    assert (len(queue), queue.oldest()) == (0, 0)
+    of_tenant(queue, "a")
+    assert ids(queue) == "a"
+
+
+def test_a_full_queue_makes_room_for_a_tenant_with_less_than_its_share() -> None:
+    queue = PolicyQueue(None, 6)
+    flood = [of_tenant(queue, "a") for _ in range(6)]
+    with pytest.raises(QueueFull):
+        of_tenant(queue, "a")
+    assert queue.refusal(0, "a") is not None
+    assert queue.refusal(0, "b") is None
+    for _ in range(3):
+        of_tenant(queue, "b")
+    assert [pending.state is State.DONE for pending in flood] == [False] * 3 + [True] * 3
+    assert ids(queue) == "ababab"
+    for tenant in "ab":
+        with pytest.raises(QueueFull):
+            of_tenant(queue, tenant)
+        assert queue.refusal(0, tenant) is not None
+    of_tenant(queue, "b", weight=3)
+    assert ids(queue).count("b") == 4
+
+
+def test_a_request_that_is_delayed_leaves_the_fair_order() -> None:
+    policy = QueuePolicy(timeout_action=TimeoutAction.DELAY, default_timeout_us=10)
+    queue = PolicyQueue(DynamicBatching(default_queue_policy=policy))
+    for tenant in "abc":
+        of_tenant(queue, tenant)
+    assert queue.expire(10 * US) == []
+    assert (len(queue), ids(queue)) == (3, "abc")
+    queue.requeue(queue.pop(1)[0])
+    assert ids(queue) == "abc"
+    assert queue.before(0, "d", 1) == 0  # the delayed ones are served last
+
+
+def test_a_deadline_rejects_what_waits_and_what_was_sent_ahead() -> None:
+    queue = PolicyQueue(None)
+    waiting, ahead, begun = (Pending(request(id=id), Caller(), Books(queue)) for id in "wab")
+    for pending in (begun, ahead, waiting):
+        pending.starts_by = 10
+        queue.push(pending, 0)
+    taken = queue.pop(2)
+    queue.note_ahead(taken)
+    for pending in taken:
+        pending.state = State.EXECUTING
+    queue.begin(begun)
+    assert queue.next_expiry() == 10
+    assert queue.next_start_by() in (0, 10)
+    assert queue.expire(9) == []
+    assert sorted(pending.request.id for pending in queue.expire(10)) == ["a", "w"]

@@ -431,11 +431,11 @@ def until_in(seconds: float) -> Timeline:
 
 def measured(model: BatchingModel, seconds_by_size: dict[int, float]) -> None:
     """Have executions be known to take this long."""
-    model.expected(1, 0, monotonic_ns())
+    model.expected(monotonic_ns())
     for size, seconds in seconds_by_size.items():
         infer_done = int(seconds * SECOND)
         model.statistics.count_execution(size, 0, 0, infer_done, infer_done)
-    model.expected(1, 0, monotonic_ns())
+    model.expected(monotonic_ns())
 
 
 class Clock:

@@ -195,3 +195,22 @@ def test_tokens_of_a_stage_count_towards_its_limits_and_the_ensembles() -> None:
         tokens = bucket(limiter, model, ALL, ALL).tokens
         assert tokens is not None
         assert tokens.take_peak(SECOND) == 20
+
+
+def test_weights_of_tenants() -> None:
+    limiter = limiter_of(
+        "{tenant: acme, weight: 3}",
+        '{tenant: "*", weight: 2}',
+        "{model: m, tenant: acme, weight: 5}",
+        admin="{model: n, tenant: acme, weight: 7}",
+    )
+
+    def weight(model: str, tenant: str) -> int:
+        return limiter.meter(limiter.models_of(model, "1", {("stage", "1"): 1}), tenant, SECOND).weight
+
+    assert [weight(model, "acme") for model in ("m", "n", "other")] == [5, 7, 3]
+    assert (weight("m", "else"), weight("m", "")) == (2, 2)
+    meter = limiter.meter(limiter.models_of("m", "1", {("stage", "1"): 1}), "acme", SECOND)
+    assert meter.stage("stage", "1").weight == 5
+    assert admitted(limiter, "m", "acme") == 1000  # a weight is not a limit
+    assert admitted(limiter_of("{model: m, requests_per_second: 5}"), "m", "acme") == 1000

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 from conch.base.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavailable
 from conch.domain.model_config import EnsembleStep, ModelConfig
-from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.domain.request import InferRequest, InferResponse, Respond, TokenMeter
 from conch.domain.scheduling.flow import Flow, StepSlots, needed_steps, ordered_sources
 from conch.server.core.ensembles.ensemble_run import EnsembleRun
 from conch.server.core.ensembles.step import StepTimes, located
@@ -64,7 +64,9 @@ class EnsembleModel(ServedModel):
             return True
         return False
 
-    def expected(self, batch_size: int, priority: int, now: int) -> tuple[int, int]:
+    def expected(
+        self, now: int, batch_size: int = 1, priority: int = 0, meter: TokenMeter | None = None
+    ) -> tuple[int, int]:
         """Return wait and service of the path of steps that takes longest, of those that every request needs."""
         models = self._models()
         longest = 0, 0
@@ -72,19 +74,21 @@ class EnsembleModel(ServedModel):
         for number, sources in self._sources.items():
             before = max([ends[source] for source in sources], key=sum, default=(0, 0))
             if number in self._always_needed:
-                wait, service = models[number].expected(batch_size, priority, now)
+                wait, service = models[number].expected(now, batch_size, priority, meter)
                 before = before[0] + wait, before[1] + service
             ends[number] = before
             longest = max(longest, before, key=sum)
         return longest
 
-    def refusal(self, now: int) -> QueueFull | None:
+    def refusal(self, now: int, meter: TokenMeter | None = None) -> QueueFull | None:
         """Return the rejection of the first step without room, so that no work is done for a later one to reject."""
-        return self._refusal_by(self._models(), self._always_needed, now)
+        return self._refusal_by(self._models(), self._always_needed, now, meter)
 
-    def _refusal_by(self, models: Sequence[ServedModel], needed: Set[int], now: int) -> QueueFull | None:
+    def _refusal_by(
+        self, models: Sequence[ServedModel], needed: Set[int], now: int, meter: TokenMeter | None
+    ) -> QueueFull | None:
         for number, model in enumerate(models):
-            error = model.refusal(now) if number in needed else None
+            error = model.refusal(now, meter) if number in needed else None
             if error is not None:
                 step = self.config.ensemble_steps[number]
                 return QueueFull(located(self.config, step, error.message), retry_after_s=error.retry_after_s)
@@ -112,9 +116,10 @@ class EnsembleModel(ServedModel):
             needed = frozenset[int]().union(*[self._needed[name] for name in request.outputs])
         models = self._models()
         if not request.admitted:
-            self.refuse_for(self._refusal_by(models, needed, request.timeline.received), request.timeline)
+            refusal = self._refusal_by(models, needed, request.timeline.received, request.meter)
+            self.refuse_for(refusal, request.timeline)
             if request.timeline.deadline:
-                self.check_deadline(request.timeline, request.batch_size, request.priority)
+                self.check_deadline(request.timeline, request.batch_size, request.priority, request.meter)
         self.enter()
         for model in models:
             model.enter()

@@ -13,7 +13,7 @@ from typing import Final
 
 from conch.base.errors import DeadlineMissed, QueueFull, QueueTimeout
 from conch.domain.model_config import ModelConfig
-from conch.domain.request import InferRequest, Respond
+from conch.domain.request import InferRequest, Respond, TokenMeter
 from conch.domain.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide
 from conch.domain.scheduling.estimate import ServiceTimes, start_in
 from conch.domain.scheduling.queue import PolicyQueue
@@ -67,33 +67,39 @@ class BatchingModel(ScheduledModel):
         super()._own(instance)
         instance.overlaps = self.limiter is None
 
-    def refusal(self, now: int) -> QueueFull | None:
-        return self._queue.refusal(now)
+    def refusal(self, now: int, meter: TokenMeter | None = None) -> QueueFull | None:
+        return self._queue.refusal(now) if meter is None else self._queue.refusal(now, meter.tenant, meter.weight)
 
-    def expected(self, batch_size: int, priority: int, now: int) -> tuple[int, int]:
+    def expected(
+        self, now: int, batch_size: int = 1, priority: int = 0, meter: TokenMeter | None = None
+    ) -> tuple[int, int]:
         times = self._service_times
         times.update(self.statistics.batches, now)
         largest = max(self._rules.max_batch_size, 1)
-        before = self._queue.before(priority)
+        tenant, weight = ("", 1) if meter is None else (meter.tenant, meter.weight)
+        before = self._queue.before(priority, tenant, weight)
         if self._rules.single:  # those before it are assumed to have its size
             service = times.of(batch_size, now)
-            batches, batch_ns = len(self._queue), service
+            batches, batch_ns = before // batch_size, service
         else:
             service = times.of(min(before + batch_size, largest), now)
             batches, batch_ns = before // largest, times.of(largest, now)
-        free_in = [self._free_in(instance, now) for instance in self.instances if instance.ready]
+        free_in: list[int] = []
+        for instance in self.instances:
+            if instance.ready:
+                free_in += self._free_in(instance, now)
         return (start_in(free_in, batches, batch_ns) if free_in else 0), service
 
-    def _free_in(self, instance: Instance, now: int) -> int:
-        """Return in about how many ns an instance has executed what it holds."""
-        held = self._held[instance]
-        if not held:
-            return 0
-        times = [
-            self._service_times.of(sum([execution.batch_size for execution in batch.executions]), now) for batch in held
-        ]
-        times[0] = max(times[0] - (now - held[0].started), 0)
-        return sum(times)
+    def _free_in(self, instance: Instance, now: int) -> list[int]:
+        """Return in about how many ns an instance can begin a batch: for each that it executes concurrently."""
+        times = [0] if instance.takes(len(self._held[instance])) else []
+        for batch in self._held[instance]:
+            batch_ns = self._service_times.of(sum([execution.batch_size for execution in batch.executions]), now)
+            if batch.begun:
+                times.append(max(batch_ns - (now - batch.started), 0))
+            else:
+                times[-1] += batch_ns
+        return times
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         if self.cache is not None:
@@ -112,17 +118,20 @@ class BatchingModel(ScheduledModel):
         pending = Pending(request, respond, self)
         if self._grouped:
             pending.group_key = _group_key(request, self._ragged)
+        meter = request.meter
+        if meter is not None and self._order is None:  # a fair order would not reach the clients
+            pending.tenant, pending.weight = meter.tenant, meter.weight
         if request.timeout_us and not request.admitted:
             self._check_timeout(request)
         if request.timeline.deadline:
             if request.admitted:  # as the step of an ensemble
-                service = self.expected(request.batch_size, request.priority, monotonic_ns())[1]
+                service = self.expected(monotonic_ns(), request.batch_size, request.priority, meter)[1]
                 pending.starts_by = request.timeline.deadline - service
             else:
-                pending.starts_by = self.check_deadline(request.timeline, request.batch_size, request.priority)
+                pending.starts_by = self.check_deadline(request.timeline, request.batch_size, request.priority, meter)
         now = pending.queued = request.timeline.queued = monotonic_ns()
         try:
-            self._queue.push(
+            evicted = self._queue.push(
                 pending,
                 now,
                 priority=request.priority,
@@ -132,6 +141,8 @@ class BatchingModel(ScheduledModel):
         except QueueFull as error:
             self.statistics.count_failure(now - request.timeline.received, error.reason)
             raise
+        if evicted is not None:
+            evicted.finish(self._queue.rejection(now))
         if order is not None:
             pending.respond = order.enter(respond)
         self.enter()
@@ -148,7 +159,7 @@ class BatchingModel(ScheduledModel):
         """Raise QueueTimeout if by the estimate the request would wait for longer than its timeout permits."""
         longest = self._queue.max_wait(request.priority, request.timeout_us)
         if longest:
-            wait = self.expected(request.batch_size, request.priority, monotonic_ns())[0]
+            wait = self.expected(monotonic_ns(), request.batch_size, request.priority, request.meter)[0]
             if wait > longest:
                 retry_after_s = (wait - longest) / 1e9
                 self.refuse_for(QueueTimeout("Request timeout expired", retry_after_s=retry_after_s), request.timeline)

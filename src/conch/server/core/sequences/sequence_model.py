@@ -14,7 +14,7 @@ from typing import Final
 
 from conch.base.errors import Cancelled, ConchError, InvalidRequest, QueueFull, QueueTimeout, Unavailable
 from conch.domain.model_config import ModelConfig
-from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Respond
+from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Respond, TokenMeter
 from conch.domain.scheduling.batching import Run, Wait, decide
 from conch.domain.scheduling.queue import ServiceRate
 from conch.domain.scheduling.sequence_slots import (
@@ -114,7 +114,7 @@ class SequenceModel(ScheduledModel):
         """Whether the sequence is open: more requests of it may come."""
         return self._slots.open(key) is not None
 
-    def refusal(self, now: int) -> QueueFull | None:
+    def refusal(self, now: int, meter: TokenMeter | None = None) -> QueueFull | None:  # noqa: ARG002
         waiting = self.statistics.pending
         if not self._max_queue_size or waiting < self._max_queue_size:
             return None

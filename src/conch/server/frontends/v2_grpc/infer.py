@@ -272,8 +272,11 @@ class _InferCall:
                 "ModelInfer RPC doesn't support models with decoupled transaction policy: "
                 f"use ModelStreamInfer, or /v2/models/{message.model_name}/generate_stream over HTTP"
             )
-        model.check_room(timeline)
-        meter = None if endpoint.inference.limiter is None else endpoint.admit(model, self._metadata, timeline)
+        meter = None
+        if endpoint.inference.limiter is None:
+            model.check_room(timeline)
+        else:
+            meter = endpoint.admit(model, self._metadata, timeline)
         request, self._options = endpoint.decode(message, self._metadata, timeline)
         request.meter = meter
         if trace is None:

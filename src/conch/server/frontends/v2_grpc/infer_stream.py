@@ -295,9 +295,10 @@ class InferStream(MessageStream):
             exchange.trace = self.endpoint.begin_trace(message.model_name, self._metadata, timeline)
         exchange.model = self.endpoint.inference.model(message.model_name, message.version())
         exchange.decoupled = exchange.model.config.decoupled
-        exchange.model.check_room(timeline)
         meter = None
-        if self.endpoint.inference.limiter is not None:
+        if self.endpoint.inference.limiter is None:
+            exchange.model.check_room(timeline)
+        else:
             meter = self.endpoint.admit(exchange.model, self._metadata, timeline)
         request, exchange.options = self.endpoint.decode(message, self._metadata, timeline)
         request.meter = meter

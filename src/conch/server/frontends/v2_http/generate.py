@@ -56,11 +56,12 @@ class GenerateEndpoints:
             model = self._inference.model(name, version)
             if request.headers.get(b"content-encoding", b"identity") != b"identity":
                 raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
-            model.check_room(timeline)
             encoder.structured = generate.structured_tensors(model.config)
             respond = encoder.respond
             meter = None
-            if self._inference.limiter is not None:
+            if self._inference.limiter is None:
+                model.check_room(timeline)
+            else:
                 meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
             call = InFlight(request, reply, model, version, timeline, trace, meter, self._pool, self._tenants)
             if len(request.body) > MAX_INLINE_BYTES:

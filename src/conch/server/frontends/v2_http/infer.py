@@ -101,9 +101,10 @@ class HttpInferEndpoint:
                     "HTTP end point doesn't support models with decoupled transaction policy: "
                     f"use /v2/models/{name}/generate_stream, or ModelStreamInfer over gRPC"
                 )
-            model.check_room(timeline)
             meter = None
-            if self._inference.limiter is not None:
+            if self._inference.limiter is None:
+                model.check_room(timeline)
+            else:
                 meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
             call = _InferCall(request, reply, model, version, timeline, trace, meter, self._pool, self._tenants)
             call.form = self._form

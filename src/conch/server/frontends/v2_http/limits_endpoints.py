@@ -6,7 +6,7 @@ from time import monotonic_ns
 import orjson
 
 from conch.base.errors import ConfigError, InvalidRequest, Unsupported
-from conch.domain.limits import Limits, Quantity, read_limits
+from conch.domain.limits import RATES, Limits, Quantity, read_limits
 from conch.protocols.http.errors import JSON
 from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.message import HttpRequest
@@ -112,7 +112,7 @@ def _version_entry(limiter: Limiter, model: str, version: str) -> dict[str, obje
     one = [(model, version, 1)]
     limits = {
         quantity.value: {kind: limiter.table.tightest(one, quantity, enforced=enforced) for kind, enforced in _KINDS}
-        for quantity in Quantity
+        for quantity in RATES
     }
     rate = limiter.rate(model, version, monotonic_ns())
     return {"model": model, "version": version, **limits, "requests_in_last_second": rate}

@@ -46,7 +46,8 @@ class Percentile(NamedTuple):
     percentile: float
     requests: int  # of the log that count
     threshold_ns: int
-    slow: Sequence[int]  # their numbers, the slowest first
+    number: int  # of requests that took at least that
+    slow: Sequence[int]  # the numbers of those that were explained, the slowest first
     slow_ns: float
     ordinary_ns: float
     differs: bool
@@ -98,8 +99,8 @@ def explain_percentile(explainer: Explainer, percentile: float, model: str = "")
     differs = slow_ns - ordinary_ns >= _MIN_DIFFERENCE * slow_ns
     causes.sort(key=lambda cause: -(cause.more_ns if differs else cause.slow_ns))
     return Percentile(
-        percentile, number, int(threshold), slow["number"].tolist(), slow_ns, ordinary_ns, differs, causes,
-        _batches(slow_parts, causes[0]),
+        percentile, number, int(threshold), int(is_slow.sum()), slow["number"].tolist(), slow_ns, ordinary_ns, differs,
+        causes, _batches(slow_parts, causes[0]),
     )  # fmt: skip
 
 

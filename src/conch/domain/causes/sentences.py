@@ -42,9 +42,8 @@ def request_sentence(request: RequestParts) -> str:
 def percentile_sentence(found: Percentile) -> str:
     """Return what makes the slow requests slow, in one sentence."""
     first = found.causes[0]
-    who = (
-        f"The slowest {100 - found.percentile:.3g} % ({len(found.slow)} requests, from {time_text(found.threshold_ns)})"
-    )
+    count = f"{found.number:,} request{'s' * (found.number != 1)}"
+    who = f"The slowest {100 - found.percentile:.3g} % ({count}, from {time_text(found.threshold_ns)})"
     if not found.differs:
         share, phrase = first.slow_ns / max(found.slow_ns, 1), _phrase(first.cause, first.model)
         return (

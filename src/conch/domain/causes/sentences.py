@@ -8,10 +8,21 @@ from conch.domain.causes.cause import CAUSES
 from conch.domain.causes.explain import Explainer
 from conch.domain.causes.parts import RequestParts
 from conch.domain.causes.percentile import Percentile
+from conch.domain.events.layout import WHY_NOW
 
 _MIN_SHARE: Final = 0.1  # of a further cause
 _MAX_CAUSES: Final = 3
 _MAX_MEMBERS: Final = 3
+_MAX_REASONS: Final = 3
+# Why a batch ran when it did → how a sentence says it.
+_WHY_NOW: Final = {
+    "full": "they were full",
+    "preferred": "they had a preferred size",
+    "closed": "the next request did not fit or had other shapes",
+    "delay over": "the queue delay was over",
+    "idle": "an instance was idle and the model has no queue delay",
+    "sequence": "their sequences had nothing more",
+}
 
 
 def time_text(ns: float) -> str:
@@ -80,6 +91,21 @@ def batch_text(explainer: Explainer, number: int) -> str:
         f"batch {number} on {instance}: {count} request{'s' * (count != 1)} ({who}), "
         f"{_bytes_text(int(members['input_bytes'].sum()))}, computed {time_text(done - int(batch['started']))}"
         + usual_text
+    )
+
+
+def batching_sentence(explainer: Explainer, model: str) -> str:
+    """Return how large the batches of a model are and why they ran, "" for a model that batches no requests."""
+    names = list(explainer.log.names)
+    batches = explainer.log.batches
+    batches = batches[batches["model"] == names.index(model)] if model in names else batches[:0]
+    reasons = Counter(WHY_NOW[int(number)] for number in batches["why_now"] if WHY_NOW[int(number)] in _WHY_NOW)
+    if not reasons:
+        return ""
+    texts = [f"{count / len(batches):.0%} because {_WHY_NOW[why]}" for why, count in reasons.most_common(_MAX_REASONS)]
+    return (
+        f'{len(batches):,} batches of "{model}" have {batches["members"].mean():.2g} requests on average: they ran '
+        f"{', '.join(texts)}"
     )
 
 

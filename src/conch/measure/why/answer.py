@@ -14,7 +14,14 @@ from conch.domain.causes.cause import CAUSES, NESTED
 from conch.domain.causes.explain import Explainer
 from conch.domain.causes.parts import RequestParts
 from conch.domain.causes.percentile import Percentile, explain_percentile
-from conch.domain.causes.sentences import batch_text, percentile_sentence, request_sentence, totals, waits
+from conch.domain.causes.sentences import (
+    batch_text,
+    batching_sentence,
+    percentile_sentence,
+    request_sentence,
+    totals,
+    waits,
+)
 from conch.domain.events.layout import OUTCOMES
 from conch.domain.events.log import EventLog
 
@@ -198,7 +205,8 @@ def answer(log: EventLog, target: str, model: str = "") -> Explanation:
     found = explain_percentile(explainer, float(wanted[1]) if wanted else _DEFAULT_PERCENTILE, model)
     typical = explainer.explain(_typical(explainer, found))
     assert typical is not None
-    return Explanation(log, explainer, typical, found, [percentile_sentence(found)], warnings)
+    sentences = [percentile_sentence(found), batching_sentence(explainer, found.causes[0].model)]
+    return Explanation(log, explainer, typical, found, [*filter(None, sentences)], warnings)
 
 
 def _typical(explainer: Explainer, found: Percentile) -> int:

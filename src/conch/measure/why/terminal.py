@@ -15,8 +15,8 @@ _MIN_SHARE = 0.005  # of causes that are shown
 
 def print_answer(answer: Explanation, console: Console) -> None:
     """Print sentences, causes and the waterfall."""
-    for sentence in answer.sentences:
-        console.print(Text(printable(sentence), "bold"), soft_wrap=True)
+    for place, sentence in enumerate(answer.sentences):
+        console.print(Text(printable(sentence), "" if place else "bold"), soft_wrap=True)
     console.print()
     if answer.percentile is not None:
         some = answer.percentile

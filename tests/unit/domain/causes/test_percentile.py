@@ -3,7 +3,7 @@ import pytest
 from conch.base.errors import InvalidRequest, NotFound
 from conch.domain.causes.explain import Explainer
 from conch.domain.causes.percentile import Percentile, explain_percentile
-from conch.domain.causes.sentences import batch_text, percentile_sentence, request_sentence
+from conch.domain.causes.sentences import batch_text, batching_sentence, percentile_sentence, request_sentence
 from conch.domain.events.log import EventLog
 from conch.domain.scheduling.batching import BatchRules
 from tests.support.simulated_log import MS, Arrival, Rows, SimulatedModel, serve
@@ -48,6 +48,18 @@ def test_a_short_model_that_waits_for_mates() -> None:
     assert found.causes[0].cause == "mates"
     assert "take about as long as ordinary ones" in percentile_sentence(found)
     assert "lower max_queue_delay_microseconds" in percentile_sentence(found)
+
+
+def test_small_batches_for_no_visible_reason() -> None:
+    """Triton 7776: batches of 4 would fit, but an instance is always idle and the model has no delay."""
+    rules = BatchRules(4, frozenset({4}), 0, single=False, largest_preferred=4)
+    model = SimulatedModel(instances=4, rules=rules, compute=lambda _start, _batch: 5 * MS)
+    rows = serve(model, [Arrival(SECOND + number * 2 * MS) for number in range(200)])
+    for row in rows.tables["batches"]:
+        row["why_now"] = "idle"
+    said = batching_sentence(Explainer(rows.log()), "detector")
+    assert said.startswith('200 batches of "detector" have 1 requests on average: they ran 100% because')
+    assert batching_sentence(Explainer(incident()), "preprocess") == ""
 
 
 def test_uneven_arrivals() -> None:

@@ -378,6 +378,15 @@ def arguments_schema(tool: Any) -> Any:
     return tool["function"].get("parameters") or {"type": "object"}
 
 
+def arguments_object(text: str) -> dict[str, Any]:
+    """Return the arguments of a call as an object; those that are not one, such as JSON that was cut, within one."""
+    try:
+        arguments = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        arguments = text
+    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+
+
 def _call(text: str) -> ToolCall | None:
     try:
         return _from_document(orjson.loads(text))

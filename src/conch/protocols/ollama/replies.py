@@ -12,6 +12,7 @@ import orjson
 from conch.base.errors import ConchError
 from conch.domain.generation import Delta, FinishReason, TokenLogprob, Usage
 from conch.domain.llm.output import Part, Reasoning, ToolCall
+from conch.domain.llm.tool_calls import arguments_object
 from conch.protocols.generation_form import JSON, ChoiceState, GenerationForm
 from conch.protocols.http.message import content_type
 
@@ -126,18 +127,10 @@ def _content(chat: bool, text: str, reasoning: str, calls: Sequence[ToolCall]) -
         message["thinking"] = reasoning
     if calls:
         message["tool_calls"] = [
-            {"id": call.id, "function": {"name": call.name, "arguments": _arguments(call.arguments)}} for call in calls
+            {"id": call.id, "function": {"name": call.name, "arguments": arguments_object(call.arguments)}}
+            for call in calls
         ]
     return {"message": message}
-
-
-def _arguments(text: str) -> Any:
-    """Return arguments as an object; those that are not one, such as JSON that the model did not end, within one."""
-    try:
-        arguments = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        arguments = text
-    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
 
 def _logprobs(tokens: Sequence[Sequence[TokenLogprob]]) -> dict[str, Any]:

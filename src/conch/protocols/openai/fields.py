@@ -102,6 +102,10 @@ class Fields:
         if parent is not None:
             parent._inner.append(self)
 
+    def given(self, names: Sequence[str]) -> "list[str]":
+        """Return those of some fields that are not missing or null."""
+        return [name for name in names if self._document.get(name) is not None]
+
     def take(self, name: str) -> Any:
         """Return a field without a check; None if it is missing or null."""
         self._read.add(name)

@@ -4,14 +4,14 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import orjson
 
 from conch.domain.generation import MAX_COPIED_PARAMS, MAX_LOGPROBS, SamplingParams, StructuredOutput
-from conch.domain.llm.tool_calls import CUSTOM_INPUT
+from conch.domain.llm.tool_calls import CUSTOM_INPUT, arguments_object
 from conch.domain.tensor import Buffer
 from conch.protocols.openai.field_rules import CHAT, COMPLETION
 from conch.protocols.openai.fields import Fields, IgnoredField, InvalidField, read_object
@@ -32,6 +32,7 @@ def read_extensions(fields: Fields) -> dict[str, Any]:
     }
 
 
+_Chat = TypeVar("_Chat", bound="ChatCall")
 # The API's default of max_tokens.
 _DEFAULT_COMPLETION_TOKENS = 16
 MAX_PROMPTS = 256
@@ -173,8 +174,19 @@ def read_chat(body: Buffer, messages: Buffer | None = None, ignored: Sequence[st
     return chat_call(read_object(body, checked=messages is not None), messages, ignored)
 
 
-def chat_call(document: Mapping[str, Any], messages: Buffer | None = None, ignored: Sequence[str] = ()) -> ChatCall:
-    """Read the body of a chat completion that is decoded already, as `read_chat`. Raises InvalidField."""
+def chat_call(
+    document: Mapping[str, Any],
+    messages: Buffer | None = None,
+    ignored: Sequence[str] = (),
+    make: Callable[..., _Chat] = ChatCall,  # type: ignore[assignment]
+    *,
+    fits: bool = False,
+) -> _Chat:
+    """Read the body of a chat completion that is decoded already, as `read_chat`. Raises InvalidField.
+
+    `make` is called with the fields of a `ChatCall`. `fits`: the number of tokens is an upper bound, which may exceed
+    the context.
+    """
     fields = Fields(document, CHAT)
     model = fields.required_text("model")
     conversation = read_messages(fields) if messages is None else messages
@@ -182,7 +194,8 @@ def chat_call(document: Mapping[str, Any], messages: Buffer | None = None, ignor
         fields.ignore(name, known=False)
     max_tokens = fields.integer("max_completion_tokens")
     deprecated_max_tokens = fields.integer("max_tokens")
-    params = _params(fields, deprecated_max_tokens if max_tokens is None else max_tokens, _logprobs_of_chat(fields))
+    max_tokens = deprecated_max_tokens if max_tokens is None else max_tokens
+    params = _params(fields, max_tokens, _logprobs_of_chat(fields), fits=fits and max_tokens is not None)
     tools, custom = _tools(fields)
     choice, tools = _tool_choice(fields, tools)
     if choice == "auto" and any(tool["function"].get("strict") for tool in tools):
@@ -198,7 +211,7 @@ def chat_call(document: Mapping[str, Any], messages: Buffer | None = None, ignor
     effort = fields.text("reasoning_effort")
     if effort is not None:
         arguments.setdefault("reasoning_effort", effort)
-    return ChatCall(
+    return make(
         model=model,
         messages=conversation,
         params=params,
@@ -235,21 +248,19 @@ def _transport(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _params(fields: Fields, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+def _params(fields: Fields, max_tokens: int | None, logprobs: int | None, *, fits: bool = False) -> SamplingParams:
     arguments: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": logprobs, "stop": fields.texts("stop")}
-    for names, read in ((_FLOATS, fields.number), (_INTEGERS, fields.integer)):
-        for name in names:
-            value = read(name)
-            if value is not None:
-                arguments[name] = value
-    for name in _BOOLEANS:
-        if fields.take(name) is not None:
-            arguments[name] = fields.boolean(name)
-    for name in _TEXTS:
-        text = fields.text(name)
-        if text is not None:
-            arguments[name] = text
-    for name in ("stop_token_ids", "allowed_token_ids"):
+    if fits:
+        arguments["fit_max_tokens"] = True
+    for name in fields.given(_FLOATS):
+        arguments[name] = fields.number(name)
+    for name in fields.given(_INTEGERS):
+        arguments[name] = fields.integer(name)
+    for name in fields.given(_BOOLEANS):
+        arguments[name] = fields.boolean(name)
+    for name in fields.given(_TEXTS):
+        arguments[name] = fields.text(name)
+    for name in fields.given(("stop_token_ids", "allowed_token_ids")):
         arguments[name] = tuple(fields.token_ids(name, fields.list(name) or []))
     arguments["bad_words"] = fields.texts("bad_words")
     prompt_logprobs = fields.integer("prompt_logprobs")
@@ -391,10 +402,7 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
     function = call["function"]
     arguments = function.get("arguments") or "{}"
     if isinstance(arguments, str):
-        try:
-            arguments = orjson.loads(arguments)
-        except orjson.JSONDecodeError as error:
-            raise InvalidField(where, f"the arguments of a call in '{where}' are not valid JSON: {error}") from None
+        arguments = arguments_object(arguments)
     return {**call, "function": {**function, "arguments": arguments}}
 
 

@@ -91,6 +91,7 @@ def test_the_readers_use_the_fields_of_their_rules(
         return plain(self, name)
 
     monkeypatch.setattr(Fields, "take", take)
+    monkeypatch.setattr(Fields, "given", lambda self, names: [name for name in names if self.take(name) is not None])
     for body in bodies:
         read(orjson.dumps(body))
     used = {name for name, rule in rules.items() if rule.decision == "used" and not is_checked_elsewhere(name)}

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from conch.domain.llm.tool_calls import arguments_object
 from conch.protocols.openai.fields import InvalidField
 
 # Of reasoning that is sent back as `encrypted_content`: it is encoded, not encrypted, as the client sees it anyway.
@@ -205,7 +206,7 @@ class _ItemReader:
         if not isinstance(name, str) or not isinstance(call_id, str):
             raise InvalidField(where, f"'{where}' must have the 'name' of the tool and a 'call_id'")
         if isinstance(arguments, str):
-            arguments = _arguments(arguments)
+            arguments = arguments_object(arguments)
         name = tool_name(name, item.get("namespace"))
         self._names[call_id] = name
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -243,15 +244,6 @@ def _decoded(encrypted: Any) -> str:
         return base64.b64decode(encrypted[len(_REASONING) :], validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def _arguments(text: str) -> Any:
-    """Return the arguments of an earlier call for templates: an object, also if the model's JSON was cut."""
-    try:
-        arguments = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {"arguments": text}
-    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
 
 def _array(item: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:

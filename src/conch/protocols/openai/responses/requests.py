@@ -3,8 +3,9 @@
 What the two APIs share is read as a chat completion, after renaming its fields; answers repeat the others.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import orjson
@@ -42,7 +43,6 @@ _NAMES = {
     "response_format": "text.format",
 }
 MAX_METADATA = 16
-_OF_CHATS = tuple(shared.name for shared in fields(ChatCall) if shared.name != "ignored")
 # Key of the names of ignored items; a client's field of this name is replaced.
 _IGNORED = ""
 
@@ -140,9 +140,6 @@ def _response_call(document: dict[str, Any], messages: Buffer, items: Buffer) ->
         template = Fields(document).object("chat_template_kwargs") or {}
         chat["chat_template_kwargs"] = {"enable_thinking": False, **template}
     ignored = given.done()
-    call = _as_chat(chat, messages)
-    if call.params.max_tokens is not None:  # an upper bound, which may exceed the context
-        call = replace(call, params=replace(call.params, fit_max_tokens=True))
     repeated = {name: default if document.get(name) is None else document[name] for name, default in _REPEATED.items()}
     repeated.update(
         tools=tools.repeated,
@@ -151,16 +148,18 @@ def _response_call(document: dict[str, Any], messages: Buffer, items: Buffer) ->
         reasoning={"effort": effort, "summary": summary},
         truncation="disabled",
     )
-    return ResponseCall(
-        **{name: getattr(call, name) for name in _OF_CHATS},
-        ignored=(*ignored, *tools.ignored, *call.ignored),
+    own.update(
         by_name=tools.by_name,
         repeated=repeated,
         summarizes=summary is not None,
         encrypts="reasoning.encrypted_content" in include,
         items=items,
-        **own,
     )
+    return _as_chat(chat, messages, partial(_made, (*ignored, *tools.ignored), own))
+
+
+def _made(before: Sequence[IgnoredField], own: Mapping[str, Any], /, **chat: Any) -> ResponseCall:
+    return ResponseCall(**{**own, **chat, "ignored": (*before, *chat["ignored"])})
 
 
 def _text_format(given: Fields) -> tuple[dict[str, Any] | None, dict[str, Any]]:
@@ -253,10 +252,10 @@ class _Tools:
         raise given.wrong("tool_choice", text)
 
 
-def _as_chat(document: Mapping[str, Any], messages: Buffer) -> ChatCall:
+def _as_chat(document: Mapping[str, Any], messages: Buffer, make: Callable[..., ResponseCall]) -> ResponseCall:
     given = {name: value for name, value in document.items() if value is not None}
     try:
-        return chat_call(given, messages)
+        return chat_call(given, messages, make=make, fits=True)
     except (InvalidField, InvalidParameter) as error:
         name, _, rest = (error.param or "").partition(".")
         if name not in _NAMES:

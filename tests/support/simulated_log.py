@@ -128,8 +128,8 @@ def _add_request(
     received = arrival.queued - 30 * US
     rows.add(
         "requests", number=queued.number, parent=parent, model=model.name, version=1, outcome="ok", batch_size=1,
-        cache_hit=int(arrival.cache_hit), shape=arrival.bytes % 1009, input_bytes=arrival.bytes, received=received,
-        queued=arrival.queued, started=started, done=done, **times,
+        cache_hit=int(arrival.cache_hit), shape=f"IMAGE UINT8 [{arrival.bytes}]",
+        input_bytes=arrival.bytes, received=received, queued=arrival.queued, started=started, done=done, **times,
     )  # fmt: skip
     if not parent:
         rows.add(

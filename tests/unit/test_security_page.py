@@ -37,7 +37,7 @@ def test_defaults_are_those_of_the_code() -> None:
         "gRPC address",
         "Metrics address",
         "Separate OpenAI API port",
-        "Page `/docs`, and `/v2/limits` without keys",
+        "`/docs`; `/v2/limits` and `/v2/debug` without keys",
         "API keys",
         "Model loading by clients",
         "Client shared memory",
@@ -57,7 +57,7 @@ def test_defaults_are_those_of_the_code() -> None:
     assert said["Metrics address"] == f"the HTTP address, port {OPTIONS.metrics_port}"
     assert parse([f"--model-repository={ROOT}", "--http-address=::1"], {}).metrics_address == "::1"
     assert OPTIONS.openai_port == -1
-    assert (OPTIONS.docs_remote, OPTIONS.limits_admin_remote) == (False, False)
+    assert (OPTIONS.docs_remote, OPTIONS.limits_admin_remote, OPTIONS.debug_remote) == (False, False, False)
     assert (OPTIONS.api_key_file, OPTIONS.openai_api_key, OPTIONS.openai_api_key_file) == ("", (), "")
     assert (OPTIONS.http_restricted_api, OPTIONS.grpc_restricted_protocol) == ((), ())
     assert OPTIONS.model_control_mode == "none"

@@ -237,6 +237,8 @@ class GenerationRequest:
     timeline: Timeline = field(default_factory=Timeline)
     span: Span | None = None  # of the trace
     meter: TokenMeter | None = None  # counts its tokens
+    number: int = 0  # in the event log, set when it is admitted
+    parent: int = 0  # number of the request on whose behalf it is made
     client: str = ""  # in whose turn work before the generation is done, such as compiling a grammar
 
     def __post_init__(self) -> None:

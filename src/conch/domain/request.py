@@ -28,7 +28,17 @@ class Timeline:
     never.
     """
 
-    __slots__ = ("deadline", "done", "first_token_by", "infer_done", "input_done", "queued", "received", "started")
+    __slots__ = (
+        "deadline",
+        "done",
+        "exchange",
+        "first_token_by",
+        "infer_done",
+        "input_done",
+        "queued",
+        "received",
+        "started",
+    )
 
     def __init__(self, received: int = 0) -> None:
         self.received = received or monotonic_ns()
@@ -39,11 +49,13 @@ class Timeline:
         self.done = 0
         self.deadline = 0
         self.first_token_by = 0
+        self.exchange = 0  # number of the client's call in the event log
 
     def part(self) -> "Timeline":
         """Return the timeline of a request for a part of the response."""
         part = Timeline(self.received)
         part.deadline, part.first_token_by = self.deadline, self.first_token_by
+        part.exchange = self.exchange
         return part
 
 
@@ -148,8 +160,10 @@ class InferRequest:
         "inputs",
         "meter",
         "model_name",
+        "number",
         "outputs",
         "parameters",
+        "parent",
         "priority",
         "span",
         "timeline",
@@ -183,6 +197,8 @@ class InferRequest:
         self.priority = priority
         self.timeout_us = timeout_us
         self.batch_size = 1
+        self.number = 0  # in the event log, set when it is admitted
+        self.parent = 0  # number of the request on whose behalf it is made
         self.caller: Caller | None = None
         self.destinations: Mapping[str, Destination] | None = None
         self.span: Span | None = None

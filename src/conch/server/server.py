@@ -56,6 +56,8 @@ from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.services import Service, listener_families, services
 from conch.server.observability.degradations import Degradations, Probe, log_degradation
+from conch.server.observability.event_log import EventRecorder, Row
+from conch.server.observability.event_reading import EventReader
 from conch.server.observability.metrics.custom import MetricSample
 from conch.server.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
 from conch.server.observability.metrics.loop_lag import LoopLag
@@ -124,6 +126,7 @@ class Server:
         self._backends = _backend_registry(fork_server, calls, engine_memory)
         self._repositories = repositories = Repositories(_repositories(options))
         self._declared = _declared_metrics(options)
+        self._recorder = EventRecorder(options.event_log_bytes)
         self._builder = ModelBuilder(
             options,
             self._backends,
@@ -132,6 +135,7 @@ class Server:
             store=self._store,
             limiter=None if options.rate_limit == "off" else RateLimiter(options.rate_limit_resource),
             declared=self._declared,
+            events=self._recorder,
             suggestion=repositories.suggestion,
         )
         self.control = ModelManager(options, repositories, self._builder, self._catalog)
@@ -193,6 +197,7 @@ class Server:
             limits=self._limits,
             batches=self._batches,
             ignored_fields=self._ignored_fields,
+            events=EventReader(self._recorder, self._unfinished, self._documents) if self._recorder.on else None,
         )
         for service in services(parts):
             with _naming_flags(service):
@@ -426,6 +431,15 @@ class Server:
         if stalls:
             self.degradations.note("loop_blocked", f"the event loop was blocked {stalls} times for more than 100 ms")
         self._watch.sample()
+
+    def _unfinished(self) -> Iterator[tuple[str, Row]]:
+        """Yield the event log's rows of what has not ended."""
+        for model in self.inference.models():
+            yield from model.unfinished()
+
+    def _documents(self) -> dict[str, object]:
+        """Return the configuration of each model's newest version, as its endpoint does."""
+        return {model.config.name: model.config.document for model in self.inference.models()}
 
     def _pids(self) -> list[int]:
         return [pid for model in self.inference.models() for _, pid in model.state().processes]

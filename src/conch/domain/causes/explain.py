@@ -431,7 +431,7 @@ class Explainer:
                 yield first, last, min(max(int(row["cpu_wait_ns"]), 0), last - first)
 
     def _loadings(self, start: int, end: int) -> list[Interval]:
-        return [(int(row["started"]), int(row["time"])) for row in self._overlapping(self._loads, start, end, "time")]
+        return [(int(row["started"]), int(row["ended"])) for row in self._overlapping(self._loads, start, end)]
 
     @cached_property
     def _loads(self) -> Table:

@@ -24,10 +24,12 @@ PROTOCOLS: Final = ("internal", "http", "grpc", "openai")
 OUTCOMES: Final = ("unfinished", "ok", "error", "cancelled", "timeout", "rejected")
 # Why a batch ran when it did and not earlier or larger: "single" without dynamic batching; "full" to its maximum;
 # "preferred" size; "closed" by a request that does not fit or has another shape; "delay over"; "idle", because the
-# model has no delay and an instance was idle; "sequence" for the slots of a sequence batcher.
-WHY_NOW: Final = ("single", "full", "preferred", "closed", "delay over", "idle", "sequence")
+# model has no delay and an instance was idle; "sequence" for the slots of a sequence batcher;
+# "deadline", because a request could not wait any longer.
+WHY_NOW: Final = ("single", "full", "preferred", "closed", "delay over", "idle", "sequence", "deadline")
 PAUSES: Final = ("gc 0", "gc 1", "gc 2", "stall")
-INSTANCE_CHANGES: Final = ("up", "down", "stalled", "replaced")
+# "stopped" and "continued": by a signal or a debugger.
+INSTANCE_CHANGES: Final = ("up", "down", "stalled", "replaced", "stopped", "continued")
 CHANGES: Final = ("load", "unload", "reload", "limits")
 
 
@@ -66,16 +68,16 @@ _MODEL: Final = (*_names("model"), *_counts("<i8", "version"))
 KINDS: Final[dict[str, tuple[Column, ...]]] = {
     # One for each request to a model version: of clients, of ensembles to their steps, of models (BLS), to engines.
     # `parent` is the number of the request on whose behalf it was made, `exchange` that of the client's call, `batch`
-    # that of the batch which executed it. `correlation` and `shape` are hashes of the sequence's id and of the shapes
-    # of its inputs, 0 for none.
+    # that of the batch which executed it. `correlation` is a hash of the sequence's id, 0 for none; `shape` is a text
+    # such as "INPUT0 FP32 [1,16]". `deadline` is the client's.
     "requests": (
         *_numbers("number", "parent", "exchange", "batch"),
         *_MODEL,
-        *_names("tenant", "reason"),
+        *_names("tenant", "reason", "shape"),
         _code("outcome", OUTCOMES),
         *_counts("<u1", "cache_hit"),
         *_counts("<u4", "priority", "batch_size", "prompt_tokens", "completion_tokens"),
-        *_counts("<i8", "correlation", "shape", "input_bytes", "output_bytes"),
+        *_counts("<i8", "correlation", "input_bytes", "output_bytes"),
         *_times("received", "queued", "started", "input_done", "infer_done", "done", "first_token", "deadline"),
     ),
     # One for each execution. `members` are its requests and `size` the sum of their batch sizes; `waiting` requests
@@ -125,7 +127,7 @@ KINDS: Final[dict[str, tuple[Column, ...]]] = {
     ),
     # What operators or the repository changed; `detail` is an error, or the new limits.
     "changes": (
-        *_times("time"),
+        *_times("started", "ended"),
         _code("change", CHANGES),
         *_MODEL,
         *_counts("<u1", "failed"),

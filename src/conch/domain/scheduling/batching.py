@@ -16,9 +16,10 @@ from conch.domain.scheduling.waiting import Waiting
 
 
 class Run(NamedTuple):
-    """Execute the first `number` waiting requests now."""
+    """Execute the first `number` waiting requests now; `why` is one of the event log's `WHY_NOW`."""
 
     number: int
+    why: str
 
 
 class Wait(NamedTuple):
@@ -27,7 +28,7 @@ class Wait(NamedTuple):
     until: int
 
 
-RUN_ONE: Final = Run(1)
+RUN_ONE: Final = Run(1, "single")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ def decide(waiting: Iterable[Waiting], rules: BatchRules, now: int) -> Run | Wai
     oldest = now
     key: object = None
     closed = False
+    why = "preferred"
     for request in waiting:
         size = request.batch_size
         if count == 0:
@@ -79,7 +81,7 @@ def decide(waiting: Iterable[Waiting], rules: BatchRules, now: int) -> Run | Wai
             beyond = total + size > rules.largest_preferred
             # Without a delay, a batch may exceed the largest preferred size: splitting it gains nothing.
             if beyond and not best and (rules.delay_ns or total >= rules.largest_preferred):
-                best = count
+                best, why = count, "closed"
             if total + size > rules.max_batch_size or request.group_key != key:
                 closed = True
                 break
@@ -87,13 +89,18 @@ def decide(waiting: Iterable[Waiting], rules: BatchRules, now: int) -> Run | Wai
         total += size
         oldest = min(oldest, request.queued)
         if total in rules.preferred:
-            best = count
+            best, why = count, "preferred"
         if total >= rules.max_batch_size:
             closed = True
             break
     overdue = now - oldest >= rules.delay_ns > 0
+    full = total >= rules.max_batch_size
     if best and not overdue:
-        return Run(best)
-    if closed or overdue or rules.delay_ns == 0 or total >= rules.largest_preferred:
-        return Run(count)
+        return Run(best, "full" if full and best == count else why)
+    if closed or overdue:
+        return Run(count, "full" if full else "delay over" if overdue else "closed")
+    if total >= rules.largest_preferred:
+        return Run(count, "preferred")
+    if rules.delay_ns == 0:
+        return Run(count, "idle")
     return Wait(oldest + rules.delay_ns)

@@ -276,9 +276,9 @@ def oldest_rules(config: ModelConfig, batching: SequenceBatching) -> BatchRules:
 def decide_direct(ready: Sequence[Waiting], rules: DirectRules, now: int) -> Run | Wait:
     """Run all of the next requests of an instance's sequences, of which there is at least one, or wait."""
     if rules.delay_ns == 0 or len(ready) >= rules.min_ready:
-        return Run(len(ready))
+        return Run(len(ready), "sequence")
     due = min(request.queued for request in ready) + rules.delay_ns
-    return Run(len(ready)) if due <= now else Wait(due)
+    return Run(len(ready), "sequence") if due <= now else Wait(due)
 
 
 def slot_batch(ready: Sequence[LiveSequence[W]]) -> list[LiveSequence[W] | None]:

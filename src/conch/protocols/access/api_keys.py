@@ -19,8 +19,8 @@ from conch.base.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
-INFER, MANAGE, METRICS = "infer", "manage", "metrics"
-SCOPES = (INFER, MANAGE, METRICS)
+INFER, MANAGE, METRICS, DEBUG = "infer", "manage", "metrics", "debug"
+SCOPES = (INFER, MANAGE, METRICS, DEBUG)
 # The scopes of an OpenAI API key where there is no file with scopes.
 _OPENAI_SCOPES = frozenset((INFER, MANAGE))
 WATCH_S = 1.0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from conch.protocols.access.api_keys import INFER, MANAGE, METRICS, ApiKeys
+from conch.protocols.access.api_keys import DEBUG, INFER, MANAGE, METRICS, ApiKeys
 from conch.protocols.access.restrictions import Restrictions
 from conch.protocols.http.message import HttpRequest
 
@@ -24,6 +24,7 @@ _SCOPES = {
     "logging": MANAGE,
     "limits": MANAGE,
     "metrics": METRICS,
+    "debug": DEBUG,
 }
 _AUTHORIZATION = "authorization"
 # In the words of OpenAI's API.

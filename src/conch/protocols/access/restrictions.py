@@ -21,6 +21,7 @@ CATEGORIES = frozenset(
         "trace",
         "logging",
         "limits",
+        "debug",
     }
 )
 

@@ -55,7 +55,23 @@ class Batch:
     `give_back()` instead; of several batches, the last one first.
     """
 
-    __slots__ = ("_give_back", "_release", "begun", "executions", "infer_done", "input_done", "started", "waiting")
+    __slots__ = (
+        "_give_back",
+        "_release",
+        "ahead",
+        "begun",
+        "cpu_ns",
+        "cpu_wait_ns",
+        "executions",
+        "formed",
+        "infer_done",
+        "input_done",
+        "number",
+        "started",
+        "switches",
+        "waiting",
+        "why_now",
+    )
 
     def __init__(
         self,
@@ -64,11 +80,17 @@ class Batch:
         give_back: Callable[["Batch"], None] | None = None,
     ) -> None:
         self.executions = executions
-        self.started = monotonic_ns()
-        self.waiting = 0  # requests that were left in the queue
+        self.formed = self.started = monotonic_ns()
         self.begun = True  # False while it waits behind another batch of its instance
         self.input_done = 0
         self.infer_done = 0
+        # For the event log: number of the batch, why it was formed, requests that were left in the queue, and the
+        # resources of the execution where the instance knows them.
+        self.number = 0
+        self.why_now = ""
+        self.waiting = 0
+        self.ahead = False  # whether it was sent to an instance that executed another
+        self.cpu_ns = self.cpu_wait_ns = self.switches = 0
         self._release = release
         self._give_back = give_back
 

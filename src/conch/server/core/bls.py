@@ -121,6 +121,7 @@ class BlsCalls:
         if caller.holds is not None:
             self._holding.setdefault(caller.holds, []).append(call)
         request.caller = call
+        request.parent = caller.executions[0].request.number if caller.executions else 0
         try:
             pending = served.submit_within(caller.span, request, call.respond)
         except BaseException:

@@ -5,7 +5,7 @@ There is no queue here: an engine batches continuously and needs every request f
 that it holds beyond those that it computes concurrently.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import Final
@@ -23,6 +23,7 @@ from conch.server.backends.base import Worker
 from conch.server.backends.engines.base import Engine
 from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel
+from conch.server.observability.event_log import RequestRow, Row
 
 # Characters of the longest token of common vocabularies: 128 spaces.
 _MAX_TOKEN_CHARS: Final = 128
@@ -103,6 +104,8 @@ class GenerativeModel(ServedModel):
         self.refuse_when_full(request.timeline)
         if request.span is not None:
             request.timeline.queued = request.timeline.queued or monotonic_ns()
+        if self.events.on:
+            request.number = self.events.recorder.number()
         live = LiveGeneration(self, request, on_deltas)
         if not self._live:
             self._busy_ns -= monotonic_ns()
@@ -128,6 +131,7 @@ class GenerativeModel(ServedModel):
         """Admit a request in tensor form, as Triton's vLLM backend takes it. Raises as `generate` does."""
         form = TensorForm.of(request, self.version)
         form.request.meter = request.meter
+        form.request.parent = request.parent
         pending = Pending(request, respond, self)
         request.timeline.queued = pending.queued = monotonic_ns()
         pending.state = State.EXECUTING
@@ -166,6 +170,10 @@ class GenerativeModel(ServedModel):
         if not timeline.started:
             self.statistics.pending -= 1
         timeline.done = now = monotonic_ns()
+        if self.events.on:
+            failure = end if isinstance(end, ConchError) else None
+            tokens = (end.prompt_tokens, end.completion_tokens) if isinstance(end, Usage) else (0, 0)
+            self.events.generated(self.events.recorder.request(), live.request, failure, tokens)
         if isinstance(end, ConchError):
             self.statistics.count_failure(now - timeline.received, end.reason)
             if self.statistics.declared is not None:
@@ -189,6 +197,14 @@ class GenerativeModel(ServedModel):
         self.statistics.count_execution(1, first, first, now, now)
         if self.statistics.first_response is not None:
             self.statistics.first_response.add(first - timeline.received)
+
+    def unfinished(self) -> Iterable[tuple[str, Row]]:
+        rows: list[tuple[str, Row]] = []
+        for live in self._live:
+            row = RequestRow()
+            self.events.generated(row, live.request, None, (0, 0))
+            rows.append(("requests", row))
+        return rows
 
     def _discard(self, live: "LiveGeneration") -> None:
         self._live.discard(live)

@@ -13,6 +13,7 @@ from conch.base.errors import BackendError, Cancelled, ConchError
 from conch.domain.request import InferRequest, InferResponse, Respond
 from conch.domain.scheduling.waiting import State
 from conch.server.backends.batch import Batch, Execution
+from conch.server.observability.event_log import ModelEvents
 
 
 class Owner(Protocol):
@@ -29,13 +30,24 @@ class Pending(Execution):
         "_notify",
         "_owner",
         "batch",
+        "batch_number",
+        "cache_hit",
+        "events",
         "failure",
         "first_response",
         "respond",
     )
 
-    def __init__(self, request: InferRequest, respond: Respond, owner: Owner) -> None:
+    def __init__(
+        self, request: InferRequest, respond: Respond, owner: Owner, events: ModelEvents | None = None
+    ) -> None:
+        """Admit a request; its end is recorded by `events`."""
         super().__init__(request)
+        self.events = events
+        self.batch_number = 0  # of the batch that executes it, in the event log
+        self.cache_hit = False
+        if events is not None:
+            events.begin(request)
         self.batch: Batch | None = None
         self.failure: ConchError | None = None  # the first error among the responses of a decoupled model
         self.first_response = 0  # when the first response before the final one was sent, monotonic ns
@@ -88,6 +100,17 @@ class Pending(Execution):
         assert owner is not None
         owner.settled(self, answer, previous)
         request = self.request
+        if self.events is not None and self.events.on:
+            response = answer if isinstance(answer, InferResponse) else None
+            error = answer if isinstance(answer, ConchError) else self.failure
+            self.events.ended(
+                request,
+                self.batch_number,
+                response,
+                error,
+                first_response=self.first_response,
+                cache_hit=self.cache_hit,
+            )
         if request.span is not None:
             request.span.settled(request, answer, self.failure)
         respond(answer, True)

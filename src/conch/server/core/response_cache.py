@@ -35,6 +35,7 @@ from conch.domain.statistics.model_statistics import CacheStatistics, ModelStati
 from conch.domain.tensor import Tensor
 from conch.server.core.pending import Pending
 from conch.server.core.response_order import ResponseOrder
+from conch.server.observability.event_log import ModelEvents
 
 # The last format without back references, which would encode equal values differently if they are one object.
 _MARSHAL_VERSION: Final = 2
@@ -159,6 +160,7 @@ class ModelCache:
         self._model = cache.new_model()
         self._keys: set[bytes] = set()
         self._closed = False
+        self.events: ModelEvents | None = None
         self.noted_surplus = False  # whether a response was larger than the whole cache
 
     def __repr__(self) -> str:
@@ -191,7 +193,8 @@ class ModelCache:
         timeline.started = timeline.input_done = timeline.infer_done = now
         if request.span is not None:
             request.span.hit()
-        pending = Pending(request, respond if order is None else order.enter(respond), self)
+        pending = Pending(request, respond if order is None else order.enter(respond), self, self.events)
+        pending.cache_hit = True
         if request.admitted:
             asyncio.get_running_loop().call_soon(pending.finish, self._response(answer, request))
         else:

@@ -3,7 +3,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic_ns
 
 from conch.base.errors import ConchError, DeadlineMissed, QueueFull, Unavailable
@@ -16,6 +16,7 @@ from conch.server.core.pending import Pending
 from conch.server.core.response_cache import ModelCache
 from conch.server.core.text_encoder import TextEncoder
 from conch.server.limits.limiter import ModelMeters
+from conch.server.observability.event_log import EventRecorder, ModelEvents, Row
 from conch.server.repository.namespaces import ModelId
 
 
@@ -32,6 +33,8 @@ class ServedModel(ABC):
         self.cache: ModelCache | None = None  # set by the builder where the model has one
         self.meters: ModelMeters | None = None  # of its requests per second, where the server has limits
         self.encoder: TextEncoder | None = None  # of texts, set by the builder for models with a tokenizer
+        # Set by the builder where the server has an event log.
+        self.events = ModelEvents(EventRecorder(), config.name, version)
         self.degraded: list[Degradation] = []  # what its load reported
         self._in_flight = 0
         self._drained = asyncio.Event()
@@ -68,6 +71,10 @@ class ServedModel(ABC):
     async def check_ready(self) -> bool:
         """Return `ready`, after asking the model itself where its backend supports that."""
         return self.ready
+
+    def unfinished(self) -> Iterable[tuple[str, Row]]:
+        """Return the rows of the event log for what has not ended: kind and row."""
+        return ()
 
     @abstractmethod
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
@@ -134,7 +141,9 @@ class ServedModel(ABC):
         """Count and raise a rejection, if there is one."""
         if error is None:
             return
-        self.count_failure(monotonic_ns() - timeline.received, error)
+        now = monotonic_ns()
+        self.count_failure(now - timeline.received, error)
+        self.events.refused(timeline, error, now)
         try:
             raise error
         finally:

@@ -38,6 +38,7 @@ from conch.server.frontends.openai.texts import text_endpoint, texts_of
 from conch.server.frontends.openai.tokens import TokensEndpoint
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.service import HEALTH_SERVICE, INFERENCE_SERVICE
+from conch.server.frontends.v2_http.debug_endpoints import DebugEndpoints
 from conch.server.frontends.v2_http.generate import GenerateEndpoints
 from conch.server.frontends.v2_http.infer import HttpInferEndpoint, ReplyForm
 from conch.server.frontends.v2_http.limits_endpoints import LimitsEndpoints
@@ -93,6 +94,7 @@ class OpenedBy(NamedTuple):
 
 _BY_KEYS_ONLY = OpenedBy("", lambda _: False)
 _DOCS_REMOTE = OpenedBy("--docs-remote", lambda options: options.docs_remote)
+_DEBUG_REMOTE = OpenedBy("--debug-remote", lambda options: options.debug_remote)
 _LIMITS_REMOTE = OpenedBy("--limits-admin-remote", lambda options: options.limits_admin_remote)
 
 
@@ -113,6 +115,7 @@ class Handlers:
         self.shared_memory = SharedMemoryEndpoints(parts.shared_memory)
         self.repository = RepositoryEndpoints(parts, tasks)
         self.limits = LimitsEndpoints(parts, tasks)
+        self.debug = DebugEndpoints(parts, tasks)
         self.models = OpenAiModels(parts, int(time.time()))
         self.tokens = TokensEndpoint(parts, self.models)
         self.generations = Generations(parts, self.models)
@@ -378,6 +381,14 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         "Undo the last change of limits.",
         lambda on: on.limits.roll_back,
         local=_LIMITS_REMOTE,
+    ),
+    ApiEndpoint(
+        "GET",
+        "/v2/debug/events",
+        "debug",
+        "Event log of the last seconds, as a file.",
+        lambda on: on.debug.events,
+        local=_DEBUG_REMOTE,
     ),
     # The OpenAI API, and vLLM's paths.
     _api(

@@ -18,6 +18,7 @@ from conch.server.frontends.openai.chat import ChatPrompts
 from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.request_headers import Tenants
 from conch.server.limits.manager import LimitManager
+from conch.server.observability.event_reading import EventReader
 from conch.server.observability.metrics.families import Metrics
 from conch.server.observability.tracing.observer import Observer
 from conch.server.options.server_options import ServerOptions
@@ -28,7 +29,8 @@ class Parts:
     """Parts of the server that its frontends share.
 
     `codecs` are worker processes that read and write large messages, `prompts` those that render chat templates;
-    `metrics` are those of the server, `limits` the limits of requests per second; both may be missing.
+    `metrics` are those of the server, `limits` the limits of requests per second; both may be missing. `events` reads
+    the event log, None without one.
     """
 
     options: ServerOptions
@@ -44,6 +46,7 @@ class Parts:
     keys: ApiKeys = field(default_factory=ApiKeys)
     limits: LimitManager | None = None
     batches: BatchRunner | None = None
+    events: EventReader | None = None
     ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
 
     @property

@@ -166,8 +166,8 @@ class ServerOptions:
     api_key_file: str = _flag(
         "",
         "Server",
-        "File of API keys, one per line: '<name> <scope>,… <key>', with the scopes infer, manage and metrics. Clients "
-        "of all ports must send a key as bearer token, except for health checks. Reloaded when it changes.",
+        "File of API keys, one per line: '<name> <scope>,… <key>', with the scopes infer, manage, metrics and debug. "
+        "Clients of all ports must send a key as bearer token, except for health checks. Reloaded when it changes.",
         PATH,
     )
     request_memory_limit: int = _flag(
@@ -175,6 +175,13 @@ class ServerOptions:
         "Server",
         "Maximum bytes of all request bodies in memory, on all ports; requests over it are refused with the advice to "
         "retry. 0 for a quarter of the free memory at start, at least 256 MiB.",
+        BYTES,
+    )
+    event_log_bytes: int = _flag(
+        64 << 20,
+        "Server",
+        "Maximum bytes of the event log in memory, which explains the time of requests: about 100,000 of the last "
+        "requests with their batches. Grows as they come; 0 for none.",
         BYTES,
     )
 
@@ -299,6 +306,11 @@ class ServerOptions:
     )
     docs_remote: bool = _flag(
         False, "HTTP", "Allow clients on other machines to open /docs, the page that lists endpoints."
+    )
+    debug_remote: bool = _flag(
+        False,
+        "HTTP",
+        "Allow clients on other machines to call /v2/debug where neither API keys nor a restriction protect it.",
     )
     http_header_forward_pattern: str = _flag(
         "", "HTTP", "Forward headers with matching names as request parameters, except credentials.", PATTERN

@@ -22,40 +22,40 @@ def waiting(*sizes: int, queued: int = 0, keys: str = "") -> list[Waiting]:
 
 
 def test_without_dynamic_batching_requests_run_one_by_one() -> None:
-    assert decide(waiting(3, 1), BatchRules.of(config(max_batch_size=8)), 5) == Run(1)
+    assert decide(waiting(3, 1), BatchRules.of(config(max_batch_size=8)), 5) == Run(1, "single")
 
 
 def test_dynamic_batching_without_a_batch_dimension_runs_one_by_one() -> None:
-    assert decide(waiting(1, 1), BatchRules.of(dynamic(0)), 5) == Run(1)
+    assert decide(waiting(1, 1), BatchRules.of(dynamic(0)), 5) == Run(1, "single")
 
 
 def test_without_delay_all_that_fits_runs() -> None:
-    assert decide(waiting(1, 2, 3), BatchRules.of(dynamic(8)), 5) == Run(3)
+    assert decide(waiting(1, 2, 3), BatchRules.of(dynamic(8)), 5) == Run(3, "idle")
 
 
 def test_a_request_is_never_split_nor_overtaken() -> None:
-    assert decide(waiting(5, 4, 1), BatchRules.of(dynamic(8)), 5) == Run(1)
+    assert decide(waiting(5, 4, 1), BatchRules.of(dynamic(8)), 5) == Run(1, "closed")
 
 
 def test_a_full_batch_does_not_wait() -> None:
     rules = BatchRules.of(dynamic(4, max_queue_delay_us=1000))
-    assert decide(waiting(2, 2, 2), rules, 5) == Run(2)
+    assert decide(waiting(2, 2, 2), rules, 5) == Run(2, "full")
 
 
 def test_a_preferred_size_runs_at_once_and_leaves_the_rest() -> None:
     rules = BatchRules.of(dynamic(8, max_queue_delay_us=1000, preferred_batch_sizes=(4, 8)))
-    assert decide(waiting(1, 1, 1, 1, 1, 1), rules, 5) == Run(4)
+    assert decide(waiting(1, 1, 1, 1, 1, 1), rules, 5) == Run(4, "preferred")
 
 
 def test_an_unpreferred_size_waits_for_the_oldest_to_be_overdue() -> None:
     rules = BatchRules.of(dynamic(8, max_queue_delay_us=100, preferred_batch_sizes=(4, 8)))
     assert decide(waiting(1, 1, queued=7), rules, 50) == Wait(7 + 100 * US)
-    assert decide(waiting(1, 1, queued=7), rules, 7 + 100 * US) == Run(2)
+    assert decide(waiting(1, 1, queued=7), rules, 7 + 100 * US) == Run(2, "delay over")
 
 
 def test_other_shapes_close_a_batch() -> None:
     rules = BatchRules.of(dynamic(8, max_queue_delay_us=100))
-    assert decide(waiting(1, 1, 1, keys="aab"), rules, 5) == Run(2)
+    assert decide(waiting(1, 1, 1, keys="aab"), rules, 5) == Run(2, "closed")
 
 
 PREFERRED = dynamic(8, max_queue_delay_us=100, preferred_batch_sizes=(2, 6))
@@ -96,20 +96,29 @@ def test_batches_of_mixed_requests_are_those_of_triton(sizes: tuple[int, ...], e
 
 def test_overdue_batch_takes_all_that_fits() -> None:
     rules = BatchRules.of(PREFERRED)
-    assert decide(waiting(3, 4, 1), rules, 100 * US) == Run(3)
-    assert decide(waiting(1, 1, 1, 1, 1), rules, 100 * US) == Run(5)
+    assert decide(waiting(3, 4, 1), rules, 100 * US) == Run(3, "full")
+    assert decide(waiting(1, 1, 1, 1, 1), rules, 100 * US) == Run(5, "delay over")
 
 
-@pytest.mark.parametrize(("sizes", "taken"), [((3, 3), 2), ((5, 3), 1), ((1,) * 9, 4), ((1,) * 6, 4), ((3, 1, 1), 2)])
-def test_without_delay_a_batch_grows_up_to_the_largest_preferred_size(sizes: tuple[int, ...], taken: int) -> None:
-    assert decide(waiting(*sizes), BatchRules.of(dynamic(8, preferred_batch_sizes=(4,))), 5) == Run(taken)
+@pytest.mark.parametrize(
+    ("sizes", "run"),
+    [
+        ((3, 3), Run(2, "preferred")),
+        ((5, 3), Run(1, "closed")),
+        ((1,) * 9, Run(4, "preferred")),
+        ((1,) * 6, Run(4, "preferred")),
+        ((3, 1, 1), Run(2, "preferred")),
+    ],
+)
+def test_without_delay_a_batch_grows_up_to_the_largest_preferred_size(sizes: tuple[int, ...], run: Run) -> None:
+    assert decide(waiting(*sizes), BatchRules.of(dynamic(8, preferred_batch_sizes=(4,))), 5) == run
 
 
 @pytest.mark.parametrize("delay", [0, 100])
 def test_other_shapes_close_a_batch_that_has_not_reached_a_preferred_size(delay: int) -> None:
     rules = BatchRules.of(dynamic(8, max_queue_delay_us=delay, preferred_batch_sizes=(4, 6)))
-    assert decide(waiting(1, 1, 1, 1, 1, keys="aaabb"), rules, 5) == Run(3)
-    assert decide(waiting(1, 1, 1, 1, 1, 1, keys="aaaaab"), rules, 5) == Run(4)
+    assert decide(waiting(1, 1, 1, 1, 1, keys="aaabb"), rules, 5) == Run(3, "closed")
+    assert decide(waiting(1, 1, 1, 1, 1, 1, keys="aaaaab"), rules, 5) == Run(4, "preferred")
 
 
 @given(

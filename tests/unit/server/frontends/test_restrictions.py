@@ -39,7 +39,9 @@ def test_messages_keep_the_secret():
 
 @pytest.mark.parametrize(("flag", "prefix", "kind"), [("--h", "", "api"), ("--g", "triton-grpc-protocol-", "protocol")])
 def test_messages_have_the_words_of_triton(flag: str, prefix: str, kind: str) -> None:
-    with pytest.raises(ConfigError, match=f"^unknown restricted {kind} 'nonsense' in {flag}; expected one of health, "):
+    with pytest.raises(
+        ConfigError, match=f"^unknown restricted {kind} 'nonsense' in {flag}; expected one of debug, health, "
+    ):
         Restrictions(["nonsense:key=x"], flag=flag, prefix=prefix)
     text = f"^restricted {kind} 'health' can not be specified in multiple config groups of {flag}$"
     for values in (["health:key=x", "health:key=y"], ["health,health:key=x"]):

@@ -5,7 +5,7 @@ Each step starts as soon as all its input tensors exist, so independent steps ru
 to step without a copy, the network or a task. The models of the steps schedule their own requests.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from conch.base.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavailable
 from conch.domain.model_config import EnsembleStep, ModelConfig
@@ -16,6 +16,7 @@ from conch.server.core.ensembles.step import StepTimes, located
 from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel
 from conch.server.core.validation import RequestValidator
+from conch.server.observability.event_log import Row
 
 # Returns the served model of a step, from the catalog. Raises NotFound.
 FindModel = Callable[[EnsembleStep], ServedModel]
@@ -38,6 +39,7 @@ class EnsembleModel(ServedModel):
         self._find = find
         self.flow = flow or Flow((0,) * len(config.ensemble_steps), (False,) * len(config.ensemble_steps))
         limit = config.max_inflight_requests
+        self._live: set[Pending] = set()
         self._slots = [StepSlots(limit) for _ in config.ensemble_steps] if limit else []
         self._is_stream = bool(limit or self.flow.depth)
         self._needed = needed_steps(config)
@@ -129,9 +131,15 @@ class EnsembleModel(ServedModel):
             # Writing the first response may overwrite inputs that later steps still read.
             request.fetch_inputs()
         flow = self.flow if needed == self._all_steps else self.flow.only(needed)
-        run = EnsembleRun(self.config, self.version, request, respond, models, self._count, flow, self._slots)
+        run = EnsembleRun(
+            self.config, self.version, request, respond, models, self._count, flow, self._slots, self.events
+        )
+        self._live.add(run.pending)
         run.advance()
         return run.pending
+
+    def unfinished(self) -> Iterable[tuple[str, Row]]:
+        return [("requests", self.events.unfinished(pending.request)) for pending in self._live]
 
     def _models(self) -> list[ServedModel]:
         """Return the served model of each step. Raises NotFound."""
@@ -145,6 +153,7 @@ class EnsembleModel(ServedModel):
 
     def _count(self, pending: Pending, times: StepTimes, answer: InferResponse | ConchError | None) -> None:
         """Count a request that has ended: its compute times are the sums over its steps."""
+        self._live.discard(pending)
         self.leave()
         if self.statistics.declared is not None:
             self.statistics.declared.end(pending.request, answer, pending.failure, pending.first_response)

@@ -35,6 +35,7 @@ from conch.server.core.ensembles.step import (
 )
 from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel
+from conch.server.observability.event_log import ModelEvents
 
 # Counts a request that has ended, with the times of its steps.
 CountRun: TypeAlias = Callable[[Pending, StepTimes, InferResponse | ConchError | None], None]
@@ -80,12 +81,13 @@ class EnsembleRun:
         count: CountRun,
         flow: Flow,
         slots: Sequence[StepSlots],
+        events: ModelEvents | None = None,
     ) -> None:
         """Begin the request. `models` are those of the steps, which the run leaves when it ends.
 
         `slots` are the slots of the steps, empty without a limit.
         """
-        self.pending = Pending(request, respond, self)
+        self.pending = Pending(request, respond, self, events)
         self.pending.state = State.EXECUTING
         self.pending.on_cancel(self._cancel_steps)
         request.timeline.queued = request.timeline.started = monotonic_ns()
@@ -140,6 +142,7 @@ class EnsembleRun:
         request, step, model = self.pending.request, self._steps[number], self._models[number]
         position = step_position(request, step, branch.tensors)
         inner = step_request(request, step, branch.tensors, position)
+        inner.parent = request.number
         if request.meter is not None:  # tokens count towards the limits that the ensemble's request counts towards
             inner.meter = request.meter.stage(model.config.name, str(model.version))
         try:

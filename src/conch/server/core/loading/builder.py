@@ -40,6 +40,7 @@ from conch.server.core.sequences.tensors import instance_config
 from conch.server.core.served_model import ServedModel
 from conch.server.core.text_encoder import open_text_encoder
 from conch.server.observability.degradations import LoadReport, Report
+from conch.server.observability.event_log import EventRecorder, ModelEvents
 from conch.server.options.server_options import ServerOptions
 from conch.server.repository.namespaces import ModelId
 from conch.server.repository.store import ModelFiles
@@ -72,7 +73,8 @@ class ModelBuilder:
     `cache` is for the models whose configuration enables it, None if the server has none; with a `store`, it has none
     of the responses itself and only the statistics;
     `limiter` admits each execution, None without --rate-limit;
-    `declared` are the metrics that a file declares, None without one.
+    `declared` are the metrics that a file declares, None without one;
+    `events` records what models do, None without an event log.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class ModelBuilder:
         store: EntryStore | None = None,
         limiter: RateLimiter | None = None,
         declared: DeclaredMetrics | None = None,
+        events: EventRecorder | None = None,
         suggestion: Callable[[str], str] = lambda _name: "",
     ) -> None:
         self._options = options
@@ -95,6 +98,7 @@ class ModelBuilder:
         self.store = store
         self._limiter = limiter
         self._declared = declared
+        self._events = events or EventRecorder()
         self._suggestion = suggestion
         self._policy_cores = options.policy_cores
 
@@ -260,6 +264,7 @@ class ModelBuilder:
                 served = self._scheduler(config, version, labels, instances, files.directory)
                 served.encoder = await asyncio.to_thread(open_text_encoder, config, source.version_directory)
             served.statistics.namespace = files.namespace
+            served.events = ModelEvents(self._events, config.name, version)
             served.degraded = report.found
             if self._options.summary_latencies:
                 from conch.domain.statistics.summaries import LatencySummaries  # imports a library
@@ -271,6 +276,8 @@ class ModelBuilder:
                 )
             if config.response_cache:
                 served.cache = await self._model_cache(files, config, served)
+                if served.cache is not None:
+                    served.cache.events = served.events
             await served.start()
             try:
                 await self._check_gpu_memory(config)

@@ -115,7 +115,7 @@ class BatchingModel(ScheduledModel):
 
     def _admit(self, request: InferRequest, respond: Respond, order: ResponseOrder | None) -> Pending:
         self._prepare(request)
-        pending = Pending(request, respond, self)
+        pending = Pending(request, respond, self, self.events)
         if self._grouped:
             pending.group_key = _group_key(request, self._ragged)
         meter = request.meter
@@ -140,6 +140,7 @@ class BatchingModel(ScheduledModel):
             )
         except QueueFull as error:
             self.statistics.count_failure(now - request.timeline.received, error.reason)
+            self.events.refused(request.timeline, error, now)
             raise
         if evicted is not None:
             evicted.finish(self._queue.rejection(now))
@@ -175,6 +176,7 @@ class BatchingModel(ScheduledModel):
             if instance is None:
                 break
             decision = self._decide(self._rules)
+            late = False
             if isinstance(decision, Wait):
                 wake = decision.until
                 start_by = self._queue.next_start_by()
@@ -182,13 +184,14 @@ class BatchingModel(ScheduledModel):
                     wake = start_by - _START_MARGIN_NS
                     if wake <= monotonic_ns():
                         wake, decision = 0, self._decide(replace(self._rules, delay_ns=0))
+                        late = True
             if isinstance(decision, Wait):
                 break
             if self.limiter is not None:
                 instance = self.limiter.acquire(self._idle)
                 if instance is None:
                     break
-            self._run(instance, self._taken(decision.number))
+            self._run(instance, self._taken(decision.number), "deadline" if late else decision.why)
         self._alike = []  # would keep requests from being freed
         if wake or expiry or self._timer.armed:
             self._arm(wake)

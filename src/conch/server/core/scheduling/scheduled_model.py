@@ -27,6 +27,7 @@ from conch.server.core.scheduling.timer import Timer
 from conch.server.core.scheduling.warmup import warm_up
 from conch.server.core.served_model import ServedModel
 from conch.server.core.validation import RequestValidator, Reshaper
+from conch.server.observability.event_log import BatchRow, Row
 
 _log: Final = getLogger(__name__)
 
@@ -256,7 +257,7 @@ class ScheduledModel(ServedModel):
             self._loop.call_soon(self._dispatch)
 
     def _run(
-        self, instance: Instance, requests: Sequence[Pending], executions: Sequence[Execution] | None = None
+        self, instance: Instance, requests: Sequence[Pending], why: str, executions: Sequence[Execution] | None = None
     ) -> None:
         """Give an instance requests to execute together, or `executions` that include them."""
         held = self._held[instance]
@@ -270,14 +271,19 @@ class ScheduledModel(ServedModel):
             batch.waiting = self.statistics.pending
         else:
             batch.begun = False
+            batch.ahead = True
+            batch.waiting = self.statistics.pending - len(requests)
             self._note_ahead(requests)
         if not held:
             self._busy += 1
             self._busy_ns -= batch.started
         held.append(batch)
+        batch.why_now = why
+        batch.number = self.events.recorder.number()
         for pending in requests:
             pending.state = State.EXECUTING
             pending.batch = batch
+            pending.batch_number = batch.number
         instance.execute(batch)
         if begins and instance.takes(len(held)):
             self._idle.insert(0, instance)  # behind those without a batch
@@ -286,6 +292,8 @@ class ScheduledModel(ServedModel):
         if batch.infer_done:
             size = sum(execution.request.batch_size for execution in batch.executions)
             self.statistics.count_execution(size, batch.started, batch.input_done, batch.infer_done, monotonic_ns())
+        if self.events.on:
+            self._fill(self.events.recorder.batch(), instance, batch, monotonic_ns())
         self._drop_batch(instance, batch)
         self._after_release(batch)
 
@@ -299,9 +307,44 @@ class ScheduledModel(ServedModel):
                     self._begin(execution)
                 execution.state = State.QUEUED
                 execution.batch = None
+                execution.batch_number = 0
                 self.statistics.pending += 1
                 self._requeue(execution)
         self._dispatch()
+
+    def _fill(self, row: BatchRow, instance: Instance, batch: Batch, released: int) -> None:
+        """Fill the event log's row of a batch."""
+        size = 0
+        for execution in batch.executions:
+            size += execution.request.batch_size
+        row.number = batch.number
+        row.model, row.version = self.events.model, self.events.version
+        row.instance = instance.plan.name
+        row.why_now = batch.why_now
+        row.ahead = int(batch.ahead)
+        row.failed = int(released and not batch.infer_done)
+        row.members, row.size, row.waiting = len(batch.executions), size, batch.waiting
+        row.formed = batch.formed
+        row.started = batch.started if batch.begun else 0
+        row.input_done, row.infer_done, row.released = batch.input_done, batch.infer_done, released
+        row.cpu_ns, row.cpu_wait_ns, row.switches = batch.cpu_ns, batch.cpu_wait_ns, batch.switches
+
+    def unfinished(self) -> Iterable[tuple[str, Row]]:
+        rows: list[tuple[str, Row]] = [
+            ("requests", self.events.unfinished(pending.request)) for pending in self._waiting()
+        ]
+        for instance, held in self._held.items():
+            for batch in held:
+                execution_row = BatchRow()
+                self._fill(execution_row, instance, batch, 0)
+                rows.append(("batches", execution_row))
+                for execution in batch.executions:
+                    if isinstance(execution, Pending) and execution.state is State.EXECUTING:
+                        request = self.events.unfinished(execution.request, batch.number)
+                        request.started = execution_row.started
+                        request.input_done, request.infer_done = batch.input_done, batch.infer_done
+                        rows.append(("requests", request))
+        return rows
 
     def _note_ahead(self, requests: Sequence[Pending]) -> None:
         """Count requests that an instance is given while it executes others: they still count as pending."""

@@ -8,6 +8,7 @@ from conch.domain.request import InferRequest, InferResponse, Respond
 from conch.domain.scheduling.sequence_slots import LiveSequence
 from conch.domain.scheduling.waiting import State
 from conch.server.core.pending import Owner, Pending
+from conch.server.observability.event_log import ModelEvents
 
 
 class SequenceOwner(Owner, Protocol):
@@ -26,9 +27,14 @@ class SequenceRequest(Pending):
     __slots__ = ("_sequences", "again", "inputs", "outputs", "prepared", "released", "sequence")
 
     def __init__(
-        self, request: InferRequest, respond: Respond, owner: SequenceOwner, sequence: "LiveSequence[SequenceRequest]"
+        self,
+        request: InferRequest,
+        respond: Respond,
+        owner: SequenceOwner,
+        sequence: "LiveSequence[SequenceRequest]",
+        events: ModelEvents | None = None,
     ) -> None:
-        super().__init__(request, respond, owner)
+        super().__init__(request, respond, owner, events)
         self.sequence = sequence
         self.inputs = request.inputs
         self.outputs = request.outputs

@@ -142,11 +142,12 @@ class SequenceModel(ScheduledModel):
             raise self._not_started(key)
         if not request.admitted and (refusal := self.refusal(now)) is not None:
             self.statistics.count_failure(now - request.timeline.received, refusal.reason)
+            self.events.refused(request.timeline, refusal, now)
             raise refusal
         if sequence is None:
             sequence = self._slots.start(key)
             self._ends.pop(key, None)
-        pending = SequenceRequest(request, respond, self, sequence)
+        pending = SequenceRequest(request, respond, self, sequence, self.events)
         pending.queued = request.timeline.queued = now
         expires = now + request.timeout_us * 1000 if request.timeout_us else request.timeline.deadline
         self._slots.add(sequence, pending, end=bool(request.flags & SEQUENCE_END), expires=expires)
@@ -226,7 +227,7 @@ class SequenceModel(ScheduledModel):
                     break
                 if self.limiter is not None and self.limiter.acquire([instance]) is None:
                     break
-                self._run_next(index, instance, decision.number)
+                self._run_next(index, instance, decision.number, decision.why)
         event = self._slots.next_event()
         at = min(wake, event) if wake and event else wake or event
         # Sequences become idle and busy with every request: a spurious wake-up costs less than setting the timer.
@@ -249,7 +250,7 @@ class SequenceModel(ScheduledModel):
             return decide(map(self._head, ready), self._oldest, now)
         return decide_direct([self._head(sequence) for sequence in ready], self._direct, now)
 
-    def _run_next(self, index: int, instance: Instance, number: int) -> None:
+    def _run_next(self, index: int, instance: Instance, number: int, why: str) -> None:
         """Run the next requests of the first `number` ready sequences, or of those of them that can share a batch."""
         ready = list(islice(self._slots.ready[index], number))
         batch: list[LiveSequence[SequenceRequest] | None] = [*ready] if self._batching.oldest else slot_batch(ready)
@@ -261,7 +262,7 @@ class SequenceModel(ScheduledModel):
             if self._orders:
                 pending.respond = self._orders[index].enter(pending.respond)
         self._service_rate.taken += len(requests)
-        self._run(instance, requests, executions)
+        self._run(instance, requests, why, executions)
 
     def _head(self, sequence: LiveSequence[SequenceRequest]) -> SequenceRequest:
         """Return the next request of a sequence, with controls and state."""

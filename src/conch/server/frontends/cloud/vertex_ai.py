@@ -17,7 +17,7 @@ _BINARY = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="
 _REDIRECT = b"x-vertex-ai-triton-redirect"
 _METRICS = "/metrics"
 # What is not reachable by a redirect, as in Triton: settings of the server.
-_WITHHELD = ("trace", "logging", "limits")
+_WITHHELD = ("trace", "logging", "limits", "debug")
 
 
 class VertexAiHttp:

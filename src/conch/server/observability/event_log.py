@@ -1,0 +1,490 @@
+# Compiled by mypyc in wheels.
+"""Recorder of the event log: rows in rings of bounded size, always on.
+
+A row is an object whose attributes have the names of the columns in `domain.events.layout`: in compiled code, writing
+one takes some 20 ns, and packing numbers into bytes 25 times that. Rows are made until a ring has its size, and reused
+from then on; what is not used takes no memory. Names and codes are texts, which reading the log turns into numbers.
+"""
+
+from typing import Final, cast
+
+from mypy_extensions import mypyc_attr
+
+from conch.base.errors import Cancelled, ConchError, FailureReason, QueueTimeout
+from conch.domain.generation import GenerationRequest
+from conch.domain.request import InferRequest, InferResponse, Timeline
+
+# Rows of each kind within the size of the log, in shares; measured from the rows of a busy server.
+_SHARES: Final = {
+    "requests": 0.44,
+    "batches": 0.24,
+    "exchanges": 0.22,
+    "steps": 0.06,
+    "pauses": 0.02,
+    "instances": 0.01,
+    "changes": 0.01,
+}
+# An estimate, with the references to its texts.
+ROW_BYTES: Final = 240
+_MIN_ROWS: Final = 64
+# Combinations of shapes whose texts are kept, for each model version.
+_MAX_SHAPES: Final = 1024
+_MAX_ID_CHARACTERS: Final = 128
+_HASH_MASK: Final = (1 << 60) - 1
+
+
+@mypyc_attr(acyclic=True)
+class Row:
+    """A row of any kind. Rows refer to texts and numbers only, so that garbage collection can ignore them."""
+
+    __slots__ = ()
+
+
+@mypyc_attr(acyclic=True)
+class RequestRow(Row):
+    """One request to a model version."""
+
+    __slots__ = (
+        "batch",
+        "batch_size",
+        "cache_hit",
+        "completion_tokens",
+        "correlation",
+        "deadline",
+        "done",
+        "exchange",
+        "first_token",
+        "id",
+        "infer_done",
+        "input_bytes",
+        "input_done",
+        "model",
+        "number",
+        "outcome",
+        "output_bytes",
+        "parent",
+        "priority",
+        "prompt_tokens",
+        "queued",
+        "reason",
+        "received",
+        "shape",
+        "started",
+        "tenant",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Set all columns to nothing."""
+        self.number = self.parent = self.exchange = self.batch = self.version = 0
+        self.model = self.tenant = self.reason = self.shape = self.id = ""
+        self.outcome = "unfinished"
+        self.cache_hit = self.priority = self.batch_size = self.prompt_tokens = self.completion_tokens = 0
+        self.correlation = self.input_bytes = self.output_bytes = 0
+        self.received = self.queued = self.started = self.input_done = self.infer_done = self.done = 0
+        self.first_token = self.deadline = 0
+
+
+@mypyc_attr(acyclic=True)
+class BatchRow(Row):
+    """One execution."""
+
+    __slots__ = (
+        "ahead",
+        "cpu_ns",
+        "cpu_wait_ns",
+        "failed",
+        "formed",
+        "infer_done",
+        "input_done",
+        "instance",
+        "members",
+        "model",
+        "number",
+        "released",
+        "size",
+        "started",
+        "switches",
+        "version",
+        "waiting",
+        "why_now",
+    )
+
+    def __init__(self) -> None:
+        self.number = self.version = self.members = self.size = self.waiting = self.switches = 0
+        self.model = self.instance = ""
+        self.why_now = "single"
+        self.ahead = self.failed = 0
+        self.formed = self.started = self.input_done = self.infer_done = self.released = 0
+        self.cpu_ns = self.cpu_wait_ns = 0
+
+
+@mypyc_attr(acyclic=True)
+class ExchangeRow(Row):
+    """One call of a client."""
+
+    __slots__ = (
+        "answered",
+        "body_done",
+        "bytes_in",
+        "bytes_out",
+        "connection",
+        "decoded",
+        "drained",
+        "encoded",
+        "first_byte",
+        "id",
+        "number",
+        "protocol",
+        "received",
+        "request",
+        "status",
+        "written",
+    )
+
+    def __init__(self) -> None:
+        self.number = self.request = self.connection = self.status = self.bytes_in = self.bytes_out = 0
+        self.protocol = self.id = ""
+        self.first_byte = self.received = self.body_done = self.decoded = 0
+        self.answered = self.encoded = self.written = self.drained = 0
+
+
+@mypyc_attr(acyclic=True)
+class StepRow(Row):
+    """One step of an engine."""
+
+    __slots__ = (
+        "cache_used",
+        "cpu_ns",
+        "cpu_wait_ns",
+        "decode_tokens",
+        "ended",
+        "model",
+        "preemptions",
+        "prefill_tokens",
+        "running",
+        "started",
+        "version",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
+        self.model = ""
+        self.version = self.started = self.ended = self.running = self.waiting = 0
+        self.prefill_tokens = self.decode_tokens = self.preemptions = self.cache_used = 0
+        self.cpu_ns = self.cpu_wait_ns = 0
+
+
+@mypyc_attr(acyclic=True)
+class PauseRow(Row):
+    """One pause of the event loop."""
+
+    __slots__ = ("cpu_ns", "cpu_wait_ns", "ended", "kind", "started")
+
+    def __init__(self) -> None:
+        self.kind = "stall"
+        self.started = self.ended = self.cpu_ns = self.cpu_wait_ns = 0
+
+
+@mypyc_attr(acyclic=True)
+class InstanceRow(Row):
+    """One change of an instance."""
+
+    __slots__ = ("change", "instance", "model", "pid", "time", "version")
+
+    def __init__(self) -> None:
+        self.model = self.instance = ""
+        self.change = "up"
+        self.time = self.version = self.pid = 0
+
+
+@mypyc_attr(acyclic=True)
+class ChangeRow(Row):
+    """One load, unload or change of limits."""
+
+    __slots__ = ("change", "detail", "ended", "failed", "model", "started", "version")
+
+    def __init__(self) -> None:
+        self.change = "load"
+        self.model = self.detail = ""
+        self.version = self.failed = self.started = self.ended = 0
+
+
+class Ring:
+    """The newest rows of one kind. Row number n, from 0, is at index n modulo `size`."""
+
+    __slots__ = ("rows", "size", "written")
+
+    def __init__(self, size: int) -> None:
+        self.rows: list[Row] = []
+        self.size = size
+        self.written = 0  # how many rows, with those that are overwritten
+
+    def reused(self) -> Row | None:
+        """Return the oldest row, to be overwritten; None while there is room for another."""
+        index = self.written
+        self.written = index + 1
+        if index < self.size:
+            return None
+        return self.rows[index % self.size]
+
+    @property
+    def lost(self) -> int:
+        """How many rows have been overwritten."""
+        return max(self.written - self.size, 0)
+
+    def row(self, number: int) -> Row | None:
+        """Return a row by its number; None if it has been overwritten."""
+        index = number % self.size
+        return self.rows[index] if self.lost <= number and index < len(self.rows) else None
+
+
+class EventRecorder:
+    """The rings of one server; `size_bytes` is what they take when they are full, 0 for no recording.
+
+    Methods belong to the event loop's thread, but for `pause`, which any thread may call that runs Python.
+    """
+
+    def __init__(self, size_bytes: int = 0) -> None:
+        self.on = size_bytes > 0
+        self.rings = {
+            kind: Ring(max(int(size_bytes * share / ROW_BYTES), _MIN_ROWS)) for kind, share in _SHARES.items()
+        }
+        self._requests = self.rings["requests"]
+        self._batches = self.rings["batches"]
+        self._exchanges = self.rings["exchanges"]
+        self._steps = self.rings["steps"]
+        self._number = 0
+
+    def number(self) -> int:
+        """Return the next number of a request, a batch or an exchange."""
+        self._number += 1
+        return self._number
+
+    def request(self) -> RequestRow:
+        """Return the row of a request, whose columns must all be set."""
+        row = self._requests.reused()
+        if row is not None:
+            return cast("RequestRow", row)
+        new = RequestRow()
+        self._requests.rows.append(new)
+        return new
+
+    def batch(self) -> BatchRow:
+        """Return the row of a batch, whose columns must all be set."""
+        row = self._batches.reused()
+        if row is not None:
+            return cast("BatchRow", row)
+        new = BatchRow()
+        self._batches.rows.append(new)
+        return new
+
+    def exchange(self) -> ExchangeRow:
+        """Return the row of an exchange, whose columns must all be set."""
+        row = self._exchanges.reused()
+        if row is not None:
+            return cast("ExchangeRow", row)
+        new = ExchangeRow()
+        self._exchanges.rows.append(new)
+        return new
+
+    def step(self) -> StepRow:
+        """Return the row of an engine's step, whose columns must all be set."""
+        row = self._steps.reused()
+        if row is not None:
+            return cast("StepRow", row)
+        new = StepRow()
+        self._steps.rows.append(new)
+        return new
+
+    def pause(self, kind: str, started: int, ended: int, cpu_ns: int = 0, cpu_wait_ns: int = 0) -> None:
+        """Record a pause of the event loop."""
+        row = PauseRow()
+        row.kind, row.started, row.ended, row.cpu_ns, row.cpu_wait_ns = kind, started, ended, cpu_ns, cpu_wait_ns
+        self.add("pauses", row)
+
+    def instance(self, change: str, time: int, model: str, version: int, instance: str, pid: int) -> None:
+        """Record a change of an instance."""
+        row = InstanceRow()
+        row.change, row.time, row.model, row.version, row.instance, row.pid = (
+            change,
+            time,
+            model,
+            version,
+            instance,
+            pid,
+        )
+        self.add("instances", row)
+
+    def change(
+        self,
+        change: str,
+        started: int,
+        ended: int,
+        model: str,
+        version: int = 0,
+        *,
+        failed: bool = False,
+        detail: str = "",
+    ) -> None:
+        """Record a load, unload, reload or change of limits."""
+        row = ChangeRow()
+        row.change, row.started, row.ended, row.model, row.version = change, started, ended, model, version
+        row.failed, row.detail = int(failed), detail
+        self.add("changes", row)
+
+    def add(self, kind: str, row: Row) -> None:
+        """Add a new row instead of reusing the oldest: for what is rare or written by other threads."""
+        if not self.on:
+            return
+        ring = self.rings[kind]
+        if ring.reused() is None:
+            ring.rows.append(row)
+        else:
+            ring.rows[(ring.written - 1) % ring.size] = row
+
+
+class ModelEvents:
+    """Writes the rows of one model version."""
+
+    def __init__(self, recorder: EventRecorder, model: str, version: int) -> None:
+        self.recorder = recorder
+        self.on = recorder.on
+        self.model = model
+        self.version = version
+        self._shapes: dict[object, str] = {}
+
+    def begin(self, request: InferRequest) -> None:
+        """Number a request that is admitted."""
+        if self.on:
+            request.number = self.recorder.number()
+
+    def ended(
+        self,
+        request: InferRequest,
+        batch: int,
+        response: InferResponse | None,
+        error: ConchError | None,
+        *,
+        first_response: int = 0,
+        cache_hit: bool = False,
+    ) -> None:
+        """Record a request that has ended; its timeline is complete."""
+        row = self.recorder.request()
+        self.fill(row, request, batch)
+        row.first_token = first_response
+        row.cache_hit = int(cache_hit)
+        output_bytes = 0
+        if response is not None:
+            for tensor in response.outputs:
+                output_bytes += tensor.nbytes
+        row.output_bytes = output_bytes
+        if error is None:
+            row.outcome = "ok"
+            row.reason = ""
+        else:
+            row.outcome = outcome_of(error)
+            row.reason = reason_of(error)
+
+    def fill(self, row: RequestRow, request: InferRequest, batch: int) -> None:
+        """Fill the row of a request, as far as it has come; what only its end has is set to nothing."""
+        timeline = request.timeline
+        row.number = request.number
+        row.parent = request.parent
+        row.exchange = timeline.exchange
+        row.batch = batch
+        row.model = self.model
+        row.version = self.version
+        row.tenant = "" if request.meter is None else request.meter.tenant
+        row.reason = ""
+        row.shape = self._shape(request)
+        row.id = request.id if len(request.id) <= _MAX_ID_CHARACTERS else request.id[:_MAX_ID_CHARACTERS]
+        row.outcome = "unfinished"
+        row.cache_hit = 0
+        row.priority = request.priority
+        row.batch_size = request.batch_size
+        row.prompt_tokens = row.completion_tokens = 0
+        row.correlation = hash(request.correlation_id) & _HASH_MASK if request.correlation_id else 0
+        input_bytes = 0
+        for tensor in request.inputs:
+            input_bytes += tensor.nbytes
+        row.input_bytes = input_bytes
+        row.output_bytes = 0
+        row.received = timeline.received
+        row.queued = timeline.queued
+        row.started = timeline.started
+        row.input_done = timeline.input_done
+        row.infer_done = timeline.infer_done
+        row.done = timeline.done
+        row.first_token = 0
+        row.deadline = timeline.deadline
+
+    def unfinished(self, request: InferRequest, batch: int = 0) -> RequestRow:
+        """Return the row of a request that has not ended."""
+        row = RequestRow()
+        self.fill(row, request, batch)
+        return row
+
+    def generated(
+        self, row: RequestRow, request: GenerationRequest, error: ConchError | None, tokens: tuple[int, int]
+    ) -> None:
+        """Fill the row of a generation, whose first token ends its queue; `tokens` are those of prompt and answer."""
+        timeline = request.timeline
+        row.clear()
+        row.number, row.parent, row.exchange = request.number, request.parent, timeline.exchange
+        row.model, row.version = self.model, self.version
+        row.tenant = "" if request.meter is None else request.meter.tenant
+        row.id = request.id[:_MAX_ID_CHARACTERS]
+        row.priority, row.batch_size = max(request.priority, 0), request.params.n
+        row.prompt_tokens, row.completion_tokens = tokens
+        row.received, row.queued = timeline.received, timeline.queued or timeline.received
+        row.started = row.input_done = row.first_token = timeline.started
+        row.deadline = timeline.deadline
+        if timeline.done:
+            row.infer_done = row.done = timeline.done
+            row.outcome = "ok" if error is None else outcome_of(error)
+            row.reason = "" if error is None else reason_of(error)
+
+    def refused(self, timeline: Timeline, error: ConchError, now: int) -> None:
+        """Record a request that was refused before it was decoded."""
+        if not self.on:
+            return
+        row = RequestRow()
+        row.number = self.recorder.number()
+        row.exchange = timeline.exchange
+        row.model, row.version = self.model, self.version
+        row.received, row.done = timeline.received, now
+        row.outcome, row.reason = outcome_of(error), reason_of(error)
+        self.recorder.add("requests", row)
+
+    def _shape(self, request: InferRequest) -> str:
+        """Return the names, datatypes and shapes of the inputs as a text."""
+        inputs = request.inputs
+        # The configuration fixes name and datatype of a single input, which most models have.
+        key: object = inputs[0].shape if len(inputs) == 1 else tuple([(tensor.name, tensor.shape) for tensor in inputs])
+        text = self._shapes.get(key)
+        if text is None:
+            text = "; ".join(
+                [f"{tensor.name} {tensor.datatype} [{','.join(map(str, tensor.shape))}]" for tensor in inputs]
+            )
+            if len(self._shapes) < _MAX_SHAPES:
+                self._shapes[key] = text
+        return text
+
+
+def outcome_of(error: ConchError) -> str:
+    """Return the outcome of a request that ended with an error."""
+    if isinstance(error, Cancelled):
+        return "cancelled"
+    if isinstance(error, QueueTimeout):
+        return "timeout"
+    return "rejected" if error.reason is FailureReason.REJECTED else "error"
+
+
+def reason_of(error: ConchError) -> str:
+    """Return the kind of an error, as the log names it."""
+    name = type(error).__name__
+    return "deadline" if name == "DeadlineMissed" else name

@@ -1,0 +1,130 @@
+"""Reading the event log of this server: the rows of the recorder, and of what has not ended."""
+
+import asyncio
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from time import monotonic_ns, time_ns
+from typing import Any
+
+import numpy as np
+
+from conch import __version__
+from conch.base.build_info import is_compiled
+from conch.domain.events.layout import KINDS, TIME
+from conch.domain.events.log import EventLog, NameTable, table_of
+from conch.domain.events.packing import Table
+from conch.machine.cores import usable_cores
+from conch.server.observability.event_log import EventRecorder, ExchangeRow, RequestRow, Ring, Row
+
+# Rows that are read before the event loop runs other callbacks: about a millisecond.
+_SLICE_ROWS = 400
+
+_TIMES = {kind: [column.name for column in columns if column.meaning == TIME] for kind, columns in KINDS.items()}
+
+Unfinished = Callable[[], Iterable[tuple[str, Row]]]
+Documents = Callable[[], Mapping[str, Any]]
+
+
+class EventReader:
+    """Makes an `EventLog` of the recorder's rows and those that `unfinished` yields: (kind, row).
+
+    `models` returns the configurations of the served models by name, for the log's header. All methods belong to the
+    event loop's thread.
+    """
+
+    def __init__(
+        self, recorder: EventRecorder, unfinished: Unfinished = tuple, models: Documents = dict[str, Any]
+    ) -> None:
+        self._recorder = recorder
+        self._unfinished = unfinished
+        self._models = models
+
+    def read(self, last_s: float) -> EventLog:
+        """Return the rows of what has ended in the last `last_s` seconds, or has not ended, at once.
+
+        For short times: the event loop waits for some 3 µs a row.
+        """
+        reading = _Reading(self._recorder, last_s, self._unfinished())
+        for _ in reading.slices():
+            pass
+        return reading.log(self._models())
+
+    async def read_in_slices(self, last_s: float) -> EventLog:
+        """Return the same; the event loop runs other callbacks between slices of about a millisecond."""
+        reading = _Reading(self._recorder, last_s, self._unfinished())
+        for _ in reading.slices():
+            await asyncio.sleep(0)
+        return reading.log(self._models())
+
+    async def read_bytes(self, last_s: float) -> bytes:
+        """Return the file form of the same, which a thread makes."""
+        log = await self.read_in_slices(last_s)
+        return await asyncio.to_thread(log.to_bytes)
+
+
+class _Reading:
+    """One reading, of the rows that are there when it begins. Rows that are overwritten meanwhile are missing."""
+
+    def __init__(self, recorder: EventRecorder, last_s: float, unfinished: Iterable[tuple[str, Row]]) -> None:
+        self._recorder = recorder
+        self._now, self._wall = monotonic_ns(), time_ns()
+        self._since = max(self._now - int(last_s * 1e9), 0)
+        self._overrun = 0
+        self._names = NameTable()
+        self._parts: dict[str, list[Table]] = {kind: [] for kind in KINDS}
+        self._ends = {kind: ring.written for kind, ring in recorder.rings.items()}
+        live: dict[str, list[Row]] = {}
+        for kind, row in unfinished if recorder.on else ():
+            live.setdefault(kind, []).append(row)
+        self._live = live
+
+    def slices(self) -> Iterator[None]:
+        """Read one slice after another."""
+        for kind, ring in self._recorder.rings.items():
+            end = self._ends[kind]
+            start = bisect_left(range(end), self._since, lo=ring.lost, key=partial(_ended, kind, ring))
+            while start < end:
+                rows = [ring.row(number) for number in range(start, min(start + _SLICE_ROWS, end))]
+                self._read(kind, [row for row in rows if row is not None])
+                start += _SLICE_ROWS
+                yield
+            if ring.lost:
+                self._overrun = max(self._overrun, _ended(kind, ring, ring.lost))
+        for kind, live in self._live.items():
+            for start in range(0, len(live), _SLICE_ROWS):
+                self._read(kind, live[start : start + _SLICE_ROWS])
+                yield
+
+    def _read(self, kind: str, rows: list[Row]) -> None:
+        self._parts[kind].append(table_of(kind, getattr, rows, self._names))
+        named: list[dict[str, int | str]] = []
+        for row in rows:
+            if isinstance(row, RequestRow) and row.id and not row.parent:  # steps of ensembles have its id, too
+                named.append({"request": row.number, "text": row.id})
+            elif isinstance(row, ExchangeRow) and row.id:
+                named += ({"request": row.request, "text": text} for text in row.id.split(" "))
+        if named:
+            self._parts["ids"].append(table_of("ids", dict.__getitem__, named, self._names))
+
+    def log(self, models: Mapping[str, Any]) -> EventLog:
+        """Return the log, when all slices have been read."""
+        tables = {kind: np.concatenate(parts) for kind, parts in self._parts.items() if parts}
+        server = {
+            "conch": __version__,
+            "compiled": is_compiled(),
+            "cores": usable_cores(),
+            "pid": os.getpid(),
+            "since": self._since,
+            "models": {name: document for name, document in models.items() if name in self._names.texts},
+        }
+        lost = {kind: ring.lost for kind, ring in self._recorder.rings.items() if ring.lost}
+        overrun = self._overrun if self._overrun > self._since else 0
+        return EventLog(self._now, self._wall, overrun, lost, server, self._names.texts, tables)
+
+
+def _ended(kind: str, ring: Ring, number: int) -> int:
+    """Return when the thing of a row ended; 0 for one that has been overwritten."""
+    row = ring.row(number)
+    return 0 if row is None else max(getattr(row, name) for name in _TIMES[kind])

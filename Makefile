@@ -16,7 +16,7 @@ help: ## Show this list
 
 setup: .venv/.dev-all ## Make .venv with everything that development needs
 
-demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--once ends by itself)
+demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--once ends by itself, ARGS=--load sends more)
 	$(BIN)/python examples/demo.py $(ARGS)
 
 observe: need-prometheus need-prometheus-alertmanager .venv/.observe ## Show metrics, limits, alerts and dashboards with Prometheus and Alertmanager (ARGS=--once ends by itself)

@@ -2,6 +2,7 @@
 
     python examples/demo.py            serve until Ctrl-C
     python examples/demo.py --once     end after the first answer; the exit status says whether all went well
+    python examples/demo.py --load     go on sending pictures, a large one now and then: ask `conch why p99` meanwhile
 
 Writes the picture with its boxes to demo-output/annotated.jpg.
 """
@@ -11,6 +12,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -35,6 +37,11 @@ PICTURE = EXAMPLES / "images" / "plate.jpg"
 OUTPUT = Path("demo-output")
 START_TIMEOUT_S = 60
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+
+SENDERS = 3
+PERIOD_S = 0.3  # between the pictures of a sender
+LARGE_EVERY = 40  # pictures
+LARGE_WIDTH = 3900  # pixels; the limit of the preprocessing is 4,000
 
 console = Console()
 
@@ -145,12 +152,46 @@ def converse(url: str) -> str:
     return answer
 
 
+def enlarged(image: bytes, width: int) -> bytes:
+    """The picture as a JPEG of another width."""
+    import cv2
+    import numpy as np
+
+    picture = cv2.imdecode(np.frombuffer(image, dtype=np.uint8), cv2.IMREAD_COLOR)
+    assert picture is not None
+    height = round(picture.shape[0] * width / picture.shape[1])
+    return bytes(cv2.imencode(".jpg", cv2.resize(picture, (width, height)))[1])
+
+
+def send_load(url: str, stopped: threading.Event) -> None:
+    """Send pictures from several threads until the event is set, a large one now and then."""
+    image = PICTURE.read_bytes()
+    large = enlarged(image, LARGE_WIDTH)
+
+    def send(sender: int) -> None:
+        count = 0
+        with triton.InferenceServerClient(url) as client:
+            while not stopped.wait(PERIOD_S):
+                count += 1
+                try:
+                    detect(client, [large if sender == 0 and count % LARGE_EVERY == 0 else image])
+                except (triton.InferenceServerException, OSError):
+                    return  # the server stops
+
+    for sender in range(SENDERS):
+        threading.Thread(target=send, args=(sender,), daemon=True).start()
+    console.print(f"\n{SENDERS} clients send a picture every {PERIOD_S} s, and a large one now and then.")
+    console.print(f"In another terminal: [bold]conch why p99 --url {url}[/]")
+
+
 def main() -> int:
     """Run the demo; 0 if the server came up and found defects where there are some."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--once", action="store_true", help="stop the server after the first answer")
+    arguments.add_argument("--load", action="store_true", help="go on sending pictures until Ctrl-C")
     options = arguments.parse_args()
     ports = free_ports()
+    stopped = threading.Event()
     with server(ports) as process:
         try:
             wait_until_ready(process, f"http://127.0.0.1:{ports['http']}")
@@ -170,10 +211,13 @@ def main() -> int:
                 f"\nServing HTTP on [bold]127.0.0.1:{ports['http']}[/], gRPC on [bold]127.0.0.1:{ports['grpc']}[/], "
                 f"metrics on [bold]http://127.0.0.1:{ports['metrics']}/metrics[/]. Ctrl-C stops the server."
             )
+            if options.load:
+                send_load(f"127.0.0.1:{ports['http']}", stopped)
             try:
                 process.wait()
             except KeyboardInterrupt:
                 console.print("stopping")
+            stopped.set()
     return 0
 
 

@@ -60,6 +60,11 @@ CAUSES: Final = MappingProxyType(
         "compute": Cause(
             "compute as usual", 'the usual compute of "{model}" for that size', "a faster model or device helps"
         ),
+        "own_large": Cause(
+            "large inputs",
+            '"{model}" computing inputs that are far larger than usual',
+            "limit the size of its inputs, or give large ones a model and instance apart",
+        ),
         "miss": Cause(
             "not in the cache", 'computing with "{model}" what its cache lacks', "warm the cache, or make it larger"
         ),

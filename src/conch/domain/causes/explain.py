@@ -265,19 +265,19 @@ class Explainer:
         cpu = min(max(int(batch["cpu_wait_ns"]), 0), max(end - computing - stopped_ns, 0))
         work = max(end - computing - stopped_ns - cpu, 0)
         expected, large, slow = min(usual.for_kind or usual.for_size or work, work), 0, 0
-        if usual.is_large and not usual.for_kind:
-            large = work - expected
-        elif work > (1 + _MIN_SLOW) * expected:
-            slow = work - expected
-        if usual.is_large and usual.for_kind > (1 + _MIN_SLOW) * usual.for_size:
-            large, expected = expected - min(expected, usual.for_size), min(expected, usual.for_size)
+        if usual.is_large and (usual.for_kind or work) > (1 + _MIN_SLOW) * usual.for_size:
+            expected = min(usual.for_size, work)
+            large = min(usual.for_kind or work, work) - expected
+        if (rest_ns := work - expected - large) > _MIN_SLOW * (expected + large):
+            slow = rest_ns
+        else:
+            expected += rest_ns
         first = "miss" if own is not None and self._is_miss(own) else "compute"
-        if own is not None and large and self._is_large_one(own):
-            expected, large = expected + large, 0
+        because = "large" if own is None or not self._is_large_one(own) else "own_large"
         if large and own is None:  # who waits behind it would not without it
             first, expected, large = "large", 0, expected + large
         parts, at, rest = [TimePart("copy", start, computing, name, number)], computing, list(stopped)
-        for cause, length in ((first, expected), ("large", large), ("cpu", cpu), ("slow", slow)):
+        for cause, length in ((first, expected), (because, large), ("cpu", cpu), ("slow", slow)):
             while length > 0:
                 if rest and rest[0][0] <= at:
                     parts.append(TimePart("stopped", at, rest[0][1], name, number))

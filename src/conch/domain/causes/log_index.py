@@ -31,7 +31,8 @@ class Groups:
 class Usual(NamedTuple):
     """Computing times (ns), without the wait for a processor, that are usual for a batch.
 
-    `for_kind` is that of its size and shapes, 0 if too few are known; `for_size` is that of its size with any shapes.
+    `for_kind` is that of its size, shapes and about as many bytes, 0 if too few are known; `for_size` is that of its
+    size with any inputs.
     """
 
     for_kind: int
@@ -123,16 +124,16 @@ class ModelBatches:
         """Return what is usual for a batch. A size with too few samples counts as the one next to it."""
         known = self._known
         place = int(np.searchsorted(known.numbers, batch["number"]))
-        if place == len(known.numbers) or known.numbers[place] != batch["number"]:
-            shape, size_bytes = 0, 0.0
-        else:
-            shape, size_bytes = int(known.shapes[place]), float(known.bytes_each[place])
+        found = place < len(known.numbers) and known.numbers[place] == batch["number"]
         size = int(batch["size"])
-        sizes = sorted(known.of_size)
-        nearest = min(sizes, key=lambda other: abs(other - size), default=0)
+        shape, size_bytes = (int(known.shapes[place]), float(known.bytes_each[place])) if found else (0, 0.0)
+        nearest = min(sorted(known.of_size), key=lambda other: abs(other - size), default=0)
         for_size = known.of_size.get(nearest, known.of_all)
-        large = size_bytes > _LARGE * known.usual_bytes > 0
-        return Usual(known.of_kind.get((size, shape), 0 if large else for_size), for_size, large)
+        return Usual(
+            known.of_kind.get((size, shape, int(_magnitude(size_bytes))), 0),
+            for_size,
+            size_bytes > _LARGE * known.usual_bytes > 0,
+        )
 
     @cached_property
     def _known(self) -> "_Known":
@@ -150,7 +151,8 @@ class ModelBatches:
         whole = (by_number["infer_done"] > 0) & (by_number["failed"] == 0)
         times = by_number["infer_done"].astype(np.int64) - by_number["input_done"].astype(np.int64)
         times = np.maximum(times - by_number["cpu_wait_ns"].astype(np.int64), 0)[whole]
-        kinds = list(zip(by_number["size"][whole].tolist(), shapes[whole].tolist(), strict=True))
+        columns = (by_number["size"], shapes, _magnitude(each).astype(int))
+        kinds = list(zip(*(column[whole].tolist() for column in columns), strict=True))
         return _Known(
             numbers, shapes, each, _medians(kinds, times), _medians(by_number["size"][whole].tolist(), times),
             int(np.median(times)) if len(times) else 0, float(np.median(each)) if len(each) else 0.0,
@@ -168,10 +170,15 @@ class _Known(NamedTuple):
     numbers: Table
     shapes: Table
     bytes_each: Table  # of a batch, by its size
-    of_kind: dict[tuple[int, int], int]
+    of_kind: dict[tuple[int, int, int], int]
     of_size: dict[int, int]
     of_all: int
     usual_bytes: float
+
+
+def _magnitude(size: Any) -> Any:
+    """Return the binary logarithm of a number of bytes."""
+    return np.floor(np.log2(np.asarray(size) + 1))
 
 
 def _medians(kinds: list[Any], times: Table) -> dict[Any, int]:

@@ -49,6 +49,7 @@ MARKS: Final[Mapping[str, PhaseMark]] = MappingProxyType(
             "stopped": ("‖", "|", "red", 3),
             "copy": ("○", "o", "blue", 0),
             "compute": ("█", "#", "green", 2),
+            "own_large": ("◆", "L", "green", 2),
             "miss": ("▓", "c", "green", 2),
             "slow": ("▲", "^", "red", 3),
             "cache_wait": ("▒", "k", "yellow", 1),

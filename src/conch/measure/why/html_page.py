@@ -24,5 +24,5 @@ def html_page(answer: Explanation) -> str:
         ]
         content.insert(2, table(("cause", "model", "slow", "ordinary"), ranked, "Slow and ordinary", prose=(1,)))
     if behind := answer.batches():
-        content.append(facts([("behind", text) for text in behind]))
+        content.append(facts([("batch", text) for text in behind]))
     return page(title, *content, kind="Why", footer=str(answer.log.server.get("version", "")))

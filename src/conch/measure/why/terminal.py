@@ -38,7 +38,7 @@ def print_answer(answer: Explanation, console: Console) -> None:
                 table.add_row(line.label, escape(printable(line.model)), duration(line.ns), f"{line.share:.1%}")
         console.print(table)
     for text in answer.batches():
-        console.print(Text(printable(f"behind {text}")), soft_wrap=True)
+        console.print(Text(printable(text)), soft_wrap=True)
 
 
 def _table(*names: str) -> Table:

@@ -38,7 +38,7 @@ def test_a_percentile(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert (
         lines[-1]
-        == "behind batch 2002 on preprocess_0: 1 request (#501), 288 MB of inputs, computed 180 ms, usually 15 ms"
+        == "batch 2002 on preprocess_0: 1 request (#501), 288 MB of inputs, computed 180 ms, usually 15 ms"
     )
 
 

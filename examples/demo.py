@@ -2,7 +2,7 @@
 
     python examples/demo.py            serve until Ctrl-C
     python examples/demo.py --once     end after the first answer; the exit status says whether all went well
-    python examples/demo.py --load     go on sending pictures, a large one now and then: ask `conch why p99` meanwhile
+    python examples/demo.py --load     keep sending pictures, some of them large: ask `conch why p99` meanwhile
 
 Writes the picture with its boxes to demo-output/annotated.jpg.
 """
@@ -188,7 +188,7 @@ def main() -> int:
     """Run the demo; 0 if the server came up and found defects where there are some."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--once", action="store_true", help="stop the server after the first answer")
-    arguments.add_argument("--load", action="store_true", help="go on sending pictures until Ctrl-C")
+    arguments.add_argument("--load", action="store_true", help="keep sending pictures until Ctrl-C")
     options = arguments.parse_args()
     ports = free_ports()
     stopped = threading.Event()

@@ -20,7 +20,7 @@ _MIN_HIT_SHARE: Final = 0.5  # of a model's requests, from which on a miss is an
 _NO_DELAY: Final = tuple(WHY_NOW.index(name) for name in ("single", "idle"))
 _STALL: Final = PAUSES.index("stall")
 _DOWN: Final = (INSTANCE_CHANGES.index("down"),)
-_STOPPED: Final = tuple(INSTANCE_CHANGES.index(name) for name in ("stalled",))
+_STOPPED: Final = tuple(INSTANCE_CHANGES.index(name) for name in ("stalled", "stopped"))
 # Causes of what the event loop does or should do: a collection of garbage there delays it.
 _ON_LOOP: Final = ("serialisation", "loop", "copy")
 _QUEUED: Final = ("busy", "ahead")
@@ -439,11 +439,9 @@ class Explainer:
         return changes[np.isin(changes["change"], [CHANGES.index("load"), CHANGES.index("reload")])]
 
     @staticmethod
-    def _overlapping(table: Table, start: int, end: int, last: str = "ended") -> Table:
+    def _overlapping(table: Table, start: int, end: int) -> Table:
         """Return the rows, in the order of their ends, that overlap a time."""
-        if "started" not in (table.dtype.names or ()):
-            return table[:0]
-        rest = table[np.searchsorted(table[last], start, "right") :]
+        rest = table[np.searchsorted(table["ended"], start, "right") :]
         return rest[rest["started"] < end]
 
     @cached_property

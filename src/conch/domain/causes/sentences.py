@@ -21,6 +21,7 @@ _WHY_NOW: Final = {
     "closed": "the next request did not fit or had other shapes",
     "delay over": "the queue delay was over",
     "idle": "an instance was idle and the model has no queue delay",
+    "deadline": "a request had to start to meet its deadline",
     "sequence": "their sequences had nothing more",
 }
 

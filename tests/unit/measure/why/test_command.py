@@ -36,10 +36,7 @@ def test_a_percentile(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert any(
         line.split() == ["behind", "a", "large", "request", "preprocess", "142", "ms", "0", "ns"] for line in lines
     )
-    assert (
-        lines[-1]
-        == "batch 2002 on preprocess_0: 1 request (#501), 288 MB of inputs, computed 180 ms, usually 15 ms"
-    )
+    assert lines[-1] == "batch 2002 on preprocess_0: 1 request (#501), 288 MB of inputs, computed 180 ms, usually 15 ms"
 
 
 @pytest.mark.parametrize("target", ["#506", "photo-7"])

@@ -121,6 +121,11 @@ TASKS = MappingProxyType(
                 "measure a server: latency, throughput, tokens",
                 statuses="0 measured; 1 no successful request; 2 invalid arguments; 3 measured, but not to be compared",
             ),
+            "whatif": Command(
+                "measure.twin.command",
+                "forecast a model under another configuration or load",
+                ("conch whatif densenet --instances 3", "conch whatif detector --delay 500us --rate 2x"),
+            ),
             "tune": Command("measure.tune.commands.command", "find the best configuration of a model by measuring"),
             "advise": Command(
                 "measure.advise.command",

@@ -64,6 +64,11 @@ class BatchRules:
         return 0 < held <= (depth if crowded or self.single else min(depth, 1))
 
 
+def needs_grouping(config: ModelConfig) -> bool:
+    """Whether requests may differ in shapes or in the inputs present, so that they cannot share a batch."""
+    return any(spec.optional or (-1 in spec.dims and not spec.allow_ragged_batch) for spec in config.inputs)
+
+
 def decide(waiting: Iterable[Waiting], rules: BatchRules, now: int) -> Run | Wait:
     """Return what to do with a queue that is not empty. `waiting` is in the order of service."""
     if rules.single:

@@ -14,7 +14,7 @@ from typing import Final
 from conch.base.errors import DeadlineMissed, QueueFull, QueueTimeout
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, Respond, TokenMeter
-from conch.domain.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide
+from conch.domain.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide, needs_grouping
 from conch.domain.scheduling.estimate import ServiceTimes, start_in
 from conch.domain.scheduling.queue import PolicyQueue
 from conch.server.backends.base import Instance
@@ -45,7 +45,7 @@ class BatchingModel(ScheduledModel):
         """Create the model. `max_queue_size` bounds the queue where the configuration does not; 0 is unbounded."""
         super().__init__(config, version, labels, instances, loop)
         self._rules = BatchRules.of(config)
-        self._grouped = _needs_grouping(config, self._rules)
+        self._grouped = not self._rules.single and needs_grouping(config)
         self._ragged = config.ragged_inputs
         self._queue: PolicyQueue[Pending] = PolicyQueue(config.dynamic_batching, max_queue_size)
         self._service_times = ServiceTimes()
@@ -268,13 +268,6 @@ class BatchingModel(ScheduledModel):
             self._timer.set(at)
         else:
             self._timer.cancel()
-
-
-def _needs_grouping(config: ModelConfig, rules: BatchRules) -> bool:
-    """Whether requests may differ in shapes or in the inputs present, so that they cannot share a batch."""
-    return not rules.single and any(
-        spec.optional or (-1 in spec.dims and not spec.allow_ragged_batch) for spec in config.inputs
-    )
 
 
 def _group_key(request: InferRequest, ragged: Set[str]) -> object:

@@ -16,6 +16,7 @@ import tritonclient.http as http_client
 import trustme
 
 from conch.base.errors import Unavailable
+from conch.clients.health import health
 from conch.clients.server_view import ServerReader, find_address
 from tests.support.models import write_identity
 from tests.support.server_process import ConchProcess
@@ -150,8 +151,10 @@ def test_metrics_are_compressed_for_prometheus(
     assert b"nv_cpu_memory_total_bytes" in (gzip.decompress(text) if coding else text)
 
 
-def test_other_programs_of_the_user_compare_the_certificate(files: Files, tmp_path: Path) -> None:
-    """`conch ps`, `top`, `stop` and `doctor`; the name in the certificate is not 127.0.0.1."""
+def test_other_programs_of_the_user_compare_the_certificate(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`conch ps`, `top`, `stop` and `doctor`, and `conch health`; the name in the certificate is not 127.0.0.1."""
     flags = ["--http-use-ssl=true", f"--http-server-cert={files.cert}", f"--http-server-key={files.key}"]
     write_identity(tmp_path / "models", "m", "FP32", 4)
     with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log", wait="") as running:
@@ -167,6 +170,10 @@ def test_other_programs_of_the_user_compare_the_certificate(files: Files, tmp_pa
         for certificate, reason in ((files.root, "not trusted"), (tmp_path / "absent", "cannot read its certificate")):
             with pytest.raises(Unavailable, match=reason):
                 ServerReader(replace(address, certificate=str(certificate))).read()
+        port = f"--port={running.ports['http']}"
+        assert health([port]) == 1
+        monkeypatch.setenv("CONCH_HTTP_USE_SSL", "true")
+        assert health(["--metadata", port]) == 0
         before = serial(running.ports["http"])
         files.renew()
         until(lambda: serial(running.ports["http"]) != before)

@@ -21,7 +21,8 @@ status is 0 if it is, otherwise 1.
                still be loading models, or draining.
   --metadata   then ask for the server's metadata too: GET /v2.
   --port PORT  its HTTP port; CONCH_HTTP_PORT or 8000 if not given.
-               CONCH_HTTP_ADDRESS is its address.
+               CONCH_HTTP_ADDRESS is its address. With CONCH_HTTP_USE_SSL=true
+               it is asked over TLS; its certificate is not verified.
 """
 
 
@@ -54,7 +55,7 @@ def health(arguments: Sequence[str]) -> int:
 
 def _ask(address: str, port: int, state: str, path: str) -> int:
     try:
-        with socket.create_connection((address, port), _TIMEOUT_S) as connection:
+        with _connected(address, port) as connection:
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             reply = connection.makefile("rb").readline().split()
     except OSError as error:
@@ -66,13 +67,27 @@ def _ask(address: str, port: int, state: str, path: str) -> int:
     return _report(_UNHEALTHY, f"not {state}: {address}:{port}: status {status}{why}")
 
 
+def _connected(address: str, port: int) -> socket.socket:
+    connection = socket.create_connection((address, port), _TIMEOUT_S)
+    if os.environ.get("CONCH_HTTP_USE_SSL", "").lower() not in ("1", "true"):
+        return connection
+    import ssl
+
+    context = ssl._create_unverified_context()  # noqa: S323 - as the kubelet; nothing secret is sent
+    try:
+        return context.wrap_socket(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
 def _models_not_ready(address: str, port: int) -> str:
     """Return which models are loading or have failed; "" if the server does not say so, as to a client without key."""
     import json  # only where a server is not ready
 
     head = "POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
     try:
-        with socket.create_connection((address, port), _TIMEOUT_S) as connection:
+        with _connected(address, port) as connection:
             connection.sendall(head.encode())
             answer = connection.makefile("rb").read(_MAX_INDEX_BYTES)
         rows = json.loads(answer.partition(b"\r\n\r\n")[2])

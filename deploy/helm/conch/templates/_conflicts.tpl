@@ -42,8 +42,13 @@
 {{- $problems = append $problems (printf "service.metricsPort %d equals service.%s; use another port" (int $.Values.service.metricsPort) $name) -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.secrets.tls.mutual (not .Values.secrets.tls.secretName) -}}
-{{- $problems = append $problems "secrets.tls.mutual needs secrets.tls.secretName: without a certificate, clients connect without TLS" -}}
+{{- range $name := list "mutual" "http" "metrics" -}}
+{{- if and (get $.Values.secrets.tls $name) (not $.Values.secrets.tls.secretName) -}}
+{{- $problems = append $problems (printf "secrets.tls.%s needs secrets.tls.secretName: without a certificate, clients connect without TLS" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.secrets.tls.mutual (not .Values.secrets.tls.grpc) -}}
+{{- $problems = append $problems "secrets.tls.mutual needs secrets.tls.grpc: clients of HTTP show no certificate, since the probes of the kubelet have none" -}}
 {{- end -}}
 {{- $problems = concat $problems (include "conch.scalingProblems" . | fromJsonArray) -}}
 {{- $problems = concat $problems (include "conch.budgetProblems" . | fromJsonArray) -}}

@@ -21,11 +21,11 @@ ports:
   - name: metrics
     containerPort: 8002
 startupProbe:
-  {{- include "conch.probe" (list "live" .Values.probes.startup) | nindent 2 }}
+  {{- include "conch.probe" (list . "live" .Values.probes.startup) | nindent 2 }}
 livenessProbe:
-  {{- include "conch.probe" (list "live" .Values.probes.liveness) | nindent 2 }}
+  {{- include "conch.probe" (list . "live" .Values.probes.liveness) | nindent 2 }}
 readinessProbe:
-  {{- include "conch.probe" (list "ready" .Values.probes.readiness) | nindent 2 }}
+  {{- include "conch.probe" (list . "ready" .Values.probes.readiness) | nindent 2 }}
 {{- with int .Values.termination.preStopSeconds }}
 lifecycle:
   preStop:
@@ -90,13 +90,23 @@ volumeMounts:
 - --api-key-file=/etc/conch/api-keys/keys
 {{- end }}
 {{- with .Values.secrets.tls }}
-{{- if .secretName }}
+{{- if and .secretName .grpc }}
 - --grpc-use-ssl=true
 - --grpc-server-cert=/etc/conch/tls/tls.crt
 - --grpc-server-key=/etc/conch/tls/tls.key
 {{- if .mutual }}
 - --grpc-use-ssl-mutual=true
 - --grpc-root-cert=/etc/conch/tls/ca.crt
+{{- end }}
+{{- end }}
+{{- if and .secretName (or .http .metrics) }}
+- --http-server-cert=/etc/conch/tls/tls.crt
+- --http-server-key=/etc/conch/tls/tls.key
+{{- if .http }}
+- --http-use-ssl=true
+{{- end }}
+{{- if .metrics }}
+- --metrics-use-ssl=true
 {{- end }}
 {{- end }}
 {{- end }}
@@ -153,10 +163,20 @@ volumeMounts:
 {{- end }}
 {{- end }}
 
-{{- /* A probe. Arguments: live or ready, its values. */}}
+{{- /* A probe; the kubelet verifies no certificate. Arguments: root, live or ready, its values. */}}
 {{- define "conch.probe" -}}
+{{- $tls := (index . 0).Values.secrets.tls -}}
 httpGet:
-  path: /v2/health/{{ index . 0 }}
+  path: /v2/health/{{ index . 1 }}
   port: http
-{{ index . 1 | toYaml }}
+  {{- if and $tls.secretName $tls.http }}
+  scheme: HTTPS
+  {{- end }}
+{{ index . 2 | toYaml }}
+{{- end }}
+
+{{- /* The appProtocol of a port. Arguments: root, name of the port in secrets.tls, protocol without TLS. */}}
+{{- define "conch.appProtocol" -}}
+{{- $tls := (index . 0).Values.secrets.tls -}}
+{{- if and $tls.secretName (get $tls (index . 1)) }}https{{ else }}{{ index . 2 }}{{ end }}
 {{- end }}

@@ -99,6 +99,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"podLabels": {"app": "other"}}, "podLabels: app is set by the chart; use another label"),
     ({"service": {"grpcPort": 8000}}, "service.grpcPort 8000 equals service.httpPort; use another port"),
     ({"service": {"metricsPort": 8001}}, "service.metricsPort 8001 equals service.grpcPort; use another port"),
+    ({"secrets": {"tls": {"http": True}}}, "secrets.tls.http needs secrets.tls.secretName: without a certificate"),
+    (
+        {"secrets": {"tls": {"secretName": "a", "mutual": True, "grpc": False}}},
+        "secrets.tls.mutual needs secrets.tls.grpc: clients of HTTP show no certificate",
+    ),
     ({"secrets": {"tls": {"mutual": True}}}, "secrets.tls.mutual needs secrets.tls.secretName: without a certificate"),
     (
         {"workload": {"maxSurge": "0%", "maxUnavailable": 0}},

@@ -64,6 +64,16 @@ CASES: dict[str, dict[str, Any]] = {
         }
     },
     "TLS of the server only": {"secrets": {"tls": {"secretName": "certificate"}}},
+    "TLS of all ports": {
+        "secrets": {"tls": {"secretName": "certificate", "http": True, "metrics": True}},
+        "service": {"metricsPort": 8002},
+        "monitoring": {"enabled": True},
+    },
+    "TLS of HTTP only": {"secrets": {"tls": {"secretName": "certificate", "http": True, "grpc": False}}},
+    "TLS of metrics only": {
+        "secrets": {"tls": {"secretName": "certificate", "metrics": True, "grpc": False}},
+        "monitoring": {"enabled": True, "monitor": "ServiceMonitor"},
+    },
     "stateful": {"workload": {"kind": "StatefulSet", "annotations": {"a": "b"}}, "cache": {"storageClassName": "fast"}},
     "stateful, default class": {"workload": {"kind": "StatefulSet"}, "autoscaling": {"type": "hpa"}},
     "stateful with one claim": {"workload": {"kind": "StatefulSet"}, "cache": {"claimName": "shared"}},

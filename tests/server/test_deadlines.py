@@ -5,6 +5,7 @@ And the shares of tenants whose requests wait for the same model.
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.server.load import until
-from tests.support.models import tensor, write_ensemble, write_python
+from tests.support.models import tensor, write_ensemble, write_python, write_scripted
 from tests.support.server_process import ConchProcess
 
 NUMBERS = f"input {tensor('INPUT0', 'INT32', -1)} output {tensor('OUTPUT0', 'INT32', -1)}"
@@ -100,6 +101,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
     ends = [f"input {tensor('INPUT0', 'INT32', -1)}", f"output {tensor('OUTPUT0', 'INT32', -1)}"]
     step = "first", {"INPUT0": "INPUT0"}, {"OUTPUT0": "middle"}
     write_ensemble(folder / "models", "chain", *ends, step, ("last", {"INPUT0": "middle"}, {"OUTPUT0": "OUTPUT0"}))
+    write_scripted(folder / "models", "llm", {"reply": "word " * 2000, "step_ms": 20})
     limits = folder / "limits.yaml"
     limits.write_text("limits:\n  - {tenant: important, weight: 2}\n  - {model: other, tenant: flood, weight: 9}\n")
     flags = [f"--limits-file={limits}", "--limits-tenant-header=x-tenant"]
@@ -204,3 +206,39 @@ async def test_tenants_share_a_queue_by_their_weights(models: Models) -> None:
     assert statuses == [200] * 13 + [503] * 6
     order = "".join("i" if number > 100 else "f" for number in models.executed("shared"))
     assert order == "f" + "fii" * 3 + "fff"
+
+
+def complete(models: Models, deadline: str, *, stream: bool = False) -> tuple[int, str]:
+    """Ask the language model, whose answer takes 40 seconds; return status and body."""
+    body = json.dumps({"model": "llm", "prompt": "Hello", "stream": stream, "max_tokens": 2000}).encode()
+    headers = {"X-Request-Deadline": deadline, "Content-Type": "application/json"}
+    request = Request(f"http://{models.server.http}/v1/completions", body, headers)
+    try:
+        with urlopen(request, timeout=TIMEOUT_S) as response:
+            return response.status, response.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("deadline", ["0s", f"first-token={LONG_AGO}", f"30s; first-token={LONG_AGO}"])
+def test_a_generation_that_begins_too_late_is_refused(models: Models, deadline: str) -> None:
+    missed = models.misses("llm", "arrival")
+    status, body = complete(models, deadline)
+    assert status == 504
+    assert "the deadline of the request passed" in body
+    assert models.misses("llm", "arrival") == missed + 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_generation_ends_with_its_deadline(models: Models, stream: bool) -> None:
+    missed = models.misses("llm", "execution")
+    status, body = complete(models, "1s; first-token=1m", stream=stream)
+    assert status == 504 or (stream and '"text":"word' in body)
+    assert "the deadline of the request passed before its end" in body
+    assert models.misses("llm", "execution") == missed + 1
+    running = 'vllm:num_requests_running{engine="0",model_name="llm",version="1"} 0'
+    for _ in range(10 * TIMEOUT_S):
+        if running in models.server.metrics():
+            return
+        time.sleep(0.1)
+    pytest.fail("the engine still computes it")

@@ -68,6 +68,11 @@ class FairOrder(Generic[W]):
         tenant.waiting.move_to_end(request, last=False)
         tenant.end -= request.batch_size / tenant.weight
 
+    def has(self, request: W) -> bool:
+        """Whether a request waits here."""
+        tenant = self._tenants.get(request.tenant)
+        return tenant is not None and request in tenant.waiting
+
     def heads(self) -> list[W]:
         """Return the first request of each tenant that has one."""
         return [next(iter(tenant.waiting)) for tenant in self._tenants.values() if tenant.waiting]
@@ -89,9 +94,9 @@ class FairOrder(Generic[W]):
 
     def remove(self, request: W) -> bool:
         """Remove a request; return whether it was here."""
-        tenant = self._tenants.get(request.tenant)
-        if tenant is None or request not in tenant.waiting:
+        if not self.has(request):
             return False
+        tenant = self._tenants[request.tenant]
         del tenant.waiting[request]
         tenant.inferences -= request.batch_size
         self._size -= 1
@@ -110,13 +115,13 @@ class FairOrder(Generic[W]):
                 total += min(other.inferences, max(int(room), 0))
         return total
 
-    def evictable(self, name: str, weight: int) -> W | None:
-        """Return the newest request of the tenant with the most inferences by weight, for a newcomer's.
+    def evictable(self, name: str, weight: int, size: int = 1) -> W | None:
+        """Return the newest request of the tenant with the most inferences by weight, for a new one of `size`.
 
         None if the newcomer's tenant has as many, or nearly. Requests that must not be refused are not considered.
         """
         tenant = self._tenants.get(name)
-        own = ((tenant.inferences if tenant is not None else 0) + 1) / weight
+        own = ((tenant.inferences if tenant is not None else 0) + size) / weight
         largest, most = None, own
         for other in self._tenants.values():
             share = other.inferences / other.weight

@@ -149,13 +149,13 @@ class _Level(Generic[W]):
             return self.fair.before(tenant, weight)
         return self.inferences if not self.waiting or tenant == self.tenant else 0
 
-    def evictable(self, tenant: str, weight: int) -> W | None:
+    def evictable(self, tenant: str, weight: int, size: int = 1) -> W | None:
         """Return the request that makes room for one of a tenant with less than its share; None if there is none."""
         if self.fair is None:
             if not self.waiting or tenant == self.tenant:
                 return None
             self._share()
-        return self.fair.evictable(tenant, weight) if self.fair is not None else None
+        return self.fair.evictable(tenant, weight, size) if self.fair is not None else None
 
     def oldest(self) -> int:
         """Return when the first of the requests was queued, monotonic ns; 0 if there is none."""
@@ -240,7 +240,7 @@ class PolicyQueue(Generic[W]):
             number = self._default_level
         level = self._level(number)
         if self._size + self._ahead >= self._min_bound and level.size >= level.bound and not admitted:
-            evicted = level.evictable(pending.tenant, pending.weight)
+            evicted = level.evictable(pending.tenant, pending.weight, pending.batch_size)
             if evicted is None:
                 raise self.rejection(now)
         timeout_us = _timeout_us(level.policy, timeout_us)

@@ -1,34 +1,45 @@
 # Compiled by mypyc in wheels.
 """A generative model version: admission, statistics, and the engine that executes its requests.
 
-There is no queue here: an engine batches continuously and needs every request for that. The bound is on the requests
-that it holds beyond those that it computes concurrently.
+An engine batches continuously and is given every request that helps it: `domain.scheduling.prompt_queue` decides which
+wait here. The bound is on the requests beyond those that it computes concurrently.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import Final
 
-from conch.base.errors import Cancelled, ConchError, InvalidRequest, QueueFull, Unavailable, Unsupported
+from conch.base.errors import (
+    Cancelled,
+    ConchError,
+    DeadlineMissed,
+    InvalidRequest,
+    QueueFull,
+    Unavailable,
+    Unsupported,
+)
 from conch.domain.generation import Delta, DeltaCallback, FinishReason, Generation, GenerationRequest, Usage
 from conch.domain.llm.tensor_form import TensorForm
 from conch.domain.model_config import ModelConfig, QueuePolicy
 from conch.domain.request import InferRequest, InferResponse, Respond, TokenMeter
+from conch.domain.scheduling.prompt_queue import PromptQueue, PromptRate
 from conch.domain.scheduling.queue import ServiceRate
-from conch.domain.scheduling.waiting import State
+from conch.domain.scheduling.waiting import State, Waiting
 from conch.domain.statistics.generation_statistics import GenerationStatistics
 from conch.domain.statistics.model_statistics import ModelState
 from conch.server.backends.base import Worker
 from conch.server.backends.engines.base import Engine
 from conch.server.core.pending import Pending
-from conch.server.core.served_model import ServedModel
+from conch.server.core.served_model import ServedModel, missed_deadline
 from conch.server.observability.event_log import RequestRow, Row
 
 # Characters of the longest token of common vocabularies: 128 spaces.
 _MAX_TOKEN_CHARS: Final = 128
 # Characters or tokens of a prompt, whatever the context: messages to engines are bounded.
 _MAX_PROMPT_LENGTH: Final = 12 * 2**20
+_CHARACTERS_PER_TOKEN: Final = 4  # about
 
 
 class GenerativeModel(ServedModel):
@@ -51,7 +62,11 @@ class GenerativeModel(ServedModel):
         self.stats.adapters = self._adapters_in_use
         policy = config.dynamic_batching.default_queue_policy if config.dynamic_batching else QueuePolicy()
         self._max_queue_size = policy.max_queue_size or max_queue_size
-        self._held = 0  # sequences of the requests that the engine holds
+        self._held = 0  # sequences of all requests
+        self._given = 0  # sequences of the requests that the engine holds
+        self._prompts: PromptQueue[LiveGeneration] = PromptQueue()
+        self._rate = PromptRate()
+        self._giving = False
         self._service_rate = ServiceRate()
         self._live: set[LiveGeneration] = set()
         self._busy_ns = 0  # time in which requests were in the engine; while there are some, less the time of the first
@@ -89,43 +104,122 @@ class GenerativeModel(ServedModel):
 
     async def start(self) -> None:
         started = monotonic_ns()
-        self.engine.on_ready_change = lambda: None
+        self.engine.on_ready_change = self._give_next
         await self.engine.start()
+        self._prompts.set_context(self.engine.info.context_length)
         self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
 
     def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> "LiveGeneration":
-        """Admit a request. Raises InvalidRequest, Unsupported, QueueFull, Unavailable.
+        """Admit a request. Raises InvalidRequest, Unsupported, QueueFull, DeadlineMissed, Unavailable.
 
         `on_deltas` is called exactly once with the end of an admitted request.
         """
         request.params.check()
         self._check_supported(request)
         self._check_length(request)
-        self.refuse_when_full(request.timeline)
+        self.refuse_when_full(request.timeline, request.meter)
         if request.span is not None:
             request.timeline.queued = request.timeline.queued or monotonic_ns()
         if self.events.on:
             request.number = self.events.recorder.number()
         live = LiveGeneration(self, request, on_deltas)
+        timeline = request.timeline
+        if timeline.deadline or timeline.first_token_by:
+            self._check_deadlines(live)
+        evicted = None
+        if self._is_full() and request.meter is not None:
+            evicted = self._prompts.evictable(live.tenant, live.weight, live.batch_size)
         if not self._live:
             self._busy_ns -= monotonic_ns()
         self._live.add(live)
         self._held += request.params.n
         self.enter()
         self.statistics.pending += 1
+        self._rate.arrived(monotonic_ns())
         if self.statistics.declared is not None:
             self.statistics.declared.begin_prompt(request)
         try:
-            live.generation = self.engine.generate(request, live.on_deltas)
+            if self._waits(live):
+                self._prompts.add(live)
+            else:
+                self._give(live)
         except BaseException:
             self._discard(live)
+            self._prompts.done(live)
+            self._rate.left(0, monotonic_ns())
             self._held -= request.params.n
             self.leave()
             self.statistics.pending -= 1
             if self.statistics.declared is not None:
                 self.statistics.declared.withdraw(request)
             raise
+        if evicted is not None:
+            evicted.on_deltas((), self._full(timeline.received))
+        if timeline.deadline or timeline.first_token_by:
+            live.watch_deadlines()
         return live
+
+    def _waits(self, live: "LiveGeneration") -> bool:
+        """Whether the engine is given a request later. It orders requests with priorities itself."""
+        request = live.request
+        if request.prompt_only or request.priority or not self.engine.ready:
+            return False
+        return not self._prompts.passes(live, room=request.meter is None or self._has_room())
+
+    def _has_room(self) -> bool:
+        """Whether the engine holds less than it computes, and what begins when a few sequences end together."""
+        running = self.engine.info.max_running
+        return self._given < running + max(running // 4, 1)
+
+    def _give(self, live: "LiveGeneration") -> None:
+        """Give a request to the engine. Raises ConchError."""
+        if not live.request.prompt_only:
+            self._prompts.give(live)
+        self._given += live.request.params.n
+        live.given = True
+        try:
+            live.generation = self.engine.generate(live.request, live.on_deltas)
+        except BaseException:
+            self._given -= live.request.params.n
+            live.given = False
+            raise
+
+    def _give_next(self) -> None:
+        """Give the engine requests that wait, as far as it has room."""
+        if self._giving or not self._prompts:
+            return
+        self._giving = True
+        try:
+            if not self.engine.ready:
+                text = f"model '{self.config.name}' is not ready: its engine is being restarted"
+                for live in self._prompts.waiting():
+                    live.on_deltas((), Unavailable(text, retry_after_s=1.0))
+                return
+            while self._has_room() and (following := self._prompts.next()) is not None:
+                try:
+                    if not following.expired():
+                        self._give(following)
+                except ConchError as error:
+                    following.on_deltas((), error)
+        finally:
+            self._giving = False
+
+    def _check_deadlines(self, live: "LiveGeneration") -> None:
+        """Raise DeadlineMissed if by the estimate the first token would come too late."""
+        timeline, now = live.request.timeline, monotonic_ns()
+        ns_per_token = self._rate.ns_per_token(now)
+        wait, service = int(self._prompts.before(live) * ns_per_token), int(live.batch_size * ns_per_token)
+        due = min(timeline.deadline or timeline.first_token_by, timeline.first_token_by or timeline.deadline)
+        missed = missed_deadline(self.config.name, due, now, wait, service)
+        if missed is not None:
+            self.refuse_for(missed, timeline)
+
+    def begun(self, live: "LiveGeneration", now: int) -> None:
+        """Count a request that the engine has begun to answer."""
+        self.statistics.pending -= 1
+        self._prompts.done(live)
+        self._rate.left(live.batch_size, now)
+        self._give_next()
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request in tensor form, as Triton's vLLM backend takes it. Raises as `generate` does."""
@@ -142,10 +236,18 @@ class GenerativeModel(ServedModel):
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:
         """Do nothing: the generation is counted, not its tensor form."""
 
-    def refusal(self, now: int, meter: TokenMeter | None = None) -> QueueFull | None:  # noqa: ARG002
-        running = self.engine.info.max_running
-        if not self._max_queue_size or self._held < running + self._max_queue_size:
+    def refusal(self, now: int, meter: TokenMeter | None = None) -> QueueFull | None:
+        if not self._is_full():
             return None
+        if meter is not None and self._prompts.evictable(meter.tenant, meter.weight) is not None:
+            return None
+        return self._full(now)
+
+    def _is_full(self) -> bool:
+        return 0 < self._max_queue_size <= self._held - self.engine.info.max_running
+
+    def _full(self, now: int) -> QueueFull:
+        running = self.engine.info.max_running
         return QueueFull(
             f"Exceeds maximum queue size: model '{self.config.name}' computes {running} sequences concurrently; "
             f"{self._held - running} wait, the maximum is {self._max_queue_size}",
@@ -153,6 +255,7 @@ class GenerativeModel(ServedModel):
         )
 
     async def stop(self) -> None:
+        self._giving = True  # nothing more
         for live in list(self._live):
             live.on_deltas((), Unavailable(f"model '{self.config.name}' is being unloaded"))
         await self.engine.stop()
@@ -164,18 +267,26 @@ class GenerativeModel(ServedModel):
         """Count a request that has ended. Called once for each that was admitted."""
         self._discard(live)
         self._held -= live.request.params.n
+        if live.given:
+            self._given -= live.request.params.n
         self._service_rate.taken += live.request.params.n
         self.leave()
         timeline = live.request.timeline
+        timeline.done = now = monotonic_ns()
         if not timeline.started:
             self.statistics.pending -= 1
-        timeline.done = now = monotonic_ns()
+            self._prompts.done(live)
+            self._rate.left(0, now)
         if self.events.on:
             failure = end if isinstance(end, ConchError) else None
             tokens = (end.prompt_tokens, end.completion_tokens) if isinstance(end, Usage) else (0, 0)
             self.events.generated(self.events.recorder.request(), live.request, failure, tokens)
+        if self._prompts:
+            self._give_next()
+        if timeline.deadline and now > timeline.deadline and not isinstance(end, ConchError):
+            self.statistics.deadline_misses["late"] += 1
         if isinstance(end, ConchError):
-            self.statistics.count_failure(now - timeline.received, end.reason)
+            self.count_failure(now - timeline.received, end)
             if self.statistics.declared is not None:
                 self.statistics.declared.end_prompt(live.request, end)
             return
@@ -244,16 +355,23 @@ class GenerativeModel(ServedModel):
             raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support 'priority'")
 
 
-class LiveGeneration:
-    """An admitted request: the `Generation` that its caller gets."""
+class LiveGeneration(Waiting):
+    """An admitted request: the `Generation` that its caller gets. Its `batch_size` is about the prompt's tokens."""
 
     __slots__ = (
-        *("_deliver", "_finishing", "_lengths", "_model", "_prompt_tokens", "finished", "generation", "last_token"),
-        "request",
+        *("_deliver", "_finishing", "_lengths", "_missed", "_model", "_prompt_tokens", "_timer", "finished", "given"),
+        *("generation", "last_token", "request"),
     )
 
     def __init__(self, model: GenerativeModel, request: GenerationRequest, on_deltas: DeltaCallback) -> None:
+        length = len(request.prompt)
+        super().__init__(length // _CHARACTERS_PER_TOKEN + 1 if isinstance(request.prompt, str) else max(length, 1))
+        if request.meter is not None:
+            self.tenant, self.weight = request.meter.tenant, request.meter.weight
         self.request = request
+        self.given = False  # whether the engine was given it
+        self._missed: DeadlineMissed | None = None  # why it is aborted
+        self._timer: asyncio.TimerHandle | None = None
         self.generation: Generation | None = None
         self.last_token = 0  # when the last token arrived, monotonic ns
         self.finished: list[FinishReason] = []  # one for each sequence that has ended
@@ -273,7 +391,7 @@ class LiveGeneration:
             now = monotonic_ns()
             if not timeline.started:
                 timeline.started = now
-                model.statistics.pending -= 1
+                model.begun(self, now)
                 model.stats.first_token(now - timeline.received)
             else:
                 model.stats.next_tokens(now - self.last_token)
@@ -292,6 +410,11 @@ class LiveGeneration:
                 self.request.meter.add_tokens(tokens, now)
         if end is not None:
             self._model = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._missed is not None and isinstance(end, Cancelled):
+                end = self._missed
             if self._finishing and isinstance(end, Cancelled):
                 end = Usage(self._prompt_tokens, self._lengths[0])
                 deltas = [Delta(0, "", finish_reason=FinishReason.STOP)]
@@ -302,7 +425,7 @@ class LiveGeneration:
             if isinstance(end, Usage) and not self.request.prompt_only:
                 longest = max(self._lengths) if len(self._lengths) > 1 else end.completion_tokens
                 model.stats.ended(self.request.timeline, end, self.finished, self.request.params, longest)
-            elif isinstance(end, Cancelled):
+            elif isinstance(end, Cancelled | DeadlineMissed):
                 model.stats.aborted(self.finished, self.request.params.n)
             self.generation = None
         self._deliver(deltas, end)
@@ -311,6 +434,34 @@ class LiveGeneration:
         """Cancel the request."""
         if self.generation is not None:
             self.generation.abort()
+        elif not self.given:
+            self.on_deltas((), Cancelled("request was cancelled by the client"))
+
+    def watch_deadlines(self) -> None:
+        """Abort the request when its next deadline passes."""
+        self._timer = None
+        if self._model is not None and not self.expired():
+            due = self._due()
+            if due:
+                wait_s = (due - monotonic_ns()) / 1e9
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self.watch_deadlines)
+
+    def expired(self) -> bool:
+        """Whether a deadline has passed; then the request is aborted."""
+        due = self._due()
+        if not due or due > monotonic_ns():
+            return False
+        awaited = "end" if due == self.request.timeline.deadline else "first token"
+        stage = "execution" if self.given else "queue"
+        self._missed = DeadlineMissed(f"the deadline of the request passed before its {awaited}", stage)
+        self.abort()
+        return True
+
+    def _due(self) -> int:
+        """Return the next deadline, monotonic ns; 0 for none."""
+        timeline = self.request.timeline
+        first = 0 if timeline.started else timeline.first_token_by
+        return min(first or timeline.deadline, timeline.deadline or first)
 
     def finish(self) -> None:
         """End the request, of one sequence, with what it has generated, as if the model had ended it.

@@ -1,7 +1,9 @@
 """A generative model against a simple model of its rules: in any schedule, every request ends once."""
 
+import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import monotonic_ns
 from typing import Any
 
 import pytest
@@ -9,7 +11,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from conch.base.errors import BackendError, Cancelled, ConchError, FailureReason, InvalidRequest, QueueFull, Unavailable
+from conch.base.errors import (
+    BackendError,
+    Cancelled,
+    ConchError,
+    DeadlineMissed,
+    FailureReason,
+    InvalidRequest,
+    QueueFull,
+    Unavailable,
+)
 from conch.domain.generation import (
     Delta,
     DeltaCallback,
@@ -249,3 +260,171 @@ def test_immediate_rejection_in_tensor_form() -> None:
     assert [(str(answer), final) for answer, final in answers] == [("refused at once", True)]
     pending.cancel()
     assert len(answers) == 1
+
+
+# ── prompts that wait, deadlines ──
+
+SECOND = 1_000_000_000
+LONG = [1] * 2000
+
+
+class TenantMeter:
+    """Whose request it is."""
+
+    def __init__(self, tenant: str, weight: int = 1) -> None:
+        self.tenant, self.weight = tenant, weight
+
+    def stage(self, _model: str, _version: str) -> "TenantMeter":
+        return self
+
+    def add_tokens(self, count: int, now: int) -> None: ...
+
+
+class Prompts:
+    """A model with a roomy context, and what its engine was given, by name."""
+
+    def __init__(self, max_queue_size: int = 0) -> None:
+        self.model, self.engine = made(max_queue_size)
+        self.engine.info = replace(self.engine.info, context_length=8192)
+        self.callers: dict[str, Caller] = {}
+
+    def send(self, name: str, prompt: str | list[int] = "a", tenant: str = "", **deadlines: float) -> Caller:
+        caller = self.callers[name] = Caller(1)
+        sent = request(prompt=prompt)
+        sent.id = name
+        sent.meter = TenantMeter(tenant) if tenant else None
+        for deadline, seconds in deadlines.items():
+            setattr(sent.timeline, deadline, sent.timeline.received + int(seconds * SECOND))
+        caller.generation = self.model.generate(sent, caller.listen)
+        return caller
+
+    def given(self) -> str:
+        return " ".join(request.id for request in self.engine.held.values())
+
+    def token(self, name: str) -> None:
+        """Have the engine begin to answer a request."""
+        self._listen(name)([Delta(0, "t", (7,))], None)
+
+    def end(self, name: str) -> None:
+        listen = self._listen(name)
+        del self.engine.held[listen]
+        listen([Delta(0, "", (), FinishReason.STOP)], Usage(1, 1))
+
+    def _listen(self, name: str) -> DeltaCallback:
+        return next(listen for listen, request in self.engine.held.items() if request.id == name)
+
+    def missed(self, stage: str) -> int:
+        return self.model.statistics.deadline_misses[stage]
+
+
+def test_short_prompts_do_not_wait_behind_long_ones() -> None:
+    prompts = Prompts()
+    for name in ("long1", "long2", "long3"):
+        prompts.send(name, LONG)
+    for name in ("s1", "s2", "s3", "s4", "s5"):
+        prompts.send(name)
+    assert prompts.given() == "long1 s1 s2 s3 s4 s5"
+    for name in ("s1", "s2"):
+        prompts.end(name)
+    prompts.token("long1")
+    assert prompts.given() == "long1 s3 s4 s5"  # as many as it computes, and one
+    prompts.end("s3")
+    assert prompts.given() == "long1 s4 s5 long2"
+    prompts.end("long2")
+    prompts.callers["long3"].generation.abort()
+    assert isinstance(prompts.callers["long3"].ends[0], Cancelled)
+    assert prompts.model.statistics.pending == 2
+
+
+def test_tenants_share_an_engine() -> None:
+    prompts = Prompts()
+    for number in range(8):
+        prompts.send(f"a{number}", tenant="flood")
+    for number in range(3):
+        prompts.send(f"b{number}", tenant="other")
+    assert prompts.given() == "a0 a1 a2 a3"
+    for name in ("a0", "a1", "a2", "a3"):
+        prompts.token(name)
+        prompts.end(name)
+    assert prompts.given() == "a4 b0 a5 b1"
+
+
+def test_a_full_queue_makes_room_for_a_tenant_with_less_than_its_share() -> None:
+    prompts = Prompts(max_queue_size=4)
+    for number in range(RUNNING + 4):
+        prompts.send(f"a{number}", tenant="flood")
+    with pytest.raises(QueueFull):
+        prompts.send("refused", tenant="flood")
+    prompts.send("b", tenant="other")
+    assert isinstance(prompts.callers["a6"].ends[0], QueueFull)
+    for number in range(3):
+        prompts.end(f"a{number}")
+    assert prompts.given() == "a3 a4 b a5"
+
+
+def test_what_waits_ends_when_the_engine_dies() -> None:
+    prompts = Prompts()
+    for name in ("long1", "long2"):
+        prompts.send(name, LONG)
+    prompts.engine.die()
+    assert [type(caller.ends[0]) for caller in prompts.callers.values()] == [BackendError, Unavailable]
+    with pytest.raises(Unavailable):
+        prompts.send("long3", LONG)
+    prompts.engine.alive = True
+    prompts.send("long4", LONG)
+    assert prompts.given() == "long4"
+
+
+@pytest.mark.parametrize("deadline", ["deadline", "first_token_by"])
+def test_a_deadline_that_has_passed_is_refused(deadline: str) -> None:
+    prompts = Prompts()
+    with pytest.raises(DeadlineMissed, match="before it was queued"):
+        prompts.send("late", **{deadline: -1})
+    assert (prompts.given(), prompts.missed("arrival")) == ("", 1)
+
+
+async def test_a_first_token_that_the_prompts_before_make_impossible_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prompts = Prompts()
+    prompts.send("first", [1] * 100, first_token_by=1)  # nothing is known
+    began = monotonic_ns()
+    monkeypatch.setattr("conch.server.core.generative_model.monotonic_ns", lambda: began + 1000 * SECOND)
+    prompts.token("first")  # 100 tokens took 1000 s
+    prompts.send("second", [1] * 100)
+    sent = request(prompt=[1] * 50)
+    for seconds, refused in ((1400, True), (1600, False)):
+        sent.timeline.first_token_by = began + (1000 + seconds) * SECOND
+        if refused:
+            with pytest.raises(DeadlineMissed, match="would take about") as error:
+                prompts.model.generate(sent, Caller(1).listen)
+            assert 90 < (error.value.retry_after_s or 0) < 110
+        else:
+            prompts.model.generate(sent, Caller(1).listen)
+    assert prompts.missed("estimate") == 1
+
+
+async def test_a_generation_ends_with_its_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = Prompts()
+    slow, begun, waiting = (
+        prompts.send("slow", LONG, first_token_by=600),
+        prompts.send("begun", first_token_by=600, deadline=1200),
+        prompts.send("waiting", LONG, deadline=600),
+    )
+    prompts.token("begun")
+    now = monotonic_ns()
+    live = [caller.generation for caller in (slow, begun, waiting)]
+    for seconds, missed in ((601, [1, 0, 1]), (1201, [1, 1, 1])):
+        later = now + seconds * SECOND
+        monkeypatch.setattr("conch.server.core.generative_model.monotonic_ns", lambda later=later: later)
+        for generation in live:
+            generation.watch_deadlines()
+        assert [len(caller.ends) for caller in (slow, begun, waiting)] == missed
+    ends = [caller.ends[0] for caller in (slow, begun, waiting)]
+    assert [(type(end), end.stage) for end in ends] == [
+        (DeadlineMissed, stage) for stage in ("execution", "execution", "queue")
+    ]
+    assert "first token" in ends[0].message
+    assert prompts.given() == ""
+    assert (prompts.missed("execution"), prompts.missed("queue")) == (2, 1)
+    await asyncio.sleep(0)

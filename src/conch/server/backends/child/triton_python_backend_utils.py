@@ -44,7 +44,7 @@ from conch_child.python.api.request import (
 )
 from conch_child.python.api.responses import RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
 from conch_child.python.api.session import current, failure
-from conch_child.python.api.tensor import Tensor
+from conch_child.python.api.tensor import Tensor, named
 
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",
@@ -98,18 +98,12 @@ _READY = CallSignature("is_model_ready", "(model_name: str, model_version: str =
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Optional[Tensor]:
     """Return a request's input by name, None if missing."""
-    for tensor in inference_request.inputs():
-        if tensor.name() == name:
-            return tensor
-    return None
+    return named(inference_request._inputs, name)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Optional[Tensor]:
     """Return a response's output by name, None if missing."""
-    for tensor in inference_response.output_tensors():
-        if tensor.name() == name:
-            return tensor
-    return None
+    return named(inference_response._tensors, name)
 
 
 def get_input_config_by_name(model_config: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Linux's `prctl`: parent death signal, privileges, orphans and name of a process."""
+"""Linux's `prctl`: parent death signal, privileges, orphans, timers and name of a process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 _SET_PDEATHSIG = 1
 _SET_DUMPABLE = 4
 _SET_NAME = 15
+_SET_TIMERSLACK = 29
 _SET_CHILD_SUBREAPER = 36
 _GET_CHILD_SUBREAPER = 37
 _SET_NO_NEW_PRIVS = 38
@@ -25,6 +26,11 @@ def die_with_parent() -> None:
 def renounce_privileges() -> None:
     """Gain no privileges by running setuid programs, in this process and all that it starts (no_new_privs)."""
     _prctl(_SET_NO_NEW_PRIVS, 1)
+
+
+def set_timer_slack(time_ns: int) -> None:
+    """Set how late a sleep of this thread, and of threads and processes that it starts, may end."""
+    _prctl(_SET_TIMERSLACK, time_ns)
 
 
 def set_dumpable(dumpable: bool) -> None:

@@ -98,7 +98,7 @@ class ModelHost:
         if self._last_ns > _LONG_NS:
             self._channel.drain()  # requests of this batch may have been cancelled meanwhile
         # A copy, as arrays must be writable and aligned, and must outlive the frame.
-        data = bytearray(payload)
+        data = memoryview(bytearray(payload))
         requests = [InferenceRequest.from_wire(self._writer, request, data) for request in message[2]]
         responders = [request._require_responder() for request in requests]
         self._calls.executing = tuple([responder.key for responder in responders])

@@ -160,8 +160,8 @@ class InferenceRequest:
         self._responder: Optional[Responder] = None
 
     @classmethod
-    def from_wire(cls, writer: ResponseWriter, message: Tuple[Any, ...], payload: bytearray) -> InferenceRequest:
-        """Create a request from its part of an EXECUTE message and the frame's payload."""
+    def from_wire(cls, writer: ResponseWriter, message: Tuple[Any, ...], payload: memoryview) -> InferenceRequest:
+        """Create a request from its part of an EXECUTE message and a copy of the frame's payload."""
         key, request_id, correlation_id, flags, timeout, parameters, outputs, trace, inputs, destinations = message
         request = cls.__new__(cls)
         request._model = None
@@ -174,10 +174,9 @@ class InferenceRequest:
         request._outputs = frozenset(outputs) if outputs else writer.output_names
         request._responder = Responder(writer, key, request._outputs, destinations)
         view = writer.channel.inputs.view
-        whole = memoryview(payload)
         request._inputs = [
-            Tensor.from_wire(name, datatype, shape, view(place, size) if place >= 0 else whole[~place : ~place + size])
-            for name, datatype, shape, place, size in inputs
+            Tensor.from_wire(name, kind, shape, view(place, size) if place >= 0 else payload[~place : ~place + size])
+            for name, kind, shape, place, size in inputs
         ]
         return request
 

@@ -51,13 +51,15 @@ class InferenceResponse:
     ) -> None:
         tensors: List[Any] = list(_SIGNATURE.items("output_tensors", output_tensors))
         for tensor in tensors:
-            if tensor is None:
-                raise TritonModelException("Output tensor for inference response should not be empty.")
             if not isinstance(tensor, Tensor):
+                if tensor is None:
+                    raise TritonModelException("Output tensor for inference response should not be empty.")
                 raise _SIGNATURE.mismatch("output_tensors", output_tensors)
         self._tensors = tensors
-        self._error: Optional[TritonError] = _SIGNATURE.instance("error", error, TritonError, none=True)
-        self._parameters = checked_parameters(parameters)
+        self._error: Optional[TritonError] = error
+        if error is not None:
+            _SIGNATURE.instance("error", error, TritonError)
+        self._parameters = None if parameters is None else checked_parameters(parameters)
 
     def output_tensors(self) -> List[Tensor]:
         """Return the output tensors."""
@@ -277,26 +279,27 @@ class ResponseWriter:
         return True, (int(TritonError.INTERNAL), text), None, None
 
     def _encode(self, parcel: Parcel, responder: Responder, response: InferenceResponse, final: bool) -> Answer:
-        error = response.error()
+        # Attributes in place of methods: this runs for every response.
+        error = response._error
         if error is not None:
             text = shortened(error.message())
-            return responder.key, final, (int(error.code()), text), None, response.parameter_values()
+            return responder.key, final, (int(error.code()), text), None, response._parameters
         names = responder.requested or self.output_names
+        tensors = response._tensors
         # All tensors are encoded before the first is placed, so that an exception leaks no block.
-        tensors = response.output_tensors()
-        encoded = [tensor.wire() for tensor in tensors if not names or tensor.name() in names]
-        for name, datatype, *_ in encoded:
-            if self._output_types.get(name) != datatype:
-                self._report(name, datatype)
+        encoded = [tensor.wire() for tensor in tensors if not names or tensor._name in names]
         if len(encoded) < len(tensors):
             for tensor in tensors:
-                if tensor.name() not in self.output_names:
-                    self._report(tensor.name(), "")
+                if tensor._name not in self.output_names:
+                    self._report(tensor._name, "")
+        types, destinations = self._output_types, responder.destinations
         outputs = []
         for name, datatype, shape, data, size in encoded:
-            place = None if self._write_to_region(responder, name, data, size) else parcel.put(data, size)
-            outputs.append((name, datatype, shape, place, size))
-        parameters = response.parameter_values()
+            if types.get(name) != datatype:
+                self._report(name, datatype)
+            written = destinations is not None and self._write_to_region(responder, name, data, size)
+            outputs.append((name, datatype, shape, None if written else parcel.put(data, size), size))
+        parameters = response._parameters
         if not parameters:
             return responder.key, final, outputs
         return responder.key, final, None, outputs, parameters

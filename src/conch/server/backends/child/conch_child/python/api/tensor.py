@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -135,6 +135,14 @@ class Tensor:
         if not len(self._data):
             return np.empty(self._shape, dtype)
         return np.frombuffer(self._data, dtype).reshape(self._shape)
+
+
+def named(tensors: Sequence[Tensor], name: str) -> Optional[Tensor]:
+    """Return the first tensor of that name, None if it is missing."""
+    for tensor in tensors:
+        if tensor._name == name:
+            return tensor
+    return None
 
 
 def _named(name: Any) -> str:

@@ -1,16 +1,20 @@
 """The event log of a real server: rows of requests, batches and their causes, and who may read it."""
 
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from conch.domain.events.layout import KINDS, TIME
 from conch.domain.events.log import EventLog
@@ -202,6 +206,9 @@ def test_a_generation(logged: Logged) -> None:
     assert row["prompt_tokens"] > 0
     assert row["received"] < row["first_token"] <= row["done"]
     assert row["outcome"] == "ok"
+    (exchange,) = [call for call in logged.rows("exchanges") if call["request"] == row["number"]]
+    assert exchange["protocol"] == "openai"
+    assert increasing(exchange, "exchanges")
 
 
 def test_failures_and_rejections_name_their_error(logged: Logged) -> None:
@@ -231,6 +238,76 @@ def test_what_has_not_ended_is_in_the_log(logged: Logged) -> None:
         logged.go.touch()
         assert [result.result() for result in results] == [200, 200]
     assert {row["outcome"] for row in logged.rows("requests", "full")} == {"ok", "rejected"}
+
+
+def exchange_of(logged: Logged, text: str) -> dict[str, Any]:
+    """The row of the call whose request has an id, when it is there."""
+    end = time.monotonic() + 60
+    while True:
+        log = logged.log()
+        numbers = [row["number"] for row in logged.rows("requests", log=log)]
+        if text in log.names and (number := log.find(text)) in numbers:
+            found = [row for row in logged.rows("exchanges", log=log) if row["request"] == number]
+            if found:
+                return found[0]
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_an_exchange_over_http(logged: Logged) -> None:
+    body = {"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
+    parent = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
+    assert call(f"{logged.url}/models/free/infer", body, X_Request_Id="called", traceparent=parent)[0] == 200
+    row = exchange_of(logged, "called")
+    assert exchange_of(logged, "ab" * 16) == row
+    assert (row["protocol"], row["status"]) == ("http", 200)
+    assert row["bytes_in"] == len(json.dumps(body))
+    assert row["bytes_out"] > 0
+    assert increasing(row, "exchanges")
+
+
+def test_a_client_that_is_slow_to_send_and_to_read(logged: Logged) -> None:
+    """Head and body come apart; the answer is larger than what the sockets hold, and is read later."""
+    values = b"[" + b"0.123456," * 1_999_999 + b"1]"
+    body = b'{"id":"slow","inputs":[{"name":"INPUT0","shape":[1,2000000],"datatype":"FP32","data":%b}]}' % values
+    host, _, port = logged.server.http.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as client:
+        head = b"POST /v2/models/free/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
+        client.sendall(head + b"%d\r\n" % len(body))
+        before = time.monotonic_ns()
+        client.sendall(b"\r\n" + body[:100])
+        logged.log()
+        between = time.monotonic_ns()
+        client.sendall(body[100:])
+        logged.until("requests", "free", lambda rows: any(row["input_bytes"] == 8_000_000 for row in rows))
+        read = time.monotonic_ns()
+        while client.recv(1 << 20):
+            pass
+    row = exchange_of(logged, "slow")
+    assert increasing(row, "exchanges")
+    assert row["first_byte"] < between < row["body_done"]
+    assert row["received"] > before
+    assert row["drained"] > read
+
+
+def test_exchanges_over_grpc(logged: Logged) -> None:
+    with triton.InferenceServerClient(logged.server.grpc) as client:
+        tensor = triton.InferInput("INPUT0", [1, 1], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 1), np.float32))
+        client.infer("free", [tensor], request_id="by-grpc", headers={"x-request-id": "header"})
+        row = exchange_of(logged, "by-grpc")
+        assert exchange_of(logged, "header") == row
+        assert (row["protocol"], row["status"]) == ("grpc", 0)
+        assert increasing(row, "exchanges")
+        answers: SimpleQueue[Any] = SimpleQueue()
+        client.start_stream(lambda result, error: answers.put(error or result))
+        client.async_stream_infer("free", [tensor], request_id="streamed")
+        assert answers.get(timeout=60).get_response().id == "streamed"
+        row = exchange_of(logged, "streamed")
+        assert increasing(row, "exchanges")
+        with pytest.raises(InferenceServerException):
+            client.infer("broken", [tensor], request_id="failing")
+        assert exchange_of(logged, "failing")["status"] == 13
 
 
 def test_old_rows_are_left_out(logged: Logged) -> None:

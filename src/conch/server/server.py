@@ -20,6 +20,7 @@ from conch.base.errors import ConchError, ConfigError, Unavailable
 from conch.base.process.running_servers import RunningServer, local_address, recorded
 from conch.base.process.stop_signals import stop_signals
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics
+from conch.domain.events.rows import Row
 from conch.domain.exposition import Family, Point
 from conch.domain.scheduling.rate_limiter import RateLimiter
 from conch.machine import condition
@@ -56,7 +57,7 @@ from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.services import Service, listener_families, services
 from conch.server.observability.degradations import Degradations, Probe, log_degradation
-from conch.server.observability.event_log import EventRecorder, Row
+from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.event_reading import EventReader
 from conch.server.observability.metrics.custom import MetricSample
 from conch.server.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
@@ -198,6 +199,7 @@ class Server:
             batches=self._batches,
             ignored_fields=self._ignored_fields,
             events=EventReader(self._recorder, self._unfinished, self._documents) if self._recorder.on else None,
+            recorder=self._recorder,
         )
         for service in services(parts):
             with _naming_flags(service):

@@ -94,11 +94,12 @@ KINDS: Final[dict[str, tuple[Column, ...]]] = {
         *_times("formed", "started", "input_done", "infer_done", "released"),
         *_counts("<i8", "cpu_ns", "cpu_wait_ns"),
     ),
-    # One for each call of a client, by the frontends. `first_byte` of the call arrived, its head was `received`, the
-    # body was complete and was decoded; the core `answered`, the response was encoded, and given to the socket
-    # (`written`); `drained`: the socket has accepted all of it. `status` is HTTP's, or gRPC's.
+    # One for each call of a client for inference, by the frontends. `first_byte` of the call arrived, its head was
+    # `received`, the body was complete and was decoded; the core `answered`, the response was encoded, and given to the
+    # connection (`written`); `drained`: the client has taken most of it, where it was slower than the server. `status`
+    # is HTTP's, or gRPC's. What has not happened is 0.
     "exchanges": (
-        *_numbers("number", "request", "connection"),
+        *_numbers("number", "request"),
         _code("protocol", PROTOCOLS),
         *_counts("<u2", "status"),
         *_times("first_byte", "received", "body_done", "decoded", "answered", "encoded", "written", "drained"),

@@ -48,7 +48,20 @@ class HttpRequest:
     requests that the server makes itself for a tenant.
     """
 
-    __slots__ = ("body", "fields", "headers", "keep_alive", "method", "old_version", "path", "query", "tenant")
+    __slots__ = (
+        "body",
+        "body_done",
+        "fields",
+        "first_byte",
+        "head_done",
+        "headers",
+        "keep_alive",
+        "method",
+        "old_version",
+        "path",
+        "query",
+        "tenant",
+    )
 
     def __init__(
         self,
@@ -63,6 +76,8 @@ class HttpRequest:
         self.headers = {name.lower(): value for name, value in fields} if headers is None else headers
         self.query = b""
         self.tenant: str | None = None
+        # When its first byte, its head and its body came (monotonic ns); 0 for one that came in one piece.
+        self.first_byte = self.head_done = self.body_done = 0
         self.body: Buffer = b""
         self.keep_alive = True
         self.old_version = False  # HTTP/1.0: no chunks and, here, no second request

@@ -3,9 +3,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Final
 
 from conch.domain.degradations import HEADER
+from conch.domain.events.rows import ExchangeRow, Ring
 from conch.domain.tensor import Buffer
 from conch.protocols.http.message import HttpRequest, error_in_json, header, sized_head, streamed_head
 
@@ -21,6 +23,24 @@ class ReplyChannel(ABC):
     def __init__(self) -> None:
         self.ending = False  # whether the connection closes after this answer, whatever the client wants
         self.writable = True  # whether the client keeps up with what is written
+        self._undrained: list[tuple[ExchangeRow, Ring]] = []
+
+    def log(self, exchange: ExchangeRow, ring: Ring) -> None:
+        """Add an exchange whose response has been written to the event log, when the client has taken that."""
+        if self.writable:
+            exchange.drained = exchange.written
+            ring.add(exchange)
+        else:
+            self._undrained.append((exchange, ring))
+
+    def log_drained(self, *, closed: bool = False) -> None:
+        """Add the exchanges whose responses the client has taken, or will not take because it has disconnected."""
+        if self._undrained:
+            now = 0 if closed else monotonic_ns()
+            for exchange, ring in self._undrained:
+                exchange.drained = now
+                ring.add(exchange)
+            self._undrained.clear()
 
     @property
     @abstractmethod
@@ -59,13 +79,15 @@ class HttpReply:
     disconnects before the answer is complete. `headers` are further lines of the answer, an error's too.
     """
 
-    __slots__ = ("_channel", "_request", "_streaming", "headers", "on_disconnect")
+    __slots__ = ("_channel", "_exchange", "_request", "_ring", "_streaming", "headers", "on_disconnect")
 
     def __init__(self, channel: ReplyChannel, request: HttpRequest) -> None:
         self._channel: ReplyChannel | None = channel
         self._request = request
         self._streaming = False
         self.headers = b""
+        self._exchange: ExchangeRow | None = None
+        self._ring: Ring | None = None
         self.on_disconnect: Callable[[], object] | None = None
 
     @property
@@ -88,6 +110,11 @@ class HttpReply:
         """Whether the client has announced that this is the last request of the connection."""
         return not self._request.keep_alive
 
+    def record(self, exchange: ExchangeRow, ring: Ring) -> None:
+        """Record times, status and size of the answer in a row, which is added to a ring of the event log."""
+        self._exchange = exchange
+        self._ring = ring
+
     def note_degraded(self, reason: str) -> None:
         """Add a reason why the answer is worse than asked; see `conch.domain.degradations`."""
         self.headers += header(HEADER.encode(), reason.encode())
@@ -100,6 +127,9 @@ class HttpReply:
         self._channel = None
         self.on_disconnect = None  # breaks a reference cycle: the garbage collector is not needed
         request = self._request
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.encoded = monotonic_ns()
         keep_alive = request.keep_alive and not channel.ending
         length = 0
         for part in parts:
@@ -113,6 +143,10 @@ class HttpReply:
             channel.write(b"".join((head, *parts)))
         else:
             channel.write_parts([head, *parts])
+        if exchange is not None:
+            exchange.status = status
+            exchange.bytes_out = length
+            self._log(channel, exchange)
         channel.finished(keep_alive)
 
     def fail(self) -> None:
@@ -131,12 +165,17 @@ class HttpReply:
         chunked = not self._request.old_version
         keep_alive = chunked and self._request.keep_alive and not self._channel.ending
         self._request.keep_alive = keep_alive
+        if self._exchange is not None:
+            self._exchange.status = status
+            self._exchange.encoded = monotonic_ns()
         self._channel.write(streamed_head(status, headers + self.headers, chunked, keep_alive))
 
     def write(self, data: bytes) -> None:
         """Send a piece of the answer; an empty one does nothing."""
         if self._channel is None or not data or self._request.method == b"HEAD":
             return
+        if self._exchange is not None:
+            self._exchange.bytes_out += len(data)
         self._channel.write(data if self._request.old_version else b"%x\r\n%s\r\n" % (len(data), data))
 
     def end(self) -> None:
@@ -148,7 +187,15 @@ class HttpReply:
         self.on_disconnect = None
         if not self._request.old_version and self._request.method != b"HEAD":
             channel.write(b"0\r\n\r\n")
+        if self._exchange is not None:
+            self._log(channel, self._exchange)
         channel.finished(self._request.keep_alive)
+
+    def _log(self, channel: ReplyChannel, exchange: ExchangeRow) -> None:
+        exchange.written = monotonic_ns()
+        ring, self._exchange, self._ring = self._ring, None, None
+        if ring is not None:
+            channel.log(exchange, ring)
 
     @property
     def writable(self) -> bool:
@@ -164,5 +211,8 @@ class HttpReply:
         """Drop the answer: the client has disconnected."""
         if self._channel is not None:
             self._channel = None
+            if self._exchange is not None and self._ring is not None:
+                self._ring.add(self._exchange)
+                self._exchange = self._ring = None
             if self.on_disconnect is not None:
                 self.on_disconnect()

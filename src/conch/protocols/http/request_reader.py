@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Final, Protocol
 
 import httptools
@@ -100,6 +101,8 @@ class RequestReader:
         self._body: Buffer = b""
         self._body_size = 0  # as announced
         self._body_limit = 0
+        self._first_byte = 0  # when it came, monotonic ns
+        self._first_read = True  # whether all that came of it was read at once
         self.received = 0  # bytes of the whole request, but for those read along with the one before
         self._read_bytes = 0  # bytes of the last read
         self._overhead_bytes = 0  # bytes after the head's limit that held nothing of its body
@@ -120,6 +123,7 @@ class RequestReader:
     def feed(self, data: bytes) -> None:
         """Parse data. Errors go to the sink as refusals."""
         self._read_bytes = len(data)
+        self._first_read = False
         self.received += self._read_bytes
         parser = self._parser
         if parser is None:
@@ -159,6 +163,7 @@ class RequestReader:
         self._charge(position)
         if position < self._body_size:
             return False
+        self._first_read = False
         # The old parser still waits for the body.
         self._parser = httptools.HttpRequestParser(self)
         self.on_message_complete()
@@ -181,6 +186,8 @@ class RequestReader:
     def on_message_begin(self) -> None:
         """Count a request as begun, even if its first bytes were read with the previous one."""
         self.received = self.received or 1
+        self._first_byte = monotonic_ns()
+        self._first_read = True
 
     def on_url(self, url: bytes) -> None:
         """Append a piece of the target."""
@@ -206,6 +213,9 @@ class RequestReader:
             request.query = self._url[self._url.index(b"?") + 1 :]
         self._fields = []
         self._url = b""
+        request.first_byte = self._first_byte
+        if not self._first_read:
+            request.head_done = monotonic_ns()
         headers = request.headers
         if b"host" not in headers and parser.get_http_version() == "1.1":
             raise HttpRefusal(400, "an HTTP/1.1 request must have a Host header")
@@ -265,6 +275,11 @@ class RequestReader:
             body = self._upload.finish(body)
             self._upload = None
         request.body = body
+        if self._first_read:
+            request.first_byte = 0
+        else:
+            request.body_done = monotonic_ns()
+            request.head_done = request.head_done or request.first_byte
         self._request = None
         self._body = b""
         self._body_size = 0

@@ -100,6 +100,7 @@ class HttpSender(ReplyChannel):
     def resume(self) -> None:
         """Resume answering: the client has taken enough of what was written."""
         self.writable = True
+        self.log_drained()
         drained, self._drained = self._drained, None
         if drained is not None:
             drained.set_result(None)
@@ -122,6 +123,7 @@ class HttpSender(ReplyChannel):
         """Release all resources, and cancel the request that is being answered."""
         self.waiting.clear()
         self._discharge()
+        self.log_drained(closed=True)
         self.resume()
         reply, self._reply = self._reply, None
         if reply is not None:
@@ -214,6 +216,7 @@ class BudgetedHandler:
         if self._loop_budget.acquire():
             self._handler(request, reply)
         else:
+            request.body_done = request.body_done or time.monotonic_ns()
             self._loop_budget.postpone(partial(self._handle_later, request, reply))
 
     def _handle_later(self, request: HttpRequest, reply: HttpReply) -> None:

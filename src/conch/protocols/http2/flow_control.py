@@ -3,8 +3,10 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic_ns
 from typing import Final, Protocol
 
+from conch.domain.events.rows import ExchangeRow, Ring
 from conch.domain.tensor import Buffer
 from conch.protocols.http2.frames import (
     DATA,
@@ -161,9 +163,11 @@ class Http2Stream:
     """
 
     __slots__ = (
+        "_exchange",
         "_outgoing",
         "_outgoing_bytes",
         "_owner",
+        "_ring",
         "_scheduler",
         "_stalled",
         "_trailers",
@@ -190,6 +194,8 @@ class Http2Stream:
         self._outgoing: deque[memoryview] = deque()
         self._outgoing_bytes = 0
         self._trailers: bytes | None = None
+        self._exchange: ExchangeRow | None = None
+        self._ring: Ring | None = None
         self.ended = False  # the client has half-closed the stream
         self.closed = False
         self.receive_window: ReceiveWindow | None = None  # created for a request that comes in several pieces
@@ -206,6 +212,11 @@ class Http2Stream:
         return self._scheduler.channel.peer
 
     # What is sent.
+
+    def record(self, exchange: ExchangeRow, ring: Ring) -> None:
+        """Record when the answer, which follows, is written; the row is added to a ring when all of it is sent."""
+        self._exchange = exchange
+        self._ring = ring
 
     @property
     def flushed(self) -> bool:
@@ -289,6 +300,8 @@ class Http2Stream:
             return
         if self._outgoing_bytes:
             self._trailers = trailers
+            if self._exchange is not None:
+                self._exchange.written = monotonic_ns()
             return
         self._scheduler.channel.write_soon(frame_head(len(trailers), HEADERS, _LAST_HEADERS, self.id) + trailers)
         self._finish()
@@ -358,6 +371,7 @@ class Http2Stream:
     def close(self) -> None:
         """Close, and drop unsent data."""
         self.closed = True
+        self._log(0)
         self._outgoing.clear()
         self._scheduler.unsent_bytes -= self._outgoing_bytes
         self._scheduler.count(-self._outgoing_bytes)
@@ -376,6 +390,17 @@ class Http2Stream:
             size -= len(part)
             parts.append(part)
 
+    def _log(self, drained: int) -> None:
+        """Add the row of the call to the event log."""
+        exchange, ring = self._exchange, self._ring
+        if exchange is not None and ring is not None:
+            exchange.drained = drained
+            exchange.written = exchange.written or drained
+            ring.add(exchange)
+            self._exchange = self._ring = None
+
     def _finish(self) -> None:
         self.closed = True
+        if self._exchange is not None:
+            self._log(monotonic_ns())
         self._owner.sent(self)

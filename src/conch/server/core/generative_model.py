@@ -20,6 +20,7 @@ from conch.base.errors import (
     Unavailable,
     Unsupported,
 )
+from conch.domain.events.rows import Row
 from conch.domain.generation import Delta, DeltaCallback, FinishReason, Generation, GenerationRequest, Usage
 from conch.domain.llm.tensor_form import TensorForm
 from conch.domain.model_config import ModelConfig, QueuePolicy
@@ -33,7 +34,7 @@ from conch.server.backends.base import Worker
 from conch.server.backends.engines.base import Engine
 from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel, missed_deadline
-from conch.server.observability.event_log import RequestRow, Row
+from conch.server.observability.event_log import RequestRow
 
 # Characters of the longest token of common vocabularies: 128 spaces.
 _MAX_TOKEN_CHARS: Final = 128

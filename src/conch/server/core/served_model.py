@@ -8,6 +8,7 @@ from time import monotonic_ns
 
 from conch.base.errors import ConchError, DeadlineMissed, QueueFull, Unavailable
 from conch.domain.degradations import Degradation
+from conch.domain.events.rows import Row
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, Respond, Span, Timeline, TokenMeter
 from conch.domain.statistics.model_statistics import ModelState, ModelStatistics
@@ -16,7 +17,7 @@ from conch.server.core.pending import Pending
 from conch.server.core.response_cache import ModelCache
 from conch.server.core.text_encoder import TextEncoder
 from conch.server.limits.limiter import ModelMeters
-from conch.server.observability.event_log import EventRecorder, ModelEvents, Row
+from conch.server.observability.event_log import EventRecorder, ModelEvents
 from conch.server.repository.namespaces import ModelId
 
 

@@ -18,6 +18,7 @@ from conch.server.frontends.openai.chat import ChatPrompts
 from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.request_headers import Tenants
 from conch.server.limits.manager import LimitManager
+from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.event_reading import EventReader
 from conch.server.observability.metrics.families import Metrics
 from conch.server.observability.tracing.observer import Observer
@@ -30,7 +31,7 @@ class Parts:
 
     `codecs` are worker processes that read and write large messages, `prompts` those that render chat templates;
     `metrics` are those of the server, `limits` the limits of requests per second; both may be missing. `events` reads
-    the event log, None without one.
+    the event log, None without one; `recorder` writes it.
     """
 
     options: ServerOptions
@@ -47,6 +48,7 @@ class Parts:
     limits: LimitManager | None = None
     batches: BatchRunner | None = None
     events: EventReader | None = None
+    recorder: EventRecorder = field(default_factory=EventRecorder)
     ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
 
     @property

@@ -11,6 +11,7 @@ from typing import Final, cast
 from mypy_extensions import mypyc_attr
 
 from conch.base.errors import Cancelled, ConchError, FailureReason, QueueTimeout
+from conch.domain.events.rows import ExchangeRow, Ring, Row
 from conch.domain.generation import GenerationRequest
 from conch.domain.request import InferRequest, InferResponse, Timeline
 
@@ -31,13 +32,6 @@ _MIN_ROWS: Final = 64
 _MAX_SHAPES: Final = 1024
 _MAX_ID_CHARACTERS: Final = 128
 _HASH_MASK: Final = (1 << 60) - 1
-
-
-@mypyc_attr(acyclic=True)
-class Row:
-    """A row of any kind. Rows refer to texts and numbers only, so that garbage collection can ignore them."""
-
-    __slots__ = ()
 
 
 @mypyc_attr(acyclic=True)
@@ -123,36 +117,6 @@ class BatchRow(Row):
 
 
 @mypyc_attr(acyclic=True)
-class ExchangeRow(Row):
-    """One call of a client."""
-
-    __slots__ = (
-        "answered",
-        "body_done",
-        "bytes_in",
-        "bytes_out",
-        "connection",
-        "decoded",
-        "drained",
-        "encoded",
-        "first_byte",
-        "id",
-        "number",
-        "protocol",
-        "received",
-        "request",
-        "status",
-        "written",
-    )
-
-    def __init__(self) -> None:
-        self.number = self.request = self.connection = self.status = self.bytes_in = self.bytes_out = 0
-        self.protocol = self.id = ""
-        self.first_byte = self.received = self.body_done = self.decoded = 0
-        self.answered = self.encoded = self.written = self.drained = 0
-
-
-@mypyc_attr(acyclic=True)
 class StepRow(Row):
     """One step of an engine."""
 
@@ -213,35 +177,6 @@ class ChangeRow(Row):
         self.version = self.failed = self.started = self.ended = 0
 
 
-class Ring:
-    """The newest rows of one kind. Row number n, from 0, is at index n modulo `size`."""
-
-    __slots__ = ("rows", "size", "written")
-
-    def __init__(self, size: int) -> None:
-        self.rows: list[Row] = []
-        self.size = size
-        self.written = 0  # how many rows, with those that are overwritten
-
-    def reused(self) -> Row | None:
-        """Return the oldest row, to be overwritten; None while there is room for another."""
-        index = self.written
-        self.written = index + 1
-        if index < self.size:
-            return None
-        return self.rows[index % self.size]
-
-    @property
-    def lost(self) -> int:
-        """How many rows have been overwritten."""
-        return max(self.written - self.size, 0)
-
-    def row(self, number: int) -> Row | None:
-        """Return a row by its number; None if it has been overwritten."""
-        index = number % self.size
-        return self.rows[index] if self.lost <= number and index < len(self.rows) else None
-
-
 class EventRecorder:
     """The rings of one server; `size_bytes` is what they take when they are full, 0 for no recording.
 
@@ -255,7 +190,7 @@ class EventRecorder:
         }
         self._requests = self.rings["requests"]
         self._batches = self.rings["batches"]
-        self._exchanges = self.rings["exchanges"]
+        self.exchanges = self.rings["exchanges"]
         self._steps = self.rings["steps"]
         self._number = 0
 
@@ -282,14 +217,11 @@ class EventRecorder:
         self._batches.rows.append(new)
         return new
 
-    def exchange(self) -> ExchangeRow:
-        """Return the row of an exchange, whose columns must all be set."""
-        row = self._exchanges.reused()
-        if row is not None:
-            return cast("ExchangeRow", row)
-        new = ExchangeRow()
-        self._exchanges.rows.append(new)
-        return new
+    def exchange(self, timeline: Timeline, protocol: str) -> ExchangeRow:
+        """Return the row of a client's call; the code that writes the response adds it to `exchanges`."""
+        number = self.number()
+        timeline.exchange = number
+        return ExchangeRow(number, protocol, timeline.received)
 
     def step(self) -> StepRow:
         """Return the row of an engine's step, whose columns must all be set."""
@@ -337,14 +269,9 @@ class EventRecorder:
         self.add("changes", row)
 
     def add(self, kind: str, row: Row) -> None:
-        """Add a new row instead of reusing the oldest: for what is rare or written by other threads."""
-        if not self.on:
-            return
-        ring = self.rings[kind]
-        if ring.reused() is None:
-            ring.rows.append(row)
-        else:
-            ring.rows[(ring.written - 1) % ring.size] = row
+        """Add a new row: for what is rare or written by other threads."""
+        if self.on:
+            self.rings[kind].add(row)
 
 
 class ModelEvents:

@@ -15,8 +15,9 @@ from conch.base.build_info import is_compiled
 from conch.domain.events.layout import KINDS, TIME
 from conch.domain.events.log import EventLog, NameTable, table_of
 from conch.domain.events.packing import Table
+from conch.domain.events.rows import ExchangeRow, Ring, Row
 from conch.machine.cores import usable_cores
-from conch.server.observability.event_log import EventRecorder, ExchangeRow, RequestRow, Ring, Row
+from conch.server.observability.event_log import EventRecorder, RequestRow
 
 # Rows that are read before the event loop runs other callbacks: about a millisecond.
 _SLICE_ROWS = 400
@@ -56,7 +57,7 @@ class EventReader:
         reading = _Reading(self._recorder, last_s, self._unfinished())
         for _ in reading.slices():
             await asyncio.sleep(0)
-        return reading.log(self._models())
+        return await asyncio.to_thread(reading.log, self._models())
 
     async def read_bytes(self, last_s: float) -> bytes:
         """Return the file form of the same, which a thread makes."""
@@ -73,6 +74,7 @@ class _Reading:
         self._since = max(self._now - int(last_s * 1e9), 0)
         self._overrun = 0
         self._names = NameTable()
+        self._ids: dict[int, str] = {}  # of exchanges by number
         self._parts: dict[str, list[Table]] = {kind: [] for kind in KINDS}
         self._ends = {kind: ring.written for kind, ring in recorder.rings.items()}
         live: dict[str, list[Row]] = {}
@@ -104,13 +106,24 @@ class _Reading:
             if isinstance(row, RequestRow) and row.id and not row.parent:  # steps of ensembles have its id, too
                 named.append({"request": row.number, "text": row.id})
             elif isinstance(row, ExchangeRow) and row.id:
-                named += ({"request": row.request, "text": text} for text in row.id.split(" "))
+                self._ids[row.number] = row.id
         if named:
             self._parts["ids"].append(table_of("ids", dict.__getitem__, named, self._names))
 
     def log(self, models: Mapping[str, Any]) -> EventLog:
         """Return the log, when all slices have been read."""
         tables = {kind: np.concatenate(parts) for kind, parts in self._parts.items() if parts}
+        if "exchanges" in tables and "requests" in tables:
+            _link(tables["exchanges"], tables["requests"])
+            calls = tables["exchanges"]
+            named = [
+                {"request": request, "text": text}
+                for number, request in zip(calls["number"].tolist(), calls["request"].tolist(), strict=True)
+                if request and number in self._ids
+                for text in self._ids[number].split(" ")
+            ]
+            found = table_of("ids", dict.__getitem__, named, self._names)
+            tables["ids"] = np.concatenate([tables["ids"], found]) if "ids" in tables else found
         server = {
             "conch": __version__,
             "compiled": is_compiled(),
@@ -122,6 +135,22 @@ class _Reading:
         lost = {kind: ring.lost for kind, ring in self._recorder.rings.items() if ring.lost}
         overrun = self._overrun if self._overrun > self._since else 0
         return EventLog(self._now, self._wall, overrun, lost, server, self._names.texts, tables)
+
+
+def _link(exchanges: Table, requests: Table) -> None:
+    """Add to exchanges what their requests know: the number of the first, and when they were decoded and answered."""
+    own = requests[(requests["parent"] == 0) & (requests["exchange"] > 0)]
+    own = own[np.lexsort((own["number"], own["exchange"]))]
+    numbers, first = np.unique(own["exchange"], return_index=True)
+    if not len(first):
+        return
+    done = np.maximum.reduceat(own["done"], first)
+    place = np.minimum(np.searchsorted(numbers, exchanges["number"]), len(numbers) - 1)
+    known = numbers[place] == exchanges["number"]
+    place = place[known]
+    exchanges["request"][known] = own["number"][first[place]]
+    exchanges["decoded"][known] = own["queued"][first[place]]
+    exchanges["answered"][known] = done[place]
 
 
 def _ended(kind: str, ring: Ring, number: int) -> int:

@@ -6,16 +6,17 @@ import pytest
 
 from conch.base.errors import BackendError, Cancelled, ConchError, LimitExceeded, QueueFull, QueueTimeout
 from conch.domain.events.layout import KINDS
+from conch.domain.events.rows import ExchangeRow, Row
 from conch.domain.request import InferRequest, InferResponse, Timeline
 from conch.domain.tensor import Tensor
 from conch.server.observability import event_log
-from conch.server.observability.event_log import EventRecorder, ModelEvents, Row, outcome_of
+from conch.server.observability.event_log import EventRecorder, ModelEvents, outcome_of
 from conch.server.observability.event_reading import EventReader
 
 ROWS = {
     "requests": event_log.RequestRow,
     "batches": event_log.BatchRow,
-    "exchanges": event_log.ExchangeRow,
+    "exchanges": lambda: ExchangeRow(0, "", 0),
     "steps": event_log.StepRow,
     "pauses": event_log.PauseRow,
     "instances": event_log.InstanceRow,

@@ -8,6 +8,7 @@ to step without a copy, the network or a task. The models of the steps schedule 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from conch.base.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavailable
+from conch.domain.events.rows import Row
 from conch.domain.model_config import EnsembleStep, ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond, TokenMeter
 from conch.domain.scheduling.flow import Flow, StepSlots, needed_steps, ordered_sources
@@ -16,7 +17,6 @@ from conch.server.core.ensembles.step import StepTimes, located
 from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel
 from conch.server.core.validation import RequestValidator
-from conch.server.observability.event_log import Row
 
 # Returns the served model of a step, from the catalog. Raises NotFound.
 FindModel = Callable[[EnsembleStep], ServedModel]

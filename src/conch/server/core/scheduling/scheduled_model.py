@@ -15,6 +15,7 @@ from time import monotonic_ns
 from typing import Final
 
 from conch.base.errors import ConchError, Unavailable
+from conch.domain.events.rows import Row
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse
 from conch.domain.scheduling.waiting import State
@@ -27,7 +28,7 @@ from conch.server.core.scheduling.timer import Timer
 from conch.server.core.scheduling.warmup import warm_up
 from conch.server.core.served_model import ServedModel
 from conch.server.core.validation import RequestValidator, Reshaper
-from conch.server.observability.event_log import BatchRow, Row
+from conch.server.observability.event_log import BatchRow
 
 _log: Final = getLogger(__name__)
 

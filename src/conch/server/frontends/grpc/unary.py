@@ -10,12 +10,14 @@ from time import monotonic_ns
 from typing import Final
 
 from conch.base.errors import ConchError, InvalidRequest, drop_frames
+from conch.domain.events.rows import ExchangeRow
 from conch.domain.request import Timeline
 from conch.domain.tensor import Buffer
 from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.protocols.connections.loop_budget import LoopBudget
 from conch.protocols.http.deadlines import set_deadlines
 from conch.protocols.http2.flow_control import Http2Stream
+from conch.server.frontends.exchange_log import log_grpc
 from conch.server.frontends.grpc.framing import (
     MAX_MESSAGE_SIZE,
     PREFIX,
@@ -26,7 +28,7 @@ from conch.server.frontends.grpc.framing import (
     too_large,
 )
 from conch.server.frontends.grpc.request import GrpcRequest
-from conch.server.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, no_memory
+from conch.server.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, no_memory, status_of
 from conch.server.frontends.v2_grpc.infer import Cancellable, GrpcInferEndpoint
 from conch.server.frontends.v2_grpc.service import Method
 
@@ -37,10 +39,12 @@ class UnaryCall(ABC):
     """One unary call: the receiver of its HTTP/2 stream."""
 
     __slots__ = (
+        "_began",
         "_budget",
         "_charged",
         "_deadline",
         "_ends_at",
+        "_exchange",
         "_form",
         "_message",
         "_reader",
@@ -66,6 +70,8 @@ class UnaryCall(ABC):
         self._reader: MessageReader | None = None  # created for a request that arrives in pieces
         self._message: Buffer | Compressed | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._began = 0  # when the first piece of several came, monotonic ns
+        self._exchange: ExchangeRow | None = None  # of the event log
         self._ends_at = 0  # when the client stops waiting, monotonic ns; 0 for never
         if request.timeout_s is not None:
             self._ends_at = monotonic_ns() + int(request.timeout_s * 1e9)
@@ -90,6 +96,7 @@ class UnaryCall(ABC):
             if ended and self._reader is None:
                 message = self._whole_message(data)
             if message is None:
+                self._began = self._began or monotonic_ns()
                 message = self._assemble(data, ended)
             elif len(message) > UNCHARGED_BYTES:
                 if len(message) > self.max_bytes:
@@ -130,10 +137,16 @@ class UnaryCall(ABC):
         except InvalidRequest as error:
             self._fail(error)
             return
+        if self._exchange is not None:
+            self._exchange.encoded = monotonic_ns()
+            self._exchange.bytes_out = size
         self._release()
         self._stream.answer(self._form.head, parts, size, OK_TRAILERS)
 
     def _fail(self, error: ConchError | GrpcError) -> None:
+        if self._exchange is not None:
+            self._exchange.encoded = monotonic_ns()
+            self._exchange.status = status_of(error)
         self._release()
         self._stream.answer_head(self._form.error_block(error))
 
@@ -249,6 +262,10 @@ class InferCall(UnaryCall):
         timeline.deadline = self._ends_at
         if self._request.deadline:
             set_deadlines(timeline, self._request.deadline)
+        metadata, recorder = self._request.metadata, self._endpoint.recorder
+        self._exchange = log_grpc(recorder, metadata, len(message), self._began, timeline)
+        if self._exchange is not None:
+            self._stream.record(self._exchange, recorder.exchanges)
         admitted = self._endpoint.infer(message, self._request.metadata, self._answered, timeline, self._stream)
         if not self._stream.closed:
             self._admitted = admitted

@@ -13,6 +13,7 @@ from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.fields import ReadCall
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
+from conch.server.frontends.exchange_log import log_http
 from conch.server.frontends.offload.pool import Outcome
 from conch.server.frontends.openai.errors import refusal_of, send_refusal
 from conch.server.frontends.parts import Parts
@@ -38,6 +39,7 @@ class CallReader(Generic[_C]):
         refusal: Callable[[ConchError], HttpRefusal] = refusal_of,
     ) -> None:
         self._observer = parts.observer
+        self._recorder = parts.recorder
         self._tenants = parts.tenants
         self._ignored_fields = parts.ignored_fields
         self._pool = parts.codecs
@@ -50,6 +52,7 @@ class CallReader(Generic[_C]):
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one call, now or when the model has."""
         timeline = Timeline()
+        log_http(self._recorder, request, reply, timeline, "openai")
         try:
             if DEADLINE in request.headers:
                 set_deadlines(timeline, request.headers[DEADLINE])

@@ -55,6 +55,7 @@ class GrpcInferEndpoint:
         """Create the endpoint. Raises ConfigError for an invalid pattern of headers to forward."""
         self.inference: Inference = parts.inference
         self.observer: Observer = parts.observer
+        self.recorder = parts.recorder
         self._tenants: Tenants = parts.tenants
         self._forwarded = ForwardedHeaders(
             parts.options.grpc_header_forward_pattern,

@@ -19,9 +19,11 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from math import inf
+from time import monotonic_ns
 from typing import Final, Protocol
 
 from conch.base.errors import ConchError, Unavailable
+from conch.domain.events.rows import ExchangeRow
 from conch.domain.request import Admitted, InferRequest, InferResponse, Respond, Timeline
 from conch.domain.tensor import Buffer
 from conch.protocols.http.deadlines import set_deadlines
@@ -29,6 +31,7 @@ from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.protocols.v2_proto.inference import ResponseOptions, encode_stream_error
 from conch.protocols.v2_proto.request_cache import RequestMessage
 from conch.server.core.served_model import ServedModel
+from conch.server.frontends.exchange_log import log_grpc
 from conch.server.frontends.grpc.framing import Compressed
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata, place_outputs
 from conch.server.observability.tracing.request_trace import Trace
@@ -145,6 +148,7 @@ class InferStream(MessageStream):
         exchange = _Exchange(self)
         timeline = Timeline()
         timeline.deadline = self._ends_at
+        exchange.row = log_grpc(self.endpoint.recorder, self._metadata, len(data), 0, timeline)
         try:
             if self._deadline:
                 set_deadlines(timeline, self._deadline)
@@ -259,6 +263,12 @@ class InferStream(MessageStream):
 
     def settle(self, exchange: "_Exchange") -> None:
         """Record that a request is answered; send the responses that waited for it."""
+        row = exchange.row
+        if row is not None:
+            row.written = monotonic_ns()
+            row.drained = 0 if self._unsent else row.written
+            self.endpoint.recorder.exchanges.add(row)
+            exchange.row = None
         self._decoupled.discard(exchange)
         self._answered_at = self._loop.time()
         ordered = self._ordered
@@ -342,6 +352,7 @@ class _Exchange:
         "messages",
         "model",
         "options",
+        "row",
         "trace",
     )
 
@@ -353,6 +364,7 @@ class _Exchange:
         self.decoupled = False
         self.admitted: Admitted | None = None
         self.trace: Trace | None = None
+        self.row: ExchangeRow | None = None  # of the event log
         self._classifying = False
         self._queued: list[tuple[InferResponse | ConchError | None, bool]] = []  # responses that came meanwhile
         self.messages: list[Sequence[Buffer]] = []  # of an ordinary model, until it is their turn
@@ -397,7 +409,11 @@ class _Exchange:
 
     def _deliver(self, message: Sequence[Buffer] | None, final: bool) -> None:
         if message is not None:
-            self._stream.note_size(sum(map(len, message)))
+            size = sum(map(len, message))
+            self._stream.note_size(size)
+            if self.row is not None:
+                self.row.bytes_out += size
+                self.row.encoded = self.row.encoded or monotonic_ns()
             if self.decoupled:
                 self._stream.send(message)
             else:

@@ -12,6 +12,7 @@ from conch.protocols.http.message import HttpRequest, content_type, header
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.v2_json import documents, generate
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
+from conch.server.frontends.exchange_log import log_http
 from conch.server.frontends.offload.pool import Done, OffloadPool, Outcome
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.request_headers import Tenants
@@ -36,6 +37,7 @@ class GenerateEndpoints:
         self._tenants = parts.tenants
         self._pool = parts.codecs
         self._observer = parts.observer
+        self._recorder = parts.recorder
 
     def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with the only response of the model. Raises ConchError if the request is refused."""
@@ -49,6 +51,7 @@ class GenerateEndpoints:
         self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, encoder: "_OrderedEncoder"
     ) -> None:
         timeline = Timeline()
+        log_http(self._recorder, request, reply, timeline)
         trace = self._observer.begin_http(request, name, timeline) if self._observer.on else None
         try:
             if DEADLINE in request.headers:

@@ -30,6 +30,7 @@ from conch.protocols.v2_json.inference import (
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES, check_size, describe_response, is_large
 from conch.protocols.v2_json.request_cache import JsonRequestCache
 from conch.server.core.inference import Inference
+from conch.server.frontends.exchange_log import log_http
 from conch.server.frontends.offload.fair_queue import LARGE_JOB_BYTES
 from conch.server.frontends.offload.pool import OffloadPool, Outcome
 from conch.server.frontends.parts import Parts
@@ -70,6 +71,7 @@ class HttpInferEndpoint:
         self._form = form or ReplyForm()
         self._inference: Inference = parts.inference
         self._observer: Observer = parts.observer
+        self._recorder = parts.recorder
         self._budget: BodyBudget = parts.budget
         self._max_input_bytes: int = parts.options.http_max_input_size
         self._regions: Regions = parts.regions
@@ -91,6 +93,7 @@ class HttpInferEndpoint:
     def __call__(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer one request, now or when the model has. Raises ConchError if it is refused."""
         timeline = Timeline()
+        log_http(self._recorder, request, reply, timeline)
         trace = self._observer.begin_http(request, name, timeline) if self._observer.on else None
         try:
             if DEADLINE in request.headers:

@@ -48,6 +48,7 @@ class Executions:
     at_once: float  # executions at once, on average while there were any
     executing: float  # share of an instance's time in which the model executes; 0 if no batch is sent ahead
     lateness: Integers  # by how much timers were late, by batch
+    begun: Integers
     taken: Integers  # ns, with the contention of then
     of_request: Mapping[int, int]  # index of a client's request → index of the execution
 
@@ -207,9 +208,9 @@ def _executions(log: EventLog, config: ModelConfig, roots: _Roots, cores: float)
     rows = rows[np.argsort(rows["formed"], kind="stable")]
     if not len(rows):
         raise NotFound(f"the log has no execution of model '{config.name}'; let it run under load, and try again")
-    begun = _begun(rows)
+    members = log.requests[(log.requests["model"] == index) & (log.requests["batch"] > 0)]
+    begun, lateness = _triggers(rows, members, config)
     released = rows["released"].astype(np.int64)
-    members = log.requests[log.requests["model"] == index]
     first = dict[int, int]()
     by_root = dict[int, int]()
     positions = {number: position for position, number in enumerate(rows["number"].tolist())}
@@ -239,7 +240,8 @@ def _executions(log: EventLog, config: ModelConfig, roots: _Roots, cores: float)
         demand,
         float(at_once.mean()),
         _executing(log, config, rows, begun),
-        _lateness(rows, members, config),
+        lateness,
+        begun,
         released - begun,
         by_root,
     )
@@ -249,14 +251,38 @@ def _configured(config: ModelConfig) -> int:
     return max(sum(group.count * max(len(group.gpus), 1) for group in config.instance_groups if not group.passive), 1)
 
 
-def _begun(rows: Table) -> Integers:
-    """Return when executions began. One that was sent ahead begins when its instance releases the one before."""
-    begun = rows["formed"].astype(np.int64)
+def _triggers(rows: Table, members: Table, config: ModelConfig) -> tuple[Integers, Integers]:
+    """Return when executions were due to begin, and by how much the timer of each batch was late.
+
+    A batch is due with the release of an instance, with the arrival of a request, or when its timer fires; for one that
+    was sent ahead, with the end of the one before. The event loop forms it a little later. Where no timer fired, the
+    lateness is a typical one.
+    """
+    formed, released = rows["formed"].astype(np.int64), rows["released"].astype(np.int64)
+    order = np.argsort(members["batch"], kind="stable")
+    batches, starts = np.unique(members["batch"][order], return_index=True)
+    queued = members["queued"][order].astype(np.int64)
+    at = np.minimum(np.searchsorted(batches, rows["number"]), len(batches) - 1)
+    known = batches[at] == rows["number"]
+    oldest = np.where(known, np.minimum.reduceat(queued, starts)[at], formed)
+    newest = np.where(known, np.maximum.reduceat(queued, starts)[at], formed)
+    delay = config.dynamic_batching.max_queue_delay_us * 1000 if config.dynamic_batching else 0
+    waited = rows["why_now"] == WHY_NOW.index("delay over")
+    idle = np.isin(rows["why_now"], [WHY_NOW.index("idle"), WHY_NOW.index("single")])
+    due = np.where(waited, oldest + delay, np.where(idle, oldest, newest))
+    releases = np.sort(released)
+    before = np.searchsorted(releases, formed, side="right") - 1
+    release = np.where(before >= 0, releases[np.maximum(before, 0)], 0)
+    by_release = release >= due
+    by_timer = waited & ~by_release & known
+    begun = np.where(by_timer, formed, np.where(by_release, release, np.minimum(newest, formed)))
     for instance in np.unique(rows["instance"]):
         own = np.flatnonzero(rows["instance"] == instance)
-        before = np.concatenate(([0], np.maximum.accumulate(rows["released"][own])[:-1]))
-        begun[own] = np.where(rows["ahead"][own] > 0, np.maximum(begun[own], before), begun[own])
-    return begun
+        previous = np.concatenate(([0], np.maximum.accumulate(released[own])[:-1]))
+        begun[own] = np.where(rows["ahead"][own] > 0, np.maximum(formed[own], previous), begun[own])
+    late = np.maximum(formed - due, 0)
+    late[~by_timer] = int(np.median(late[by_timer])) if by_timer.any() else _TYPICAL_LATENESS_NS
+    return begun, late
 
 
 def _lanes(rows: Table, begun: Integers, released: Integers) -> int:
@@ -343,27 +369,6 @@ def _executing(log: EventLog, config: ModelConfig, rows: Table, begun: Integers)
         return 0.0
     taken = np.maximum(rows["released"] - begun, 1)
     return float(np.clip(np.median((rows["infer_done"] - rows["input_done"]) / taken), 0.01, 1.0))
-
-
-def _lateness(rows: Table, members: Table, config: ModelConfig) -> Integers:
-    """Return by how much the timer of each batch was late; a typical time where no timer decided."""
-    found = np.full(len(rows), -1, np.int64)
-    delay = config.dynamic_batching.max_queue_delay_us * 1000 if config.dynamic_batching else 0
-    if delay:
-        order = np.argsort(members["batch"], kind="stable")
-        batches, starts = np.unique(members["batch"][order], return_index=True)
-        oldest = np.minimum.reduceat(members["queued"][order], starts)
-        at = np.minimum(np.searchsorted(batches, rows["number"]), len(batches) - 1)
-        due = oldest[at] + delay
-        # Where an instance was released after that, its release decided.
-        releases = np.sort(rows["released"])
-        before = np.searchsorted(releases, rows["formed"], side="right") - 1
-        waited = rows["why_now"] == WHY_NOW.index("delay over")
-        decided = waited & (batches[at] == rows["number"]) & ((before < 0) | (releases[before] <= due))
-        found[decided] = np.maximum(rows["formed"] - due, 0)[decided]
-    known = found[found >= 0]
-    found[found < 0] = int(np.median(known)) if len(known) else _TYPICAL_LATENESS_NS
-    return found
 
 
 def _requests(log: EventLog, roots: _Roots) -> ClientRequests:

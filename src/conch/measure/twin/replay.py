@@ -8,7 +8,7 @@ import numpy as np
 from conch.base.errors import ConchError
 from conch.domain.events.log import EventLog
 from conch.measure.twin.forecast import Change, build, changes_of, traffic_of
-from conch.measure.twin.learning import Documents, Executions, Learnt, UsualWork, learn
+from conch.measure.twin.learning import Documents, Executions, Integers, Learnt, UsualWork, learn
 from conch.measure.twin.simulation import Work
 
 # The simulated clock begins this long before the first request.
@@ -101,13 +101,13 @@ def _replay(learnt: Learnt, changes: Mapping[str, Change], factor: float = 1.0) 
     requests = learnt.requests
     changed = bool(changes) or factor != 1.0
     begin = int(requests.queued[0]) - _LEAD_NS
-    rows = np.arange(len(requests.numbers))
-    traffic = traffic_of(learnt, rows, ((requests.queued - begin - _LEAD_NS) / factor).astype(np.int64) + _LEAD_NS)
-    works = {name: _recorded_work(executions, len(rows), changed) for name, executions in learnt.executions.items()}
+    rows, at = _arrivals(learnt)
+    traffic = traffic_of(learnt, rows, ((at - begin - _LEAD_NS) / factor).astype(np.int64) + _LEAD_NS)
+    works = {name: _recorded_work(executions, rows, changed) for name, executions in learnt.executions.items()}
     cores = {name: executions.cores or 0.0 for name, executions in learnt.executions.items()} if changed else {}
     simulation = build(learnt, changes, traffic, works, cores, keep_batches=True)
     simulation.run()
-    numbers = requests.numbers.tolist()
+    numbers = requests.numbers[rows].tolist()
     batches = [
         ReplayedBatch(
             batch.model,
@@ -127,18 +127,34 @@ def _replay(learnt: Learnt, changes: Mapping[str, Change], factor: float = 1.0) 
     return Replayed(batches, _recorded_members(learnt), done, latency)
 
 
-def _recorded_work(executions: Executions, requests: int, changed: bool) -> Work:
+def _arrivals(learnt: Learnt) -> tuple[Integers, Integers]:
+    """Return the requests in their order, and when each is queued.
+
+    The event loop forms a batch a little later than it is due, and what is queued meanwhile is in it: these requests
+    are queued when it is due.
+    """
+    at = learnt.requests.queued.copy()
+    if not learnt.config.is_ensemble:
+        executions = learnt.executions[learnt.config.name]
+        for request, execution in executions.of_request.items():
+            if request >= 0 and executions.begun[execution] < at[request]:
+                at[request] = executions.begun[execution]
+    rows = np.argsort(at, kind="stable")
+    return rows, at[rows]
+
+
+def _recorded_work(executions: Executions, rows: Integers, changed: bool) -> Work:
     """Return the work of batches by their members, such that a batch of the same members takes the recorded time."""
     work = executions.work if changed else executions.taken.astype(np.float64)
     usual = UsualWork.of(executions.sizes, executions.kinds, work)
     relative = work / usual.at(executions.sizes)
-    factors = np.ones(requests)
+    factors = np.ones(len(rows))
     for request, execution in executions.of_request.items():
         if request >= 0:
             factors[request] = relative[execution]
     largest = max(int(executions.sizes.max()), executions.config.max_batch_size)
     by_size = usual.at(np.arange(largest + 1))
-    return Work(by_size.tolist(), [], [], factors.tolist())
+    return Work(by_size.tolist(), [], [], factors[rows].tolist())
 
 
 def _recorded_members(learnt: Learnt) -> list[tuple[int, ...]]:

@@ -9,8 +9,8 @@ from typing import Any, cast
 import orjson
 
 from conch.base.build_info import build_line
+from conch.machine.environment import read_environment
 from conch.measure.bench.bench_run import PreparedRun, is_lost
-from conch.measure.bench.environment import read_environment
 from conch.measure.bench.levels import FindMax
 from conch.measure.bench.measurement import ClientHealth, Effect, Estimate, Level, Measurement, Note, TokenFigures
 from conch.measure.bench.report.certificate import (

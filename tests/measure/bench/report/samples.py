@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conch.measure.bench.environment import read_environment
+from conch.machine.environment import read_environment
 from conch.measure.bench.measurement import (
     ClientHealth,
     Effect,

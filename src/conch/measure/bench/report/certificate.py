@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
 from conch.domain.benchmark_document import SCHEMA_VERSION
-from conch.measure.bench.environment import Environment
+from conch.machine.environment import Environment
 from conch.measure.bench.measurement import Effect, Level, Measurement, Note
 
 _MAX_NOTES = 3  # beside the verdict

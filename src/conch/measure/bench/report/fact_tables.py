@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conch.measure.bench.environment import Environment
+from conch.machine.environment import Environment
 from conch.measure.bench.measurement import ClientHealth, Effect, Measurement
 from conch.measure.bench.report.certificate import Certificate
 from conch.measure.bench.report.number_text import (

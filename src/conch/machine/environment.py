@@ -1,4 +1,4 @@
-"""The machine and the software that a benchmark's client runs on, read from /proc and /sys. Unknown is None or ""."""
+"""The machine and the software that this process runs on, read from /proc and /sys. Unknown is None or ""."""
 
 import os
 import platform
@@ -12,14 +12,15 @@ from pathlib import Path
 from conch.base.build_info import build_line
 
 # Packages that have a part in a measurement.
-_PACKAGES = ("numpy", "orjson", "uvloop", "httptools", "hpack", "tritonclient", "protobuf")
+_PACKAGES = ("numpy", "orjson", "uvloop", "httptools", "hpack", "tritonclient", "protobuf", "onnxruntime", "openvino",
+             "openvino-genai", "torch", "vllm", "tensorrt", "treelite")  # fmt: skip
 # What hypervisors write into the product name or vendor of their machines.
 _HYPERVISORS = ("KVM", "QEMU", "VMware", "VirtualBox", "Xen", "Amazon EC2", "Google", "Microsoft", "OpenStack", "Bochs")
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Of the machine of the client; the server's as well if it runs there."""
+    """Of this machine."""
 
     cpu_model: str
     cpus: int  # logical, of the machine
@@ -36,7 +37,7 @@ class Environment:
     python: str
     conch: str  # version and whether it is compiled
     packages: dict[str, str] = field(default_factory=dict)
-    load_average: tuple[float, ...] = ()  # over 1, 5 and 15 minutes, before the run
+    load_average: tuple[float, ...] = ()  # over 1, 5 and 15 minutes, when it was read
     clock: str = ""  # implementation and resolution of the monotonic clock
     clock_source: str = ""  # of the kernel
 

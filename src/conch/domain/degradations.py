@@ -127,6 +127,8 @@ _ROWS = (
         "see in the log what the driver answers, and check it with nvidia-smi"),
     _later("traces_dropped", "server", "Traces are missing from the file or the collector.",
         "lower the sampling rate of --trace-config, or use a faster disk or collector"),
+    _later("incident_not_written", "server", "The bundle that should explain an incident is missing.",
+        "free space in --incident-dir, and let the server write there"),
     _later("log_lines_lost", "server", "Lines are missing from the log.", "free space where the log is written"),
     _later("custom_series_dropped", "server", "Custom metrics of models are missing from /metrics.",
         "see the reason in conch_custom_series_dropped and in the log"),

@@ -7,19 +7,25 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
+import orjson
 import uvloop
 
 from conch.base import logs
 from conch.base.build_info import build_line
-from conch.base.errors import ConchError, ConfigError, Unavailable
+from conch.base.command_line.flag_values import words_of
+from conch.base.errors import ConchError, ConfigError, FailureReason, Unavailable
 from conch.base.process.running_servers import RunningServer, local_address, recorded
 from conch.base.process.stop_signals import stop_signals
 from conch.domain.declared_metrics.request_metrics import DeclaredMetrics
+from conch.domain.events.redaction import Redaction
 from conch.domain.events.rows import Row
 from conch.domain.exposition import Family, Point
 from conch.domain.scheduling.rate_limiter import RateLimiter
@@ -59,6 +65,10 @@ from conch.server.frontends.services import Service, listener_families, services
 from conch.server.observability.degradations import Degradations, Probe, log_degradation
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.event_reading import EventReader
+from conch.server.observability.incidents.facts import facts
+from conch.server.observability.incidents.incidents import Incidents, Sources
+from conch.server.observability.incidents.payloads import Payloads
+from conch.server.observability.incidents.triggers import Counts, Triggers
 from conch.server.observability.metrics.custom import MetricSample
 from conch.server.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
 from conch.server.observability.metrics.loop_lag import LoopLag
@@ -79,6 +89,8 @@ _START_HELP = "see docs/troubleshooting.md#at-the-start"
 
 _MIN_THREADS_TIMEOUT_S = 0.5
 _DRAIN_POLL_S = 0.01
+# Between slices of a millisecond, when the event log is read for a bundle: an incident has load enough.
+_READ_PAUSE_S = 0.003
 # After the shutdown delay: how long requests may still come on connections that are open.
 _LAST_REQUESTS_S = 1.0
 
@@ -147,6 +159,10 @@ class Server:
             if options.batch_dir
             else None
         )
+        self._payloads = Payloads(options.incident_requests, words_of(options.incident_redact))
+        self.inference.keep = self._payloads.keep if options.incident_requests != "shapes" else None
+        self._events = EventReader(self._recorder, self._unfinished, self._documents) if self._recorder.on else None
+        self.incidents = self._incidents()
         self._clock = ClockWatch()
         self._throttling = Throttling()
         self.degradations = Degradations(options.strict_reasons, lambda: self._watch.degradations(), self._probes())
@@ -180,6 +196,7 @@ class Server:
         if self._batches is not None:
             await self._batches.open()
         self._lag.start()
+        self.incidents.start()
         self._accelerators = self._accelerator_monitor()
         if self._accelerators is not None:
             self._accelerators.start()
@@ -198,8 +215,9 @@ class Server:
             limits=self._limits,
             batches=self._batches,
             ignored_fields=self._ignored_fields,
-            events=EventReader(self._recorder, self._unfinished, self._documents) if self._recorder.on else None,
             recorder=self._recorder,
+            events=self._events,
+            incidents=self.incidents,
         )
         for service in services(parts):
             with _naming_flags(service):
@@ -331,6 +349,7 @@ class Server:
             await self.control.abandon()
             in_time = False
         await self._limits.stop()
+        await self.incidents.stop()
         await self._backends.stop()
         self._lag.stop()
         if self._accelerators is not None:
@@ -382,6 +401,7 @@ class Server:
                 lambda: limit_metrics(self._limits, self.inference),
                 self.degradations.families,
                 self._ignored_fields.families,
+                self.incidents.families,
             ],
         )
         self._metrics = metrics
@@ -401,6 +421,7 @@ class Server:
             "swapped": condition.swapped,
             "gpu_metrics_missing": lambda: "; ".join(self._accelerators.failures) if self._accelerators else "",
             "traces_dropped": lambda: self._observer.problem,
+            "incident_not_written": lambda: self.incidents.problem,
             "log_lines_lost": lambda: "lines of the log could not be written" if logs.losing_lines() else "",
             "custom_series_dropped": lambda: self._metrics.problem if self._metrics else "",
             "api_keys_stale": lambda: "" if self._keys.up else "the file of API keys is not valid; earlier keys remain",
@@ -442,6 +463,43 @@ class Server:
     def _documents(self) -> dict[str, object]:
         """Return the configuration of each model's newest version, as its endpoint does."""
         return {model.config.name: model.config.document for model in self.inference.models()}
+
+    def _incidents(self) -> Incidents:
+        options = self._options
+        sources = Sources(
+            events=partial(self._events.read_in_slices, pause_s=_READ_PAUSE_S) if self._events else None,
+            metrics=lambda: self._metrics.pieces() if self._metrics else iter(()),
+            models=self._model_documents,
+            limits=self._limits.document,
+            environment=lambda: facts(options),
+            requests=self._payloads.documents,
+            counts=self._incident_counts,
+        )
+        folder = Path(options.incident_dir).absolute() if options.incident_dir else None
+        triggers = Triggers(options.incident_p99_ms, options.incident_failures)
+        return Incidents(sources, triggers, folder, options.incident_keep, options.incident_interval_secs)
+
+    def _model_documents(self) -> dict[str, object]:
+        """Return the configurations of the served models without secrets, with digests of them and of their files."""
+        redaction, loaded = Redaction(), self.control.fingerprints()
+        return {
+            f"{model.id}/{model.version}": {
+                "config": redaction.of_json(dict(model.config.document)),
+                "config_digest": _digest(dict(model.config.document)),
+                "files_digest": _digest(loaded.get(model.id, ())),
+            }
+            for model in self.inference.models()
+        }
+
+    def _incident_counts(self) -> dict[str, Counts]:
+        found: dict[str, Counts] = {}
+        for model in self.inference.models():
+            statistics = model.statistics
+            statistics.slow_ns = self._options.incident_p99_ms * 1_000_000
+            failures = statistics.fail.count - statistics.failures[FailureReason.CANCELED]
+            counts = Counts(statistics.success.count, statistics.slow, failures, model.state().restarts)
+            found[f"{model.id}/{model.version}"] = counts
+        return found
 
     def _pids(self) -> list[int]:
         return [pid for model in self.inference.models() for _, pid in model.state().processes]
@@ -553,6 +611,11 @@ def _backend_registry(fork_server: ForkServer | None, calls: BlsCalls, memory: E
     )
 
 
+def _digest(document: object) -> str:
+    """Return the SHA-256 of a JSON value."""
+    return f"sha256:{sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()}"
+
+
 def _declared_metrics(options: ServerOptions) -> DeclaredMetrics | None:
     """Return the metrics that a file declares, None without one. Raises ConfigError, Unavailable."""
     if not options.custom_metrics:
@@ -592,6 +655,7 @@ async def _serve(
         return 1
     try:
         await server.start()
+        signal.signal(signal.SIGUSR2, lambda *_: server.incidents.on_signal())
         with recorded(server.record()):
             starting = asyncio.ensure_future(server.load_models())
             await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)

@@ -167,6 +167,9 @@ class ModelStatistics:
     batch_size_bounds: tuple[float, ...] = DEFAULT_BUCKETS["conch_batch_size"]
     # Time to the first response, of decoupled models and ensembles.
     first_response: Histogram | None = None
+    # Successful requests that took longer than a budget, which is set while something needs the number.
+    slow_ns: int = 0
+    slow: int = 0
     summaries: LatencySummaries | None = None  # with --metrics-config=summary_latencies=true
     declared: RequestMetrics | None = None  # with --metrics-config=custom_metrics=FILE
 
@@ -201,6 +204,8 @@ class ModelStatistics:
         self.last_inference_ms = time_ns() // 1_000_000
         self.inference_count += batch_size
         self.success.add(total)
+        if self.slow_ns and total > self.slow_ns:
+            self.slow += 1
         self.queue.add(queue)
         self.request_duration.add(total)
         self.queue_duration.add(queue)
@@ -218,6 +223,8 @@ class ModelStatistics:
         """Count one cache hit: no inference, and no time in the queue."""
         self.last_inference_ms = time_ns() // 1_000_000
         self.success.add(total)
+        if self.slow_ns and total > self.slow_ns:
+            self.slow += 1
         self.queue.add(0)
         self.request_duration.add(total)
         self.queue_duration.add(0)

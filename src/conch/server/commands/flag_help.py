@@ -22,6 +22,7 @@ _GROUPS = (
     "Logging",
     "Backends",
     "Limits",
+    "Incidents",
     "Tracing",
     "Response cache",
     "Rate limiter",

@@ -28,6 +28,7 @@ class Inference:
         self._strict_readiness = strict_readiness
         self._stopping = False
         self._started = started  # whether the load at start has ended and no stop has begun
+        self.keep: Callable[[InferRequest], None] | None = None  # called with each admitted request for tensors
         self.on_request: Callable[[], None] | None = None  # called with each request of a client that is admitted
         self.limiter: Limiter | None = None  # of requests and tokens per second; None while there are no limits
 
@@ -97,7 +98,10 @@ class Inference:
             raise Unavailable(f"{step}[request id: {request.id or '<id_unknown>'}] {_STOPPING}")
         if request.destinations is not None or request.has_sources:
             return region_copies.admit(model, request, respond)
-        return model.submit(request, respond)
+        admitted = model.submit(request, respond)
+        if self.keep is not None:
+            self.keep(request)
+        return admitted
 
     def stop_accepting(self) -> None:
         """Reject new requests of clients from now on; calls of models to each other continue."""

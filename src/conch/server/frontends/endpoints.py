@@ -390,6 +390,14 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         lambda on: on.debug.events,
         local=_DEBUG_REMOTE,
     ),
+    ApiEndpoint(
+        "GET POST",
+        "/v2/debug/incident",
+        "debug",
+        "Incident bundle of the last seconds; POST writes it to --incident-dir.",
+        lambda on: on.debug.incident,
+        local=_DEBUG_REMOTE,
+    ),
     # The OpenAI API, and vLLM's paths.
     _api(
         "POST",

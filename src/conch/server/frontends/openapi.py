@@ -79,8 +79,10 @@ _ANSWERS: Mapping[str, Mapping[str, Any]] = {
 }
 _PAGE_QUERY = {"limit": {"type": "integer", "minimum": 1, "maximum": 10_000}, "after": _TEXT,
                "order": {"enum": ["asc", "desc"]}}  # fmt: skip
+_LAST_S = {"type": "number", "minimum": 0, "maximum": 1_000_000_000}
 _QUERIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "/v2/debug/events": {"last": {"type": "number", "minimum": 0, "maximum": 1_000_000_000}},
+    "/v2/debug/events": {"last": _LAST_S},
+    "/v2/debug/incident": {"last": _LAST_S},
     "/v1/files": {**_PAGE_QUERY, "purpose": _TEXT},
     "/v1/batches": _PAGE_QUERY,
     "/v1/responses/{response}/input_items": _PAGE_QUERY,
@@ -231,6 +233,8 @@ def _content(last: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"content": {"text/plain": {"schema": _TEXT}, "text/html": {"schema": _TEXT}}}
     if last == "events":
         return {"content": {"application/octet-stream": {}}}
+    if last == "incident":  # a file; POST answers with JSON
+        return {"content": {"application/octet-stream": {}} | _json(schema)}
     if last == "generate_stream":
         return {"content": {_EVENTS: {}}}
     return {"content": _json(schema) | ({_EVENTS: {}} if last in _STREAMED else {})}

@@ -20,6 +20,7 @@ from conch.server.frontends.request_headers import Tenants
 from conch.server.limits.manager import LimitManager
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.event_reading import EventReader
+from conch.server.observability.incidents.incidents import Incidents
 from conch.server.observability.metrics.families import Metrics
 from conch.server.observability.tracing.observer import Observer
 from conch.server.options.server_options import ServerOptions
@@ -49,6 +50,7 @@ class Parts:
     batches: BatchRunner | None = None
     events: EventReader | None = None
     recorder: EventRecorder = field(default_factory=EventRecorder)
+    incidents: Incidents | None = None
     ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
 
     @property

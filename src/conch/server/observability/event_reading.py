@@ -52,11 +52,14 @@ class EventReader:
             pass
         return reading.log(self._models())
 
-    async def read_in_slices(self, last_s: float) -> EventLog:
-        """Return the same; the event loop runs other callbacks between slices of about a millisecond."""
+    async def read_in_slices(self, last_s: float, pause_s: float = 0.0) -> EventLog:
+        """Return the same; the event loop runs other callbacks between slices of about a millisecond.
+
+        `pause_s` is how long at least.
+        """
         reading = _Reading(self._recorder, last_s, self._unfinished())
         for _ in reading.slices():
-            await asyncio.sleep(0)
+            await asyncio.sleep(pause_s)
         return await asyncio.to_thread(reading.log, self._models())
 
     async def read_bytes(self, last_s: float) -> bytes:

@@ -433,6 +433,36 @@ class ServerOptions:
         False, "Limits", "Measure requests and tokens per second also while there are no limits."
     )
 
+    incident_dir: str = _flag(
+        "",
+        "Incidents",
+        "Folder for bundles that the server writes at an incident: events, metrics, configurations, log. "
+        "docs/incidents.md says what is one.",
+        PATH,
+    )
+    incident_keep: int = _flag(10, "Incidents", "Bundles in --incident-dir; older ones are removed.", AT_LEAST_ONE)
+    incident_interval_secs: int = _flag(
+        300, "Incidents", "Seconds between bundles of incidents that the server finds; later ones are noted.", SECONDS
+    )
+    incident_p99_ms: int = _flag(
+        0, "Incidents", "Budget of a model's P99 over 30 seconds; above it is an incident. 0: none.", MILLISECONDS
+    )
+    incident_failures: int = _flag(
+        50, "Incidents", "Failed requests of a model in 10 seconds that are an incident. 0: none.", COUNT
+    )
+    incident_requests: Literal["shapes", "hashed", "sampled", "whole"] = _flag(
+        "shapes",
+        "Incidents",
+        "What bundles have of the last requests: shapes, keyed hashes of inputs, one of 100 requests whole, or all.",
+    )
+    incident_redact: str = _flag(
+        "",
+        "Incidents",
+        "Patterns of keys in JSON, and of inputs, whose values bundles do not have, besides *password*, *secret* and "
+        "similar ones: such as content or messages.content.",
+        WORDS,
+    )
+
     model_env_allow: tuple[str, ...] = _flag(
         (),
         "Backends",

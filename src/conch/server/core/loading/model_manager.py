@@ -92,6 +92,10 @@ class ModelManager:
             retries=options.model_load_retry_count,
         )
 
+    def fingerprints(self) -> dict[ModelId, Fingerprint]:
+        """Return names, sizes and times of the files that each loaded model is of."""
+        return {model: files.fingerprint for model, files in self._loader.loaded.items()}
+
     # ── requests of clients ──
 
     def index(self, ready_only: bool) -> list[IndexEntry]:

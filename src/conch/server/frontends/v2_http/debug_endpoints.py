@@ -3,11 +3,16 @@
 from typing import Final
 from urllib.parse import parse_qs
 
+import orjson
+
 from conch.base.errors import InvalidRequest, Unavailable
+from conch.protocols.http.errors import JSON
 from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.message import HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
 from conch.server.frontends.parts import Parts
+from conch.server.observability.incidents.incidents import Incidents
+from conch.server.observability.incidents.triggers import Incident
 
 _DEFAULT_LAST_S: Final = 300.0
 _MAX_LAST_S: Final = 1e9
@@ -15,10 +20,11 @@ _BINARY: Final = content_type(b"application/octet-stream")
 
 
 class DebugEndpoints:
-    """Serves `/v2/debug/events`."""
+    """Serves `/v2/debug`."""
 
     def __init__(self, parts: Parts, tasks: ReplyTasks) -> None:
         self._events = parts.events
+        self._incidents = parts.incidents
         self._tasks = tasks
 
     def events(self, request: HttpRequest, reply: HttpReply) -> None:
@@ -26,6 +32,20 @@ class DebugEndpoints:
         if self._events is None:
             raise Unavailable("the event log is off (--event-log-bytes=0)")
         self._tasks.run(reply, self._send(reply, _last_s(request.query)))
+
+    def incident(self, request: HttpRequest, reply: HttpReply) -> None:
+        """GET a bundle of the last seconds, or POST to have one written to --incident-dir. Raises ConchError."""
+        if self._incidents is None:
+            raise Unavailable("this server writes no incident bundles")
+        last_s = _last_s(request.query)
+        incident = Incident("request", f"a client at {reply.peer or 'a unix socket'} asked for a bundle")
+        if request.method == b"POST":
+            reply.send(200, JSON, orjson.dumps({"outcome": self._incidents.report(incident)}))
+        else:
+            self._tasks.run(reply, self._send_bundle(reply, self._incidents, last_s, incident))
+
+    async def _send_bundle(self, reply: HttpReply, incidents: Incidents, last_s: float, incident: Incident) -> None:
+        reply.send(200, _BINARY, await incidents.bundle(last_s, incident))
 
     async def _send(self, reply: HttpReply, last_s: float) -> None:
         assert self._events is not None

@@ -1,0 +1,1 @@
+"""Incidents: what makes one, and the bundle of files that describes it."""

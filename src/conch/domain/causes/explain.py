@@ -47,6 +47,15 @@ class Explainer:
         rows = self._by_batch_number.rows(number)
         return (rows[0], self._members.rows(number)) if len(rows) else None
 
+    def root(self, number: int) -> int:
+        """Return the number of the client's request on whose behalf a request was made."""
+        for _ in range(_MAX_DEPTH):
+            rows = self._by_number.rows(number)
+            if not len(rows) or not (parent := int(rows[0]["parent"])):
+                break
+            number = parent
+        return number
+
     def whole_ns(self) -> Table:
         """Return how long each request took, with its client's call where the log has it; 0 for one without an end."""
         requests, exchanges = self.log.requests, self.log.exchanges

@@ -14,6 +14,7 @@ _MIN_SHARE: Final = 0.1  # of a further cause
 _MAX_CAUSES: Final = 3
 _MAX_MEMBERS: Final = 3
 _MAX_REASONS: Final = 3
+_MIN_REASON: Final = 0.005
 # Why a batch ran when it did → how a sentence says it.
 _WHY_NOW: Final = {
     "full": "they were full",
@@ -81,7 +82,7 @@ def batch_text(explainer: Explainer, number: int) -> str:
     if found is None:
         return f"batch {number}, which the event log does not have"
     batch, members = found
-    numbers = [f"#{member}" for member in members["number"][:_MAX_MEMBERS].tolist()]
+    numbers = [_client_request(explainer, int(member)) for member in members["number"][:_MAX_MEMBERS]]
     more = len(members) - len(numbers)
     who = ", ".join(numbers) + (f" and {more} more" if more > 0 else "")
     count, instance = int(batch["members"]), explainer.log.names[int(batch["instance"])]
@@ -95,6 +96,14 @@ def batch_text(explainer: Explainer, number: int) -> str:
     )
 
 
+def _client_request(explainer: Explainer, number: int) -> str:
+    """Return number and id of the client's request on whose behalf a request was made."""
+    root = explainer.root(number)
+    ids = explainer.log.tables["ids"]
+    texts = [explainer.log.names[int(text)] for text in ids["text"][ids["request"] == root]]
+    return f"#{root}" + (f" {texts[0]}" if texts else "")
+
+
 def batching_sentence(explainer: Explainer, model: str) -> str:
     """Return how large the batches of a model are and why they ran, "" for a model that batches no requests."""
     names = list(explainer.log.names)
@@ -103,7 +112,8 @@ def batching_sentence(explainer: Explainer, model: str) -> str:
     reasons = Counter(WHY_NOW[int(number)] for number in batches["why_now"] if WHY_NOW[int(number)] in _WHY_NOW)
     if not reasons:
         return ""
-    texts = [f"{count / len(batches):.0%} because {_WHY_NOW[why]}" for why, count in reasons.most_common(_MAX_REASONS)]
+    shares = [(why, count / len(batches)) for why, count in reasons.most_common(_MAX_REASONS)]
+    texts = [f"{share:.0%} because {_WHY_NOW[why]}" for why, share in shares if share >= _MIN_REASON]
     return (
         f'{len(batches):,} batches of "{model}" have {batches["members"].mean():.2g} requests on average: they ran '
         f"{', '.join(texts)}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conch.base.errors import ConchError
+from conch.base.report.axis import seconds
 from conch.domain.events.log import EventLog
 from conch.measure.twin.forecast import Change, build, changes_of, traffic_of
 from conch.measure.twin.learning import Documents, Executions, Integers, Learnt, UsualWork, learn
@@ -170,4 +171,4 @@ def _recorded_members(learnt: Learnt) -> list[tuple[int, ...]]:
 
 
 def _ms(nanoseconds: float) -> str:
-    return f"{nanoseconds / 1e6:.3g} ms"
+    return seconds(nanoseconds / 1e9)

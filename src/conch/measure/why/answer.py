@@ -1,7 +1,6 @@
 """The answer to a question about an event log: the request or the percentile, in words, rows and a document."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from conch.base.errors import NotFound
 from conch.base.report.waterfall import PhaseMark, Segment, WaterfallRow
-from conch.domain.causes.cause import CAUSES, NESTED
+from conch.domain.causes.cause import CAUSES, NESTED, WAITS
 from conch.domain.causes.explain import Explainer
 from conch.domain.causes.parts import RequestParts
 from conch.domain.causes.percentile import Percentile, explain_percentile
@@ -202,24 +201,44 @@ def answer(log: EventLog, target: str, model: str = "") -> Explanation:
         except NotFound as error:
             raise NotFound(f"{error}; give #NUMBER, an id, a percentile such as p99 or {_models(log)}") from None
         assert request is not None
-        return Explanation(log, explainer, request, None, [request_sentence(request)], warnings)
+        first = (totals(request) or [("", "", 0)])[0]
+        sentences = [request_sentence(request), _otherwise(log, first[0], first[1], [request])]
+        return Explanation(log, explainer, request, None, [*filter(None, sentences)], warnings)
     found = explain_percentile(explainer, float(wanted[1]) if wanted else _DEFAULT_PERCENTILE, model)
     typical = explainer.explain(_typical(explainer, found))
     assert typical is not None
-    sentences = [percentile_sentence(found), batching_sentence(explainer, found.causes[0].model)]
+    first_cause, first_model = found.causes[0].cause, found.causes[0].model
+    slow = [request for number in found.slow if (request := explainer.explain(number)) is not None]
+    sentences = [
+        percentile_sentence(found),
+        _otherwise(log, first_cause, first_model, slow),
+        batching_sentence(explainer, first_model),
+    ]
     return Explanation(log, explainer, typical, found, [*filter(None, sentences)], warnings)
 
 
+def _otherwise(log: EventLog, cause: str, model: str, requests: Sequence[RequestParts]) -> str:
+    """Return what another configuration of a model would have changed, "" if nothing is known to help."""
+    if cause not in WAITS:
+        return ""
+    from conch.measure.twin.replay import counterfactual
+
+    numbers = [step.number for request in requests for _, step in request.walk() if step.model == model]
+    text = counterfactual(log, model, numbers)
+    return f'Simulated, for "{model}": {text}' if text else ""
+
+
 def _typical(explainer: Explainer, found: Percentile) -> int:
-    """Return a slow request that has most of the first cause, or the slowest one."""
+    """Return the slow request that is closest to their mean, of those to which the first cause matters."""
     first = found.causes[0]
-    times = Counter[int]()
+    distances = dict[int, float]()
     for number in found.slow:
         request = explainer.explain(number)
-        for part in request.leaves() if request is not None else ():
-            if (part.cause, part.model) == (first.cause, first.model):
-                times[number] += part.ns
-    return times.most_common(1)[0][0] if times else found.slow[0]
+        parts = [*request.leaves()] if request is not None else []
+        mine = sum(part.ns for part in parts if (part.cause, part.model) == (first.cause, first.model))
+        if mine >= min(first.slow_ns, found.slow_ns / 2):
+            distances[number] = abs(sum(part.ns for part in parts) - found.slow_ns)
+    return min(distances, key=distances.__getitem__, default=found.slow[0])
 
 
 def _has_model(log: EventLog, name: str) -> bool:

@@ -17,7 +17,7 @@ from tests.support.models import write_scripted
 from tests.support.server_process import ConchProcess
 
 FOLDER = Path(__file__).with_name("recorded_sessions")
-PROGRAMS = ("claude_code", "langchain_openai", "opencode", "pydantic_ai")
+PROGRAMS = ("claude_code", "langchain_openai", "litellm", "opencode", "pydantic_ai")
 RECORDED = {name: json.loads((FOLDER / f"{name}.json").read_text("utf-8")) for name in PROGRAMS}
 ENDS = ("event: message_stop", "data: [DONE]")
 SCRIPT = {

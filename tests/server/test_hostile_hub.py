@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from conch.clients.repository.hub_download import bounded_bars
 from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.hub import Hub
 from tests.server.test_repo_add import from_hub
@@ -22,6 +23,26 @@ def test_more_bytes_than_announced(tmp_path: Path) -> None:
     assert "team/one cannot be fetched: " in result.stderr
     assert left(tmp_path) == []
     assert not (tmp_path / "models").exists()
+
+
+def test_more_bytes_in_all_than_announced(tmp_path: Path) -> None:
+    """Each file stays below the limit of one. Which check ends the download depends on how many come at once."""
+    names = [f"model-{number:05}-of-00004.safetensors" for number in range(1, 5)]
+    files = {"config.json": b"{}", **dict.fromkeys(names, bytes(12 * MIB))}
+    with Hub({"team/one": files}, announced=dict.fromkeys(names, MIB)) as hub:
+        result = from_hub(hub, tmp_path, "hf://team/one")
+    assert result.returncode == 1
+    assert "team/one cannot be fetched: " in result.stderr
+    assert not (tmp_path / "models").exists()
+
+
+def test_the_bytes_of_all_files_are_counted() -> None:
+    bars = bounded_bars(10)
+    files, transferred = bars(disable=True), bars(disable=True, unit="B")
+    files.update(11)
+    transferred.update(10)
+    with pytest.raises(OSError, match="sends more than the 10 bytes that it announces"):
+        transferred.update(1)
 
 
 def test_more_bytes_than_the_disk_has(tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
+from math import inf
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, NotFound, Unavailable
 from conch.server.repository.disk_space import require_space
@@ -73,7 +76,9 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
         report(f"fetching {files} of {location.repo} at {commit[:12]} from {constants.ENDPOINT}")
         patterns = [escape(name) for name in found.names]
         with _limited_files(max((size for size in sizes if size is not None), default=0)):
-            folder = Path(snapshot_download(location.repo, revision=commit, allow_patterns=patterns))
+            bars = bounded_bars(sum(size or 0 for size in sizes) + _OTHER_FILES_BYTES)
+            fetched = snapshot_download(location.repo, revision=commit, allow_patterns=patterns, tqdm_class=bars)
+            folder = Path(fetched)
     except ConchError:
         raise
     except Exception as error:  # of the library, its HTTP client or the system; their types depend on the version
@@ -95,6 +100,26 @@ def _limited_files(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def bounded_bars(limit: int) -> type[tqdm]:
+    """Return a class of progress bars that ends a download of more than `limit` bytes in all.
+
+    Each file may exceed what was announced for it, up to the limit of the largest.
+    """
+
+    class BoundedBar(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
+            self.fetched = 0.0 if options.get("unit") == "B" else -inf  # of the bars of bytes
+
+        def update(self, n: float | None = 1) -> None:
+            self.fetched += n or 0
+            if self.fetched > limit:
+                raise OSError(f"the Hub sends more than the {limit} bytes that it announces")
+            super().update(n)
+
+    return BoundedBar
 
 
 def _selected(location: HubLocation, names: Sequence[str]) -> Found:

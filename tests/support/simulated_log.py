@@ -126,14 +126,15 @@ def _add_request(
 ) -> None:
     arrival = queued.arrival
     received = arrival.queued - 30 * US
+    exchange = 0 if parent else next(rows.numbers)
     rows.add(
-        "requests", number=queued.number, parent=parent, model=model.name, version=1, outcome="ok", batch_size=1,
-        cache_hit=int(arrival.cache_hit), shape=f"IMAGE UINT8 [{arrival.bytes}]",
+        "requests", number=queued.number, parent=parent, exchange=exchange, model=model.name, version=1, outcome="ok",
+        batch_size=1, cache_hit=int(arrival.cache_hit), shape=f"IMAGE UINT8 [{arrival.bytes}]",
         input_bytes=arrival.bytes, received=received, queued=arrival.queued, started=started, done=done, **times,
     )  # fmt: skip
     if not parent:
         rows.add(
-            "exchanges", number=next(rows.numbers), request=queued.number, protocol="http",
+            "exchanges", number=exchange, request=queued.number, protocol="http",
             first_byte=received - arrival.send, received=received - arrival.send, body_done=received,
             decoded=received + 10 * US, answered=done, encoded=done + 5 * US, written=done + 10 * US,
             drained=done + 10 * US + arrival.read, status=200,

@@ -61,11 +61,11 @@ class Explainer:
         requests, exchanges = self.log.requests, self.log.exchanges
         start, end = requests["received"], requests["done"]
         if len(exchanges):
-            order = np.argsort(exchanges["request"], kind="stable")
+            order = np.argsort(exchanges["number"], kind="stable")
             calls = exchanges[order]
-            places = np.minimum(np.searchsorted(calls["request"], requests["number"]), len(calls) - 1)
+            places = np.minimum(np.searchsorted(calls["number"], requests["exchange"]), len(calls) - 1)
             calls = calls[places]
-            known = calls["request"] == requests["number"]
+            known = (calls["number"] == requests["exchange"]) & (requests["parent"] == 0)
             written = np.maximum(calls["drained"], calls["written"])
             start = np.where(known & (calls["first_byte"] > 0), calls["first_byte"], start)
             end = np.where(known & (end > 0), np.maximum(written, end), end)
@@ -79,8 +79,8 @@ class Explainer:
     # ── one request ──
 
     def _whole(self, row: Any) -> RequestParts:
-        number, end = int(row["number"]), self._end_of(row)
-        calls = self._by_exchange.rows(number)
+        end = self._end_of(row)
+        calls = self._by_exchange.rows(int(row["exchange"]) or -1)
         if not len(calls):
             return self._request(row, int(row["received"]), end, 0)
         call = calls[0]
@@ -471,7 +471,7 @@ class Explainer:
 
     @cached_property
     def _by_exchange(self) -> Groups:
-        return Groups(self.log.exchanges, "request")
+        return Groups(self.log.exchanges, "number")
 
     @cached_property
     def _by_correlation(self) -> Groups:

@@ -12,6 +12,7 @@ from conch.domain.events.layout import WHY_NOW
 
 _MIN_SHARE: Final = 0.1  # of a further cause
 _MAX_CAUSES: Final = 3
+_MIN_SHORT: Final = 0.01  # of a cause in the short form
 _MAX_MEMBERS: Final = 3
 _MAX_REASONS: Final = 3
 _MIN_REASON: Final = 0.005
@@ -50,6 +51,19 @@ def request_sentence(request: RequestParts) -> str:
         f"{ns / max(request.ns, 1):.0%} {_phrase(cause, model)} ({time_text(ns)})" for cause, model, ns in shown
     )
     return f"{time_text(request.ns)}: {text}; {CAUSES[causes[0][0]].remedy}"
+
+
+def short_text(request: RequestParts) -> str:
+    """Return causes with milliseconds in the form of Server-Timing: `large;dur=159.012, compute;dur=15.031`."""
+    shown = [f"{cause};dur={ns / 1e6:.3f}" for cause, ns in _by_cause(request) if ns >= _MIN_SHORT * request.ns]
+    return ", ".join(["total;dur=" + f"{request.ns / 1e6:.3f}", *shown])
+
+
+def _by_cause(request: RequestParts) -> list[tuple[str, int]]:
+    sums = Counter[str]()
+    for part in request.leaves():
+        sums[part.cause] += part.ns
+    return sums.most_common()
 
 
 def percentile_sentence(found: Percentile) -> str:

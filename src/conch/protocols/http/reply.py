@@ -76,10 +76,11 @@ class HttpReply:
     """The answer to one request: whole by `send`, or in pieces by `begin`, `write`… and `end`; now or later.
 
     After the client has disconnected, what is written is dropped. `on_disconnect`, if set, is called once if the client
-    disconnects before the answer is complete. `headers` are further lines of the answer, an error's too.
+    disconnects before the answer is complete. `headers` are further lines of the answer, an error's too. `explain`, if
+    set, gets the first whole answer instead of the client, and sends it.
     """
 
-    __slots__ = ("_channel", "_exchange", "_request", "_ring", "_streaming", "headers", "on_disconnect")
+    __slots__ = ("_channel", "_exchange", "_request", "_ring", "_streaming", "explain", "headers", "on_disconnect")
 
     def __init__(self, channel: ReplyChannel, request: HttpRequest) -> None:
         self._channel: ReplyChannel | None = channel
@@ -89,6 +90,7 @@ class HttpReply:
         self._exchange: ExchangeRow | None = None
         self._ring: Ring | None = None
         self.on_disconnect: Callable[[], object] | None = None
+        self.explain: Callable[[HttpReply, int, bytes, tuple[Buffer, ...]], None] | None = None
 
     @property
     def open(self) -> bool:
@@ -104,6 +106,11 @@ class HttpReply:
     def begun(self) -> bool:
         """Whether `begin` was called: status and headers have been sent."""
         return self._streaming
+
+    @property
+    def recorded(self) -> tuple[int, int]:
+        """The number of the call in the event log, and when it was received (monotonic ns); 0 if it is not recorded."""
+        return (0, 0) if self._exchange is None else (self._exchange.number, self._exchange.received)
 
     @property
     def last(self) -> bool:
@@ -123,6 +130,11 @@ class HttpReply:
         """Answer with a whole body, in one write. `headers` are lines; parts are bytes or views of single bytes."""
         channel = self._channel
         if channel is None:
+            return
+        explain = self.explain
+        if explain is not None:
+            self.explain = None
+            explain(self, status, headers, parts)
             return
         self._channel = None
         self.on_disconnect = None  # breaks a reference cycle: the garbage collector is not needed

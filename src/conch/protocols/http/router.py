@@ -10,6 +10,7 @@ from logging import getLogger
 from typing import Final, NamedTuple
 
 from conch.base.errors import ConchError, InvalidRequest
+from conch.domain.tensor import Buffer
 from conch.protocols.access.authorization import Access, scope_of
 from conch.protocols.http.cors import Cors, is_preflight
 from conch.protocols.http.errors import ErrorForm, send_refusal
@@ -24,6 +25,8 @@ _MAX_SHOWN_DIGITS: Final = 40
 _MAX_CACHED: Final = 1024
 _FORWARDED: Final = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 _MAX_CACHED_PATH: Final = 512
+_WHY: Final = b"x-conch-why"
+_EVENTS: Final = "/v2/debug/events"
 
 
 class Route(NamedTuple):
@@ -78,12 +81,15 @@ class Router:
         unread: Callable[[HttpRequest, HttpRefusal], None] | None = None,
         alias: tuple[str, str] | None = None,
         cors: Cors | None = None,
+        explain: Callable[[HttpReply, int, bytes, tuple[Buffer, ...]], None] | None = None,
     ) -> None:
         """`unread` is called with each request for inference that `access` refuses.
 
         Paths below `alias[0] + alias[1]` are those below `alias[1]`. `cors` opens all endpoints but local ones to pages
-        of other sites.
+        of other sites. `explain` sends the answers of clients that ask why they took their time and may read
+        `/v2/debug/events`.
         """
+        self._explain = explain
         self._alias = alias
         self._cors = cors
         self._fallbacks = tuple(fallbacks)
@@ -137,6 +143,8 @@ class Router:
             return
         if route.category != "inference":  # inference requests are in the request log
             _log.debug("HTTP request: %s %s", request.method.decode(), request.path)
+        elif self._explain is not None and _WHY in request.headers and self._may_debug(request, reply):
+            reply.explain = self._explain
         if match.prefix:  # handlers see the declared path
             request.path = request.path[len(match.prefix) :]
         try:
@@ -148,6 +156,14 @@ class Router:
                 route.answer(request, reply)
         except ConchError as error:
             route.form.send(request, reply, error)
+
+    def _may_debug(self, request: HttpRequest, reply: HttpReply) -> bool:
+        """Whether a client may read the event log."""
+        match = self._matches.get(_EVENTS)
+        route = None if match is None else match.routes.get(b"GET")
+        if route is None or self._denied(request, route.category, route.form) is not None:
+            return False
+        return route.local is None or is_local_client(request, reply.peer)
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if that depends on the body."""

@@ -44,6 +44,7 @@ from conch.server.frontends.v2_http.infer import HttpInferEndpoint, ReplyForm
 from conch.server.frontends.v2_http.limits_endpoints import LimitsEndpoints
 from conch.server.frontends.v2_http.management import RepositoryEndpoints, SettingsEndpoints, SharedMemoryEndpoints
 from conch.server.frontends.v2_http.server_endpoints import ServerEndpoints
+from conch.server.frontends.why_header import ExplainedReplies
 from conch.server.options.server_options import ServerOptions
 
 # Ports, by the prefixes of their flags.
@@ -116,6 +117,7 @@ class Handlers:
         self.repository = RepositoryEndpoints(parts, tasks)
         self.limits = LimitsEndpoints(parts, tasks)
         self.debug = DebugEndpoints(parts, tasks)
+        self._explain = ExplainedReplies(parts.events, tasks).send if parts.events is not None else None
         self.models = OpenAiModels(parts, int(time.time()))
         self.tokens = TokensEndpoint(parts, self.models)
         self.generations = Generations(parts, self.models)
@@ -129,7 +131,8 @@ class Handlers:
         routes = [route for endpoint, route in self._routes if port in endpoint.ports]
         alias = (_KSERVE, _V1) if port == HTTP_PORT else None
         cors = _cors(self.parts.options) if port != METRICS_PORT else None
-        return Router(routes, _FALLBACKS[port], self.parts.http_access, self.parts.observer.unread_http, alias, cors)
+        access, unread = self.parts.http_access, self.parts.observer.unread_http
+        return Router(routes, _FALLBACKS[port], access, unread, alias, cors, self._explain)
 
     def describe(self, port: str, _request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the OpenAPI document of a port."""

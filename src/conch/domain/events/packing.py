@@ -5,12 +5,12 @@ that describes the same thing needs none to three. A compressor finds much in th
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Table = NDArray[np.void]
+Table: TypeAlias = NDArray[np.void]
 
 MAX_TABLE_BYTES = 1 << 30
 _SAMPLE_ROWS = 4096

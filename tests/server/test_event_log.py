@@ -120,6 +120,17 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
         return inner.exec()
         """,
     )
+    write_python(
+        models,
+        "busy",
+        f"max_batch_size: 8 {ends[0]} {ends[1]}",
+        """
+        begin = time.thread_time()
+        while time.thread_time() < begin + 0.03:
+            pass
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", request.inputs()[0].as_numpy())])
+        """,
+    )
     write_python(models, "broken", f"max_batch_size: 8 {ends[0]} {ends[1]}", 'raise ValueError("no")')
     write_identity(
         models, "counted", "FP32", 1, batch=4, extra="sequence_batching { max_sequence_idle_microseconds: 60000000 }"
@@ -187,6 +198,14 @@ def test_hits_of_the_cache(logged: Logged) -> None:
     assert (missed["cache_hit"], hit["cache_hit"]) == (0, 1)
     assert missed["batch"]
     assert not hit["batch"]
+
+
+def test_the_processor_time_of_an_execution(logged: Logged) -> None:
+    """A model that computes for a while, in its process: the first execution of a thread is measured, too."""
+    assert logged.infer("busy", 1) == 200
+    (batch,) = logged.rows("batches", "busy")
+    assert 20_000_000 <= batch["cpu_ns"] <= batch["released"] - batch["formed"]
+    assert batch["cpu_wait_ns"] <= batch["released"] - batch["formed"]
 
 
 def test_sequences(logged: Logged) -> None:

@@ -94,6 +94,11 @@ class Batch:
         self._release = release
         self._give_back = give_back
 
+    def used_cpu(self, cpu_ns: int, wait_ns: int, switches: int, now: int) -> None:
+        """Record the use of processors; a thread cannot have used more than the time since the batch was formed."""
+        elapsed = now - self.formed
+        self.cpu_ns, self.cpu_wait_ns, self.switches = min(cpu_ns, elapsed), min(wait_ns, elapsed), switches
+
     def release(self) -> None:
         """Notify the owner that the instance can take another batch."""
         self._release(self)

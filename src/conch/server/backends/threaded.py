@@ -25,6 +25,7 @@ from conch.domain.request import InferRequest, InferResponse
 from conch.machine.cores import pin_thread
 from conch.server.backends.base import Instance, InstancePlan
 from conch.server.backends.batch import Batch
+from conch.server.backends.child.conch_child.ipc.cpu_meter import CpuMeter
 from conch.server.backends.lanes import Lanes
 from conch.server.backends.ragged import RaggedLayout
 from conch.server.backends.side_by_side import SideBySide
@@ -144,15 +145,19 @@ class ThreadedInstance(Instance):
     def _work(self, loop: asyncio.AbstractEventLoop, threads: SideBySide) -> None:
         """Run batches until the end of the queue."""
         wait = CpuWait() if self.lanes.number > 1 else None
+        meter = CpuMeter()
         while (item := self._batches.get()) is not None:
             batch, alone = item
             began = self._working[batch] = monotonic_ns()
             waited_before = _total(wait)
             answers = self._answers(batch, threads if alone else None)
             del self._working[batch]
+            now = monotonic_ns()
+            batch.used_cpu(*meter.used(now - began), now)
             contended = _total(wait) - waited_before > _CONTENDED * (monotonic_ns() - began)
             loop.call_soon_threadsafe(self._deliver, batch, answers, contended)
         self._batches.put(None)  # for the next thread
+        meter.close()
         if wait is not None:
             wait.close()
 

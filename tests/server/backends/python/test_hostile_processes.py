@@ -46,7 +46,7 @@ def tensor(name="OUT", datatype="UINT8", shape=(4,), place=-1, size=4):
     return (name, datatype, shape, place, size)
 
 def executed(*answers, released=(), times=(0, 0), payload=bytes(8)):
-    send(34, released, answers, *times, payload=payload)
+    send(34, released, answers, *times, (0, 0, 0), payload=payload)
 
 def answer(key, *outputs, **options):
     executed((key, True, None, outputs or (tensor(),), None), **options)
@@ -84,11 +84,14 @@ FATAL = {
     # Messages.
     "unknown type": ("unknown type 99", "send(99)"),
     "type of another kind": ("unknown type 'x'", "send('x')"),
-    "too few fields": ("EXECUTED must be an array of 5 items", "send(34, ())"),
-    "too many fields": ("EXECUTED must be an array of 5 items", "send(34, (), (), 0, 0, 0)"),
+    "too few fields": ("EXECUTED must be an array of 6 items", "send(34, ())"),
+    "too many fields": ("EXECUTED must be an array of 6 items", "send(34, (), (), 0, 0, (0, 0, 0), 0)"),
     "reply to no request": ("a reply to no request", "send(32, '', False)"),
     "another reply": ("a reply to no request", "send(33, '', '{}')"),
     "no batch": ("no batch is being executed", "answer(key); executed()"),
+    "negative use": ("the use of processors", "send(34, (), (), 0, 0, (0, -1, 0))"),
+    "use without end": ("the use of processors", "send(34, (), (), 0, 0, (2**63, 0, 0))"),
+    "use not a list": ("the use of processors must be an array of 3 items", "send(34, (), (), 0, 0, 7)"),
     "times reversed": ("the time when execute ended", "answer(key, times=(9, 3))"),
     "negative time": ("the time when inputs were ready", "answer(key, times=(-1, 3))"),
     "time of 2^63": ("the time when inputs were ready", "answer(key, times=(2**63, 2**63))"),
@@ -96,7 +99,7 @@ FATAL = {
     "released unknown": ("no block of shared memory begins at offset 64", "answer(key, released=(64,))"),
     "released negative": ("a released offset", "answer(key, released=(-64,))"),
     "released object": ("a released offset must be an array", "answer(key, released={'a': 1})"),
-    "answers not a list": ("answers must be an array", "send(34, (), 'abcde', 0, 0)"),
+    "answers not a list": ("answers must be an array", "send(34, (), 'abcde', 0, 0, (0, 0, 0))"),
     "answer too short": ("an answer must be an array of 5 items", "executed((key, True))"),
     "key not a number": ("the key of an answer", "executed(([], True, None, None, None))"),
     "key is a boolean": ("the key of an answer", "executed((True, True, None, None, None))"),
@@ -156,7 +159,7 @@ HARMLESS = {
     "answered twice": "executed(*[(key, True, None, (tensor(),), None)] * 2)",
     "answered again": "answer(key); send(35, (), [(key, True, None, (tensor(),), None)], payload=bytes(8))",
     "answered byte by byte": (
-        "frame = encode_to_server((34, (), [(key, True, None, (tensor(),), None)], 0, 0), [bytes(8)], 8)\n"
+        "frame = encode_to_server((34, (), [(key, True, None, (tensor(),), None)], 0, 0, (0, 0, 0)), [bytes(8)], 8)\n"
         "for at in range(len(frame)): raw(frame[at:at + 1])"
     ),
     "times of the future": "answer(key, times=(2**62, 2**63 - 1))",
@@ -184,7 +187,7 @@ HARMLESS = {
     "sends descriptors": (
         "fds = [os.memfd_create('x') for _ in range(50)] + [0, 1, 2, control]\n"
         "rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))\n"
-        "frame = encode_to_server((34, (), [(key, True, None, (tensor(),), None)], 0, 0), [bytes(8)], 8)\n"
+        "frame = encode_to_server((34, (), [(key, True, None, (tensor(),), None)], 0, 0, (0, 0, 0)), [bytes(8)], 8)\n"
         "connection.sendmsg([frame], [rights])"
     ),
 }

@@ -250,11 +250,15 @@ class InFlightRequests:
                 self.calls.caller_cancelled()
 
     def _executed(self, message: Message, payload: memoryview) -> None:
-        _, released, encoded, input_done, infer_done = untrusted.items(message, 5, "EXECUTED")
+        _, released, encoded, input_done, infer_done, usage = untrusted.items(message, 6, "EXECUTED")
         if not self._batches:
             raise WireError("no batch is being executed")
         untrusted.integer(input_done, 0, _MAX_TIME_NS, "the time when inputs were ready")
         untrusted.integer(infer_done, input_done, _MAX_TIME_NS, "the time when execute ended")
+        cpu_ns, cpu_wait_ns, switches = (
+            untrusted.integer(number, 0, _MAX_TIME_NS, "the use of processors")
+            for number in untrusted.items(usage, 3, "the use of processors")
+        )
         # Everything is read before anything changes: a malformed message leaves its batch to `close`.
         answers = self._read(encoded, payload)
         self._release(released)
@@ -265,6 +269,7 @@ class InFlightRequests:
         now = monotonic_ns()
         batch.input_done = min(max(input_done, batch.started), now)
         batch.infer_done = self._last_done = min(max(infer_done, batch.input_done), now)
+        batch.used_cpu(cpu_ns, cpu_wait_ns, switches, now)
         self._last_answer = now
         self._pipeline_depth.measured(batch.infer_done - batch.input_done)
         if self.calls is not None and self.calls:

@@ -38,7 +38,8 @@ CONTROLLED = 11  # key, None or (code, text), value
 # Model → server.
 INITIALIZED = 32  # error text or "", whether the model has `is_ready`
 COMPLETED = 33  # error text or "", document as JSON
-EXECUTED = 34  # released, answers, times when inputs were ready and `execute` ended (monotonic ns)
+EXECUTED = 34  # released, answers, times when inputs were ready and `execute` ended (monotonic ns),
+# CPU time, wait for a processor (ns) and involuntary switches of the thread, 0 where unknown
 ANSWERED = 35  # released, answers; outside or before the end of `execute`
 READINESS = 36  # bool
 LOG = 37  # level, file, line, text

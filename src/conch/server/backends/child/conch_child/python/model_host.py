@@ -13,6 +13,7 @@ from contextlib import suppress
 from time import monotonic_ns
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
+from ..ipc.cpu_meter import CpuMeter
 from ..ipc.wire import Message
 from . import messages
 from .api.errors import TritonError, TritonModelException
@@ -73,6 +74,7 @@ class ModelHost:
         self._model: Any = None
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._background: Set[Any] = set()
+        self._meter: Optional[CpuMeter] = None  # of the thread that executes
         self._last_ns = 0  # how long the last batch took
         self._keeps_slots = False  # whether a request's index in the batch identifies its sequence (direct strategy)
 
@@ -102,6 +104,9 @@ class ModelHost:
         requests = [InferenceRequest.from_wire(self._writer, request, data) for request in message[2]]
         responders = [request._require_responder() for request in requests]
         self._calls.executing = tuple([responder.key for responder in responders])
+        meter = self._meter
+        if meter is None:
+            meter = self._meter = CpuMeter()
         input_done = monotonic_ns()
         outcomes = self._run(requests, responders)
         infer_done = monotonic_ns()
@@ -109,7 +114,7 @@ class ModelHost:
         self._calls.executing = ()
         # Inputs and requests that the model has not kept are released here, which `finish` sends with the answers.
         del requests, responders, data
-        self._writer.finish(outcomes, input_done, infer_done)
+        self._writer.finish(outcomes, input_done, infer_done, meter.used(self._last_ns))
 
     def is_ready(self) -> bool:
         """Call the model's `is_ready`. False also after an exception, a timeout or a result other than a bool."""

@@ -196,8 +196,9 @@ class ResponseWriter:
         outcomes: List[Tuple[Responder, Union[InferenceResponse, TritonError, None]]],
         input_done: int,
         infer_done: int,
+        usage: Tuple[int, int, int],
     ) -> None:
-        """Send the answers of an `execute`, with which the instance is free for the next batch.
+        """Send the answers of an `execute` and what it used, with which the instance is free for the next batch.
 
         A request whose outcome is None is rescheduled. Empties `outcomes`, so that this frame also releases inputs that
         outputs are views of.
@@ -216,12 +217,12 @@ class ResponseWriter:
             answers.reverse()
             released = self.channel.inputs.take_released()
             try:
-                message = (messages.EXECUTED, released, answers, input_done, infer_done)
+                message = (messages.EXECUTED, released, answers, input_done, infer_done, usage)
                 self.channel.transmit(message, parcel)
             except ValueError as error:  # too large
                 parcel.discard(0)
                 failed = [(answer[0], *self._failed(error)) for answer in answers]
-                self.channel.transmit((messages.EXECUTED, released, failed, input_done, infer_done))
+                self.channel.transmit((messages.EXECUTED, released, failed, input_done, infer_done, usage))
         self._flush()
 
     def abandon(self, key: int) -> None:

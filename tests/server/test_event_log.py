@@ -1,6 +1,8 @@
 """The event log of a real server: rows of requests, batches and their causes, and who may read it."""
 
 import json
+import os
+import signal
 import socket
 import time
 import urllib.error
@@ -104,6 +106,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
         """,
     )
     write_identity(models, "stage", "FP32", -1, batch=8)
+    write_identity(models, "spare", "FP32", -1, batch=8)
     steps = [
         ("stage", {"INPUT0": "INPUT0"}, {"OUTPUT0": "middle"}),
         ("free", {"INPUT0": "middle"}, {"OUTPUT0": "OUTPUT0"}),
@@ -131,12 +134,17 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", request.inputs()[0].as_numpy())])
         """,
     )
+    echo = """
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", request.inputs()[0].as_numpy())])
+        """
+    write_python(models, "stuck", f"max_batch_size: 8 {ends[0]} {ends[1]}", echo)
     write_python(models, "broken", f"max_batch_size: 8 {ends[0]} {ends[1]}", 'raise ValueError("no")')
     write_identity(
         models, "counted", "FP32", 1, batch=4, extra="sequence_batching { max_sequence_idle_microseconds: 60000000 }"
     )
     write_scripted(models, "llm", {"reply": "one two three four five", "chat_template": "{{ messages[0].content }}"})
-    with ConchProcess(models, "--cache-config=local,size=1000000", log=folder / "log") as server:
+    flags = ["--cache-config=local,size=1000000", "--model-control-mode=explicit", "--load-model=*"]
+    with ConchProcess(models, *flags, log=folder / "log") as server:
         yield Logged(server, folder / "go")
 
 
@@ -327,6 +335,51 @@ def test_exchanges_over_grpc(logged: Logged) -> None:
         with pytest.raises(InferenceServerException):
             client.infer("broken", [tensor], request_id="failing")
         assert exchange_of(logged, "failing")["status"] == 13
+
+
+def test_changes_of_models(logged: Logged) -> None:
+    repository = f"{logged.url}/repository/models"
+    assert call(f"{repository}/spare/unload", {})[0] == 200
+    assert call(f"{repository}/spare/load", {})[0] == 200
+    assert call(f"{repository}/missing/load", {})[0] == 500
+    rows = logged.rows("changes", "spare")
+    assert [(row["change"], row["failed"]) for row in rows] == [("load", 0), ("unload", 0), ("load", 0)]
+    assert all(0 < row["started"] <= row["ended"] for row in rows)
+    (failed,) = logged.rows("changes", "missing")
+    assert (failed["change"], failed["failed"], failed["detail"]) == ("load", 1, "NotFound")
+
+
+def test_processes_that_stop_and_die(logged: Logged) -> None:
+    (first,) = logged.rows("instances", "stuck")
+    assert (first["change"], first["instance"]) == ("up", "stuck_0")
+    with ThreadPoolExecutor(1) as pool:
+        os.kill(first["pid"], signal.SIGSTOP)
+        result = pool.submit(logged.infer, "stuck", 1)
+        logged.until("instances", "stuck", lambda rows: rows[-1]["change"] == "stopped")
+        os.kill(first["pid"], signal.SIGCONT)
+        assert result.result() == 200
+        logged.until("instances", "stuck", lambda rows: rows[-1]["change"] == "continued")
+        os.kill(first["pid"], signal.SIGKILL)
+        rows = logged.until("instances", "stuck", lambda rows: rows[-1]["change"] == "up" and len(rows) > 3)
+    assert [row["change"] for row in rows] == ["up", "stopped", "continued", "down", "up"]
+    assert rows[-1]["pid"] not in (0, first["pid"])
+    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
+
+
+def test_a_blocked_event_loop(logged: Logged) -> None:
+    """As if the system ran something else: the server's process is stopped for a while."""
+    os.kill(logged.server.process.pid, signal.SIGSTOP)
+    stopped = time.monotonic_ns()
+    time.sleep(0.2)
+    os.kill(logged.server.process.pid, signal.SIGCONT)
+    logged.until(
+        "pauses",
+        "",
+        lambda rows: any(
+            row["kind"] == "stall" and row["ended"] > stopped and row["ended"] - row["started"] > 100_000_000
+            for row in rows
+        ),
+    )
 
 
 def test_old_rows_are_left_out(logged: Logged) -> None:

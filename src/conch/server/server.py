@@ -50,7 +50,7 @@ from conch.server.core.inference import Inference
 from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.load_outcomes import model_table
 from conch.server.core.loading.model_manager import ALL_MODELS, ModelManager, StartReport
-from conch.server.core.model_watch import ModelWatch
+from conch.server.core.model_watch import ModelWatch, StoppedProcesses
 from conch.server.core.redis_store import RedisSettings, RedisStore
 from conch.server.core.request_limits import limit_manager, limit_metrics
 from conch.server.core.response_cache import ResponseCache
@@ -73,6 +73,7 @@ from conch.server.observability.metrics.custom import MetricSample
 from conch.server.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
 from conch.server.observability.metrics.loop_lag import LoopLag
 from conch.server.observability.metrics.proc_meters import ProcessMeter
+from conch.server.observability.pauses import GarbagePauses
 from conch.server.observability.tracing.observer import Observer
 from conch.server.options.server_options import ServerOptions
 from conch.server.repository.agents import run_agents
@@ -129,7 +130,9 @@ class Server:
         self._log = log or _log_settings(options)
         self._codecs = OffloadPool("codec", memory_bytes=worker_memory(default_workers(), MAX_WORKER_MEMORY_BYTES))
         self._prompts = ChatPrompts()
-        self._lag = LoopLag(alarm=alarm)
+        self._recorder = EventRecorder(options.event_log_bytes)
+        self._lag = LoopLag(alarm=alarm, recorder=self._recorder)
+        self._pauses = GarbagePauses(self._recorder)
         self._accepting = False
         self.inference = Inference(
             self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
@@ -139,7 +142,6 @@ class Server:
         self._backends = _backend_registry(fork_server, calls, engine_memory)
         self._repositories = repositories = Repositories(_repositories(options))
         self._declared = _declared_metrics(options)
-        self._recorder = EventRecorder(options.event_log_bytes)
         self._builder = ModelBuilder(
             options,
             self._backends,
@@ -154,6 +156,7 @@ class Server:
         self.control = ModelManager(options, repositories, self._builder, self._catalog)
         self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
         self._limits = limit_manager(options, self.inference)
+        self._limits.recorder = self._recorder
         self._batches = (
             BatchRunner(BatchStore(Path(options.batch_dir), options.batch_max_bytes), self.inference)
             if options.batch_dir
@@ -197,6 +200,7 @@ class Server:
             await self._batches.open()
         self._lag.start()
         self.incidents.start()
+        self._pauses.start()
         self._accelerators = self._accelerator_monitor()
         if self._accelerators is not None:
             self._accelerators.start()
@@ -257,6 +261,8 @@ class Server:
             self._batches.start()
         self.degradations.log_table()
         self._watchers.append(asyncio.create_task(self.degradations.run(self._sample)))
+        if self._recorder.on:
+            self._watchers.append(asyncio.create_task(StoppedProcesses(self.inference.models).run()))
         self._stalls = self._lag.stalls
         if self._options.listen_when_ready:
             for service in self._services:
@@ -352,6 +358,7 @@ class Server:
         await self.incidents.stop()
         await self._backends.stop()
         self._lag.stop()
+        self._pauses.stop()
         if self._accelerators is not None:
             await self._accelerators.stop()
         await self._codecs.stop()

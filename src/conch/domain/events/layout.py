@@ -113,7 +113,8 @@ KINDS: Final[dict[str, tuple[Column, ...]]] = {
         *_counts("<u2", "cache_used"),
         *_counts("<i8", "cpu_ns", "cpu_wait_ns"),
     ),
-    # Times in which the event loop did not run callbacks: collections of garbage, and stalls of any cause.
+    # Times in which the event loop did not run callbacks: collections of garbage, and stalls of any cause, of which
+    # those are seen that a timer meets which is due every 25 ms.
     "pauses": (
         _code("kind", PAUSES),
         *_times("started", "ended"),

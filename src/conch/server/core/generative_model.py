@@ -105,10 +105,15 @@ class GenerativeModel(ServedModel):
 
     async def start(self) -> None:
         started = monotonic_ns()
-        self.engine.on_ready_change = self._give_next
+        self.engine.on_ready_change = self._ready_changed
         await self.engine.start()
+        self.log_workers()
         self._prompts.set_context(self.engine.info.context_length)
         self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
+
+    def _ready_changed(self) -> None:
+        self.log_workers()
+        self._give_next()
 
     def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> "LiveGeneration":
         """Admit a request. Raises InvalidRequest, Unsupported, QueueFull, DeadlineMissed, Unavailable.

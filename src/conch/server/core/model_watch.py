@@ -1,11 +1,13 @@
 """Watches served models for degradations that develop while they run, from two readings of their counters."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic_ns
 
 from conch.domain.degradations import Degradation
-from conch.server.backends.base import Instance
+from conch.server.backends.base import Instance, Worker
 from conch.server.core.served_model import ServedModel
 from conch.server.observability.degradations import Report
 
@@ -15,6 +17,8 @@ _MIN_SHARE_OF_DELAY = 0.5
 # How long a worker with requests may show no progress before it is named, and how many usual executions.
 _MIN_STILL_S = 60.0
 _MIN_EXECUTIONS = 10
+# Between looks at the processes that have requests and have not progressed for that long.
+_STOPPED_INTERVAL_S = 0.2
 
 Note = Callable[[str, str, str], None]  # (reason, detail, model)
 
@@ -69,6 +73,43 @@ class _Watched:
         self.last = counters(model)
         self.unbatched = self.last  # since when no execution had two requests
         self.found: list[Degradation] = []
+        self.stalled: tuple[Worker, int] | None = None  # that the event log has, and since when
+
+
+class StoppedProcesses:
+    """Records in the event log which processes with requests are stopped, by a signal or a debugger, and continued."""
+
+    def __init__(self, models: Callable[[], Iterable[ServedModel]]) -> None:
+        self._models = models
+        self._stopped: set[int] = set()  # ids of processes
+
+    async def run(self) -> None:
+        """Look at processes that have not progressed for a while, until cancelled."""
+        while True:
+            await asyncio.sleep(_STOPPED_INTERVAL_S)
+            self.sample()
+
+    def sample(self) -> None:
+        """Look at them once."""
+        now = monotonic_ns()
+        for model in self._models():
+            for worker in model.workers:
+                pid, since = worker.pid, worker.working_since
+                if not pid or not (pid in self._stopped or (since and now - since > _STOPPED_INTERVAL_S * 1e9)):
+                    continue
+                stopped = process_state(pid) in ("T", "t")
+                if stopped != (pid in self._stopped):
+                    self._stopped ^= {pid}
+                    model.log_worker("stopped" if stopped else "continued", worker, now)
+
+
+def process_state(pid: int) -> str:
+    """Return the letter of a process's state in /proc, "" if it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]
 
 
 class ModelWatch:
@@ -106,14 +147,14 @@ class ModelWatch:
             if now.since(watched.unbatched).executions < now.since(watched.unbatched).requests:
                 watched.unbatched = now
             reasons = {degradation.reason for degradation in watched.found}
-            found = [*_conditions(model, now, watched), *self._hung_workers(model, now)]
+            found = [*_conditions(model, now, watched), *self._hung_workers(model, watched, now)]
             watched.found = [Degradation(reason, detail, str(model.id)) for reason, detail in found]
             watched.last = now
             for degradation in watched.found:
                 if degradation.reason not in reasons:
                     self._report(degradation.reason, degradation.detail)
 
-    def _hung_workers(self, model: ServedModel, now: Counters) -> Iterator[tuple[str, str]]:
+    def _hung_workers(self, model: ServedModel, watched: _Watched, now: Counters) -> Iterator[tuple[str, str]]:
         """Yield the workers that have requests and show no progress, and replace their processes after the time-out."""
         usual_s = now.compute_ns / now.executions / 1e9 if now.executions else 0.0
         limit_s = self._hang_timeout_s or max(_MIN_STILL_S, _MIN_EXECUTIONS * usual_s)
@@ -122,12 +163,16 @@ class ModelWatch:
             waited_s = (now.taken_ns - since) / 1e9 if since else 0.0
             if waited_s < limit_s:
                 continue
+            if (worker, since) != watched.stalled:
+                watched.stalled = worker, since
+                model.log_worker("stalled", worker, since)
             name = worker.plan.name if isinstance(worker, Instance) else model.config.name
             kind = "instance" if isinstance(worker, Instance) else "engine"
             text = f"it made no progress for {waited_s:.0f} s"
             yield "no_progress", f"{kind} '{name}' of model '{model.id}' has requests, but {text}"
-            if self._hang_timeout_s:
-                worker.replace(f"{text} (--hang-timeout-secs={self._hang_timeout_s:g})")
+            why = f"{text} (--hang-timeout-secs={self._hang_timeout_s:g})"
+            if self._hang_timeout_s and worker.replace(why):
+                model.log_worker("replaced", worker, monotonic_ns())
 
     def _note_events(self, model: ServedModel, change: Counters) -> None:
         name = str(model.id)

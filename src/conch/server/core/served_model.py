@@ -12,7 +12,7 @@ from conch.domain.events.rows import Row
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, Respond, Span, Timeline, TokenMeter
 from conch.domain.statistics.model_statistics import ModelState, ModelStatistics
-from conch.server.backends.base import Worker
+from conch.server.backends.base import Instance, Worker
 from conch.server.core.pending import Pending
 from conch.server.core.response_cache import ModelCache
 from conch.server.core.text_encoder import TextEncoder
@@ -37,6 +37,7 @@ class ServedModel(ABC):
         # Set by the builder where the server has an event log.
         self.events = ModelEvents(EventRecorder(), config.name, version)
         self.degraded: list[Degradation] = []  # what its load reported
+        self._ready_workers: set[Worker] = set()  # as the event log knows them
         self._in_flight = 0
         self._drained = asyncio.Event()
 
@@ -72,6 +73,22 @@ class ServedModel(ABC):
     async def check_ready(self) -> bool:
         """Return `ready`, after asking the model itself where its backend supports that."""
         return self.ready
+
+    def log_workers(self) -> None:
+        """Record in the event log which workers have become ready, and which are no longer."""
+        for worker in self.workers:
+            if worker.ready != (worker in self._ready_workers):
+                if worker.ready:
+                    self._ready_workers.add(worker)
+                else:
+                    self._ready_workers.discard(worker)
+                self.log_worker("up" if worker.ready else "down", worker, monotonic_ns())
+
+    def log_worker(self, change: str, worker: Worker, time: int) -> None:
+        """Record a change of a worker at a time (monotonic ns)."""
+        name = worker.plan.name if isinstance(worker, Instance) else "engine"
+        events = self.events
+        events.recorder.instance(change, time, events.model, events.version, name, worker.pid)
 
     def unfinished(self) -> Iterable[tuple[str, Row]]:
         """Return the rows of the event log for what has not ended: kind and row."""

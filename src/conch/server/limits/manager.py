@@ -26,6 +26,7 @@ from conch.domain.limits import (
 from conch.server.limits.audit_log import AuditLog
 from conch.server.limits.limiter import Limiter
 from conch.server.limits.table import SOURCES, LimitTable
+from conch.server.observability.event_log import EventRecorder
 
 _MAX_HISTORY = 100
 _MODELS_S = 1.0
@@ -67,6 +68,7 @@ class LimitManager:
     ) -> None:
         """Create a manager. `measure`: measure rates even without limits. `kubernetes` watches that source."""
         self.limiter = Limiter()
+        self.recorder = EventRecorder()  # of the event log, set by the server
         self.sources: dict[str, SourceState] = {_ADMIN: SourceState()}
         self.last_change = 0.0  # seconds since the epoch
         self.audit_failures = 0
@@ -136,6 +138,8 @@ class LimitManager:
         state.limits = dict(limits)
         self.last_change = time.time()
         self._apply()
+        now = time.monotonic_ns()
+        self.recorder.change("limits", now, now, "", detail=f"{source}: {len(limits)} limits, were {len(before)}")
         _log.info("limits changed by %s (%s): %d limits, were %d", who, what, len(limits), len(before))
         return True
 

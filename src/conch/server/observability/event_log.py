@@ -6,6 +6,7 @@ one takes some 20 ns, and packing numbers into bytes 25 times that. Rows are mad
 from then on; what is not used takes no memory. Names and codes are texts, which reading the log turns into numbers.
 """
 
+from time import monotonic_ns
 from typing import Final, cast
 
 from mypy_extensions import mypyc_attr
@@ -268,10 +269,32 @@ class EventRecorder:
         row.failed, row.detail = int(failed), detail
         self.add("changes", row)
 
+    def changing(self, change: str, model: str) -> "RecordedChange":
+        """Return a context manager that records a change, with the error that ends it."""
+        return RecordedChange(self, change, model)
+
     def add(self, kind: str, row: Row) -> None:
         """Add a new row: for what is rare or written by other threads."""
         if self.on:
             self.rings[kind].add(row)
+
+
+class RecordedChange:
+    """Records a change from its begin to its end, and whether it failed."""
+
+    def __init__(self, recorder: EventRecorder, change: str, model: str) -> None:
+        self._recorder = recorder
+        self._change = change
+        self._model = model
+        self._started = monotonic_ns()
+
+    def __enter__(self) -> None:
+        self._started = monotonic_ns()
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        detail = "" if error is None else type(error).__name__
+        failed = error is not None
+        self._recorder.change(self._change, self._started, monotonic_ns(), self._model, failed=failed, detail=detail)
 
 
 class ModelEvents:

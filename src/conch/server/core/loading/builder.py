@@ -98,7 +98,7 @@ class ModelBuilder:
         self.store = store
         self._limiter = limiter
         self._declared = declared
-        self._events = events or EventRecorder()
+        self.events = events or EventRecorder()
         self._suggestion = suggestion
         self._policy_cores = options.policy_cores
 
@@ -264,7 +264,7 @@ class ModelBuilder:
                 served = self._scheduler(config, version, labels, instances, files.directory)
                 served.encoder = await asyncio.to_thread(open_text_encoder, config, source.version_directory)
             served.statistics.namespace = files.namespace
-            served.events = ModelEvents(self._events, config.name, version)
+            served.events = ModelEvents(self.events, config.name, version)
             served.degraded = report.found
             if self._options.summary_latencies:
                 from conch.domain.statistics.summaries import LatencySummaries  # imports a library

@@ -10,6 +10,7 @@ from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
+from time import monotonic_ns
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
@@ -367,17 +368,18 @@ class ModelManager:
             _log.debug("model '%s' is unchanged; not reloading", model)
             return
         log = LoadLog(model)
-        for _ in range(_MAX_ATTEMPTS):
-            files = await self._loader.read(model, override)
-            try:
-                for step in files.config.ensemble_steps:
-                    await self._load_step(model, step, tried, depth)
-            except ModelLoadError as cycle:
-                raise self._loader.note_failure(model, files, cycle) from cycle
-            if await self._loader.apply(model, files, log):
-                return
-        kept_changing = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
-        raise self._loader.note_failure(model, files, kept_changing)
+        with self._builder.events.changing("reload" if model in self._loader.loaded else "load", model.name):
+            for _ in range(_MAX_ATTEMPTS):
+                files = await self._loader.read(model, override)
+                try:
+                    for step in files.config.ensemble_steps:
+                        await self._load_step(model, step, tried, depth)
+                except ModelLoadError as cycle:
+                    raise self._loader.note_failure(model, files, cycle) from cycle
+                if await self._loader.apply(model, files, log):
+                    return
+            kept_changing = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
+            raise self._loader.note_failure(model, files, kept_changing)
 
     async def _load_step(self, ensemble: ModelId, step: EnsembleStep, tried: _Tried, depth: int) -> None:
         """Load the model of a step if it is not served. If that fails, the check of the ensemble reports it.
@@ -436,6 +438,8 @@ class ModelManager:
     def _retire(self, model: ModelId) -> ModelFiles | None:
         """Unpublish a model and return its files, None if it was not served."""
         loaded = self._loader.loaded.pop(model, None)
+        if loaded is not None:
+            self._builder.events.change("unload", monotonic_ns(), monotonic_ns(), model.name)
         served = self._catalog.publish(model, {})
         for version, record in self._catalog.records().get(model, {}).items():
             if record.state is not VersionState.UNAVAILABLE:

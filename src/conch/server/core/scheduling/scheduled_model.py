@@ -149,6 +149,7 @@ class ScheduledModel(ServedModel):
             await self.stop()
             raise failure
         self._idle = [instance for instance in self.instances if instance.ready]
+        self.log_workers()
         self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
 
     def _own(self, instance: Instance) -> None:
@@ -378,6 +379,7 @@ class ScheduledModel(ServedModel):
 
     def _ready_changed(self) -> None:
         """Follow an instance that died or recovered."""
+        self.log_workers()
         ready = [instance for instance in self.instances if instance.ready]
         self._idle = [instance for instance in ready if instance.takes(len(self._held[instance]))]
         if self.ready:

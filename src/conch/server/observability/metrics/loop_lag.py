@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import accumulate
 from math import inf
-from time import monotonic, process_time
+from time import monotonic, monotonic_ns, process_time
 from types import FrameType
 
 from conch.base.process.cpu_wait import CpuWait
 from conch.domain.exposition import Buckets, Family
+from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.metrics.reading import Reading, read_one
 
 INTERVAL_S = 0.025
@@ -33,12 +34,14 @@ _log = logging.getLogger(__name__)
 class LoopLag:
     """Measures one event loop. Life cycle: `start` → `stop`. The attributes may be read on the loop at any time.
 
+    Each lag of more than a millisecond is a pause in the event log of `recorder`, its waits for a processor included.
     With `alarm`, a SIGALRM handler records the running code when the timer is overdue, for the log. The process must
     not use that signal or its real-time interval timer for anything else.
     """
 
-    def __init__(self, *, alarm: bool = False) -> None:
+    def __init__(self, *, alarm: bool = False, recorder: EventRecorder | None = None) -> None:
         self._alarm = alarm
+        self._recorder = recorder
         self.stalls = 0  # lags of more than MAX_BLOCKED_S
         self.longest_s = 0.0
         self.total_s = 0.0
@@ -94,7 +97,12 @@ class LoopLag:
         if lag > BUCKETS_S[0]:
             assert self._wait is not None
             waited_s = ((self._wait.total_ns() or 0) - self._waited_ns) / 1e9
-            lag = min(lag - waited_s, process_time() - self._cpu_s)
+            used_s = process_time() - self._cpu_s
+            if self._recorder is not None:
+                end = monotonic_ns()
+                cpu_s, wait_s = min(used_s, lag), min(waited_s, lag)
+                self._recorder.pause("stall", end - int(lag * 1e9), end, int(cpu_s * 1e9), int(wait_s * 1e9))
+            lag = min(lag - waited_s, used_s)
         self._add(max(lag, 0.0))
         self._schedule()
 

@@ -17,6 +17,7 @@ from conch.clients.run.memory import check_memory
 from conch.clients.run.source import RunSource, chats, find_source
 from tests.clients.running import conch
 from tests.server.backends.engines.gguf_model import write_gguf
+from tests.server.backends.engines.ir_model import write_ir
 from tests.server.backends.makers import PYTHON, onnx_doubling
 from tests.support.server_process import ConchProcess
 
@@ -128,6 +129,7 @@ def made(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
         "sk": (folder / "sk.joblib", PICKLED),
         "pickled": (folder / "pickled.pkl", PICKLED),
         "words": (write_gguf(folder / "words.gguf"), ()),
+        "spoken": (write_ir(folder / "spoken", folder / "words.gguf"), ()),
         "triton": (folder / "triton.py", ()),
         "app": (folder / "app.py", ()),
         "inside": (folder / "repository", ()),
@@ -182,14 +184,14 @@ def asked(url: str, body: Any = None) -> Any:
 
 KINDS = (
     *("plain", "on_openvino", "ir", "tensorflow", "weights", "torch", "exported", "xgb", "xgb_binary", "lgb", "trees"),
-    *("sk", "pickled", "words", "triton", "app", "inside"),
+    *("sk", "pickled", "words", "spoken", "triton", "app", "inside"),
 )
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_answers(name: str, sources: dict[str, RunSource], server: ConchProcess) -> None:
     url = f"http://{server.http}/v2/models/{name}"
-    if name == "words":
+    if name in ("words", "spoken"):
         assert asked(f"{url}/generate", {"text_input": "a", "parameters": {"max_tokens": 1}})["text_output"]
         return
     inputs = [

@@ -1,9 +1,11 @@
 """`conch audit`: check the audit log of limits."""
 
+import json
 import re
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from conch.base.command_line.command_parser import CommandParser
@@ -28,8 +30,9 @@ def audit(arguments: Sequence[str]) -> int:
         metavar="N:HASH",
         help="a record that must be in the log, from the server's log or an earlier verification; repeatable",
     )
+    verify.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(arguments)
-    return _verify(given.files, dict(given.expect_record))
+    return _verify(given.files, dict(given.expect_record), as_json=given.json)
 
 
 def _record(text: str) -> tuple[int, str]:
@@ -39,7 +42,7 @@ def _record(text: str) -> tuple[int, str]:
     return int(number), digest
 
 
-def _verify(files: Sequence[Path], expected: Mapping[int, str]) -> int:
+def _verify(files: Sequence[Path], expected: Mapping[int, str], *, as_json: bool) -> int:
     from conch.server.limits.audit_log import has_records, verify
 
     try:
@@ -51,6 +54,11 @@ def _verify(files: Sequence[Path], expected: Mapping[int, str]) -> int:
     except OSError as error:
         print(f"conch audit: cannot read '{error.filename}': {error.strerror}", file=sys.stderr)
         return _UNREADABLE
+    if as_json:
+        findings = [asdict(finding) for finding in chain.findings]
+        document = {"records": chain.records, "first": chain.first_seq, "last": chain.seq, "hash": chain.hash}
+        print(json.dumps({"intact": bool(chain.records) and not findings, **document, "findings": findings}))
+        return _DAMAGED if findings else _INTACT if chain.records else _UNREADABLE
     for finding in chain.findings:
         print(finding)
     if chain.findings:

@@ -35,6 +35,9 @@ def test_an_untouched_log_is_intact(path: Path, capsys: pytest.CaptureFixture[st
     assert audit(["verify", str(path)]) == 0
     chain = verify([path])
     assert capsys.readouterr().out == f"intact: records 1 to 8, hash {chain.hash}\n"
+    assert audit(["verify", "--json", str(path)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"intact": True, "records": 8, "first": 1, "last": 8, "hash": chain.hash, "findings": []}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(Path(f"{path}.head").stat().st_mode) == 0o600
     record = json.loads(path.read_text().splitlines()[2])
@@ -57,6 +60,9 @@ def test_every_changed_byte_is_found_with_its_line(path: Path, capsys: pytest.Ca
     path.write_bytes(intact.replace(b'"after":[4]', b'"after":[9]'))
     assert audit(["verify", str(path)]) == 1
     assert capsys.readouterr().out == f"{path}:5: record 5 was changed\n"
+    assert audit(["verify", "--json", str(path)]) == 1
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding == {"file": str(path), "line": 5, "text": "record 5 was changed"}
 
 
 def test_records_that_are_removed_moved_or_repeated_are_found_with_their_line(path: Path) -> None:

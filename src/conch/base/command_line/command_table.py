@@ -188,6 +188,19 @@ TASKS = MappingProxyType(
                 "show recorded traces of requests as waterfalls",
                 ("conch trace view trace.json", "conch trace view trace.json --html trace.html"),
             ),
+            "record": Command(
+                "measure.incidents.record",
+                "write an incident bundle of a running server",
+                ("conch record", "conch record localhost:8000 --duration 10m -o incident.conch.tar.zst"),
+            ),
+            "replay": Command(
+                "measure.incidents.replay",
+                "run the requests of an incident bundle again, and compare",
+                (
+                    "conch replay incident.conch.tar.zst",
+                    "conch replay incident.conch.tar.zst --on stand-in --instances 2",
+                ),
+            ),
             "audit": Command(
                 "server.commands.audit",
                 "verify the audit log of limits",

@@ -1,17 +1,13 @@
 """Measure backends and forms of a model against each other: a server for each, in a child process, on free ports."""
 
-import subprocess
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from conch.base.durations import duration_text
 from conch.base.errors import ConchError
-from conch.base.http.client import answers_ok
-from conch.base.process.local_server import serve_command, started_ports
+from conch.base.process.local_server import local_server
 from conch.measure.advise.advice import Advice, ModelAdvice
 from conch.measure.advise.advice_facts import CONFIGURED_FORMS, AdvisedFigure, Demand, Failure, FigureSource, ModelForm
 from conch.measure.advise.configuration import write_repository
@@ -21,7 +17,6 @@ from conch.measure.tune.trials.meter import BenchMeter
 from conch.measure.tune.tune_settings import TrialSettings
 
 _ONNX_BACKENDS = (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO)
-_START_TIMEOUT_S, _PROBE_TIMEOUT_S, _STOP_TIMEOUT_S = 120.0, 5.0, 30.0
 _MAX_WINDOW_S = 30.0
 _WARM_UP_S = 1.0
 _START_S = 10.0  # of a server, at most, when the time is divided
@@ -92,38 +87,13 @@ def _p99_s(advised: ModelAdvice, advice: Advice, window_s: float) -> float:
     settings = TrialSettings(window_s=window_s, warm_up_s=_WARM_UP_S, rates=(demand.rate,) if demand.rate else ())
     with tempfile.TemporaryDirectory(prefix="conch-advise-") as folder:
         write_repository(replace(advice, models=(advised,)), Path(folder) / "models")
-        with _server(Path(folder)) as url:
-            try:
+        try:
+            with local_server(Path(folder) / "server.log", f"--model-repository={folder}/models") as url:
                 reading = BenchMeter(ServerAccess(url), advised.model.name, settings).measure(
                     demand.rate or demand.in_flight, 1.0
                 )
-            except (ServerUnreachable, ConchError) as error:
-                raise Failure(f"{_label(advised)} cannot be measured: {error}") from None
+        except (ServerUnreachable, ConchError) as error:
+            raise Failure(f"{_label(advised)} cannot be measured: {error}") from None
     if "p99" not in reading.figures:
         raise Failure(f"{_label(advised)} cannot be measured: {reading.failure}")
     return reading.figures["p99"]
-
-
-@contextmanager
-def _server(folder: Path) -> Iterator[str]:
-    """Run `conch serve` on the repository in a folder; yield its URL. Raises Failure."""
-    log = folder / "server.log"
-    command = serve_command(f"--model-repository={folder / 'models'}")
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        url = ""
-        while not url or not answers_ok(f"{url}/v2/health/ready", _PROBE_TIMEOUT_S):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise Failure(f"conch serve did not start: {log.read_text(errors='replace')[-500:].strip()}")
-            time.sleep(0.05)
-            url = f"http://127.0.0.1:{ports['http']}" if (ports := started_ports(log)) else ""
-        yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

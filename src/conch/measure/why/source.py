@@ -16,7 +16,12 @@ _DEFAULT_URL: Final = "http://127.0.0.1:8000"
 
 
 def fetch_log(url: str | None, last_s: float, api_key_file: str | None = None) -> EventLog:
-    """Return the last seconds of a server's event log; without a URL of the newest server of this user, or port 8000.
+    """Return the last seconds of a server's event log. Raises as `fetch`."""
+    return EventLog.of_bytes(fetch(url, f"/v2/debug/events?last={last_s:.3f}", api_key_file))
+
+
+def fetch(url: str | None, path: str, api_key_file: str | None = None) -> bytes:
+    """Return a file of a server; without a URL of the newest server of this user, or port 8000.
 
     Raises InvalidRequest, Unavailable.
     """
@@ -31,10 +36,10 @@ def fetch_log(url: str | None, last_s: float, api_key_file: str | None = None) -
     key = client_key(api_key_file)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     client = HttpClient(HttpSettings.once(_TIMEOUT_S, environment_proxies=False, certificate=certificate))
-    with client.open("GET", f"{url}/v2/debug/events?last={last_s:.3f}", headers) as response:
+    with client.open("GET", f"{url}{path}", headers) as response:
         if response.status != 200:
             raise Unavailable(_refusal(url, response.status, response.start(64 * 1024)))
-        return EventLog.of_bytes(response.read(_MAX_BYTES))
+        return response.read(_MAX_BYTES)
 
 
 def read_log(path: Path) -> tuple[EventLog, list[str]]:

@@ -1,0 +1,1 @@
+"""Incident bundles as files: `conch record` fetches them, `conch replay` runs what they hold again."""

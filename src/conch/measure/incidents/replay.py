@@ -1,0 +1,220 @@
+"""`conch replay`: run what a bundle recorded again, in a simulation or on a server, and compare."""
+
+import json
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.option_types import count, duration
+from conch.base.control_characters import printable
+from conch.base.errors import ConchError, InvalidRequest
+from conch.base.http.credentials import KEY_HELP
+
+if TYPE_CHECKING:
+    from conch.domain.events.bundle import Bundle
+    from conch.measure.incidents.comparison import ReplayComparison
+
+_FAILURE: Final = 1
+SIMULATION, STAND_IN = "simulation", "stand-in"
+_END_S: Final = 60.0  # of the log that is read after the last request
+_DESCRIPTION = """\
+Run the requests of an incident bundle again at their recorded times, and compare latencies and batches. A simulation
+takes seconds and is exact: it makes Conch's decisions with the recorded durations. A stand-in is a server on this
+machine whose models take as long as the recorded ones did. Servers get inputs of the recorded batch sizes with random
+values.
+"""
+
+
+def replay(arguments: Sequence[str]) -> int:
+    """Print the comparison; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
+    given = _parser().parse_args(arguments)
+    try:
+        return _replay(given)
+    except (ConchError, ConnectionError, RuntimeError) as error:
+        print(f"conch replay: {printable(str(error))}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return 130
+    return _FAILURE
+
+
+def _replay(given: Namespace) -> int:
+    from conch.domain.events.bundle import Bundle
+    from conch.measure.incidents.live_replay import client_models
+
+    bundle = Bundle.read(given.file)
+    for text in bundle.missing:
+        print(f"conch replay: {printable(text)}", file=sys.stderr)
+    models = given.model or client_models(bundle.log)
+    if not models:
+        raise InvalidRequest(f"'{given.file}' has no requests")
+    if unknown := [model for model in models if model not in bundle.log.names]:
+        raise InvalidRequest(f"'{given.file}' has no request to model '{unknown[0]}'")
+    replays = _Replay(given, bundle, models)
+    found = list(replays.simulated() if given.on == SIMULATION else replays.live())
+    if given.json:
+        document = {"file": str(given.file), "on": given.on, "speed": given.speed, "missing": list(bundle.missing)}
+        print(json.dumps({**document, "models": [comparison.document() for comparison in found]}, indent=2))
+    else:
+        _print(found)
+    return 0
+
+
+@dataclass(frozen=True)
+class _Replay:
+    given: Namespace
+    bundle: "Bundle"
+    models: Sequence[str]
+
+    @property
+    def configs(self) -> dict[str, Mapping[str, Any]]:
+        """The recorded configurations by the names of their models."""
+        documents = [entry.get("config") for entry in self.bundle.models.values() if isinstance(entry, dict)]
+        return {str(config.get("name")): config for config in documents if isinstance(config, dict)}
+
+    def simulated(self) -> "Iterator[ReplayComparison]":
+        """Yield the comparison of each model with its simulation. Raises ConchError."""
+        import numpy as np
+
+        from conch.measure.incidents.comparison import ReplayComparison, ReplayRun, run_of
+        from conch.measure.twin.forecast import Change
+        from conch.measure.twin.replay import simulate
+
+        log, given = self.bundle.log, self.given
+        change = Change(instances=given.instances, max_batch_size=given.max_batch_size, delay_us=given.delay_us)
+        for model in self.models:
+            replayed = simulate(log, model, change, documents=self.configs, factor=given.speed)
+            rows = log.requests
+            rows = rows[(rows["model"] == log.names.index(model)) & (rows["received"] > 0) & (rows["outcome"] != 0)]
+            order = rows["number"][np.argsort(rows["received"], kind="stable")].tolist()
+            places = {number: place for place, number in enumerate(order)}
+            batches = [
+                frozenset(places[number] for number in batch.members if number in places)
+                for batch in replayed.batches
+                if batch.model == model
+            ]
+            latency_s = np.array([replayed.latency[number] for number in order if number in replayed.latency]) / 1e9
+            failed = len(order) - len(latency_s)
+            yield ReplayComparison(model, run_of(log, model), ReplayRun(latency_s, len(order), failed, batches))
+
+    def live(self) -> "Iterator[ReplayComparison]":
+        """Send the requests to a server; yield the comparison of each model. Raises ConchError, ConnectionError."""
+        from conch.measure.incidents.comparison import ReplayComparison, run_of
+        from conch.measure.incidents.live_replay import arrivals_of, send
+        from conch.measure.why.source import fetch_log
+
+        given, log = self.given, self.bundle.log
+        rows = arrivals_of(log, self.models)
+        length_s = int(rows["received"][-1] - rows["received"][0]) / 1e9 / given.speed
+        with self._server() as url:
+            begun = fetch_log(url, 0, given.api_key_file).monotonic_ns
+            print(f"conch replay: sending {len(rows):,} requests in {length_s:.0f} s to {url}", file=sys.stderr)
+            send(url, log, self.models, given.speed, dict(given.shape))
+            replayed = fetch_log(url, length_s + _END_S, given.api_key_file)
+        if replayed.overrun_before > begun:
+            print("conch replay: rows of the server's event log were overwritten meanwhile", file=sys.stderr)
+        for model in self.models:
+            yield ReplayComparison(model, run_of(log, model), run_of(replayed, model, begun))
+
+    @contextmanager
+    def _server(self) -> "Iterator[str]":
+        given = self.given
+        if given.on != STAND_IN:
+            changes = ("instances", "max_batch_size", "delay_us")
+            if changed := [name for name in changes if getattr(given, name) is not None]:
+                flag = changed[0].removesuffix("_us").replace("_", "-")
+                raise InvalidRequest(f"--{flag} is for --on simulation and --on stand-in; change the server itself")
+            if not Path(given.on).is_dir():
+                yield given.on if "://" in given.on else f"http://{given.on}"
+                return
+        from conch.base.process.local_server import local_server
+        from conch.measure.incidents.stand_in import StandInChange, write_stand_in
+
+        with TemporaryDirectory(prefix="conch-replay-") as folder:
+            repository = Path(given.on)
+            if given.on == STAND_IN:
+                repository = Path(folder) / "models"
+                change = StandInChange(given.instances, given.max_batch_size, given.delay_us)
+                for model in self.models:
+                    if model not in self.configs:
+                        raise InvalidRequest(f"the bundle has no configuration of model '{model}'")
+                    write_stand_in(repository, self.bundle.log, self.configs[model], change)
+            with local_server(Path(folder) / "server.log", f"--model-repository={repository}") as url:
+                yield url
+
+
+def _print(found: "Sequence[ReplayComparison]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in ("model", "", "requests", "failed", "P50", "P95", "P99", "batches", "mean"):
+        table.add_column(name, justify="left" if name in ("model", "") else "right")
+    for comparison in found:
+        for label, run in (("recorded", comparison.recorded), ("replayed", comparison.replayed)):
+            times = ["-" if time is None else f"{time * 1000:.3g} ms" for time in run.percentiles().values()]
+            mean = f"{sum(map(len, run.batches)) / len(run.batches):.2f}" if run.batches else "-"
+            name = comparison.model if label == "recorded" else ""
+            table.add_row(name, label, f"{run.requests:,}", f"{run.failed:,}", *times, f"{len(run.batches):,}", mean)
+    console = Console(highlight=False)
+    console.print(table)
+    for comparison in found:
+        same = "the same batches in the same order" if comparison.has_same_sequence else "the same requests in a batch"
+        console.print(f"{comparison.model}: {same}: {comparison.equal_batches:.1%} of the recorded batches")
+
+
+def _speed(text: str) -> float:
+    try:
+        factor = float(text.removeprefix("x").removeprefix("×"))
+    except ValueError:
+        factor = 0.0
+    if not 1e-3 <= factor <= 1e3:
+        raise ArgumentTypeError(f"'{text}' is not a factor such as 2 or 0.5")
+    return factor
+
+
+def _delay(text: str) -> int:
+    return round(duration(text) * 1e6)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, colon, sizes = text.rpartition(":")
+    if not colon or not name or not all(part.strip().isdecimal() for part in sizes.split(",")):
+        raise ArgumentTypeError(f"'{text}' is not valid: expected NAME:3,224,224")
+    return name, tuple(int(part) for part in sizes.split(","))
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("conch replay", description=_DESCRIPTION)
+    parser.add_argument("file", type=Path, metavar="FILE", help="incident bundle")
+    parser.add_argument(
+        "--on",
+        default=SIMULATION,
+        metavar="WHERE",
+        help="simulation (default), stand-in, URL of a server, or folder of a model repository, which is served",
+    )
+    parser.add_argument(
+        "--model", action="append", help="only this model; repeatable (default: all that clients called)"
+    )
+    parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help="X times as fast (default: 1)")
+    parser.add_argument("--instances", type=count, metavar="N", help="with N instances")
+    parser.add_argument("--max-batch-size", type=count, metavar="N", help="with batches of up to N")
+    parser.add_argument(
+        "--delay", type=_delay, dest="delay_us", metavar="TIME", help="with this delay for batches, as 500us"
+    )
+    parser.add_argument(
+        "--shape",
+        type=_shape,
+        action="append",
+        default=[],
+        metavar="NAME:DIM,…",
+        help="of an input with variable dimensions",
+    )
+    parser.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser

@@ -69,7 +69,7 @@ class ConchProcess(LoggedProcess):
         self._start_limit_s = start_limit_s
         self._prepare = _limited_to(descriptors) if descriptors else None
         self._wait = wait
-        self._flags = [
+        self.flags = [
             f"--model-repository={repository}",
             *(f"--{name}-port=0" for name in _LISTENING),
             "--http-address=127.0.0.1",
@@ -96,7 +96,7 @@ class ConchProcess(LoggedProcess):
             return str(response.read().decode())
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "conch", "serve", *self._flags]
+        command = [sys.executable, "-m", "conch", "serve", *self.flags]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=self._prepare)
         try:
@@ -136,7 +136,7 @@ class ConchProcess(LoggedProcess):
 
     def _find_ports(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        wanted = [name for name in _LISTENING if f"--allow-{name}=false" not in self._flags]
+        wanted = [name for name in _LISTENING if f"--allow-{name}=false" not in self.flags]
         while len(self.ports) < len(wanted):
             assert self.process.poll() is None, f"the server ended: {self.text}"
             assert time.monotonic() < deadline, f"no ports after {START_TIMEOUT_S} s: {self.text}"

@@ -54,6 +54,8 @@ class ConchError(Exception):
     reason: FailureReason = FailureReason.OTHER
     # Whether the cause is the state of the server: `generate` then keeps its status, other errors of models are 400.
     by_server: bool = False
+    # Where the core has refused the request of a frontend process: at the "look-up" of its model or its "admission".
+    refused: str = ""
 
     def __init__(self, message: str, code: Code | None = None, *, retry_after_s: float | None = None) -> None:
         """Create an error. `retry_after_s`: the time until a retry is likely to succeed, if known."""

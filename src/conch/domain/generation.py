@@ -259,6 +259,16 @@ class Generation(Protocol):
         """End the request with Cancelled, if it has not ended."""
 
 
+class FinishableGeneration(Generation, Protocol):
+    """A generation that its caller may end early, as if the model had ended it."""
+
+    def finish(self) -> None:
+        """End the request, of one sequence, with what it has generated.
+
+        The usage has the prompt's tokens if the request returns the prompt.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """Properties of a loaded engine and its model."""

@@ -22,7 +22,9 @@ class RegionBytes(Destination, Protocol):
 
 
 class Regions(Protocol):
-    """The regions that clients have registered."""
+    """The regions that clients have registered. `resolves`: they are here, not in another process that checks sizes."""
+
+    resolves: bool
 
     def part(self, region: str, offset: int, size: int) -> RegionBytes:
         """Return a range of a region. Raises NotFound for the region, InvalidRequest for a range outside it."""
@@ -30,6 +32,8 @@ class Regions(Protocol):
 
 class _NoRegions:
     """The regions of a server that does not allow client shared memory."""
+
+    resolves = True
 
     def part(self, region: str, offset: int, size: int) -> RegionBytes:  # noqa: ARG002 - always an error
         raise not_allowed(f"'{REGION}', here '{region}',")
@@ -61,7 +65,7 @@ class Window(NamedTuple):
         """Return an input whose source is this range. Raises ConchError for an invalid range or size."""
         part = regions.part(self.region, self.offset, self.size)
         # Checked before the bytes are read: the region may be much larger than the tensor.
-        if datatype != BYTES and self.size != (expected := byte_size(datatype, shape)):
+        if regions.resolves and datatype != BYTES and self.size != (expected := byte_size(datatype, shape)):
             raise InvalidRequest(
                 f"[request id: {request.id or '<id_unknown>'}] input byte size mismatch for input '{name}' for model "
                 f"'{request.model_name}'. Expected {expected}, got {self.size} in shared memory region '{self.region}'"

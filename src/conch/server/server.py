@@ -61,7 +61,8 @@ from conch.server.frontends.openai.batches.store import BatchStore
 from conch.server.frontends.openai.chat import ChatPrompts
 from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.parts import Parts
-from conch.server.frontends.services import Service, listener_families, services
+from conch.server.frontends.processes.supervisor import FrontendProcesses, frontends_for
+from conch.server.frontends.services import Service, frontend_families, listener_families, services
 from conch.server.observability.degradations import Degradations, Probe, log_degradation
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.event_reading import EventReader
@@ -176,6 +177,7 @@ class Server:
         self._stalls = 0  # of the event loop, at the last sample
         self._watchers: list[asyncio.Task[None]] = []
         self._services: list[Service] = []  # that listen
+        self.frontend_processes: FrontendProcesses | None = None
         self.ports: dict[str, int] = {}  # of the services: "http", "openai", "grpc", "metrics"
 
     async def start(self) -> None:
@@ -223,7 +225,10 @@ class Server:
             events=self._events,
             incidents=self.incidents,
         )
-        for service in services(parts):
+        count = self._options.frontend_processes or frontends_for(len(os.sched_getaffinity(0)))
+        if count > 1:
+            self.frontend_processes = FrontendProcesses(parts, self._catalog, count)
+        for service in services(parts, self.frontend_processes):
             with _naming_flags(service):
                 await service.listener.start(
                     listen=service.flags == "metrics" or not self._options.listen_when_ready,
@@ -231,6 +236,9 @@ class Server:
                 )
             self._services.append(service)
             self.ports[service.flags] = service.listener.port
+        if self.frontend_processes is not None:
+            await self.frontend_processes.start(listen=not self._options.listen_when_ready)
+        for service in self._services:
             _log.info("Started %s at %s:%d", service.name, service.address, service.listener.port)
 
     async def load_models(self) -> StartReport:
@@ -354,6 +362,8 @@ class Server:
             )
             await self.control.abandon()
             in_time = False
+        if self.frontend_processes is not None:
+            await self.frontend_processes.stop()
         await self._limits.stop()
         await self.incidents.stop()
         await self._backends.stop()
@@ -409,6 +419,7 @@ class Server:
                 self.degradations.families,
                 self._ignored_fields.families,
                 self.incidents.families,
+                lambda: frontend_families(self.frontend_processes, self._services),
             ],
         )
         self._metrics = metrics
@@ -541,7 +552,10 @@ class Server:
 
     def _request_memory(self) -> RequestMemory:
         budget = self._budget
-        return RequestMemory(budget.limit_bytes, budget.used_bytes, budget.refused, budget.evicted)
+        used, refused, evicted = (0, 0, 0) if self.frontend_processes is None else self.frontend_processes.memory
+        return RequestMemory(
+            budget.limit_bytes, budget.used_bytes + used, budget.refused + refused, budget.evicted + evicted
+        )
 
 
 def _ineffective(options: ServerOptions) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from conch.base.http.header_patterns import compile_pattern
 
+MAX_FRONTENDS = 64
 _MAX_PORT = 65535
 
 
@@ -108,11 +109,20 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(words)
 
 
+def _read_frontends(text: str) -> int:
+    """Parse a number of frontend processes; 0 for `auto`."""
+    number = 0 if text.lower() == "auto" else int(text)
+    if text.lower() != "auto" and not 1 <= number <= MAX_FRONTENDS:
+        raise ValueError(text)
+    return number
+
+
 def _read_words(text: str) -> str:
     words_of(text)
     return text
 
 
+FRONTENDS = ValueKind("n|auto", f"auto or a whole number, 1 to {MAX_FRONTENDS}", _read_frontends)
 BOOLEAN = ValueKind("true|false", "true or false (also on/off, yes/no, 1/0)", _read_boolean)
 LEVEL = ValueKind("n", "a level: 0 for none, 1 and above for more", _read_level)
 TEXT = ValueKind("text", "text", str)

@@ -210,6 +210,29 @@ class HttpReply:
             channel.log(exchange, ring)
 
     @property
+    def ending(self) -> bool:
+        """Whether the connection closes after this answer, whatever the client wants."""
+        return self._channel is not None and self._channel.ending
+
+    def relay(self, data: Buffer) -> None:
+        """Send bytes of an answer, its head included, that another process has written."""
+        if self._channel is not None:
+            self._streaming = True
+            self._channel.write(data)
+
+    def relayed(self, keep_alive: bool, *, aborted: bool = False) -> None:
+        """Complete a relayed answer, or abort the connection where the other process does."""
+        channel = self._channel
+        if channel is None:
+            return
+        self._channel = None
+        self.on_disconnect = None
+        if aborted:
+            channel.abort()
+        else:
+            channel.finished(keep_alive)
+
+    @property
     def writable(self) -> bool:
         """Whether the client keeps up; otherwise what is written waits in memory. True if it has disconnected."""
         return self._channel is None or self._channel.writable

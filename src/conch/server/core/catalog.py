@@ -7,7 +7,7 @@ or the new one. Requests carry no namespace: a name that is in several namespace
 
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -64,6 +64,7 @@ class Catalog:
         self._exempt: set[ModelId] = set()
         self.loads = LoadProgress()
         self.names_at_start: Collection[str] = ()  # of the models in the repository
+        self.on_publish: Callable[[], None] | None = None  # called when served versions have changed
         self.start_failed = False  # whether the repository could not be read, neither at start nor since
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -185,6 +186,8 @@ class Catalog:
             self.note(model, version, VersionState.READY)
         self._update_name(model.name)
         self._clear_caches(model.name, [served for served in old if served not in versions.values()])
+        if self.on_publish is not None:
+            self.on_publish()
         return old
 
     def forget(self, model: ModelId) -> None:

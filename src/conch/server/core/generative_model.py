@@ -21,7 +21,15 @@ from conch.base.errors import (
     Unsupported,
 )
 from conch.domain.events.rows import Row
-from conch.domain.generation import Delta, DeltaCallback, FinishReason, Generation, GenerationRequest, Usage
+from conch.domain.generation import (
+    Delta,
+    DeltaCallback,
+    FinishableGeneration,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    Usage,
+)
 from conch.domain.llm.tensor_form import TensorForm
 from conch.domain.model_config import ModelConfig, QueuePolicy
 from conch.domain.request import InferRequest, InferResponse, Respond, TokenMeter
@@ -115,7 +123,7 @@ class GenerativeModel(ServedModel):
         self.log_workers()
         self._give_next()
 
-    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> "LiveGeneration":
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> FinishableGeneration:
         """Admit a request. Raises InvalidRequest, Unsupported, QueueFull, DeadlineMissed, Unavailable.
 
         `on_deltas` is called exactly once with the end of an admitted request.
@@ -470,10 +478,7 @@ class LiveGeneration(Waiting):
         return min(first or timeline.deadline, timeline.deadline or first)
 
     def finish(self) -> None:
-        """End the request, of one sequence, with what it has generated, as if the model had ended it.
-
-        The usage has the prompt's tokens if the request returns the prompt.
-        """
+        """End the request with what it has generated; see `FinishableGeneration`."""
         self._finishing = True
         self.abort()
 

@@ -134,6 +134,10 @@ class Handlers:
         access, unread = self.parts.http_access, self.parts.observer.unread_http
         return Router(routes, _FALLBACKS[port], access, unread, alias, cors, self._explain)
 
+    def answer(self, endpoint: "ApiEndpoint") -> Callable[..., None] | None:
+        """Return what answers the requests of an endpoint; None where it is not served."""
+        return endpoint.handler(self)
+
     def describe(self, port: str, _request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the OpenAPI document of a port."""
         operations = [
@@ -187,7 +191,7 @@ class Handlers:
         routes = [
             (endpoint, self._bound(endpoint, answer))
             for endpoint in ENDPOINTS
-            if (answer := endpoint.handler(self)) is not None
+            if (answer := self.answer(endpoint)) is not None
         ]
         if self.parts.batches is not None:
             self.parts.batches.routes = {route.path: route for _, route in routes if route.path in OF_BATCHES}
@@ -236,6 +240,7 @@ class ApiEndpoint(NamedTuple):
 _api = partial(ApiEndpoint, ports=API, form=OPENAI)
 _OLLAMA = V2._replace(openai=True)
 _MODEL = "/v2/models/{model}[/versions/{version}]"
+INFER_PATH = f"{_MODEL}/infer"
 _REPOSITORY = "/v2/repository"
 _RESPONSE = "/v1/responses/{response}"
 
@@ -314,7 +319,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     ApiEndpoint(
         "GET", f"{_MODEL}/stats", "statistics", "Statistics of a model.", lambda on: on.server.model_statistics
     ),
-    ApiEndpoint("POST", f"{_MODEL}/infer", "inference", "Infer.", lambda on: on.infer, Body.TENSORS),
+    ApiEndpoint("POST", INFER_PATH, "inference", "Infer.", lambda on: on.infer, Body.TENSORS),
     ApiEndpoint(
         "POST", f"{_MODEL}/generate", "inference", "Run a model once.", lambda on: on.generate.one, Body.TENSORS
     ),

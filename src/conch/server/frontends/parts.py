@@ -32,7 +32,8 @@ class Parts:
 
     `codecs` are worker processes that read and write large messages, `prompts` those that render chat templates;
     `metrics` are those of the server, `limits` the limits of requests per second; both may be missing. `events` reads
-    the event log, None without one; `recorder` writes it.
+    the event log, None without one; `recorder` writes it. A frontend process has `named_regions` in the place of
+    `shared_memory`.
     """
 
     options: ServerOptions
@@ -52,11 +53,12 @@ class Parts:
     recorder: EventRecorder = field(default_factory=EventRecorder)
     incidents: Incidents | None = None
     ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
+    named_regions: Regions = NO_REGIONS
 
     @property
     def regions(self) -> Regions:
         """The regions that requests may name; none without shared memory."""
-        return self.shared_memory or NO_REGIONS
+        return self.shared_memory or self.named_regions
 
     @cached_property
     def http_access(self) -> Access:

@@ -1,5 +1,6 @@
 """The services of a server, one for each port: their listeners, the frontends that answer there, and their metrics."""
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from conch.server.frontends.cloud.vertex_ai import VertexAiHttp
 from conch.server.frontends.endpoints import HTTP_PORT, METRICS_PORT, OLLAMA_DELETE, OPENAI_PORT, Handlers
 from conch.server.frontends.grpc.server import GrpcFrontend
 from conch.server.frontends.parts import Parts
+from conch.server.frontends.processes.supervisor import FrontendProcesses, RemoteListener
 from conch.server.observability.metrics.reading import Reading, read
 from conch.server.options.server_options import ServerOptions
 
@@ -26,34 +28,50 @@ class Service(NamedTuple):
     name: str
     address: str
     port: int
-    listener: HttpServer | GrpcFrontend
+    listener: HttpServer | GrpcFrontend | RemoteListener
 
 
-def services(parts: Parts) -> Iterator[Service]:
-    """Yield the services. Each must be started before the next is requested."""
+def services(parts: Parts, processes: FrontendProcesses | None = None) -> Iterator[Service]:
+    """Yield the services. Each must be started before the next is requested.
+
+    Clients of the HTTP, OpenAI and gRPC ports connect to `processes` if there are any.
+    """
     options = parts.options
     metrics = None
     if options.allow_metrics and parts.metrics is not None:
         metrics = MetricsPage(parts.metrics.pieces, parts.metrics.openmetrics_pieces)
     handlers = Handlers(parts, metrics)
+
+    def client_listener(
+        flags: str, router: Router, address: str, port: int, shared: bool
+    ) -> HttpServer | RemoteListener:
+        if processes is not None:
+            return processes.listener(flags, address, port, router, shared=shared)
+        return http_listener(parts, router, address, port, reuse_port=shared, tls=http_tls(options))
+
     if options.allow_http:
         address, port = options.http_address, options.http_port
-        router = handlers.router(HTTP_PORT)
-        listener = _listener(parts, router, address, port, reuse_port=options.reuse_http_port, tls=_http_tls(options))
-        yield Service("http", "HTTPService", address, port, listener)
+        router, shared = handlers.router(HTTP_PORT), options.reuse_http_port
+        yield Service("http", "HTTPService", address, port, client_listener(HTTP_PORT, router, address, port, shared))
     if options.openai_port >= 0:
         address, port = options.openai_address or options.http_address, options.openai_port
-        listener = _listener(parts, handlers.router(OPENAI_PORT), address, port, tls=_http_tls(options))
+        listener = client_listener(OPENAI_PORT, handlers.router(OPENAI_PORT), address, port, shared=False)
         yield Service("openai", "OpenAI Service", address, port, listener)
     if options.allow_grpc:
-        yield Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, GrpcFrontend(parts))
+        address, port = options.grpc_address, options.grpc_port
+        grpc: GrpcFrontend | RemoteListener
+        if processes is None:
+            grpc = GrpcFrontend(parts)
+        else:
+            grpc = processes.listener("grpc", address, port, shared=options.reuse_grpc_port)
+        yield Service("grpc", "GRPCInferenceService", address, port, grpc)
     for flags, name, platform, port in _platforms(handlers):
         address = options.http_address
-        yield Service(flags, name, address, port, _listener(parts, platform, address, port))
+        yield Service(flags, name, address, port, http_listener(parts, platform, address, port))
     if metrics is not None:
         address, port = options.metrics_address, options.metrics_port
         tls = _tls(options) if options.metrics_use_ssl else None
-        listener = _listener(parts, handlers.router(METRICS_PORT), address, port, tls=tls)
+        listener = http_listener(parts, handlers.router(METRICS_PORT), address, port, tls=tls)
         yield Service("metrics", "Metrics Service", address, port, listener)
 
 
@@ -70,7 +88,7 @@ def _platforms(handlers: Handlers) -> Iterator[tuple[str, str, SageMakerHttp | V
         yield "vertex-ai", "Vertex AI HTTPService", vertex, options.vertex_ai_port
 
 
-def _listener(
+def http_listener(
     parts: Parts,
     handler: Router | SageMakerHttp | VertexAiHttp,
     address: str,
@@ -79,6 +97,7 @@ def _listener(
     reuse_port: bool = False,
     tls: ReloadedTls | None = None,
 ) -> HttpServer:
+    """Return a listener for HTTP."""
     return HttpServer(
         handler,
         address,
@@ -92,7 +111,7 @@ def _listener(
     )
 
 
-def _http_tls(options: ServerOptions) -> ReloadedTls | None:
+def http_tls(options: ServerOptions) -> ReloadedTls | None:
     """Return the TLS of a port for clients, None for plain text. Raises ConfigError for a file that is wrong."""
     return (
         _tls(options, options.http_root_cert if options.http_use_ssl_mutual else "") if options.http_use_ssl else None
@@ -120,3 +139,17 @@ def listener_families(services: Iterable[Service]) -> Iterator[Family]:
     yield Family.of(
         "conch_rejected_requests_total", [Point(count, {"reason": reason}) for reason, count in refused.items()]
     )
+
+
+def frontend_families(processes: FrontendProcesses | None, services: Iterable[Service]) -> Iterator[Family]:
+    """Yield the metrics of frontend processes; 0 is the server's process where it accepts clients itself."""
+    if processes is None:
+        found = [("0", sum(service.listener.connections for service in services), time.process_time())]
+    else:
+        found = [(str(frontend.index), frontend.connections(), frontend.cpu_s) for frontend in processes.running]
+    for name, values in (
+        ("conch_frontend_connections", {index: connections for index, connections, _ in found}),
+        ("conch_frontend_cpu_seconds_total", {index: cpu_s for index, _, cpu_s in found}),
+    ):
+        yield Family.of(name, [Point(value, {"frontend": index}) for index, value in values.items()])
+    yield Family.of("conch_frontend_restarts_total", [Point(0 if processes is None else processes.restarts, {})])

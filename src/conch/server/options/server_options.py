@@ -20,6 +20,7 @@ from conch.base.command_line.flag_values import (
     COUNT,
     DAYS_ABOVE_ZERO,
     DCGM_NAMES,
+    FRONTENDS,
     GPU_LIMIT,
     HOST_POLICY,
     KEY,
@@ -97,6 +98,13 @@ class ServerOptions:
         "balancers without health checks.",
     )
     exit_on_error: bool = _flag(True, "Server", "Exit if a model cannot be loaded at start.")
+    frontend_processes: int = _flag(
+        1,
+        "Server",
+        "Processes that accept clients, decode and encode, on the HTTP, OpenAI and gRPC ports. 1: the server's process "
+        "does; auto: 1 on up to four cores, else one for each four cores, at most 8. docs/scale.md has measurements.",
+        FRONTENDS,
+    )
     strict: str = _flag(
         "false",
         "Server",

@@ -42,7 +42,7 @@ def main() -> None:
     if sys.argv[1] == "fork":
         from conch_child.python.fork_server import next_child
 
-        name, control, inputs, outputs = next_child(socket.socket(fileno=int(sys.argv[2])))
+        name, control, (inputs, outputs) = next_child(socket.socket(fileno=int(sys.argv[2])))
         sys.argv[1:] = [str(control), str(inputs), str(outputs), name]
     else:
         control, inputs, outputs = (int(argument) for argument in sys.argv[1:4])

@@ -165,6 +165,8 @@ class SharedMemory:
     A region that a request uses cannot be unregistered: the client would free memory that is still written.
     """
 
+    resolves = True
+
     def __init__(
         self,
         limit: int = 4 * _GIB,

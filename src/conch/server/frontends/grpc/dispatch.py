@@ -1,7 +1,7 @@
 """Dispatches HTTP/2 streams to gRPC methods by path."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from logging import getLogger
 from time import monotonic_ns
@@ -27,7 +27,7 @@ from conch.server.frontends.grpc.unary import InferCall, TaskCall
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata
 from conch.server.frontends.v2_grpc.infer_stream import InferStream, MessageStream
-from conch.server.frontends.v2_grpc.service import HEALTH_SERVICE, INFERENCE_SERVICE, InferenceService
+from conch.server.frontends.v2_grpc.service import HEALTH_SERVICE, INFERENCE_SERVICE, Method
 from conch.server.frontends.v2_grpc.service_streams import ReflectionStream, WatchStream
 from conch.server.observability.tracing.observer import Observer
 
@@ -51,10 +51,10 @@ _STREAMS = frozenset({_STREAM_INFER, _WATCH, *_REFLECTION})
 class Dispatcher:
     """Opens calls by their path; an unknown path is UNIMPLEMENTED."""
 
-    def __init__(self, parts: Parts, *, header_limit: int, traffic: Traffic) -> None:
+    def __init__(self, parts: Parts, methods: Mapping[str, Method], header_limit: int, traffic: Traffic) -> None:
         """Create the calls' handlers. `header_limit` is the maximum of metadata in bytes. Raises ConfigError."""
         self._traffic = traffic
-        self._methods = InferenceService(parts).methods()
+        self._methods = methods
         self._endpoint = GrpcInferEndpoint(parts)
         self._access = Access(grpc_restrictions(parts.options.grpc_restricted_protocol), parts.keys)
         self._budget = parts.budget

@@ -1,6 +1,7 @@
 """The gRPC frontend: the service on an HTTP/2 listener, from opening the port to the last call."""
 
 import os
+from collections.abc import Mapping
 
 from conch.protocols.connections.tls import ReloadedTls, TlsFiles
 from conch.protocols.connections.traffic import Traffic
@@ -8,17 +9,21 @@ from conch.protocols.http2.limits import Http2Limits
 from conch.protocols.http2.server import Http2Server
 from conch.server.frontends.grpc.dispatch import Dispatcher, Opener
 from conch.server.frontends.parts import Parts
+from conch.server.frontends.v2_grpc.service import InferenceService, Method
 from conch.server.options.server_options import ServerOptions
 
 
 class GrpcFrontend(Http2Server[Opener]):
     """Serves `inference.GRPCInferenceService` and the health service. Life: `start` → `stop`."""
 
-    def __init__(self, parts: Parts) -> None:
-        """Create the listener. Raises ConfigError for invalid files, patterns and restrictions."""
+    def __init__(self, parts: Parts, methods: Mapping[str, Method] | None = None) -> None:
+        """Create the listener. `methods` are the unary calls but ModelInfer, by default those of the service.
+
+        Raises ConfigError for invalid files, patterns and restrictions.
+        """
         options, traffic = parts.options, Traffic()
         limits = http2_limits(options)
-        self._calls = Dispatcher(parts, header_limit=limits.header_bytes, traffic=traffic)
+        self._calls = Dispatcher(parts, methods or InferenceService(parts).methods(), limits.header_bytes, traffic)
         super().__init__(
             options.grpc_address,
             options.grpc_port,

@@ -12,13 +12,12 @@ from functools import partial
 from typing import Final
 
 from conch.base.errors import Cancelled, ConchError, Unavailable
-from conch.domain.generation import Delta, Usage
+from conch.domain.generation import Delta, FinishableGeneration, Usage
 from conch.domain.llm.output import OutputParser
 from conch.protocols.generation_form import ChoiceState, GenerationForm
 from conch.protocols.http.long_replies import send_in_slices
 from conch.protocols.http.message import HttpRefusal
 from conch.protocols.http.reply import HttpReply
-from conch.server.core.generative_model import LiveGeneration
 from conch.server.frontends.openai.errors import send_refusal
 from conch.server.observability.tracing.request_trace import Trace
 
@@ -56,7 +55,7 @@ class Exchange:
         self._stream = stream
         self._refusal = refusal
         self._sequences = [ChoiceState(parser()) for _ in range(prompts * n)]
-        self._generations: list[LiveGeneration] = []
+        self._generations: list[FinishableGeneration] = []
         self._unfinished = prompts
         self._usage = Usage(0, 0, 0)
         self._queued: list[Delta] = []  # for a slow client
@@ -64,7 +63,7 @@ class Exchange:
         self._unsent = bytearray()  # chunks of what came before that
         self._catching_up: asyncio.Task[None] | None = None
 
-    def begin(self, generate: Sequence[Callable[[Callable[..., None]], LiveGeneration]]) -> None:
+    def begin(self, generate: Sequence[Callable[[Callable[..., None]], FinishableGeneration]]) -> None:
         """Start every generation; if one is refused, abort the others. Raises ConchError."""
         try:
             for number, start in enumerate(generate):

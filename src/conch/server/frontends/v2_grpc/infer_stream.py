@@ -401,11 +401,17 @@ class _Exchange:
     def _respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
         if self._stream.closed:
             self.done = self.done or final
+        elif isinstance(answer, ConchError) and self._is_refusal(answer):
+            self.refuse(answer)
         elif isinstance(answer, ConchError) and self._stream.status_errors:
             self.done = final
             self._stream.fail(answer)
         else:
             self._deliver(self._message(answer, final), final)
+
+    def _is_refusal(self, error: ConchError) -> bool:
+        """Whether the core has refused the request, so that a message says it."""
+        return error.refused == "look-up" or (error.refused != "" and not self._stream.status_errors)
 
     def _deliver(self, message: Sequence[Buffer] | None, final: bool) -> None:
         if message is not None:

@@ -23,27 +23,30 @@ from ..ipc import prctl, sandbox
 from ..ipc.wire import encode_to_server
 from . import messages
 
-# Control socket, standard output, standard error, and the two arenas.
-DESCRIPTORS = 5
+# Control socket, standard output, standard error; descriptors that are shared follow, for a model the two arenas.
+_OWN_DESCRIPTORS = 3
+_MAX_SHARED = 8
 
 # Of a request: the name and, after a zero byte, the sandbox rules as JSON.
 _MAX_DATAGRAM_BYTES = 1 << 16
 
 
-def next_child(requests: socket.socket) -> Tuple[str, int, int, int]:
-    """Fork at each request. Returns only in the new processes: name, control socket and the two arenas.
+def next_child(requests: socket.socket, shared: int = 2) -> Tuple[str, int, List[int]]:
+    """Fork at each request. Returns only in the new processes: name, control socket and `shared` descriptors.
 
     Exits when the server has exited. The process must have one thread.
     """
     own_pid, server = os.getpid(), os.getppid()
     while True:
-        name, descriptors, _, _ = socket.recv_fds(requests, _MAX_DATAGRAM_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        name, descriptors, _, _ = socket.recv_fds(
+            requests, _MAX_DATAGRAM_BYTES, _OWN_DESCRIPTORS + _MAX_SHARED, socket.MSG_CMSG_CLOEXEC
+        )
         if not name:
             sys.exit(0)
         if not descriptors:
             continue  # this process has too many descriptors open; the server sees the socket closed
         try:
-            if len(descriptors) < DESCRIPTORS:
+            if len(descriptors) < _OWN_DESCRIPTORS + shared:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             parent = _fork_orphan()
             if parent:
@@ -74,11 +77,11 @@ def _fork_orphan() -> int:
     os._exit(0)
 
 
-def _set_up_child(name: str, descriptors: List[int], parent: int, server: int) -> Tuple[str, int, int, int]:
+def _set_up_child(name: str, descriptors: List[int], parent: int, server: int) -> Tuple[str, int, List[int]]:
     """Give a forked process its session, standard output, name, sandbox and random seed."""
     name, _, rules = name.partition("\0")
     os.setsid()
-    control, output, error, inputs, outputs = descriptors
+    control, output, error = descriptors[:_OWN_DESCRIPTORS]
     os.dup2(output, 1)
     os.dup2(error, 2)
     os.close(output)
@@ -98,7 +101,7 @@ def _set_up_child(name: str, descriptors: List[int], parent: int, server: int) -
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     _report(control, os.getpid(), "")
-    return name, control, inputs, outputs
+    return name, control, descriptors[_OWN_DESCRIPTORS:]
 
 
 def _die_with_server(server: int, control: int) -> None:

@@ -1,0 +1,96 @@
+"""The core's catalog in a frontend process: what the core publishes, and the models made of it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from conch.domain.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest
+from conch.domain.model_config import ModelConfig
+from conch.server.backends.engines.base import Engine
+from conch.server.core.catalog import Catalog
+from conch.server.core.generative_model import GenerativeModel
+from conch.server.core.inference import Inference
+from conch.server.core.served_model import ServedModel
+from conch.server.frontends.processes.remote_models import Calls, RemoteGenerativeModel, RemoteModel
+from conch.server.frontends.processes.values import of_plain, to_plain
+from conch.server.repository.namespaces import ModelId
+
+# Namespace and name of a model, and its versions as `_described` makes them; none for a model that is not served.
+Entry = tuple[str, str, Sequence[Any]]
+
+
+class Publisher:
+    """Finds what has changed in the core's catalog since it was asked last."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+        self._known: dict[ModelId, list[tuple[ServedModel, EngineInfo | None]]] = {}
+        self.entries: dict[ModelId, Entry] = {}  # all, for a process that starts
+
+    def changes(self) -> list[Entry]:
+        """Return the models whose versions, configurations or engines have changed."""
+        current: dict[ModelId, list[tuple[ServedModel, EngineInfo | None]]] = {}
+        for served in self._inference.models():
+            info = served.engine.info if isinstance(served, GenerativeModel) else None
+            current.setdefault(served.id, []).append((served, info))
+        changed: list[Entry] = []
+        for model, versions in current.items():
+            if self._known.get(model) != versions:
+                entry = (model.namespace, model.name, [_described(*version) for version in versions])
+                self.entries[model] = entry
+                changed.append(entry)
+        for model in self._known.keys() - current.keys():
+            self.entries.pop(model, None)
+            changed.append((model.namespace, model.name, ()))
+        self._known = current
+        return changed
+
+
+class CatalogMirror:
+    """Applies what the core publishes to a frontend's catalog."""
+
+    def __init__(self, catalog: Catalog, calls: Calls) -> None:
+        self._catalog = catalog
+        self._calls = calls
+
+    def apply(self, entries: Iterable[Entry]) -> None:
+        """Replace the versions of models."""
+        for namespace, name, versions in entries:
+            model = ModelId(namespace, name)
+            self._catalog.publish(model, {served.version: served for served in map(self._served, versions)})
+            if not versions:
+                self._catalog.forget(model)
+
+    def _served(self, described: Sequence[Any]) -> ServedModel:
+        version, config_, labels, info_ = described
+        config: ModelConfig = of_plain(config_)
+        info: EngineInfo | None = of_plain(info_)
+        if info is None:
+            return RemoteModel(config, version, labels, self._calls)
+        return RemoteGenerativeModel(config, version, labels, RemoteEngine(info, self._calls), self._calls)
+
+
+class RemoteEngine(Engine):
+    """An engine of the core. It has no load here: the core counts, and refuses what it has no room for."""
+
+    def __init__(self, info: EngineInfo, calls: Calls) -> None:
+        self.info = info
+        self.load = EngineLoad()
+        self._calls = calls
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    async def start(self) -> None:
+        """Do nothing: the core has started it."""
+
+    async def stop(self) -> None:
+        """Do nothing: the core stops it."""
+
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
+        return self._calls.generate(request, on_deltas)
+
+
+def _described(served: ServedModel, info: EngineInfo | None) -> tuple[Any, ...]:
+    labels = {name: list(lines) for name, lines in served.labels.items()}
+    return (served.version, to_plain(served.config), labels, to_plain(info))

@@ -1,0 +1,313 @@
+"""Frontend processes: what is different from one process. That answers are the same is for the conformance tests."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from conch.server.frontends.processes import supervisor
+from conch.server.options.server_options import ServerOptions
+from conch.server.server import Server
+from tests.support.models import write_identity
+from tests.support.server_process import ConchProcess
+
+TIMEOUT_S = 60
+FLAGS = ("--frontend-processes=2", "--model-control-mode=explicit", "--load-model=*", "--log-requests=all")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    folder = tmp_path_factory.mktemp("frontends")
+    write_models(folder / "models")
+    with ConchProcess(folder / "models", *FLAGS, log=folder / "log") as server:
+        yield server
+
+
+def write_models(root: Path) -> None:
+    write_identity(root, "echo", "FP32", -1)
+    delay = 'parameters { key: "execute_delay_ms" value { string_value: "300" } }'
+    write_identity(root, "slow", "FP32", 1, extra=delay)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def frontends(server: ConchProcess) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process(server.process.pid).children():
+        with suppress(psutil.Error):  # it has just ended
+            found += [process] if "frontend " in " ".join(process.cmdline()) else []
+    return found
+
+
+def body(*values: float) -> bytes:
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [len(values)], "data": values}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def ask(connection: HTTPConnection, model: str = "echo", value: float = 1.0) -> int:
+    """Infer, check the answer, and return its status."""
+    connection.request("POST", f"/v2/models/{model}/infer", body(value))
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    if response.status == 200:
+        assert answer["outputs"][0]["data"] == [value]
+    return response.status
+
+
+def connect(server: ConchProcess) -> HTTPConnection:
+    return HTTPConnection("127.0.0.1", server.ports["http"], timeout=TIMEOUT_S)
+
+
+def metric(server: ConchProcess, name: str) -> dict[str, float]:
+    lines = (line.rpartition(" ") for line in server.metrics().splitlines() if line.startswith(name))
+    return {series: float(value) for series, _, value in lines}
+
+
+def number_of(server: ConchProcess, name: str, model: str) -> float:
+    return sum(metric(server, f'{name}{{model="{model}"').values())
+
+
+def answered(server: ConchProcess) -> float:
+    return number_of(server, "nv_inference_request_success", "slow")
+
+
+@pytest.mark.parametrize("client", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
+def test_tensors_of_all_sizes_come_back(server: ConchProcess, client: Any) -> None:
+    address = server.http if client is tritonclient.http else server.grpc
+    with client.InferenceServerClient(address) as one:
+        for size in (0, 1, 16_384, 16_385, 1_000_000):
+            sent = np.arange(size, dtype=np.float32)
+            given = client.InferInput("INPUT0", sent.shape, "FP32")
+            given.set_data_from_numpy(sent)
+            np.testing.assert_array_equal(one.infer("echo", [given]).as_numpy("OUTPUT0"), sent)
+
+
+def test_both_processes_have_clients_and_one_page_counts_them(server: ConchProcess) -> None:
+    before = metric(server, "nv_inference_request_success")['nv_inference_request_success{model="echo",version="1"}']
+    connections = [connect(server) for _ in range(40)]
+    assert [ask(connection) for connection in connections] == [200] * 40
+    until(lambda: sum(metric(server, "conch_frontend_connections{").values()) == 40)
+    assert all(metric(server, "conch_frontend_connections{").values())
+    assert metric(server, 'conch_connections{protocol="http"}') == {'conch_connections{protocol="http"}': 40}
+    counted = metric(server, "nv_inference_request_success")
+    assert counted['nv_inference_request_success{model="echo",version="1"}'] == before + 40
+    for connection in connections:
+        connection.close()
+    until(lambda: not any(metric(server, "conch_frontend_connections{").values()))
+
+
+def test_a_request_is_logged_once_by_the_server(server: ConchProcess) -> None:
+    connection = connect(server)
+    connection.request("POST", "/v2/models/echo/infer", b'{"id":"only-once",' + body(1.0)[1:])
+    assert connection.getresponse().read()
+    until(lambda: "only-once" in server.text)
+    assert server.text.count("only-once") == 1
+    connection.close()
+
+
+def test_a_killed_process_loses_its_own_connections_only(server: ConchProcess) -> None:
+    """What is sent is answered or fails with its connection; connections to the other process see nothing."""
+    stop, outcomes = Event(), []
+    killed = frontends(server)[0]
+
+    def load(_: int) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        connection = connect(server)
+        while not stop.is_set():
+            counts["sent"] += 1
+            try:
+                counts[str(ask(connection))] += 1
+            except (HTTPException, OSError):
+                counts["lost"] += 1
+                connection.close()
+                connection = connect(server)
+        connection.close()
+        return counts
+
+    restarts = metric(server, "conch_frontend_restarts_total")["conch_frontend_restarts_total"]
+    with ThreadPoolExecutor(12) as threads:
+        futures = [threads.submit(load, number) for number in range(12)]
+        try:
+            until(lambda: sum(metric(server, "conch_frontend_connections{").values()) >= 12)
+            held = metric(server, "conch_frontend_connections{")
+            killed.kill()
+            until(lambda: len({process.pid for process in frontends(server)} - {killed.pid}) == 2)
+        finally:
+            stop.set()
+        outcomes = [future.result() for future in futures]
+    for counts in outcomes:
+        assert counts["sent"] == counts["200"] + counts["lost"], counts
+    assert sum(counts["lost"] for counts in outcomes) > 0
+    # Those that were connected to the other process, or are not counted yet, lose nothing.
+    assert sum(counts["lost"] > 0 for counts in outcomes) <= max(held.values())
+    assert metric(server, "conch_frontend_restarts_total")["conch_frontend_restarts_total"] == restarts + 1
+    assert f"(process {killed.pid}) was killed by SIGKILL; restarting" in server.text
+    for _ in range(8):
+        connection = connect(server)
+        assert ask(connection) == 200
+        connection.close()
+
+
+def test_reload_under_load_loses_nothing(server: ConchProcess) -> None:
+    stop = Event()
+
+    def load(_: int) -> set[int]:
+        connection, statuses = connect(server), set()
+        while not stop.is_set():
+            statuses.add(ask(connection))
+        connection.close()
+        return statuses
+
+    with ThreadPoolExecutor(6) as threads, tritonclient.http.InferenceServerClient(server.http) as control:
+        futures = [threads.submit(load, number) for number in range(6)]
+        try:
+            for _ in range(5):
+                control.load_model("echo")
+        finally:
+            stop.set()
+        assert set().union(*(future.result() for future in futures)) == {200}
+
+
+def test_all_processes_know_a_model_when_its_load_is_answered(server: ConchProcess) -> None:
+    connections = [connect(server) for _ in range(8)]
+    with tritonclient.http.InferenceServerClient(server.http) as control:
+        for _ in range(3):
+            control.unload_model("echo")
+            assert {ask(connection) for connection in connections} == {404}
+            control.load_model("echo")
+            assert {ask(connection) for connection in connections} == {200}
+    for connection in connections:
+        connection.close()
+
+
+def test_a_disconnected_client_cancels_its_request(server: ConchProcess) -> None:
+    name = 'nv_inference_request_failure{model="slow",reason="CANCELED",version="1"}'
+    before = metric(server, name).get(name, 0.0)
+    with socket.create_connection(("127.0.0.1", server.ports["http"])) as connection:
+        content = body(1.0)
+        head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
+        connection.sendall(head.encode() + content)
+    until(lambda: metric(server, name).get(name, 0.0) == before + 1)
+
+
+def test_what_is_forwarded_has_its_clients_address(server: ConchProcess) -> None:
+    """An endpoint for clients on this machine is open to one, and to none that says it comes from elsewhere."""
+    connection = connect(server)
+    connection.request("GET", "/v2/limits")
+    response = connection.getresponse()
+    assert (response.status, b"clients on this machine" in response.read()) == (200, False)
+    connection.request("GET", "/v2/limits", headers={"X-Forwarded-For": "1.2.3.4"})
+    response = connection.getresponse()
+    assert (response.status, b"clients on this machine" in response.read()) == (403, True)
+    connection.close()
+
+
+def test_the_stop_answers_what_is_in_flight(tmp_path: Path) -> None:
+    write_models(tmp_path / "models")
+    with ConchProcess(tmp_path / "models", *FLAGS, log=tmp_path / "log") as server, ThreadPoolExecutor(4) as threads:
+        pids = [process.pid for process in frontends(server)]
+        connections = [connect(server) for _ in range(4)]
+        futures = [threads.submit(ask, connection, "slow") for connection in connections]
+        # All are queued, executing or answered.
+        until(lambda: number_of(server, "nv_inference_pending_request_count", "slow") + answered(server) >= 3)
+        server.process.send_signal(signal.SIGTERM)
+        assert {future.result() for future in futures} == {200}
+        assert server.process.wait(TIMEOUT_S) == 0
+        for connection in connections:
+            connection.close()
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_processes_end_with_a_killed_server(tmp_path: Path) -> None:
+    write_models(tmp_path / "models")
+    server = ConchProcess(tmp_path / "models", *FLAGS, log=tmp_path / "log")
+    server.__enter__()
+    pids = [process.pid for process in psutil.Process(server.process.pid).children(recursive=True)]
+    assert len(pids) >= 2
+    server.process.kill()
+    server.process.wait()
+    until(lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids))
+
+    def refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", server.ports["http"])).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    until(refused)
+
+
+async def test_a_stopped_process_is_replaced_and_a_full_arena_costs_speed_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "ARENA_BYTES", 1 << 20)
+    monkeypatch.setattr(supervisor, "MAX_MISSED_REPORTS", 1)
+    write_models(tmp_path / "models")
+    options = ServerOptions(
+        model_repository=(str(tmp_path / "models"),),
+        http_port=0,
+        grpc_port=0,
+        metrics_port=0,
+        http_address="127.0.0.1",
+        grpc_address="127.0.0.1",
+        frontend_processes=2,
+        process_debugging=True,
+    )
+    async with Server(options).running() as server:
+        values = np.arange(400_000, dtype=np.float32)  # 1.6 MB each way, of an arena of 1 MiB
+
+        def infer() -> Any:
+            given = tritonclient.http.InferInput("INPUT0", values.shape, "FP32")
+            given.set_data_from_numpy(values)
+            with tritonclient.http.InferenceServerClient(f"127.0.0.1:{server.ports['http']}") as client:
+                return client.infer("echo", [given]).as_numpy("OUTPUT0")
+
+        np.testing.assert_array_equal(await asyncio.to_thread(infer), values)
+        processes = server.frontend_processes
+        assert processes is not None
+        stopped = processes.running[0].child
+        os.kill(stopped.pid, signal.SIGSTOP)
+        async with asyncio.timeout(TIMEOUT_S):
+            while stopped.alive or len(processes.running) < 2:
+                await asyncio.sleep(0.05)
+        assert "it has not answered" in str(stopped.exit)
+        np.testing.assert_array_equal(await asyncio.to_thread(infer), values)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "65", "1e9", "many", ""])
+def test_an_absurd_number_is_refused(value: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "conch", "serve", f"--model-repository={tmp_path}"]
+    flag = f"--frontend-processes={value}"
+    result = subprocess.run([*command, flag], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert result.returncode == 2
+    assert "frontend-processes" in result.stderr
+    assert "1 to 64" in result.stderr
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, 1), (4, 1), (5, 2), (16, 4), (128, 8)])
+def test_auto_is_one_process_up_to_four_cores(cores: int, expected: int) -> None:
+    assert supervisor.frontends_for(cores) == expected

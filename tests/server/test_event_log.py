@@ -233,6 +233,10 @@ def test_a_generation(logged: Logged) -> None:
     assert row["prompt_tokens"] > 0
     assert row["received"] < row["first_token"] <= row["done"]
     assert row["outcome"] == "ok"
+    steps = logged.rows("steps", "llm")
+    assert sum(step["decode_tokens"] for step in steps) == row["completion_tokens"]
+    assert sum(step["prefill_tokens"] for step in steps) == row["prompt_tokens"]
+    assert all(row["received"] < step["started"] <= step["ended"] <= row["done"] for step in steps)
     (exchange,) = [call for call in logged.rows("exchanges") if call["request"] == row["number"]]
     assert exchange["protocol"] == "openai"
     assert increasing(exchange, "exchanges")

@@ -303,3 +303,6 @@ class EngineLoad:
     prefix_cache_queries: int = 0  # tokens looked up
     prefix_cache_hits: int = 0
     preemptions: int = 0
+    # Called after each step with events: when it began and ended (monotonic ns), CPU time and wait of its thread (ns),
+    # and how many tokens were generated.
+    on_step: Callable[[int, int, int, int, int], None] | None = None

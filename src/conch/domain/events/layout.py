@@ -105,7 +105,9 @@ KINDS: Final[dict[str, tuple[Column, ...]]] = {
         *_times("first_byte", "received", "body_done", "decoded", "answered", "encoded", "written", "drained"),
         *_counts("<i8", "bytes_in", "bytes_out"),
     ),
-    # One for each step of an engine that computes language models. `cache_used` is in thousandths.
+    # One for each step of an engine that computes language models. `running` and `waiting` are sequences after it;
+    # `prefill_tokens` are those of the prompts whose requests have ended and had their first token in this step,
+    # `decode_tokens` what was generated. `cache_used` is in thousandths.
     "steps": (
         *_MODEL,
         *_times("started", "ended"),

@@ -78,6 +78,7 @@ class GenerativeModel(ServedModel):
         self._giving = False
         self._service_rate = ServiceRate()
         self._live: set[LiveGeneration] = set()
+        self._preemptions = 0  # as of the last step
         self._busy_ns = 0  # time in which requests were in the engine; while there are some, less the time of the first
 
     def __repr__(self) -> str:
@@ -114,6 +115,8 @@ class GenerativeModel(ServedModel):
     async def start(self) -> None:
         started = monotonic_ns()
         self.engine.on_ready_change = self._ready_changed
+        if self.events.on:
+            self.engine.load.on_step = self._log_step
         await self.engine.start()
         self.log_workers()
         self._prompts.set_context(self.engine.info.context_length)
@@ -330,6 +333,16 @@ class GenerativeModel(ServedModel):
             self.events.generated(row, live.request, None, (0, 0))
             rows.append(("requests", row))
         return rows
+
+    def _log_step(self, started: int, ended: int, cpu_ns: int, cpu_wait_ns: int, tokens: int) -> None:
+        load, row = self.engine.load, self.events.recorder.step()
+        row.model, row.version = self.events.model, self.events.version
+        row.started, row.ended, row.cpu_ns, row.cpu_wait_ns = started, ended, cpu_ns, cpu_wait_ns
+        row.running, row.waiting = load.running, load.waiting
+        row.prefill_tokens, row.decode_tokens = 0, tokens
+        row.preemptions = max(load.preemptions - self._preemptions, 0)
+        row.cache_used = round(load.kv_cache_usage * 1000)
+        self._preemptions = load.preemptions
 
     def _discard(self, live: "LiveGeneration") -> None:
         self._live.discard(live)

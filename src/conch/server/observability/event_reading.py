@@ -116,6 +116,8 @@ class _Reading:
     def log(self, models: Mapping[str, Any]) -> EventLog:
         """Return the log, when all slices have been read."""
         tables = {kind: np.concatenate(parts) for kind, parts in self._parts.items() if parts}
+        if "steps" in tables and "requests" in tables:
+            _link_steps(tables["steps"], tables["requests"])
         if "exchanges" in tables and "requests" in tables:
             _link(tables["exchanges"], tables["requests"])
             calls = tables["exchanges"]
@@ -154,6 +156,15 @@ def _link(exchanges: Table, requests: Table) -> None:
     exchanges["request"][known] = own["number"][first[place]]
     exchanges["decoded"][known] = own["queued"][first[place]]
     exchanges["answered"][known] = done[place]
+
+
+def _link_steps(steps: Table, requests: Table) -> None:
+    """Add to steps the tokens of the prompts that they ended, which requests know."""
+    for model in np.unique(steps["model"]):
+        places = np.flatnonzero(steps["model"] == model)
+        own = requests[(requests["model"] == model) & (requests["prompt_tokens"] > 0) & (requests["first_token"] > 0)]
+        at = np.searchsorted(steps["ended"][places], own["first_token"], "right") - 1
+        np.add.at(steps["prefill_tokens"], places[at[at >= 0]], own["prompt_tokens"][at >= 0])
 
 
 def _ended(kind: str, ring: Ring, number: int) -> int:

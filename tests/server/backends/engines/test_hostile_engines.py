@@ -36,8 +36,8 @@ def send(*message, payload=b""):
 def header(content):
     return PREFIX.pack(len(content), 0) + content
 
-def step(*events, load=IDLE):
-    send(33, events, load)
+def step(*events, load=IDLE, times=()):
+    send(33, events, load, times)
 
 def delta(index=0, text="x", ids=(1,), finish=None, stop=None, logprobs=(), *more):
     return (index, text, ids, finish, stop, logprobs, *more)
@@ -73,7 +73,11 @@ FATAL = {
     "unknown type": ("unknown type 99", "send(99)"),
     "loaded again": ("LOADED must come once", "send(32, '', {})"),
     "too few fields": ("STEP must be", "send(33)"),
-    "events are an object": ("events must be an array", "send(33, {}, IDLE)"),
+    "events are an object": ("events must be an array", "send(33, {}, IDLE, ())"),
+    "times are a number": ("the times of a step must be an array", "step(times=7)"),
+    "times are negative": ("a time of a step", "step(times=(0, -1, 0, 0))"),
+    "times without end": ("a time of a step", "step(times=(0, 2**63, 0, 0))"),
+    "too few times": ("the times of a step must be an array of 4 items", "step(times=(1, 2))"),
     "an event is a number": ("an event must be", "step(5)"),
     "key is a list": ("the key of a request", "step(([], (), None))"),
     "key is a text": ("the key of a request", "step(('1', (), None))"),

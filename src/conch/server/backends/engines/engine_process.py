@@ -26,6 +26,7 @@ from conch.server.backends.engines.untrusted_events import (
     read_deltas,
     read_end,
     read_load,
+    read_times,
 )
 from conch.server.backends.processes import untrusted
 from conch.server.backends.processes.child_process import ChildProcess
@@ -190,8 +191,8 @@ class EngineProcess:
     def _received(self, message: Message, _: memoryview) -> None:
         kind = message[0]
         if kind == messages.STEP:
-            _, events, load = untrusted.items(message, 3, "STEP")
-            self._stepped(untrusted.array(events, "events"), load)
+            _, events, load, times = untrusted.items(message, 4, "STEP")
+            self._stepped(untrusted.array(events, "events"), load, times)
         elif kind == messages.LOADED:
             _, error, fields = untrusted.items(message, 3, "LOADED")
             if type(fields) is not dict or self._loaded.done():
@@ -210,9 +211,12 @@ class EngineProcess:
         else:
             raise WireError(f"a message of the unknown type {kind!r:.40}")
 
-    def _stepped(self, events: Sequence[Any], load: Any) -> None:
+    def _stepped(self, events: Sequence[Any], load: Any, times: Any) -> None:
         read_load(load, self._load)
-        self._last_step = monotonic_ns()
+        now = monotonic_ns()
+        step = read_times(times, self._last_step or now, now)
+        self._last_step = now
+        tokens = 0
         self.has_worked = True
         running = self._running
         for event in events:
@@ -221,6 +225,8 @@ class EngineProcess:
             if generation is None:  # aborted while the message was in flight
                 continue
             deltas = read_deltas(given, generation.budget)
+            for delta in deltas:
+                tokens += len(delta.token_ids)
             if end is None:
                 generation.on_deltas(deltas, None)
                 continue
@@ -229,6 +235,8 @@ class EngineProcess:
             if generation.long and not any(other.long for other in running.values()):
                 self._child.max_values = MAX_VALUES
             generation.on_deltas(deltas, ended)
+        if events and self._load.on_step is not None:
+            self._load.on_step(*step, tokens)
 
     def _exited(self, exit_: Exit) -> None:
         if not self._loaded.done():

@@ -107,6 +107,16 @@ def read_load(given: Any, load: EngineLoad) -> None:
     load.running, load.waiting, load.prefix_cache_queries, load.prefix_cache_hits, load.preemptions = counts
 
 
+def read_times(given: Any, begin: int, now: int) -> tuple[int, int, int, int]:
+    """Return when a step began and ended, CPU time and wait; it was between `begin` and `now`. Raises WireError."""
+    if not untrusted.array(given, "the times of a step"):
+        return begin, now, 0, 0
+    numbers = untrusted.integers(untrusted.items(given, 4, "the times of a step"), 0, 2**63 - 1, "a time of a step")
+    ended = min(max(numbers[1], begin), now)
+    started = min(max(numbers[0], begin), ended)
+    return started, ended, min(numbers[2], now - begin), min(numbers[3], now - begin)
+
+
 def engine_info(engine: str, fields: Mapping[str, Any]) -> EngineInfo:
     """Return the properties of a loaded engine. Raises WireError."""
     info: dict[str, Any] = {}

@@ -11,6 +11,7 @@ their place. With `prompt_only` it is the only delta;
 *end* is None while more will follow, `(prompt tokens, completion tokens, cached tokens, scheduled[, cut tokens])`, or
 `(code, text)` for an error; cut tokens are those of the prompt that `truncate_prompt_tokens` has removed;
 *scheduled* is when the engine began with the request, in monotonic nanoseconds; 0 or missing if unknown.
+*times* are when the step began and ended, CPU time and wait for a processor of its thread, in nanoseconds; or empty.
 *load* is `(running, waiting, KV cache usage, prefix cache queries, prefix cache hits, preemptions)`.
 """
 
@@ -23,7 +24,7 @@ ADAPTER = 5  # key, name, path of a LoRA adapter to load, "" to unload it    →
 
 # Engine → server.
 LOADED = 32  # error text or "", info; after a text that ends with a colon, the server appends the end of stderr
-STEP = 33  # events, load
+STEP = 33  # events, load, times
 LOG = 34  # level, text
 ADAPTER_SET = 35  # key, code, error text or ""
 

@@ -6,8 +6,10 @@ import select
 import socket
 import traceback
 from importlib import import_module
+from time import monotonic_ns
 from typing import Any
 
+from ..ipc.cpu_meter import CpuMeter
 from ..ipc.wire import READ_SIZE, FrameDecoder, Message, encode_to_server, shortened
 from . import messages
 from .driver import Driver, Event, Refused
@@ -56,6 +58,7 @@ class _StepLoop:
         self._driver = driver
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
+        self._meter = CpuMeter()
         self._refusals: list[Event] = []
         self._changed = False  # whether refusals or aborts require a STEP message without a step
         self._last_stats = (0, 0, 0.0, 0, 0, 0)  # as sent to the server
@@ -69,7 +72,10 @@ class _StepLoop:
             if self._poll.poll(self._driver.wait_ms):
                 running = self._read_messages()
             if running and self._driver.wait_ms == 0:
-                self._send_step(self._driver.step())
+                began = monotonic_ns()
+                events = self._driver.step()
+                ended = monotonic_ns()
+                self._send_step(events, (began, ended, *self._meter.used(ended - began)[:2]))
 
     def _read_messages(self) -> bool:
         while True:
@@ -118,14 +124,14 @@ class _StepLoop:
         self._refusals.append((key, (), end))
         self._changed = True
 
-    def _send_step(self, events: list[Event]) -> None:
+    def _send_step(self, events: list[Event], times: tuple[int, ...] = ()) -> None:
         events = [*self._refusals, *events]
         self._refusals.clear()
         self._changed = False
         stats = self._driver.stats()
         if events or stats != self._last_stats:
             self._last_stats = stats
-            frames, refused = encode_step(events, stats)
+            frames, refused = encode_step(events, stats, times)
             self._connection.sendall(frames)
             for key in refused:
                 self._driver.abort(key)

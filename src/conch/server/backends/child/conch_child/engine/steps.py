@@ -13,11 +13,11 @@ from .driver import Event
 _MAX_PROMPT_VALUES = 100 * MAX_VALUES
 
 
-def encode_step(events: Sequence[Event], stats: Sequence[Any]) -> tuple[bytes, list[int]]:
+def encode_step(events: Sequence[Event], stats: Sequence[Any], times: Sequence[int] = ()) -> tuple[bytes, list[int]]:
     """Return the frames of a step, and the keys of requests to abort: their events exceed the limits of a message."""
     events = [_bounded(event) for event in events]
     try:
-        return encode_to_server((messages.STEP, events, stats)), []
+        return encode_to_server((messages.STEP, events, stats, times)), []
     except ValueError:
         pass
     frames: list[bytes] = []
@@ -26,7 +26,7 @@ def encode_step(events: Sequence[Event], stats: Sequence[Any]) -> tuple[bytes, l
         frame, error = _encode_alone(event, stats)
         if error:
             failed: Event = (event[0], (), (messages.INVALID_ARG, error))
-            frame = encode_to_server((messages.STEP, (failed,), stats))
+            frame = encode_to_server((messages.STEP, (failed,), stats, ()))
             refused.append(event[0])
         frames.append(frame)
     return b"".join(frames), refused
@@ -35,7 +35,7 @@ def encode_step(events: Sequence[Event], stats: Sequence[Any]) -> tuple[bytes, l
 def _encode_alone(event: Event, stats: Sequence[Any]) -> tuple[bytes, str]:
     """Return the frame of one event, or an error."""
     try:
-        return encode_to_server((messages.STEP, (event,), stats), max_values=_MAX_PROMPT_VALUES), ""
+        return encode_to_server((messages.STEP, (event,), stats, ()), max_values=_MAX_PROMPT_VALUES), ""
     except ValueError as error:
         return b"", str(error)
 

@@ -47,5 +47,5 @@ async def call(model: str, inputs: list[Any], outputs: list[str]) -> list[Any]:
 
 
 def named(tensor: Any, name: str) -> Any:
-    """The same tensor under another name."""
-    return pb_utils.Tensor(name, tensor.as_numpy())
+    """The same tensor under another name, without a copy."""
+    return pb_utils.Tensor.from_dlpack(name, tensor)

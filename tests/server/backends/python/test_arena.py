@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.server.backends.child.conch_child.ipc.arena import MAX_INLINE_BYTES, ArenaReader, ArenaWriter, Parcel, create
+from conch.server.backends.child.conch_child.ipc.arena import (
+    LENT,
+    MAX_INLINE_BYTES,
+    ArenaReader,
+    ArenaWriter,
+    Parcel,
+    create,
+)
 from conch.server.backends.child.conch_child.ipc.wire import WireError
 
 SIZE = 1 << 20
@@ -112,6 +119,34 @@ def test_a_block_is_held_by_whatever_looks_at_it(descriptor: int, derive: object
     assert reader.take_released() == (128,)
     assert calls == [1]
     assert reader.take_released() == ()
+
+
+def test_a_lent_block_is_held_by_whatever_looks_at_it(descriptor: int) -> None:
+    owner, reader = ArenaWriter(descriptor), ArenaReader(descriptor)
+    offset = owner.write(b"x" * 100, 100)
+    assert offset is not None
+    other = create("other", SIZE)
+    lender, borrower = ArenaWriter(other), ArenaReader(other)
+    os.close(other)
+    view = reader.view(offset, 100)
+    assert reader.offset_of(view) == offset
+    assert reader.offset_of(np.zeros(8, np.uint8)) is None
+    places = [lender.lend(offset, view) for _ in range(2)]
+    assert places == [LENT + offset] * 2
+    del view
+    borrowed = [borrower.borrow(place, 100, owner) for place in places]
+    assert {bytes(array) for array in borrowed} == {b"x" * 100}
+    borrowed.pop()
+    lender.free(borrower.take_released())
+    assert reader.take_released() == ()
+    borrowed.pop()
+    lender.free(borrower.take_released())
+    assert reader.take_released() == (offset,)
+    with pytest.raises(WireError):
+        lender.free(places)
+    for place, size in ((LENT, 0), (LENT, SIZE + 1), (LENT + SIZE, 1), (LENT - 1, 1)):
+        with pytest.raises(WireError):
+            borrower.borrow(place, size, owner)
 
 
 def test_trim_gives_memory_back_when_nothing_is_in_use(descriptor: int) -> None:

@@ -197,6 +197,31 @@ def test_thousands_of_calls_leave_nothing_behind(ask: Callable[..., Any], conch:
     assert 'nv_inference_request_success{model="add"' in conch.metrics()
 
 
+def test_received_tensors_are_passed_on_without_a_copy(ask: Callable[..., Any]) -> None:
+    code = """
+        from conch_child.python.api.session import current
+        channel = current().channel
+        tensor = new('add', *range(100_000)).exec().output_tensors()[0]
+        used = []
+        for number in range(3):
+            inputs = [pb_utils.Tensor.from_dlpack("IN", tensor)]
+            call = pb_utils.InferenceRequest(model_name="add", inputs=inputs, requested_output_names=["OUT"])
+            del inputs, tensor
+            tensor = call.exec().output_tensors()[0]
+            del call
+            used.append(channel.outputs.used)
+        values = tensor.as_numpy()
+        result = [used, float(values[0]), float(values[-1]), values.flags.writeable]
+        del tensor, values
+        while channel.outputs._lent or channel.inputs.in_use:
+            new('add', 1).exec()
+        """
+    used, first, last, writeable = ask(code, "lone")
+    assert used == [used[0]] * 3
+    assert used[0] < 400_000
+    assert (first, last, writeable) == (4, 100_003, True)
+
+
 def test_large_tensors(ask: Callable[..., Any]) -> None:
     assert (
         ask(

@@ -12,7 +12,7 @@ from conch.base.errors import ConchError
 from conch.domain.request import InferRequest
 from conch.domain.sliced_copy import MIN_SLICED_BYTES, SlicedCopy
 from conch.domain.tensor import Destination, Tensor
-from conch.server.backends.child.conch_child.ipc.arena import ArenaReader, ArenaWriter, Parcel, create
+from conch.server.backends.child.conch_child.ipc.arena import LENT, ArenaReader, ArenaWriter, Parcel, create
 from conch.server.backends.child.conch_child.ipc.metric_area import AREA_BYTES
 from conch.server.backends.child.conch_child.ipc.wire import MAX_PAYLOAD_SIZE, Message, WireError
 from conch.server.backends.child.conch_child.python import messages
@@ -133,7 +133,10 @@ class TensorExchange:
     def data(self, name: str, place: Any, size: int, payload: memoryview) -> memoryview:
         """Return the data at a place in shared memory, or in the message. Raises WireError if it is outside of them."""
         untrusted.integer(place, -MAX_PAYLOAD_SIZE, untrusted.MAX_COUNT, "the place of a tensor")
-        data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]
+        if place >= LENT:
+            data = memoryview(self.outputs.borrow(place, size, self.inputs))
+        else:
+            data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]
         if len(data) != size:
             raise WireError(f"'{name}' ends outside of its message")
         return data

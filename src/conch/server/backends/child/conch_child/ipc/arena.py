@@ -9,6 +9,9 @@ SIGBUS. A side may still write to what the other reads, or punch holes, which re
 The writer allocates blocks and writes each once. The reader uses them in place; when the last view of a block is
 deleted, it reports that to the writer with its next frame. Tensors that do not fit travel through the socket in the
 frame: slower, but without failure.
+
+A reader may pass a block on to its writer, as an input of another request, without copying it into its own arena: it
+lends the block until the writer has released it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import threading
 import weakref
 from bisect import bisect_left
 from functools import partial
+from itertools import count
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
@@ -30,6 +34,9 @@ ALIGNMENT = 64
 
 # A frame's tensors up to this total size travel in the frame: the copy through the socket costs less than a block.
 MAX_INLINE_BYTES = 1 << 16
+
+# Places from here on are lent blocks, at that distance in the receiver's own arena.
+LENT = 1 << 52
 
 
 def create(name: str, size: int, reserved: int = 0) -> int:
@@ -61,6 +68,7 @@ class ArenaWriter:
         self._blocks: Dict[int, int] = {}
         self._gaps: List[Tuple[int, int]] = [(0, self.size)]  # (offset, size), ascending, never adjacent
         self._high_water = 0
+        self._lent: Dict[int, List[Any]] = {}  # place → views of a block of the other arena
 
     @property
     def used(self) -> int:
@@ -92,10 +100,23 @@ class ArenaWriter:
         offset = self._allocate(size)
         return None if offset is None else (offset, self._bytes[offset : offset + size])
 
+    def lend(self, offset: int, view: Any) -> int:
+        """Keep a view of the other arena's block at `offset` until its place, which is returned, is freed."""
+        place = LENT + offset
+        with self._lock:
+            self._lent.setdefault(place, []).append(view)
+        return place
+
     def free(self, offsets: Iterable[int]) -> None:
-        """Free blocks. Raises WireError for an offset without a block."""
+        """Free blocks and places of lent ones. Raises WireError for an offset without a block."""
         with self._lock:
             for offset in offsets:
+                lent = self._lent.get(offset)
+                if lent:
+                    lent.pop()
+                    if not lent:
+                        del self._lent[offset]
+                    continue
                 size = self._blocks.pop(offset, None)
                 if size is None:
                     raise WireError("no block of shared memory begins at offset {}".format(offset))
@@ -108,6 +129,12 @@ class ArenaWriter:
                 size = self._blocks.pop(offset, None)
                 if size is not None:
                     self._add_gap(offset, size)
+
+    def own(self, offset: int, size: int) -> Any:
+        """Return a range of the arena as an array of bytes. Raises WireError if it is outside."""
+        if offset < 0 or size <= 0 or offset + size > self.size:
+            raise WireError("invalid block of shared memory: {} bytes at offset {}".format(size, offset))
+        return np.frombuffer(self._map, np.uint8, size, offset)
 
     def trim(self, keep: int) -> None:
         """Return memory above the first `keep` bytes to the system, if no block is allocated."""
@@ -153,7 +180,10 @@ class ArenaReader:
         self.high_water = 0
         self._on_release = on_release
         self._views: Dict[int, Any] = {}
+        self._borrowed: Dict[int, Any] = {}  # by numbers
+        self._borrowings = count()
         self._released: List[int] = []
+        self._address: int = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
 
     @property
     def in_use(self) -> int:
@@ -173,8 +203,23 @@ class ArenaReader:
         self._views[offset] = weakref.ref(array, partial(self._on_view_dead, offset))
         return array
 
+    def offset_of(self, array: Any) -> Optional[int]:
+        """Return the offset of an array in the arena, None if it is not there."""
+        offset: int = array.__array_interface__["data"][0] - self._address
+        return offset if 0 <= offset < self.size else None
+
+    def borrow(self, place: int, size: int, owner: ArenaWriter) -> Any:
+        """Return the block of `owner` that was lent as `place`, which is released as `view` says.
+
+        Raises WireError for a range that is invalid.
+        """
+        array = owner.own(place - LENT, size)
+        number = next(self._borrowings)
+        self._borrowed[number] = weakref.ref(array, partial(self._on_borrowed_dead, number, place))
+        return array
+
     def take_released(self) -> Tuple[int, ...]:
-        """Return the offsets of the blocks that have been released since the last call."""
+        """Return the offsets of the blocks and places that have been released since the last call."""
         if not self._released:
             return ()
         released = tuple(self._released)
@@ -186,6 +231,11 @@ class ArenaReader:
         # The garbage collector may run it at any point of any thread, so it takes no lock.
         del self._views[offset]
         self._released.append(offset)
+        self._on_release()
+
+    def _on_borrowed_dead(self, number: int, place: int, _: object) -> None:
+        del self._borrowed[number]
+        self._released.append(place)
         self._on_release()
 
 

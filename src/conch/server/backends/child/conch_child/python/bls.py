@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from ..ipc.arena import Parcel
+from ..ipc.arena import LENT, Parcel
 from ..ipc.wire import Message
 from . import messages
 from .api.errors import TritonError, TritonErrorCode, TritonModelException
@@ -66,10 +66,14 @@ class PendingCalls:
         callers, holds = self._callers()
         call = PendingCall(next(self._keys))
         # All tensors are encoded before the first is placed, so that an exception leaks no block.
-        encoded = [tensor.wire() for tensor in inputs]
+        encoded = [(tensor.received(), tensor.wire()) for tensor in inputs]
         with self.channel.writing:
             parcel = self.channel.parcel()
-            placed = [(name, kind, shape, parcel.put(data, size), size) for name, kind, shape, data, size in encoded]
+            placed: List[Tuple[Any, ...]] = []
+            for received, (name, kind, shape, data, size) in encoded:
+                offset = None if received is None else self.channel.inputs.offset_of(received)
+                place = parcel.put(data, size) if offset is None else self.channel.outputs.lend(offset, received)
+                placed.append((name, kind, shape, place, size))
             released = self.channel.inputs.take_released()
             self._send(call, (messages.CALL, released, call.key, callers, holds, many, (*request, placed)), parcel)
         return call
@@ -157,6 +161,8 @@ class PendingCalls:
         except ValueError as error:
             del self._in_flight[call.key]
             parcel.discard(0)
+            if message[0] == messages.CALL:
+                self.channel.outputs.free([place for *_, place, _ in message[-1][-1] if place >= LENT])
             raise TritonModelException(str(error)) from None
 
     def _answered(self, message: Message, payload: memoryview) -> None:

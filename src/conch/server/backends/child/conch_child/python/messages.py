@@ -1,9 +1,10 @@
 """Message types between the server and a model's process: the first item of each header, and what follows it.
 
 A *place* is where the bytes of a tensor are: at that offset of the sender's arena, or, if negative, at offset `~place`
-of the frame's payload; None for an output that was written to the client's shared memory. *destinations* describes that
-memory: None, or a dict from output names to `(file, device, inode, offset of the region in it, size of the region,
-offset in the region, room there)`. *released* are offsets of blocks of the receiver's arena that it may reuse.
+of the frame's payload, or, from `LENT` on, in a block of the receiver's arena that a process passes on; None for an
+output that was written to the client's shared memory. *destinations* describes that memory: None, or a dict from output
+names to `(file, device, inode, offset of the region in it, size of the region, offset in the region, room there)`.
+*released* are offsets of blocks of the receiver's arena that it may reuse, and places of what it has passed on.
 *answer* is `(key, final, error, outputs, parameters)`, where `error` is None or `(code, text)`, `outputs` is None or
 tuples `(name, datatype, shape, place, size)`, and `parameters` is None or a dict; `final` is None for a rescheduled
 request. A model sends `(key, final, outputs)` for a response without error and parameters: what has no null is written

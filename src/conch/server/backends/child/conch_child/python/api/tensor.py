@@ -19,7 +19,8 @@ class Tensor:
     """A name and an array.
 
     `as_numpy` of an input is a view of memory that is shared with the server or belongs to the request. It may be
-    written to and kept. Outputs are copied from their array when the response is sent.
+    written to and kept. Outputs are copied from their array when the response is sent. A tensor that was received is
+    not copied when it is an input of a call (BLS), as in Triton: it may be written to again after the call.
     """
 
     __slots__ = ("_array", "_data", "_datatype", "_name", "_shape")
@@ -58,6 +59,8 @@ class Tensor:
         which must have been imported. Raises TritonModelException.
         """
         name = _named(name)
+        if isinstance(tensor, Tensor) and tensor.received() is not None and tensor._datatype != "BYTES":
+            return Tensor.from_wire(name, tensor._datatype, tensor._shape, tensor._data)
         capsule = _capsule_of(tensor)
         if dlpack.is_bfloat16(capsule):
             shape, data = dlpack.read_bfloat16(capsule)
@@ -109,6 +112,10 @@ class Tensor:
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         return dlpack.CPU, 0
+
+    def received(self) -> Any:
+        """Return the bytes of a tensor that is in shared memory as an array; None for any other."""
+        return self._data if isinstance(self._data, np.ndarray) else None
 
     def wire(self) -> Tuple[str, str, Tuple[int, ...], Any, int]:
         """Return name, datatype, shape, the bytes in wire format (a buffer or an array) and their number."""

@@ -2,6 +2,7 @@
 
 import gzip
 import socket
+import ssl
 import threading
 import time
 import urllib.request
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import trustme
 
 from tests.server.clients import Client
 from tests.support.models import write_identity
@@ -29,13 +31,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def collector(reply: Callable[[socket.socket], None]) -> Iterator[tuple[str, list[bytes]]]:
-    """Accept connections and `reply` to the first bytes of each. Yields its address and what it received."""
+def collector(reply: Callable[[socket.socket], None], *, peek: bool = False) -> Iterator[tuple[str, list[bytes]]]:
+    """Accept connections and `reply` to the first bytes of each, left to it with `peek`.
+
+    Yields its address and what it received.
+    """
     received: list[bytes] = []
 
     def serve(client: socket.socket) -> None:
         with client, suppress(OSError):
-            received.append(client.recv(65_536))
+            received.append(client.recv(65_536, socket.MSG_PEEK if peek else 0))
             reply(client)
 
     def accept() -> None:
@@ -121,6 +126,48 @@ def test_a_collector_that_hangs_does_not_delay_the_end_of_the_server(
                 time.sleep(0.02)
         # `with` has checked that the exit status is 0.
     assert "exiting without waiting" not in conch.text
+
+
+def test_a_collector_with_an_unknown_certificate(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its authority is that of OTEL_EXPORTER_OTLP_CERTIFICATE, whatever the machine's; requests are served anyway."""
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    answers: list[bytes] = []
+
+    def answer(client: socket.socket) -> None:
+        with suppress(ssl.SSLError), context.wrap_socket(client, server_side=True) as wrapped:
+            answers.append(wrapped.recv(65_536))
+            wrapped.sendall(HEAD + b"Content-Length: 0\r\n\r\n")
+
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other"))
+    authority.cert_pem.write_to_path(str(tmp_path / "own"))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "other"))
+    with collector(answer, peek=True) as (address, _):
+        flags = secure(flags_of(address))
+        with ConchProcess(models, *flags, log=tmp_path / "log") as conch, Client(conch, "http") as client:
+            client.ask("copy", ARRAY)
+            for what in ("metrics", "traces"):
+                text = (
+                    f"cannot send {what} to 'https://{address}/v1/{what}': the certificate of the server is not trusted"
+                )
+                conch.until_logged(text)
+            client.ask("copy", ARRAY)
+        assert answers == []
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "own"))
+        with ConchProcess(models, *flags, log=tmp_path / "trusted"):
+            until(lambda: answers)
+
+
+def secure(flags: list[str]) -> list[str]:
+    return [flag.replace("http://", "https://") for flag in flags]
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_redirect_is_a_failure(models: Path, tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ class CollectorSession(requests.Session):
         deadline = monotonic() + timeout_s
         self.failure = ""
         options |= {"timeout": timeout_s, "stream": True, "allow_redirects": False}
+        if self.verify is not True:  # by OTEL_EXPORTER_OTLP_CERTIFICATE, which REQUESTS_CA_BUNDLE would replace
+            options["verify"] = self.verify
         try:
             response = super().request(method, url, *arguments, **options)
         except Exception as error:

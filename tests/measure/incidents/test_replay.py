@@ -40,7 +40,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rules=BatchRules(4, frozenset({4}), 2000 * US, single=False, largest_preferred=4),
         compute=lambda start, batch: 8 * MS + len(batch) * MS + start % MS,
     )
-    log = serve(model, [Arrival(int(at)) for at in times]).log(server={"models": {"detector": CONFIG}, "cores": 2})
+    rows = serve(model, [Arrival(int(at)) for at in times])
+    for row in rows.tables["requests"]:
+        row["shape"] = "INPUT0 FP32 [1,2]"
+    log = rows.log(server={"models": {"detector": CONFIG}, "cores": 2})
     path = tmp_path_factory.mktemp("bundle") / "x.conch.tar.zst"
     path.write_bytes(Bundle({"id": "x"}, (log,), models={"detector/1": {"config": CONFIG}}).to_bytes())
     return path
@@ -83,6 +86,15 @@ def test_a_repository_answers_every_request(bundle: Path, tmp_path: Path, capsys
     write_config(tmp_path, "detector", f'backend: "identity" max_batch_size: 4 {tensors}')
     found = replayed(capsys, bundle, "--on", tmp_path, "--speed", 2)
     assert (found["replayed"]["requests"], found["replayed"]["failed"]) == (REQUESTS, 0)
+
+
+def test_requests_that_a_server_refuses_are_said(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = f"input [{tensor('OTHER', 'FP32', 2)}] output [{tensor('OUTPUT0', 'FP32', 2)}]"
+    write_config(tmp_path, "detector", f'backend: "identity" max_batch_size: 4 {tensors}')
+    assert replay([str(bundle), "--on", str(tmp_path), "--speed", "4"]) == 0
+    assert "150 requests failed" in capsys.readouterr().err
 
 
 def test_mistakes_are_named(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,8 @@ _END_S: Final = 60.0  # of the log that is read after the last request
 _DESCRIPTION = """\
 Run the requests of an incident bundle again at their recorded times, and compare latencies and batches. A simulation
 takes seconds and is exact: it makes Conch's decisions with the recorded durations. A stand-in is a server on this
-machine whose models take as long as the recorded ones did. Servers get inputs of the recorded batch sizes with random
-values.
+machine whose models take as long as the recorded ones did. Servers get the inputs that the bundle has, else random
+values of the recorded shapes.
 """
 
 
@@ -114,7 +114,9 @@ class _Replay:
         with self._server() as url:
             begun = fetch_log(url, 0, given.api_key_file).monotonic_ns
             print(f"conch replay: sending {len(rows):,} requests in {length_s:.0f} s to {url}", file=sys.stderr)
-            send(url, log, self.models, given.speed, dict(given.shape))
+            measured = send(url, log, self.models, given.speed, self.bundle.requests)
+            for message, number in measured.errors[:3]:
+                print(f"conch replay: {number:,} requests failed: {printable(message)}", file=sys.stderr)
             replayed = fetch_log(url, length_s + _END_S, given.api_key_file)
         if replayed.overrun_before > begun:
             print("conch replay: rows of the server's event log were overwritten meanwhile", file=sys.stderr)
@@ -182,13 +184,6 @@ def _delay(text: str) -> int:
     return round(duration(text) * 1e6)
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, colon, sizes = text.rpartition(":")
-    if not colon or not name or not all(part.strip().isdecimal() for part in sizes.split(",")):
-        raise ArgumentTypeError(f"'{text}' is not valid: expected NAME:3,224,224")
-    return name, tuple(int(part) for part in sizes.split(","))
-
-
 def _parser() -> CommandParser:
     parser = CommandParser("conch replay", description=_DESCRIPTION)
     parser.add_argument("file", type=Path, metavar="FILE", help="incident bundle")
@@ -206,14 +201,6 @@ def _parser() -> CommandParser:
     parser.add_argument("--max-batch-size", type=count, metavar="N", help="with batches of up to N")
     parser.add_argument(
         "--delay", type=_delay, dest="delay_us", metavar="TIME", help="with this delay for batches, as 500us"
-    )
-    parser.add_argument(
-        "--shape",
-        type=_shape,
-        action="append",
-        default=[],
-        metavar="NAME:DIM,…",
-        help="of an input with variable dimensions",
     )
     parser.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -43,8 +43,6 @@ _MAX_REQUESTS: Final = 20_000
 _LOW, _HIGH = 5, 95  # percent: the ends of the interval
 _WARM_UP: Final = 0.05  # share of a run that is not counted
 _KEEPS_UP: Final = 0.97  # share of what arrives
-_RATIOS: Final = 4096  # drawn for a run
-_OWN_SPREAD: Final = 100  # executions of a size, from which it has a distribution that is not shared
 _DRIFT_BLOCKS: Final = 10  # parts of the log, between which a machine may change its speed
 _PERCENTILES: Final = (50.0, 95.0, 99.0)
 
@@ -275,7 +273,8 @@ class Forecaster:
     def _work(self, executions: Executions, change: Change) -> Work:
         """Return what draws the work of one run's batches."""
         random = self._random
-        chosen = random.integers(0, len(executions.work), len(executions.work))
+        # In blocks: slow executions come together, and queues grow by that.
+        chosen = _blocks(len(executions.work), max(len(executions.work), _MIN_REQUESTS), random)
         sizes, kinds, work = executions.sizes[chosen], executions.kinds[chosen], executions.work[chosen]
         usual = UsualWork.of(sizes, kinds, work)
         relative = work / (usual.at(sizes) * usual.by_kind[kinds])
@@ -284,14 +283,9 @@ class Forecaster:
         share = random.uniform(0, 1) if len(usual.sizes) == 1 else random.uniform(0.8, 1.2)
         drift = exp(random.normal(0, self._drifts[executions.config.name]))
         by_size = usual.at(np.arange(largest + 1), share) * drift
-        shared = random.choice(relative, _RATIOS).tolist()
-        ratios = [shared] * (largest + 1)
-        for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
-            if count >= _OWN_SPREAD:
-                ratios[int(size)] = random.choice(relative[sizes == size], _RATIOS).tolist()
         by_kind = np.ones(int(self._learnt.requests.kinds.max(initial=0)) + 1)
         by_kind[: len(usual.by_kind)] = usual.by_kind[: len(by_kind)]
-        return Work(by_size.tolist(), by_kind.tolist(), ratios)
+        return Work(by_size.tolist(), by_kind.tolist(), relative.tolist())
 
     def _traffic(self, load: Load) -> SentRequests:
         requests, random = self._learnt.requests, self._random

@@ -265,17 +265,19 @@ def _triggers(rows: Table, members: Table, config: ModelConfig) -> tuple[Integer
     at = np.minimum(np.searchsorted(batches, rows["number"]), len(batches) - 1)
     known = batches[at] == rows["number"]
     oldest = np.where(known, np.minimum.reduceat(queued, starts)[at], formed)
-    newest = np.where(known, np.maximum.reduceat(queued, starts)[at], formed)
+    arrivals = np.sort(queued)
+    # Of any request: one that does not fit closes the batch.
+    arrival = np.minimum(arrivals[np.maximum(np.searchsorted(arrivals, formed, side="right") - 1, 0)], formed)
     delay = config.dynamic_batching.max_queue_delay_us * 1000 if config.dynamic_batching else 0
     waited = rows["why_now"] == WHY_NOW.index("delay over")
     idle = np.isin(rows["why_now"], [WHY_NOW.index("idle"), WHY_NOW.index("single")])
-    due = np.where(waited, oldest + delay, np.where(idle, oldest, newest))
+    due = np.where(waited, oldest + delay, np.where(idle, oldest, arrival))
     releases = np.sort(released)
     before = np.searchsorted(releases, formed, side="right") - 1
     release = np.where(before >= 0, releases[np.maximum(before, 0)], 0)
     by_release = release >= due
     by_timer = waited & ~by_release & known
-    begun = np.where(by_timer, formed, np.where(by_release, release, np.minimum(newest, formed)))
+    begun = np.where(by_timer, formed, np.where(by_release, release, arrival))
     for instance in np.unique(rows["instance"]):
         own = np.flatnonzero(rows["instance"] == instance)
         previous = np.concatenate(([0], np.maximum.accumulate(released[own])[:-1]))

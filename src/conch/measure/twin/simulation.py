@@ -73,12 +73,12 @@ class SentRequests:
 class Work:
     """Draws the work of batches: nanoseconds of an instance that runs at full speed.
 
-    `by_size[n]` is the usual work of a batch of size n. It is multiplied by `by_kind` and by the next of `ratios`,
-    which are by size; or, where the requests were recorded, by the mean of `factors`, which are by request.
+    `by_size[n]` is the usual work of a batch of size n. It is multiplied by `by_kind` and by the next of `ratios`; or,
+    where the requests were recorded, by the mean of `factors`, which are by request.
     """
 
     def __init__(
-        self, by_size: list[float], by_kind: list[float], ratios: list[list[float]], factors: list[float] | None = None
+        self, by_size: list[float], by_kind: list[float], ratios: list[float], factors: list[float] | None = None
     ) -> None:
         self._by_size = by_size
         self._by_kind = by_kind
@@ -95,9 +95,8 @@ class Work:
             for job in jobs:
                 total += self._factors[job.number]
             return usual * (total / len(jobs))
-        ratios = self._ratios[size]
         self._drawn += 1
-        return usual * self._by_kind[jobs[0].kind] * ratios[self._drawn % len(ratios)]
+        return usual * self._by_kind[jobs[0].kind] * self._ratios[self._drawn % len(self._ratios)]
 
 
 class Arrived(Waiting):

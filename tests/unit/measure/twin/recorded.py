@@ -94,7 +94,7 @@ def work(of_size: Callable[[int], float], seed: int = 0, sigma: float = 0.1) -> 
     """Work by size, with a log-normal spread; kind 1 takes four times as long."""
     ratios = np.random.default_rng(seed + 99).lognormal(0, sigma, 5000).tolist() if sigma else [1.0]
     sizes = range(65)
-    return Work([of_size(size) for size in sizes], [1.0, 4.0], [ratios] * len(sizes))
+    return Work([of_size(size) for size in sizes], [1.0, 4.0], ratios)
 
 
 def run(
@@ -147,7 +147,7 @@ def log_of(simulation: Simulation, *documents: Document, machine: float = 2.0, *
         }  # fmt: skip
         batches.append(common | times | columns | {
             "number": number, "instance": f"{batch.model}_{batch.instance}", "size": batch.size,
-            "why_now": "delay over" if late else "idle", "ahead": int(batch.begun > batch.formed),
+            "why_now": "delay over" if late else "full" if delay else "idle", "ahead": int(batch.begun > batch.formed),
             "members": len(batch.jobs), "formed": batch.formed + BEGIN, "released": batch.released + BEGIN,
         })  # fmt: skip
         for job in batch.jobs:

@@ -1,8 +1,9 @@
-"""Several times the capacity: `python -m benchmarks.overload [--seconds 60] [--times 3] [--json FILE]`.
+"""Several times the capacity: `python -m benchmarks.overload [--seconds 60] [--times 3] [--deadlines] [--json FILE]`.
 
 The capacity is what the server answers to as many clients as keep its instances busy. In turns with measuring that,
 requests arrive at a multiple of it, and what counts is how many are answered, how long those waited, and that the rest
-is refused at once with a time to come again. Health and metrics are asked meanwhile.
+is refused at once with a time to come again. Health and metrics are asked meanwhile. With `--deadlines`, requests have
+deadlines and h2load sends them: see `benchmarks.deadline_load`.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import typer
@@ -28,6 +29,16 @@ from rich.table import Table
 
 from benchmarks.arrivals import TICK_S, Books, GrpcSender, HttpSender, Sender, arrive
 from benchmarks.conch_install import ConchInstall
+from benchmarks.deadline_load import (
+    FLAGS,
+    LIMITS,
+    deadline_table,
+    deadline_works,
+    measure_deadlines,
+    measure_shares,
+    met,
+    write_deadline_models,
+)
 from benchmarks.machine import CHECKOUT, machine
 from benchmarks.payloads import Question, Wire, encode
 from benchmarks.peers import Conch, Server
@@ -242,14 +253,21 @@ def main(
     times: Annotated[float, typer.Option(min=1, help="Multiple of the capacity at which they arrive.")] = 3,
     only: Annotated[str, typer.Option(help="Works whose names begin with this.")] = "",
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    deadlines: Annotated[bool, typer.Option("--deadlines", help="Measure deadlines and shares of tenants.")] = False,
 ) -> None:
-    """Measure overload. The exit status is 1 if a work falls short of 90 % of its capacity, or an answer was wrong."""
+    """Measure overload. The exit status is 1 if a work falls short of 90 % of its capacity, or an answer was wrong.
+
+    With `--deadlines` it is 1 below 95 % of the peak in time, or if a share is off by more than 5 %.
+    """
     console = Console()
     if not console.is_terminal:
         console.width = 200
     results = []
     install = ConchInstall(CHECKOUT, CHECKOUT / ".bench")
     install.ensure()
+    if deadlines:
+        _measure_deadlines(Conch(install), console, times, only, json)
+        return
     with tempfile.TemporaryDirectory(prefix="conch-overload-") as name:
         write_repository(Path(name) / "models")
         with Server(Conch(install), Path(name) / "models", Path(name) / "log") as server:
@@ -262,6 +280,48 @@ def main(
         document = {"machine": machine(), "results": [{**asdict(result), "ratio": result.ratio} for result in results]}
         json.write_text(json_format.dumps(document, indent=2) + "\n")
     if any(result.ratio < GOODPUT_TARGET or result.broken or result.without_time for result in results):
+        raise typer.Exit(1)
+
+
+class _Limited:
+    """Conch with tenants and weights."""
+
+    only_python = False
+
+    def __init__(self, conch: Conch, limits: Path) -> None:
+        self._conch = conch
+        self._limits = limits
+        self.name, self.ready_path = conch.name, conch.ready_path
+
+    def command(self, repository: Path) -> list[str]:
+        return [*self._conch.command(repository), *FLAGS, f"--limits-file={self._limits}"]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._conch, name)
+
+
+def _measure_deadlines(conch: Conch, console: Console, times: float, only: str, json: Path | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="conch-deadlines-") as name:
+        folder = Path(name)
+        write_deadline_models(folder / "models")
+        (folder / "limits.yaml").write_text(LIMITS)
+        with Server(_Limited(conch, folder / "limits.yaml"), folder / "models", folder / "log") as server:
+            works = [work for work in deadline_works() if work.name.startswith(only)]
+            results = []
+            for work in works:
+                results.append(measure_deadlines(server, work, times))
+                console.print(f"{work.name}: {results[-1].ratio:.3f}")
+            shares = [
+                measure_shares(server, model, weight)
+                for model, weight in (("shared", 1), ("weighted", 3))
+                if model.startswith(only)
+            ]
+    console.print(deadline_table(results, shares))
+    if json is not None:
+        rows = [{**asdict(result), "ratio": result.ratio} for result in results]
+        document = {"machine": machine(), "results": rows, "shares": [asdict(share) for share in shares]}
+        json.write_text(json_format.dumps(document, indent=2) + "\n")
+    if not met(results, shares):
         raise typer.Exit(1)
 
 

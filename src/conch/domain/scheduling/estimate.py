@@ -16,6 +16,8 @@ _MAX_AGE_NS: Final = 2_000_000_000
 _MIN_INTERVAL_NS: Final = 50_000_000
 # Executions that weigh as much as all before them.
 _HALF_WEIGHT: Final = 4
+# Of executions that begin in time, one of this many may end late.
+_IN_TIME_PER_LATE: Final = 200
 
 
 class ServiceTimes:
@@ -24,9 +26,10 @@ class ServiceTimes:
     Reads the counters of statistics when it is asked, so that executions cost nothing.
     """
 
-    __slots__ = ("_read", "_seen", "_times")
+    __slots__ = ("_margin", "_read", "_seen", "_times")
 
     def __init__(self) -> None:
+        self._margin = 0.0  # for executions that take longer than usual, in means
         self._read = 0  # when the counters were read last, monotonic ns
         self._seen: dict[int, tuple[int, int]] = {}  # by size: executions, and their ns
         self._times: dict[int, tuple[float, int]] = {}  # by size: ns, and when they were measured
@@ -63,6 +66,14 @@ class ServiceTimes:
             if found < measured_size <= size and now - measured <= _max_age_ns(ns):
                 found, found_ns = measured_size, ns
         return int(found_ns)
+
+    def ended(self, *, late: bool) -> None:
+        """Record whether a request that was executed has met its deadline: late ones begin earlier from now on."""
+        self._margin = min(self._margin + 0.5, 2.0) if late else max(self._margin - 0.5 / _IN_TIME_PER_LATE, 0.0)
+
+    def with_margin(self, service: int) -> int:
+        """Return how long before its deadline an execution of this time has to begin, so that few are late."""
+        return int(service * (1 + self._margin))
 
 
 def _max_age_ns(service_ns: float) -> float:

@@ -105,3 +105,19 @@ def test_an_estimate_is_never_later_than_the_start(free_in: list[int], batches: 
     for _ in range(batches):
         heapq.heapreplace(times, times[0] + batch_ns)
     assert min(free_in) <= start_in(free_in, batches, batch_ns) <= max(times[0], min(free_in))
+
+
+def test_a_margin_grows_with_late_executions_and_shrinks_without() -> None:
+    times = ServiceTimes()
+    assert times.with_margin(100) == 100
+    times.ended(late=True)
+    assert times.with_margin(100) == 150
+    for _ in range(50):
+        times.ended(late=True)
+    assert times.with_margin(100) == 300
+    for _ in range(400):
+        times.ended(late=False)
+    assert times.with_margin(100) in (199, 200)
+    for _ in range(1000):
+        times.ended(late=False)
+    assert (times.with_margin(100), times.with_margin(0)) == (100, 0)

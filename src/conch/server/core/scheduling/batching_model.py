@@ -15,7 +15,7 @@ from conch.base.errors import DeadlineMissed, QueueFull, QueueTimeout
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, Respond, TokenMeter
 from conch.domain.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide, needs_grouping
-from conch.domain.scheduling.estimate import ServiceTimes, start_in
+from conch.domain.scheduling.estimate import start_in
 from conch.domain.scheduling.queue import PolicyQueue
 from conch.server.backends.base import Instance
 from conch.server.backends.batch import Batch
@@ -48,7 +48,6 @@ class BatchingModel(ScheduledModel):
         self._grouped = not self._rules.single and needs_grouping(config)
         self._ragged = config.ragged_inputs
         self._queue: PolicyQueue[Pending] = PolicyQueue(config.dynamic_batching, max_queue_size)
-        self._service_times = ServiceTimes()
         self._alike: list[Pending] = []
         dynamic = config.dynamic_batching
         self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
@@ -88,7 +87,7 @@ class BatchingModel(ScheduledModel):
         for instance in self.instances:
             if instance.ready:
                 free_in += self._free_in(instance, now)
-        return (start_in(free_in, batches, batch_ns) if free_in else 0), service
+        return (start_in(free_in, batches, batch_ns) if free_in else 0), times.with_margin(service)
 
     def _free_in(self, instance: Instance, now: int) -> list[int]:
         """Return in about how many ns an instance can begin a batch: for each that it executes concurrently."""

@@ -18,6 +18,7 @@ from conch.base.errors import ConchError, Unavailable
 from conch.domain.events.rows import Row
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse
+from conch.domain.scheduling.estimate import ServiceTimes
 from conch.domain.scheduling.waiting import State
 from conch.domain.statistics.model_statistics import ModelState
 from conch.server.backends.base import Instance, Worker
@@ -58,6 +59,7 @@ class ScheduledModel(ServedModel):
         self._validator = RequestValidator(config)
         self._reshaper = Reshaper(config)
         self._takes_sources = all(instance.takes_sources for instance in instances)
+        self._service_times = ServiceTimes()
         self._timer = Timer(loop, self._dispatch)
         # Batches that each instance has not released: the one being executed, then those sent ahead.
         self._held: dict[Instance, deque[Batch]] = {instance: deque() for instance in instances}
@@ -417,8 +419,10 @@ class ScheduledModel(ServedModel):
             compute_output=done - timeline.infer_done,
             span=request.span,
         )
-        if timeline.deadline and done > timeline.deadline:
-            self.statistics.deadline_misses["late"] += 1
+        if timeline.deadline:
+            late = done > timeline.deadline
+            self.statistics.deadline_misses["late"] += late
+            self._service_times.ended(late=late)
         if self.statistics.first_response is not None:
             self.statistics.first_response.add((pending.first_response or done) - timeline.received)
 

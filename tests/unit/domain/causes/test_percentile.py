@@ -3,7 +3,7 @@ import pytest
 from conch.base.errors import InvalidRequest, NotFound
 from conch.domain.causes.explain import Explainer
 from conch.domain.causes.percentile import Percentile, explain_percentile
-from conch.domain.causes.sentences import batch_text, batching_sentence, percentile_sentence, request_sentence
+from conch.domain.causes.sentences import batch_text, batching_sentence, percentile_sentence, request_sentence, short_text
 from conch.domain.events.log import EventLog
 from conch.domain.scheduling.batching import BatchRules
 from tests.support.simulated_log import MS, Arrival, Rows, SimulatedModel, serve
@@ -96,3 +96,9 @@ def test_what_cannot_be_explained() -> None:
         percentile(incident(), model="x")
     with pytest.raises(InvalidRequest, match="has 2 finished requests"):
         percentile(serve(SimulatedModel(), [Arrival(SECOND), Arrival(2 * SECOND)], Rows()).log())
+
+
+def test_the_short_form() -> None:
+    found = Explainer(incident()).explain(506)
+    assert found is not None
+    assert short_text(found) == "total;dur=174.170, large;dur=159.100, compute;dur=15.000"

@@ -15,6 +15,7 @@ from conch.domain.events.log import EventLog
 
 _MIN_SLOW: Final = 0.1  # of the usual time: a batch within it is not slow
 _MAX_DEPTH: Final = 20
+_LOOK_NS: Final = 400_000_000  # within which the server sees that a process is stopped: every 200 ms, when it can
 _MIN_CACHE_USED: Final = 900  # ‰: a KV cache that is about full
 _MIN_HIT_SHARE: Final = 0.5  # of a model's requests, from which on a miss is an exception
 _NO_DELAY: Final = tuple(WHY_NOW.index(name) for name in ("single", "idle"))
@@ -269,10 +270,12 @@ class Explainer:
         end = int(batch["infer_done"] or batch["released"] or self.log.monotonic_ns)
         model = self._batches(batch)
         usual = model.usual(batch)
-        stopped = [] if not start else model.lasted(int(batch["instance"]), _STOPPED, computing, end)
-        stopped_ns = sum(last - first for first, last in stopped)
-        cpu = min(max(int(batch["cpu_wait_ns"]), 0), max(end - computing - stopped_ns, 0))
-        work = max(end - computing - stopped_ns - cpu, 0)
+        seen = [] if not start else model.lasted(int(batch["instance"]), _STOPPED, computing, end + _LOOK_NS)
+        waited = max(int(batch["cpu_wait_ns"]), 0)
+        # The process may have waited for a processor before it had the inputs: what computing does not explain.
+        before = min(max(waited - max(end - computing - (usual.for_kind or usual.for_size), 0), 0), computing - start)
+        cpu = min(waited - before, max(end - computing, 0))
+        work = max(end - computing - cpu, 0)
         expected, large, slow = min(usual.for_kind or usual.for_size or work, work), 0, 0
         if usual.is_large and (usual.for_kind or work) > (1 + _MIN_SLOW) * usual.for_size:
             expected = min(usual.for_size, work)
@@ -281,12 +284,24 @@ class Explainer:
             slow = rest_ns
         else:
             expected += rest_ns
-        first = "miss" if own is not None and self._is_miss(own) else "compute"
+        # A process is looked at from time to time: it was stopped a while before that was seen.
+        stopped = [(max(first - _LOOK_NS, computing), min(last, end)) for first, last in seen if first < end + _LOOK_NS]
+        stopped = stopped[:1] if slow else []
+        if stopped:
+            first, last = stopped[0]
+            stopped = [(max(last - slow, first), last)]
+            slow -= stopped[0][1] - stopped[0][0]
+        if own is None:  # others need not wait longer because of what all batches wait for a processor
+            usual_wait = min(cpu, usual.cpu_wait)
+            expected, cpu = expected + usual_wait, cpu - usual_wait
+        ordinary = "miss" if own is not None and self._is_miss(own) else "compute"
         because = "large" if own is None or not self._is_large_one(own) else "own_large"
         if large and own is None:  # who waits behind it would not without it
-            first, expected, large = "large", 0, expected + large
-        parts, at, rest = [TimePart("copy", start, computing, name, number)], computing, list(stopped)
-        for cause, length in ((first, expected), (because, large), ("cpu", cpu), ("slow", slow)):
+            ordinary, expected, large = "large", 0, expected + large
+        copied = computing - before
+        parts = [TimePart("copy", start, copied, name, number), TimePart("cpu", copied, computing, name, number)]
+        parts, at, rest = parts, computing, list(stopped)
+        for cause, length in ((ordinary, expected), (because, large), ("cpu", cpu), ("slow", slow)):
             while length > 0:
                 if rest and rest[0][0] <= at:
                     parts.append(TimePart("stopped", at, rest[0][1], name, number))

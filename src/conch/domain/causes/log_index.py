@@ -37,6 +37,7 @@ class Usual(NamedTuple):
 
     for_kind: int
     for_size: int
+    cpu_wait: int  # what batches of its size usually wait for a processor
     is_large: bool  # its inputs have far more bytes than usual
 
 
@@ -132,6 +133,7 @@ class ModelBatches:
         return Usual(
             known.of_kind.get((size, shape, int(_magnitude(size_bytes))), 0),
             for_size,
+            known.cpu_wait.get(nearest, 0),
             size_bytes > _LARGE * known.usual_bytes > 0,
         )
 
@@ -150,11 +152,13 @@ class ModelBatches:
         each = sums / np.maximum(by_number["size"], 1)
         whole = (by_number["infer_done"] > 0) & (by_number["failed"] == 0)
         times = by_number["infer_done"].astype(np.int64) - by_number["input_done"].astype(np.int64)
-        times = np.maximum(times - by_number["cpu_wait_ns"].astype(np.int64), 0)[whole]
+        waits = by_number["cpu_wait_ns"].astype(np.int64)
+        times, waits = np.maximum(times - waits, 0)[whole], waits[whole]
         columns = (by_number["size"], shapes, _magnitude(each).astype(int))
         kinds = list(zip(*(column[whole].tolist() for column in columns), strict=True))
         return _Known(
             numbers, shapes, each, _medians(kinds, times), _medians(by_number["size"][whole].tolist(), times),
+            _medians(by_number["size"][whole].tolist(), waits),
             int(np.median(times)) if len(times) else 0, float(np.median(each)) if len(each) else 0.0,
         )  # fmt: skip
 
@@ -172,6 +176,7 @@ class _Known(NamedTuple):
     bytes_each: Table  # of a batch, by its size
     of_kind: dict[tuple[int, int, int], int]
     of_size: dict[int, int]
+    cpu_wait: dict[int, int]
     of_all: int
     usual_bytes: float
 

@@ -86,6 +86,30 @@ def test_a_process_without_a_processor() -> None:
     assert times(log, 21) == {"compute": 10 * MS, "cpu": 40 * MS}
 
 
+def test_the_usual_wait_for_a_processor_does_not_make_a_queue_slow() -> None:
+    model = SimulatedModel(cpu_wait=lambda _start: 10 * MS)
+    log = serve(model, [*steady(every=40 * MS), *(Arrival(2 * SECOND) for _ in range(3))]).log()
+    assert times(log, 23) == {"ahead": 40_040 * US, "compute": 10 * MS, "cpu": 10 * MS}
+
+
+def test_a_stopped_process() -> None:
+    """The server looks at processes from time to time: it sees the stop and its end later than they are."""
+    model = SimulatedModel(compute=lambda start, _batch: 1010 * MS if 2 * SECOND <= start < 3 * SECOND else 10 * MS)
+    rows = serve(model, [*steady(), Arrival(2 * SECOND), Arrival(2 * SECOND + 100 * MS)])
+    common = {"model": "detector", "version": 1, "instance": "detector_0"}
+    rows.add("instances", **common, time=2 * SECOND + 180 * MS, change="stopped")
+    rows.add("instances", **common, time=3 * SECOND + 50 * MS, change="continued")
+    assert times(rows.log(), 21) == {"stopped": 1000 * MS, "compute": 10 * MS}
+    assert times(rows.log(), 22)["stopped"] == 910_020 * US
+
+
+def test_a_load_that_takes_the_processors() -> None:
+    model = SimulatedModel(cpu_wait=lambda start: 0 if start < 2 * SECOND else 40 * MS)
+    rows = serve(model, [*steady(), Arrival(2 * SECOND)])
+    rows.add("changes", change="load", model="other", started=SECOND, ended=3 * SECOND)
+    assert times(rows.log(), 21) == {"compute": 10 * MS, "loading": 40 * MS}
+
+
 def test_waiting_for_batch_mates() -> None:
     """8 ms of queue for a model of 2 ms, with requests that arrive one by one: the delay of the batcher."""
     model = SimulatedModel(rules=batched(8, 8 * MS), compute=lambda _start, _batch: 2 * MS)

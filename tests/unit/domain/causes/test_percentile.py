@@ -3,7 +3,13 @@ import pytest
 from conch.base.errors import InvalidRequest, NotFound
 from conch.domain.causes.explain import Explainer
 from conch.domain.causes.percentile import Percentile, explain_percentile
-from conch.domain.causes.sentences import batch_text, batching_sentence, percentile_sentence, request_sentence, short_text
+from conch.domain.causes.sentences import (
+    batch_text,
+    batching_sentence,
+    percentile_sentence,
+    request_sentence,
+    short_text,
+)
 from conch.domain.events.log import EventLog
 from conch.domain.scheduling.batching import BatchRules
 from tests.support.simulated_log import MS, Arrival, Rows, SimulatedModel, serve

@@ -75,6 +75,7 @@ bench: .venv/.dev-all ## Compare with Triton on the same models (ARGS go to the 
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.gpu_sampling)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.scrapes)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.limits)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.event_log)
 
 bench-llm: vllm ## Compare served language models with their engines and with vLLM's server (ARGS go to it)
 	$(BIN)/python -m benchmarks.llm $(ARGS)

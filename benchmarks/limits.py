@@ -41,12 +41,13 @@ CASES: dict[str, tuple[list[dict[str, Any]], bool]] = {
 }
 
 
-class LimitedConch(Conch):
-    """Conch that finds tenants in a header."""
+class ComparedConch(Conch):
+    """Conch with further flags, of an interpreter if one is given."""
 
-    def __init__(self, install: ConchInstall, python: Path | None) -> None:
+    def __init__(self, install: ConchInstall, python: Path | None, *more: str) -> None:
         super().__init__(install)
         self._python = python
+        self._more = more
 
     def command(self, repository: Path) -> list[str]:
         """Return the command of `Conch`, of another interpreter if one is given."""
@@ -54,8 +55,8 @@ class LimitedConch(Conch):
         return [str(self._python or command[0]), *command[1:]]
 
     def flags(self, ports: Ports) -> list[str]:
-        """Return the ports and the header."""
-        return [*super().flags(ports), f"--limits-tenant-header={TENANT}"]
+        """Return the ports and the further flags."""
+        return [*super().flags(ports), *self._more]
 
 
 def bench(
@@ -73,10 +74,11 @@ def bench(
     with tempfile.TemporaryDirectory(prefix="conch-bench-") as name:
         folder = Path(name)
         compose({"identity": MODELS / "identity"}, folder / "models", only_python=False)
-        with Server(LimitedConch(install, python), folder / "models", folder / "log") as server:
+        conch = ComparedConch(install, python, f"--limits-tenant-header={TENANT}")
+        with Server(conch, folder / "models", folder / "log") as server:
             found = measure(server, folder, rounds, seconds)
     console.print(machine())
-    console.print(_table(found))
+    console.print(table(found, "limits"))
 
 
 def measure(server: Server, folder: Path, rounds: int, seconds: int) -> dict[str, list[tuple[float, float]]]:
@@ -92,11 +94,14 @@ def measure(server: Server, folder: Path, rounds: int, seconds: int) -> dict[str
         for case in order:
             limits, has_tenant = CASES[case]
             _set_limits(server, [{**limit, "requests_per_second": FAR, "enforced": True} for limit in limits])
-            found[case].append(_run(server, payload, body, seconds, has_tenant=has_tenant))
+            found[case].append(run_case(server, payload, body, seconds, has_tenant=has_tenant))
     return found
 
 
-def _run(server: Server, payload: Payload, body: Path, seconds: int, *, has_tenant: bool) -> tuple[float, float]:
+def run_case(
+    server: Server, payload: Payload, body: Path, seconds: int, *, has_tenant: bool = False
+) -> tuple[float, float]:
+    """Return rate in requests/s and CPU time in µs per request."""
     if has_tenant:
         payload = replace(payload, headers={**payload.headers, TENANT: "acme"})
     before = server.tree.cpu_seconds()
@@ -110,8 +115,9 @@ def _set_limits(server: Server, limits: Sequence[dict[str, Any]]) -> None:
     urllib.request.urlopen(request, timeout=10).close()
 
 
-def _table(found: dict[str, list[tuple[float, float]]]) -> Table:
-    table = Table("limits", "requests/s", "rate ÷ off", "CPU µs", "CPU ÷ off")
+def table(found: dict[str, list[tuple[float, float]]], what: str) -> Table:
+    """Return the cases, with their ratios to "off" in the same round."""
+    table = Table(what, "requests/s", "rate ÷ off", "CPU µs", "CPU ÷ off")
     off = found["off"]
     for case, runs in found.items():
         rates = [run[0] / base[0] for run, base in zip(runs, off, strict=True)]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from conch.domain.events.layout import KINDS, TIME
@@ -384,6 +385,17 @@ def test_a_blocked_event_loop(logged: Logged) -> None:
             for row in rows
         ),
     )
+
+
+def test_rows_are_counted(logged: Logged) -> None:
+    values = {
+        (sample.name, sample.labels["kind"]): sample.value
+        for family in text_string_to_metric_families(logged.server.metrics())
+        for sample in family.samples
+        if sample.name.startswith("conch_event_log")
+    }
+    assert values["conch_event_log_rows_total", "requests"] >= len(logged.rows("requests")) > 0
+    assert values["conch_event_log_overwritten_total", "requests"] == 0
 
 
 def test_old_rows_are_left_out(logged: Logged) -> None:

@@ -65,7 +65,7 @@ from conch.server.frontends.processes.supervisor import FrontendProcesses, front
 from conch.server.frontends.services import Service, frontend_families, listener_families, services
 from conch.server.observability.degradations import Degradations, Probe, log_degradation
 from conch.server.observability.event_log import EventRecorder
-from conch.server.observability.event_reading import EventReader
+from conch.server.observability.event_reading import EventReader, log_families
 from conch.server.observability.incidents.facts import facts
 from conch.server.observability.incidents.incidents import Incidents, Sources
 from conch.server.observability.incidents.payloads import Payloads
@@ -419,6 +419,7 @@ class Server:
                 self.degradations.families,
                 self._ignored_fields.families,
                 self.incidents.families,
+                lambda: log_families(self._recorder),
                 lambda: frontend_families(self.frontend_processes, self._services),
             ],
         )

@@ -16,6 +16,7 @@ from conch.domain.events.layout import KINDS, TIME
 from conch.domain.events.log import EventLog, NameTable, table_of
 from conch.domain.events.packing import Table
 from conch.domain.events.rows import ExchangeRow, Ring, Row
+from conch.domain.exposition import Family, Point
 from conch.machine.cores import usable_cores
 from conch.server.observability.event_log import EventRecorder, RequestRow
 
@@ -140,6 +141,16 @@ class _Reading:
         lost = {kind: ring.lost for kind, ring in self._recorder.rings.items() if ring.lost}
         overrun = self._overrun if self._overrun > self._since else 0
         return EventLog(self._now, self._wall, overrun, lost, server, self._names.texts, tables)
+
+
+def log_families(recorder: EventRecorder) -> Iterator[Family]:
+    """Yield how many rows have been written and overwritten; nothing without a log."""
+    if recorder.on:
+        rings = recorder.rings.items()
+        written = [Point(ring.written, {"kind": kind}) for kind, ring in rings]
+        yield Family.of("conch_event_log_rows_total", written)
+        lost = [Point(ring.lost, {"kind": kind}) for kind, ring in rings]
+        yield Family.of("conch_event_log_overwritten_total", lost)
 
 
 def _link(exchanges: Table, requests: Table) -> None:

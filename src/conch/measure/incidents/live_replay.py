@@ -22,6 +22,7 @@ from conch.measure.bench.plan import MeasuringWindow
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TensorMetadata
+from conch.measure.incidents.stand_in import service_times
 
 _TIMEOUT_S = 300.0
 
@@ -42,6 +43,22 @@ def client_models(log: EventLog) -> list[str]:
     rows = log.requests[log.requests["parent"] == 0]
     numbers, counts = np.unique(rows["model"], return_counts=True)
     return [log.names[number] for number in numbers[np.argsort(-counts, kind="stable")]]
+
+
+def refusal(log: EventLog, model: str, config: Mapping[str, Any] | None, *, stand_in: bool) -> str:
+    """Return why requests to a model cannot be sent to a server, or to its stand-in; "" if they can."""
+    rows = log.requests[log.requests["model"] == log.names.index(model)]
+    if rows["completion_tokens"].any():
+        return "it is a language model"
+    if (config or {}).get("sequence_batching"):
+        return "its requests are of sequences"
+    if not stand_in:
+        return ""
+    if config is None:
+        return "the bundle does not have its configuration"
+    if config.get("ensemble_scheduling"):
+        return "it is an ensemble"
+    return "" if service_times(log, model) else "the bundle has none of its executions"
 
 
 def send(
@@ -118,7 +135,5 @@ def _generated(target: BenchTarget, shapes: str, batch_size: int) -> list[Tensor
 
 
 def _request(index: int, target: BenchTarget, tensors: Sequence[Tensor]) -> PreparedRequest:
-    if target.model.sequences or target.takes_prompts:
-        raise InvalidRequest(f"model '{target.model.name}' cannot be replayed: it has sequences or is a language model")
     encoder = tensor_encoder(target, InputSettings())
     return PreparedRequest(index, *encoder.encode(tensors, {}), encoder.response)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _FAILURE: Final = 1
 SIMULATION, STAND_IN = "simulation", "stand-in"
+_EVENT_LOG_BYTES: Final = 1 << 30  # of servers on this machine: some millions of requests
 _END_S: Final = 60.0  # of the log that is read after the last request
 _DESCRIPTION = """\
 Run the requests of an incident bundle again at their recorded times, and compare latencies and batches. A simulation
@@ -57,6 +58,8 @@ def _replay(given: Namespace) -> int:
         raise InvalidRequest(f"'{given.file}' has no request to model '{unknown[0]}'")
     replays = _Replay(given, bundle, models)
     found = list(replays.simulated() if given.on == SIMULATION else replays.live())
+    if not found:
+        raise InvalidRequest("none of the models can be replayed here")
     if given.json:
         document = {"file": str(given.file), "on": given.on, "speed": given.speed, "missing": list(bundle.missing)}
         print(json.dumps({**document, "models": [comparison.document() for comparison in found]}, indent=2))
@@ -88,7 +91,11 @@ class _Replay:
         log, given = self.bundle.log, self.given
         change = Change(instances=given.instances, max_batch_size=given.max_batch_size, delay_us=given.delay_us)
         for model in self.models:
-            replayed = simulate(log, model, change, documents=self.configs, factor=given.speed)
+            try:
+                replayed = simulate(log, model, change, documents=self.configs, factor=given.speed)
+            except ConchError as error:
+                self._skip(model, error.message)
+                continue
             rows = log.requests
             rows = rows[(rows["model"] == log.names.index(model)) & (rows["received"] > 0) & (rows["outcome"] != 0)]
             order = rows["number"][np.argsort(rows["received"], kind="stable")].tolist()
@@ -105,26 +112,41 @@ class _Replay:
     def live(self) -> "Iterator[ReplayComparison]":
         """Send the requests to a server; yield the comparison of each model. Raises ConchError, ConnectionError."""
         from conch.measure.incidents.comparison import ReplayComparison, run_of
-        from conch.measure.incidents.live_replay import arrivals_of, send
+        from conch.measure.incidents.live_replay import arrivals_of, refusal, send
         from conch.measure.why.source import fetch_log
 
         given, log = self.given, self.bundle.log
-        rows = arrivals_of(log, self.models)
+        models = []
+        for model in self.models:
+            if why := refusal(log, model, self.configs.get(model), stand_in=given.on == STAND_IN):
+                self._skip(model, why)
+            else:
+                models.append(model)
+        if not models:
+            return
+        rows = arrivals_of(log, models)
         length_s = int(rows["received"][-1] - rows["received"][0]) / 1e9 / given.speed
-        with self._server() as url:
+        with self._server(models) as url:
             begun = fetch_log(url, 0, given.api_key_file).monotonic_ns
             print(f"conch replay: sending {len(rows):,} requests in {length_s:.0f} s to {url}", file=sys.stderr)
-            measured = send(url, log, self.models, given.speed, self.bundle.requests)
+            measured = send(url, log, models, given.speed, self.bundle.requests)
             for message, number in measured.errors[:3]:
                 print(f"conch replay: {number:,} requests failed: {printable(message)}", file=sys.stderr)
             replayed = fetch_log(url, length_s + _END_S, given.api_key_file)
         if replayed.overrun_before > begun:
             print("conch replay: rows of the server's event log were overwritten meanwhile", file=sys.stderr)
-        for model in self.models:
+        for model in models:
             yield ReplayComparison(model, run_of(log, model), run_of(replayed, model, begun))
 
+    def _skip(self, model: str, why: str) -> None:
+        """Say why a model is left out. Raises InvalidRequest if it was asked for by name."""
+        message = f"model '{model}' cannot be replayed on {self.given.on}: {why}"
+        if self.given.model:
+            raise InvalidRequest(message)
+        print(f"conch replay: {printable(message)}", file=sys.stderr)
+
     @contextmanager
-    def _server(self) -> "Iterator[str]":
+    def _server(self, models: Sequence[str]) -> "Iterator[str]":
         given = self.given
         if given.on != STAND_IN:
             changes = ("instances", "max_batch_size", "delay_us")
@@ -142,11 +164,10 @@ class _Replay:
             if given.on == STAND_IN:
                 repository = Path(folder) / "models"
                 change = StandInChange(given.instances, given.max_batch_size, given.delay_us)
-                for model in self.models:
-                    if model not in self.configs:
-                        raise InvalidRequest(f"the bundle has no configuration of model '{model}'")
+                for model in models:
                     write_stand_in(repository, self.bundle.log, self.configs[model], change)
-            with local_server(Path(folder) / "server.log", f"--model-repository={repository}") as url:
+            flags = (f"--model-repository={repository}", f"--event-log-bytes={_EVENT_LOG_BYTES}")
+            with local_server(Path(folder) / "server.log", *flags) as url:
                 yield url
 
 

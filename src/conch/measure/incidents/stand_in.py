@@ -43,18 +43,14 @@ _KEPT = ("name", "max_batch_size", "input", "output", "dynamic_batching", "versi
 
 
 def write_stand_in(repository: Path, log: EventLog, config: Mapping[str, Any], change: StandInChange) -> None:
-    """Write the stand-in of a model. Raises InvalidRequest for one whose executions the log does not have."""
+    """Write the stand-in of a model, of which the log has executions. Raises InvalidRequest if `config` is damaged."""
     from google.protobuf.json_format import ParseDict, ParseError
     from google.protobuf.text_format import MessageToString
 
     from conch.domain.triton_messages import model_config_pb2
 
     name = str(config.get("name"))
-    if config.get("ensemble_scheduling") or config.get("sequence_batching"):
-        raise InvalidRequest(f"model '{name}' cannot have a stand-in: it is an ensemble or has sequences")
     times = service_times(log, name)
-    if not times:
-        raise InvalidRequest(f"model '{name}' cannot have a stand-in: the bundle has none of its executions")
     changed = change.of_config(config)
     document = {key: changed[key] for key in _KEPT if changed.get(key)}
     count = sum(int(group.get("count") or 1) for group in changed.get("instance_group") or [{}])

@@ -1,6 +1,6 @@
-"""The worked cases of docs/advise.md: the page shows what the command prints, which is the expected recommendation.
+"""The worked cases of docs/advise.md and cases.md: they show what the command prints, the expected recommendation.
 
-`python -m tests.measure.advise.test_cases` writes the outputs into the page.
+`python -m tests.measure.advise.test_cases` writes the outputs into both.
 """
 
 import io
@@ -19,7 +19,7 @@ from conch.measure.advise.command import advise
 from tests.docs.blocks import ROOT, blocks_of
 from tests.measure.advise.make_models import make_models
 
-PAGE = ROOT / "docs" / "advise.md"
+PAGES = (ROOT / "docs" / "advise.md", Path(__file__).with_name("cases.md"))
 # The folder that the page's models are in.
 _SHOWN = "/data"
 
@@ -36,8 +36,8 @@ def run(arguments: list[str], folder: Path) -> tuple[int, str]:
 
 
 def commands() -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the arguments of each command of the page's cases, and the lines that it shows."""
-    for block in blocks_of(PAGE):
+    """Yield the arguments of each command of the cases, and the lines that it shows."""
+    for block in [block for page in PAGES for block in blocks_of(page)]:
         if block.not_run.startswith("a worked case"):
             for command in block.commands():
                 yield shlex.split(command.text.replace("\\\n", " "))[2:], command.expected
@@ -58,15 +58,9 @@ def test_the_page_shows_what_the_command_prints(models: Path) -> None:
         assert printed.rstrip("\n").split("\n") == expected
 
 
-# The number of the case on the page → backend, TP, PP, instances of each model; and the layout.
+# The number of the case → backend, TP, PP, instances of each model; and the layout.
 EXPECTED: tuple[tuple[str, dict[str, tuple[str, int, int, int]]], ...] = (
     ("one model", {"qwen2.5-3b-instruct": ("vllm", 1, 1, 1)}),
-    ("ensemble", {"qwen2.5-3b-instruct": ("vllm", 1, 1, 1), "densenet": ("onnxruntime", 1, 1, 1)}),
-    ("one model", {"llama-3-8b": ("tensorrtllm", 2, 1, 1)}),
-    (
-        "several models in one repository",
-        {"mistral-7b-instruct": ("vllm", 1, 1, 1), "llama-2-7b-chat": ("vllm", 1, 1, 1)},
-    ),
     (
         "ensemble",
         {
@@ -76,10 +70,16 @@ EXPECTED: tuple[tuple[str, dict[str, tuple[str, int, int, int]]], ...] = (
             "postprocess": ("python", 1, 1, 4),
         },
     ),
-    ("one model", {"llama-3-70b": ("vllm", 4, 1, 1)}),
     ("one model", {"qwen2.5-7b-q4": ("openvino_genai", 1, 1, 1)}),
+    ("", {}),
+    ("ensemble", {"qwen2.5-3b-instruct": ("vllm", 1, 1, 1), "densenet": ("onnxruntime", 1, 1, 1)}),
+    ("one model", {"llama-3-8b": ("tensorrtllm", 2, 1, 1)}),
+    (
+        "several models in one repository",
+        {"mistral-7b-instruct": ("vllm", 1, 1, 1), "llama-2-7b-chat": ("vllm", 1, 1, 1)},
+    ),
+    ("one model", {"llama-3-70b": ("vllm", 4, 1, 1)}),
     ("one model", {"classifier": ("openvino", 1, 1, 1)}),
-    ("", {}),  # too large
     (
         "several models in one repository",
         {
@@ -119,19 +119,20 @@ def test_the_recommendation_is_the_expected_one(number: int, models: Path) -> No
     )
 
 
-def write_page() -> None:
-    """Replace the outputs on the page by what the commands print."""
+def write_pages() -> None:
+    """Replace the outputs on the pages by what the commands print."""
     with tempfile.TemporaryDirectory() as folder:
         make_models(Path(folder))
-        lines = PAGE.read_text().split("\n")
-        for block in reversed(blocks_of(PAGE)):
-            if block.not_run.startswith("a worked case"):
-                command = block.commands()[0]
-                _, printed = run(shlex.split(command.text.replace("\\\n", " "))[2:], Path(folder))
-                shown = [*f"$ {command.text}".split("\n"), *printed.rstrip("\n").split("\n")]
-                lines[block.line : block.line + len(block.lines)] = shown
-        PAGE.write_text("\n".join(lines))
+        for page in PAGES:
+            lines = page.read_text().split("\n")
+            for block in reversed(blocks_of(page)):
+                if block.not_run.startswith("a worked case"):
+                    command = block.commands()[0]
+                    _, printed = run(shlex.split(command.text.replace("\\\n", " "))[2:], Path(folder))
+                    shown = [*f"$ {command.text}".split("\n"), *printed.rstrip("\n").split("\n")]
+                    lines[block.line : block.line + len(block.lines)] = shown
+            page.write_text("\n".join(lines))
 
 
 if __name__ == "__main__":
-    write_page()
+    write_pages()

@@ -300,6 +300,9 @@ class Explainer:
             ordinary, expected, large = "large", 0, expected + large
         copied = computing - before
         parts = [TimePart("copy", start, copied, name, number), TimePart("cpu", copied, computing, name, number)]
+        if copied - start > _LOOK_NS // 2:  # stopped before it had the inputs
+            early = model.lasted(int(batch["instance"]), _STOPPED, start, end)
+            parts = carve(parts, [(first - _LOOK_NS, last) for first, last in early], "stopped", ("copy", "cpu"))
         parts, at, rest = parts, computing, list(stopped)
         for cause, length in ((ordinary, expected), (because, large), ("cpu", cpu), ("slow", slow)):
             while length > 0:
@@ -443,13 +446,13 @@ class Explainer:
     def _pauses(self, start: int, end: int, *, stalls: bool) -> list[Interval]:
         return [
             (int(row["started"]), int(row["ended"]))
-            for row in self._overlapping(self.log.pauses, start, end)
+            for row in self._overlapping(self._all_pauses, start, end)
             if (int(row["kind"]) == _STALL) == stalls
         ]
 
     def _stalls(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Yield start, end and time without a processor of the stalls that overlap a time."""
-        for row in self._overlapping(self.log.pauses, start, end):
+        for row in self._overlapping(self._all_pauses, start, end):
             if int(row["kind"]) == _STALL:
                 first, last = int(row["started"]), int(row["ended"])
                 yield first, last, min(max(int(row["cpu_wait_ns"]), 0), last - first)
@@ -460,7 +463,11 @@ class Explainer:
     @cached_property
     def _loads(self) -> Table:
         changes = self.log.changes
-        return changes[np.isin(changes["change"], [CHANGES.index("load"), CHANGES.index("reload")])]
+        return _by_end(changes[np.isin(changes["change"], [CHANGES.index("load"), CHANGES.index("reload")])])
+
+    @cached_property
+    def _all_pauses(self) -> Table:
+        return _by_end(self.log.pauses)
 
     @staticmethod
     def _overlapping(table: Table, start: int, end: int) -> Table:
@@ -504,6 +511,12 @@ def _moved(parts: Sequence[TimePart], delay: TimePart, ns: int) -> list[TimePart
         if part.ns > taken:
             found.append(part.between(part.start, part.end - taken))
     return found[::-1]
+
+
+def _by_end(table: Table) -> Table:
+    """Return rows in the order of their ends: a stall is noticed after collections of garbage in it."""
+    found: Table = table[np.argsort(table["ended"], kind="stable")]
+    return found
 
 
 def _common(groups: Sequence[Sequence[Interval]]) -> list[Interval]:

@@ -103,6 +103,18 @@ def test_a_stopped_process() -> None:
     assert times(rows.log(), 22)["stopped"] == 910_020 * US
 
 
+def test_a_process_that_is_stopped_before_it_reads_its_inputs() -> None:
+    rows = serve(SimulatedModel(), [*steady(), Arrival(2 * SECOND)])
+    last = rows.tables["batches"][-1]
+    for row in (last, rows.tables["requests"][-1]):
+        row |= {name: row[name] + 800 * MS for name in ("input_done", "infer_done", "released", "done") if name in row}
+    del rows.tables["exchanges"]
+    common = {"model": "detector", "version": 1, "instance": "detector_0"}
+    rows.add("instances", **common, time=2 * SECOND + 200 * MS, change="stopped")
+    rows.add("instances", **common, time=2 * SECOND + 900 * MS, change="continued")
+    assert times(rows.log(), 21) == {"stopped": 800_020 * US, "compute": 10 * MS}
+
+
 def test_a_load_that_takes_the_processors() -> None:
     model = SimulatedModel(cpu_wait=lambda start: 0 if start < 2 * SECOND else 40 * MS)
     rows = serve(model, [*steady(), Arrival(2 * SECOND)])

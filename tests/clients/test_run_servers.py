@@ -16,6 +16,7 @@ import pytest
 
 from tests.clients.running import TIMEOUT_S, Running, conch, environment
 from tests.support.models import write_identity
+from tests.support.ports import free_port
 from tests.support.screen import Screen
 
 
@@ -79,6 +80,38 @@ def test_ps_fits_forty_columns_and_watches_until_ctrl_c(home: Path, models: Runn
         screen.until("model    left")
         screen.until(f"url      {models.url}")
         screen.until("rate     0.0/s")  # of the second reading
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(keyboard)
+
+
+def test_a_load_that_takes_long_shows_its_time(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(
+        "import os, time, conch\n\n@conch.model\nclass Slow:\n    def __init__(self):\n"
+        f"        while not os.path.exists({str(tmp_path / 'go')!r}):\n            time.sleep(0.02)\n\n"
+        "    def predict(self, x: float) -> float:\n        return x\n"
+    )
+    keyboard, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "conch", "run", str(app), f"--port={free_port()}"],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=environment(tmp_path, TERM="xterm", COLUMNS="200", NO_COLOR="1"),
+        start_new_session=True,
+    )
+    os.close(terminal)
+    try:
+        screen = Screen(keyboard)
+        screen.until("of memory")
+        screen.until("app.py 0:00:0")
+        (tmp_path / "go").touch()
+        screen.until("Slow is ready on")
+        screen.until("Ctrl-C stops the server")
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 0
     finally:

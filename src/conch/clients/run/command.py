@@ -4,9 +4,10 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from ipaddress import ip_address
 from multiprocessing import get_context
+from select import select
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ _PORT, _PORT_ATTEMPTS = 8000, 100
 _LOOPBACK = ("localhost",)
 _SERVICES = ("http", "grpc", "metrics")
 _STOP_S = 10.0
+_SHOWN_AFTER_S = 0.5  # of a load
 _RELOAD_POLL_S = 1
 
 
@@ -96,17 +98,20 @@ def _serve(given: Namespace, source: "RunSource", need: int, writer: int | None 
     from conch.server.commands.serve import run_server
 
     options, started = _options(given, source), monotonic()
-    if writer is None and sys.stderr.isatty():
-        print(f"loading {printable(given.model)}, about {size_text(need)} of memory", file=sys.stderr)
+    with ExitStack() as shown:
 
-    def ready(server: "Server") -> None:
-        if writer is None:
-            print_plate(server, given, need, monotonic() - started)
-            return
-        with os.fdopen(writer, "w") as pipe:
-            pipe.write(server.record().http)
+        def ready(server: "Server") -> None:
+            shown.close()
+            if writer is None:
+                print_plate(server, given, need, monotonic() - started)
+                return
+            with os.fdopen(writer, "w") as pipe:
+                pipe.write(server.record().http)
 
-    return run_server(options, (), ready)
+        if writer is None and sys.stderr.isatty():
+            print(f"loading {printable(given.model)}, about {size_text(need)} of memory", file=sys.stderr)
+            shown.enter_context(_shown_loading(given.model))
+        return run_server(options, (), ready)
 
 
 def _options(given: Namespace, source: "RunSource") -> "ServerOptions":
@@ -183,6 +188,32 @@ def _serve_child(given: Namespace, source: "RunSource", need: int, writer: int) 
     os.setsid()
     with suppress(KeyboardInterrupt):
         sys.exit(_serve(given, source, need, writer))
+
+
+@contextmanager
+def _shown_loading(name: str) -> Iterator[None]:
+    """Show in another process that a model loads: this one becomes the server, which forks and must have no threads."""
+    reader, writer = os.pipe()
+    display = get_context("fork").Process(target=_show_loading, args=(name, reader))
+    display.start()
+    try:
+        yield
+    finally:
+        os.write(writer, b".")
+        display.join(_STOP_S)
+        display.kill()  # no-op after the end
+        os.close(reader)
+        os.close(writer)
+
+
+def _show_loading(name: str, reader: int) -> None:
+    from conch.base.process.prctl import die_with_parent
+
+    die_with_parent()
+    with suppress(KeyboardInterrupt):
+        if not select([reader], [], [], _SHOWN_AFTER_S)[0]:
+            with _loading(name):
+                os.read(reader, 1)
 
 
 @contextmanager

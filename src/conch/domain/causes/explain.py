@@ -379,9 +379,7 @@ class Explainer:
             parts += self._of_step(row, step, name, low, high, started, first_token)
             at = high
         if not parts:
-            return self._stages(
-                row, [("", queued), ("cache_wait", started), ("prefill", first_token), ("decode", done)]
-            )
+            return self._stages(row, [("", queued), ("prefill", first_token), ("decode", done)])
         if done > at:
             parts.append(TimePart("loop", at, done, name))
         return joined(self._waits_of_loop(parts, ("loop",)))

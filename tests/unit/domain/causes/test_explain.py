@@ -243,3 +243,10 @@ def test_a_generation() -> None:
         "prefill_others": 10 * MS + 20 * MS,
         "decode": 40 * MS,
     }
+
+
+def test_a_generation_of_an_engine_without_steps() -> None:
+    rows = Rows()
+    rows.add("requests", number=1, model="llm", version=1, outcome="ok", prompt_tokens=100, completion_tokens=5,
+             received=SECOND, queued=SECOND, first_token=SECOND + 40 * MS, done=SECOND + 100 * MS)  # fmt: skip
+    assert times(rows.log(), 1) == {"prefill": 40 * MS, "decode": 60 * MS}

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from conch.domain.events.bundle import Bundle
 from conch.domain.events.log import EventLog
 from conch.measure.why.command import why
 from tests.support.simulated_log import MS, Arrival, SimulatedModel, serve
@@ -115,3 +116,14 @@ def test_names_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "[red]" in shown
     assert not {"\x1b", "\x07"} & set(shown)
+
+
+def test_a_bundle_whole_and_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "incident.conch"
+    data = Bundle({"reason": "p99"}, (incident(),)).to_bytes()
+    path.write_bytes(data)
+    assert why(["photo-7", "--file", str(path)]) == 0
+    assert "behind an unusually large request" in capsys.readouterr().out
+    path.write_bytes(data[: len(data) // 2])
+    assert why(["p99", "--file", str(path)]) == 1
+    assert "conch why: " in capsys.readouterr().err

@@ -20,11 +20,14 @@ from typing import Any, cast
 import uvloop
 
 from conch.base.errors import ConchError
+from conch.domain.request import Timeline
 from conch.protocols.access.api_keys import ApiKeys
 from conch.protocols.connections.body_budget import BodyBudget
 from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.metrics_page import MetricsPage
 from conch.protocols.http.reply import HttpReply
+from conch.protocols.openai.fields import ReadCall
+from conch.protocols.openai.requests import CompletionCall
 from conch.protocols.regions import NO_REGIONS
 from conch.server.backends.child.conch_child.ipc import heap, prctl
 from conch.server.backends.child.conch_child.python.fork_server import next_child
@@ -32,6 +35,9 @@ from conch.server.core.inference import Inference
 from conch.server.core.loading.model_manager import ModelManager
 from conch.server.frontends.endpoints import HTTP_PORT, INFER_PATH, OPENAI_PORT, ApiEndpoint, Handlers
 from conch.server.frontends.grpc.server import GrpcFrontend
+from conch.server.frontends.openai.generations import CHAT, COMPLETION, Dialect, Generations
+from conch.server.frontends.openai.ignored_fields import IgnoredFields
+from conch.server.frontends.openai.messages import MESSAGES
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.processes.forwarding import Forwarding
 from conch.server.frontends.processes.link import (
@@ -64,6 +70,12 @@ from conch.server.options.server_options import ServerOptions
 # The link, and the arenas of tensors to and from the core.
 _SHARED = 3
 _MAX_LOGGED = 65_536
+_WHY = b"x-conch-why"
+_DIALECTS: dict[str, Dialect[Any]] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": COMPLETION,
+    "/v1/messages": MESSAGES,
+}
 
 
 def main() -> None:
@@ -153,6 +165,7 @@ class FrontendProcess:
                 observer=self._observer,
                 budget=self._budget,
                 keys=keys,
+                ignored_fields=_StrictFields(options.openai_strict),
                 named_regions=NamedRegions() if options.allow_client_shm else NO_REGIONS,
             )
             for service in self._listeners(parts):
@@ -240,7 +253,10 @@ class HttpFrontend(Handlers):
         # A path of both ports has one handler; without the HTTP port only the other is served.
         port = endpoint.ports[0] if self.parts.options.allow_http else OPENAI_PORT
         forward = partial(self._forwarding.forward, port)
-        return partial(self._infer_known, forward) if endpoint.path == INFER_PATH else forward
+        if endpoint.path == INFER_PATH:
+            return partial(self._infer_known, forward)
+        dialect = _DIALECTS.get(endpoint.path)
+        return forward if dialect is None else _NativeGenerations(self, forward).endpoint(dialect)
 
     def _infer_known(
         self,
@@ -252,9 +268,10 @@ class HttpFrontend(Handlers):
     ) -> None:
         """Infer with a model that the core has published.
 
-        The core answers for others, and requests with mistakes about shared memory, which it has.
+        The core answers for others, requests with mistakes about shared memory, which it has, and those that are to be
+        explained by its event log.
         """
-        if not self._catalog.knows(name, version):
+        if not self._catalog.knows(name, version) or _WHY in request.headers:
             forward(request, reply)
             return
         try:
@@ -264,6 +281,42 @@ class HttpFrontend(Handlers):
                 forward(request, reply)
             else:
                 raise
+
+
+class _NativeGenerations(Generations):
+    """Begins calls of one prompt to a model that generates; the core answers others, as it counts and refuses them."""
+
+    def __init__(self, handlers: HttpFrontend, forward: Callable[[HttpRequest, HttpReply], None]) -> None:
+        super().__init__(handlers.parts, handlers.models)
+        self._forward = forward
+
+    def begin(
+        self, dialect: Dialect[Any], request: HttpRequest, reply: HttpReply, call: Any, timeline: Timeline
+    ) -> None:
+        prompts = call.prompts if isinstance(call, CompletionCall) else ()
+        if call.ignored or len(prompts) > 1 or _WHY in request.headers or not self._generates(call.model):
+            self._forward(request, reply)
+        else:
+            super().begin(dialect, request, reply, call, timeline)
+
+    def _generates(self, name: str) -> bool:
+        try:
+            self._models.find(name)
+        except ConchError:
+            return False
+        return True
+
+
+class _StrictFields(IgnoredFields):
+    """Refuses ignored fields where the server is strict; else the core gets the call, and reports them."""
+
+    def __init__(self, strict: bool) -> None:
+        super().__init__(strict)
+        self._is_strict = strict
+
+    def report(self, endpoint: str, reply: HttpReply, call: ReadCall) -> None:
+        if self._is_strict:
+            super().report(endpoint, reply, call)
 
 
 class _LogToCore(logging.Handler):

@@ -115,6 +115,7 @@ class BlsCalls:
                 "models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
                 "'async_exec' calls for decoupled models.'"
             )
+        request.timeline.deadline = _deadline(caller)
         if self._inference.limiter is not None:
             request.meter = self._inference.admit_call(served, request.timeline, _tenant(caller))
         call = RunningBlsCall(self, caller, request.model_name, respond)
@@ -283,3 +284,9 @@ def _tenant(caller: BlsCaller) -> str:
         "" if execution.request.meter is None else execution.request.meter.tenant for execution in caller.executions
     }
     return tenants.pop() if len(tenants) == 1 else ""
+
+
+def _deadline(caller: BlsCaller) -> int:
+    """Return until when a call of a model is of use: the latest deadline of its requests, 0 if one of them has none."""
+    deadlines = [execution.request.timeline.deadline for execution in caller.executions]
+    return max(deadlines) if deadlines and all(deadlines) else 0

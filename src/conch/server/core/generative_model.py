@@ -227,7 +227,7 @@ class GenerativeModel(ServedModel):
         ns_per_token = self._rate.ns_per_token(now)
         wait, service = int(self._prompts.before(live) * ns_per_token), int(live.batch_size * ns_per_token)
         due = min(timeline.deadline or timeline.first_token_by, timeline.first_token_by or timeline.deadline)
-        missed = missed_deadline(self.config.name, due, now, wait, service)
+        missed = missed_deadline(self.config.name, timeline, due, now, wait, service)
         if missed is not None:
             self.refuse_for(missed, timeline)
 

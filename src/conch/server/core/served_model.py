@@ -5,6 +5,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic_ns
+from typing import Final
 
 from conch.base.errors import ConchError, DeadlineMissed, QueueFull, Unavailable
 from conch.domain.degradations import Degradation
@@ -19,6 +20,10 @@ from conch.server.core.text_encoder import TextEncoder
 from conch.server.limits.limiter import ModelMeters
 from conch.server.observability.event_log import EventRecorder, ModelEvents
 from conch.server.repository.namespaces import ModelId
+
+# Clients count the way of the request and its response, of which the server sees a part.
+_WAY_PART: Final = 32
+_MAX_WAY_NS: Final = 20_000_000
 
 
 class ServedModel(ABC):
@@ -146,10 +151,10 @@ class ServedModel(ABC):
         """
         now = monotonic_ns()
         wait, service = self.expected(now, batch_size, priority, meter)
-        missed = missed_deadline(self.config.name, timeline.deadline, now, wait, service)
+        missed = missed_deadline(self.config.name, timeline, timeline.deadline, now, wait, service)
         if missed is not None:
             self.refuse_for(missed, timeline)
-        return timeline.deadline - service
+        return timeline.deadline - way_ns(timeline, timeline.deadline) - service
 
     def refuse_when_full(self, timeline: Timeline, meter: TokenMeter | None = None) -> None:
         """Raise QueueFull if there is no room for a request that must be executed."""
@@ -204,7 +209,14 @@ class ServedModel(ABC):
             self._drained.set()
 
 
-def missed_deadline(model: str, deadline: int, now: int, wait: int, service: int) -> DeadlineMissed | None:
+def way_ns(timeline: Timeline, deadline: int) -> int:
+    """Return the part of the time until a deadline that is left for the way of the request and its response."""
+    return min((deadline - timeline.received) // _WAY_PART, _MAX_WAY_NS)
+
+
+def missed_deadline(
+    model: str, timeline: Timeline, deadline: int, now: int, wait: int, service: int
+) -> DeadlineMissed | None:
     """Return the rejection of a request that would wait and then take this long, in ns; None if it meets its deadline.
 
     Its Retry-After is the time after which the wait will have become short enough, if no further requests come.
@@ -214,9 +226,10 @@ def missed_deadline(model: str, deadline: int, now: int, wait: int, service: int
         return DeadlineMissed(
             f"the deadline of the request passed {-left / 1e6:.1f} ms before it was queued", "arrival"
         )
-    if wait + service <= left:
+    passed_on = left - way_ns(timeline, deadline)
+    if wait + service <= passed_on:
         return None
     needed = f"model '{model}' would take about {(wait + service) / 1e6:.1f} ms, and {left / 1e6:.1f} ms remain"
-    if service > left:
+    if service > passed_on:
         return DeadlineMissed(f"{needed}: its execution alone takes {service / 1e6:.1f} ms", "estimate")
-    return DeadlineMissed(needed, "estimate", retry_after_s=(wait + service - left) / 1e9)
+    return DeadlineMissed(needed, "estimate", retry_after_s=(wait + service - passed_on) / 1e9)

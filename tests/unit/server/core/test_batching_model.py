@@ -567,12 +567,18 @@ async def test_a_response_after_the_deadline_is_counted() -> None:
     assert missed(model, "late") == 1
 
 
-async def test_a_batch_waits_for_its_delay_only_as_long_as_its_deadlines_permit(clock: Clock) -> None:
+async def test_a_batch_waits_for_its_delay_only_as_long_as_its_deadlines_permit(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conch.server.core.scheduling.batching_model._START_MARGIN_NS", 300 * SECOND)
     model, (worker,) = await started(dynamic(8, max_queue_delay_us=3_600_000_000))
     model.submit(request(1, 2), Caller())
     model.submit(request(1, 2, timeline=until_in(600)), caller := Caller())
     assert worker.batches == []
-    clock.ahead_ns = 600 * SECOND - 2_000_000
+    clock.ahead_ns = 200 * SECOND
+    model._dispatch()
+    assert worker.batches == []
+    clock.ahead_ns = 400 * SECOND
     model._dispatch()
     assert len(worker.batches[0].executions) == 2
     assert not caller.finals

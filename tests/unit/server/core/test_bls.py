@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.base.errors import Unavailable
+from conch.domain.request import Timeline
 from conch.domain.scheduling.waiting import State
 from conch.server.backends.bls import BlsCaller
 from conch.server.core.bls import BlsCalls
@@ -147,3 +148,17 @@ def test_exactly_the_deadlocked_calls_are_rejected(schedule: list[tuple[str, str
         await world.stop()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("deadlines", "expected"), [((600,), 600), ((600, 900), 900), ((600, 0), 0)])
+async def test_a_call_has_the_latest_deadline_of_its_requests(deadlines: tuple[int, ...], expected: int) -> None:
+    world = World()
+    await world.start()
+    received = [Timeline() for _ in deadlines]
+    for timeline, seconds in zip(received, deadlines, strict=True):
+        timeline.deadline = timeline.received + seconds * 10**9 if seconds else 0
+    executions = [Pending(request(name="a", timeline=timeline), Caller(), world.models["a"]) for timeline in received]
+    made = request(name="b")
+    world.calls.call(BlsCaller("a", "", executions, None), made, Caller(), many=False)
+    assert made.timeline.deadline == (received[deadlines.index(expected)].deadline if expected else 0)
+    await world.stop()

@@ -22,6 +22,7 @@ from conch.server.backends.batch import Batch
 from conch.server.core.pending import Pending
 from conch.server.core.response_order import ResponseOrder
 from conch.server.core.scheduling.scheduled_model import ScheduledModel
+from conch.server.core.served_model import way_ns
 
 # Waiting requests among which those of the first one's shape are looked for.
 _MAX_LOOKED_AT: Final = 256
@@ -125,7 +126,8 @@ class BatchingModel(ScheduledModel):
         if request.timeline.deadline:
             if request.admitted:  # as the step of an ensemble
                 service = self.expected(monotonic_ns(), request.batch_size, request.priority, meter)[1]
-                pending.starts_by = request.timeline.deadline - service
+                deadline = request.timeline.deadline
+                pending.starts_by = deadline - way_ns(request.timeline, deadline) - service
             else:
                 pending.starts_by = self.check_deadline(request.timeline, request.batch_size, request.priority, meter)
         now = pending.queued = request.timeline.queued = monotonic_ns()

@@ -33,6 +33,7 @@ from conch.domain.generation import (
 from conch.domain.llm.tensor_form import TensorForm
 from conch.domain.model_config import ModelConfig, QueuePolicy
 from conch.domain.request import InferRequest, InferResponse, Respond, TokenMeter
+from conch.domain.scheduling.estimate import ServiceTimes
 from conch.domain.scheduling.prompt_queue import PromptQueue, PromptRate
 from conch.domain.scheduling.queue import ServiceRate
 from conch.domain.scheduling.waiting import State, Waiting
@@ -75,6 +76,7 @@ class GenerativeModel(ServedModel):
         self._given = 0  # sequences of the requests that the engine holds
         self._prompts: PromptQueue[LiveGeneration] = PromptQueue()
         self._rate = PromptRate()
+        self._times = ServiceTimes()  # from the first token to the end
         self._giving = False
         self._service_rate = ServiceRate()
         self._live: set[LiveGeneration] = set()
@@ -222,14 +224,22 @@ class GenerativeModel(ServedModel):
             self._giving = False
 
     def _check_deadlines(self, live: "LiveGeneration") -> None:
-        """Raise DeadlineMissed if by the estimate the first token would come too late."""
+        """Raise DeadlineMissed if by the estimate the first token or the end would come too late."""
         timeline, now = live.request.timeline, monotonic_ns()
         ns_per_token = self._rate.ns_per_token(now)
-        wait, service = int(self._prompts.before(live) * ns_per_token), int(live.batch_size * ns_per_token)
-        due = min(timeline.deadline or timeline.first_token_by, timeline.first_token_by or timeline.deadline)
-        missed = missed_deadline(self.config.name, timeline, due, now, wait, service)
-        if missed is not None:
-            self.refuse_for(missed, timeline)
+        wait, first = int(self._prompts.before(live) * ns_per_token), int(live.batch_size * ns_per_token)
+        whole = first + self._generation_ns(live.request.params.max_tokens, now)
+        for due, service in ((timeline.first_token_by, first), (timeline.deadline, whole)):
+            missed = missed_deadline(self.config.name, timeline, due, now, wait, service) if due else None
+            if missed is not None:
+                self.refuse_for(missed, timeline)
+
+    def _generation_ns(self, max_tokens: int | None, now: int) -> int:
+        """Return about how long a generation takes after its first token: the recent mean, less for few tokens."""
+        self._times.update(self.statistics.batches, now)
+        mean_ns = self._times.of(1, now)
+        tokens = self.stats.generation_tokens / max(self.statistics.success.count, 1)
+        return int(mean_ns * min(1.0, (max_tokens or tokens) / max(tokens, 1.0)))
 
     def begun(self, live: "LiveGeneration", now: int) -> None:
         """Count a request that the engine has begun to answer."""

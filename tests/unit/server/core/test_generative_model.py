@@ -404,6 +404,23 @@ async def test_a_first_token_that_the_prompts_before_make_impossible_is_refused(
     assert prompts.missed("estimate") == 1
 
 
+async def test_an_end_that_generations_usually_have_later_is_refused() -> None:
+    prompts = Prompts()
+    prompts.send("first", deadline=600)  # nothing is known
+    for _ in range(100):
+        prompts.token("first")
+    prompts.end("first")
+    prompts.model.statistics.count_execution(1, 0, 0, 1000 * SECOND, 1000 * SECOND)  # what it took
+    with pytest.raises(DeadlineMissed, match=r"its execution alone takes"):
+        prompts.send("long", deadline=400)
+    prompts.send("longer", deadline=3600)
+    short = request()
+    short.params = SamplingParams(max_tokens=10)
+    short.timeline.deadline = short.timeline.received + 400 * SECOND
+    prompts.model.generate(short, Caller(1).listen)
+    assert prompts.missed("estimate") == 1
+
+
 async def test_a_generation_ends_with_its_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = Prompts()
     slow, begun, waiting = (

@@ -5,7 +5,7 @@ well.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -106,7 +106,10 @@ class EventLog:
     def of_rows(cls, rows: Mapping[str, Sequence[Mapping[str, Cell]]], **header: Any) -> "EventLog":
         """Make a log of rows by kind. Columns that are left out are 0; names and codes are given as texts."""
         names = NameTable()
-        tables = {kind: table_of(kind, lambda row, column: row.get(column, 0), rows[kind], names) for kind in rows}
+        tables = {
+            kind: table_of(kind, [[row.get(column.name, 0) for row in given] for column in KINDS[kind]], names)
+            for kind, given in rows.items()
+        }
         return cls(names=names.texts, tables=tables, **header)
 
     def to_bytes(self, resolution_ns: int = 1) -> bytes:
@@ -199,20 +202,23 @@ class NameTable:
         return number
 
 
-def table_of(kind: str, cell: Callable[[Any, str], Cell], rows: Sequence[Any], names: NameTable) -> Table:
-    """Return the table of rows whose cells `cell` returns by the name of their column, within the range of its type."""
-    table = np.zeros(len(rows), DTYPES[kind])
-    for column in KINDS[kind]:
-        values: list[Any] = [cell(row, column.name) for row in rows]
+def table_of(kind: str, columns: Iterable[Sequence[Cell]], names: NameTable) -> Table:
+    """Return the table of columns in the order of the layout, each number within the range of its type."""
+    table: Table | None = None
+    for column, given in zip(KINDS[kind], columns, strict=True):
+        if table is None:
+            table = np.zeros(len(given), DTYPES[kind])
+        values: Sequence[Any] = given
         if column.meaning == NAME:
-            values = [names.number(value) if isinstance(value, str) else value for value in values]
+            values = [names.number(value) if isinstance(value, str) else value for value in given]
         elif column.codes:
-            values = [column.codes.index(value) if isinstance(value, str) else value for value in values]
+            values = [column.codes.index(value) if isinstance(value, str) else value for value in given]
         limits = np.iinfo(column.type)
         try:
             table[column.name] = np.clip(np.array(values, np.int64), max(limits.min, -(2**63)), limits.max)
         except OverflowError:
             table[column.name] = [min(max(value, limits.min), limits.max) for value in values]
+    assert table is not None  # each kind has columns
     return table
 
 

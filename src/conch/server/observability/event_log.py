@@ -16,18 +16,17 @@ from conch.domain.events.rows import ExchangeRow, Ring, Row
 from conch.domain.generation import GenerationRequest
 from conch.domain.request import InferRequest, InferResponse, Timeline
 
-# Rows of each kind within the size of the log, in shares; measured from the rows of a busy server.
+# By kind: its share of the log's size, and the bytes of a row where it is compiled, with its texts. A request has about
+# one batch and one call.
 _SHARES: Final = {
-    "requests": 0.44,
-    "batches": 0.24,
-    "exchanges": 0.22,
-    "steps": 0.06,
-    "pauses": 0.02,
-    "instances": 0.01,
-    "changes": 0.01,
+    "requests": (0.40, 256),
+    "batches": (0.28, 176),
+    "exchanges": (0.24, 152),
+    "steps": (0.05, 128),
+    "pauses": (0.01, 64),
+    "instances": (0.01, 80),
+    "changes": (0.01, 88),
 }
-# An estimate, with the references to its texts.
-ROW_BYTES: Final = 240
 _MIN_ROWS: Final = 64
 # Combinations of shapes whose texts are kept, for each model version.
 _MAX_SHAPES: Final = 1024
@@ -187,7 +186,8 @@ class EventRecorder:
     def __init__(self, size_bytes: int = 0) -> None:
         self.on = size_bytes > 0
         self.rings = {
-            kind: Ring(max(int(size_bytes * share / ROW_BYTES), _MIN_ROWS)) for kind, share in _SHARES.items()
+            kind: Ring(max(int(size_bytes * share / row_bytes), _MIN_ROWS))
+            for kind, (share, row_bytes) in _SHARES.items()
         }
         self._requests = self.rings["requests"]
         self._batches = self.rings["batches"]

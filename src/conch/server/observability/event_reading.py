@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from time import monotonic_ns, time_ns
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from conch import __version__
 from conch.base.build_info import is_compiled
-from conch.domain.events.layout import KINDS, TIME
+from conch.domain.events.layout import CODE, KINDS, NAME, TIME
 from conch.domain.events.log import EventLog, NameTable, table_of
 from conch.domain.events.packing import Table
 from conch.domain.events.rows import ExchangeRow, Ring, Row
@@ -23,6 +25,8 @@ from conch.server.observability.event_log import EventRecorder, RequestRow
 # Rows that are read before the event loop runs other callbacks: about a millisecond.
 _SLICE_ROWS = 400
 
+# Returns the cells of a row.
+_CELLS = {kind: attrgetter(*[column.name for column in columns]) for kind, columns in KINDS.items()}
 _TIMES = {kind: [column.name for column in columns if column.meaning == TIME] for kind, columns in KINDS.items()}
 
 Unfinished = Callable[[], Iterable[tuple[str, Row]]]
@@ -78,8 +82,13 @@ class _Reading:
         self._since = max(self._now - int(last_s * 1e9), 0)
         self._overrun = 0
         self._names = NameTable()
-        self._ids: dict[int, str] = {}  # of exchanges by number
-        self._parts: dict[str, list[Table]] = {kind: [] for kind in KINDS}
+        self._ids: list[tuple[int, str]] = []  # of requests by number
+        self._exchange_ids: dict[int, str] = {}  # of exchanges by number
+        # What has been copied, by kind and column: numbers in compact form, and references to texts.
+        self._columns: dict[str, list[array[int] | list[str]]] = {
+            kind: [[] if column.meaning in (NAME, CODE) else array("q") for column in columns]
+            for kind, columns in KINDS.items()
+        }
         self._ends = {kind: ring.written for kind, ring in recorder.rings.items()}
         live: dict[str, list[Row]] = {}
         for kind, row in unfinished if recorder.on else ():
@@ -104,32 +113,28 @@ class _Reading:
                 yield
 
     def _read(self, kind: str, rows: list[Row]) -> None:
-        self._parts[kind].append(table_of(kind, getattr, rows, self._names))
-        named: list[dict[str, int | str]] = []
+        cells = zip(*map(_CELLS[kind], rows), strict=True)
+        for column, values in zip(self._columns[kind], cells, strict=False):
+            if isinstance(column, list):
+                column.extend(values)
+            else:
+                column += _numbers(values)
         for row in rows:
             if isinstance(row, RequestRow) and row.id and not row.parent:  # steps of ensembles have its id, too
-                named.append({"request": row.number, "text": row.id})
+                self._ids.append((row.number, row.id))
             elif isinstance(row, ExchangeRow) and row.id:
-                self._ids[row.number] = row.id
-        if named:
-            self._parts["ids"].append(table_of("ids", dict.__getitem__, named, self._names))
+                self._exchange_ids[row.number] = row.id
 
     def log(self, models: Mapping[str, Any]) -> EventLog:
-        """Return the log, when all slices have been read."""
-        tables = {kind: np.concatenate(parts) for kind, parts in self._parts.items() if parts}
-        if "steps" in tables and "requests" in tables:
-            _link_steps(tables["steps"], tables["requests"])
-        if "exchanges" in tables and "requests" in tables:
-            _link(tables["exchanges"], tables["requests"])
-            calls = tables["exchanges"]
-            named = [
-                {"request": request, "text": text}
-                for number, request in zip(calls["number"].tolist(), calls["request"].tolist(), strict=True)
-                if request and number in self._ids
-                for text in self._ids[number].split(" ")
-            ]
-            found = table_of("ids", dict.__getitem__, named, self._names)
-            tables["ids"] = np.concatenate([tables["ids"], found]) if "ids" in tables else found
+        """Return the log, when all slices have been read. In any thread."""
+        tables = {kind: table_of(kind, columns, self._names) for kind, columns in self._columns.items()}
+        _link_steps(tables["steps"], tables["requests"])
+        calls = tables["exchanges"]
+        _link(calls, tables["requests"])
+        for number, request in zip(calls["number"].tolist(), calls["request"].tolist(), strict=True):
+            if request and number in self._exchange_ids:
+                self._ids += ((request, text) for text in self._exchange_ids[number].split(" "))
+        tables["ids"] = table_of("ids", list(zip(*self._ids, strict=True)) or [(), ()], self._names)
         server = {
             "conch": __version__,
             "compiled": is_compiled(),
@@ -141,6 +146,13 @@ class _Reading:
         lost = {kind: ring.lost for kind, ring in self._recorder.rings.items() if ring.lost}
         overrun = self._overrun if self._overrun > self._since else 0
         return EventLog(self._now, self._wall, overrun, lost, server, self._names.texts, tables)
+
+
+def _numbers(values: tuple[int, ...]) -> "array[int]":
+    try:
+        return array("q", values)
+    except OverflowError:
+        return array("q", [min(max(value, -(2**63)), 2**63 - 1) for value in values])
 
 
 def log_families(recorder: EventRecorder) -> Iterator[Family]:

@@ -189,9 +189,11 @@ def test_a_tool_is_called(client: openai.OpenAI) -> None:
     )
     choices = [chunk.choices[0] for chunk in stream]
     assert "".join(choice.delta.content or "" for choice in choices) == "Let me see."
-    (streamed,) = [part for choice in choices for part in choice.delta.tool_calls or ()]
+    streamed, *pieces = [part for choice in choices for part in choice.delta.tool_calls or ()]
     assert streamed.function is not None
     assert (streamed.index, streamed.function.name) == (0, "weather")
+    parts = [piece.function.arguments or "" for piece in (streamed, *pieces) if piece.function is not None]
+    assert "".join(parts) == '{"city": "Rome"}'
     assert choices[-1].finish_reason == "tool_calls"
 
 

@@ -19,6 +19,7 @@ from conch.protocols.http2.limits import Http2Limits
 from conch.protocols.v2_proto.inference import read_infer_request
 from conch.server.frontends.grpc.dispatch import Dispatcher
 from conch.server.frontends.parts import Parts
+from conch.server.frontends.v2_grpc.service import InferenceService
 from conch.server.options.server_options import ServerOptions
 from tests.server.robustness import grpc_input as grpc
 from tests.server.robustness.fuzz_server import Finding, FuzzServer, InlinePool
@@ -50,7 +51,7 @@ class GrpcFuzzServer:
     def __init__(self, place: FuzzServer) -> None:
         options = ServerOptions(id="fuzzed", grpc_header_forward_pattern="x-forward.*")
         parts = Parts(options, place.server.inference, place.server.control, codecs=InlinePool("fuzz"))
-        calls = Dispatcher(parts, header_limit=4096, traffic=Traffic())
+        calls = Dispatcher(parts, InferenceService(parts).methods(), header_limit=4096, traffic=Traffic())
         self.interpret = calls.interpret
         self.accept = lambda opener, stream: opener(stream)
         self.limits = Http2Limits(

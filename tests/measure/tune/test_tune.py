@@ -56,6 +56,7 @@ def test_a_run_reports_and_restores(conch: ConchProcess, state: Path, tmp_path: 
     assert len(searched) == document["space_size"] == 6
     assert {trial["settings"].get("instances", 1) for trial in searched} == {1, 2, 3}
     assert all(trial["figures"]["throughput"] > 0 for trial in document["trials"])
+    assert "forecasts from the server's event log rank 6 configurations" in run.text
     assert [finalist["name"] for finalist in document["finalists"]] == ["current", "A"]
     assert "<svg" in page.read_text()
     assert not list(state.glob("*/restore.json"))

@@ -43,6 +43,8 @@ class Search(ABC):
         self.start = start
         self.budget = budget
         self.random = random
+        self.hints: list[Point] = []
+        """Points that may be good, the best first: the default search begins with them."""
         self.scores: dict[Point, float | None] = {}
         """The latest score of each measured point; None if it failed."""
 
@@ -183,7 +185,9 @@ class BayesianSearch(Search):
         if not left:
             return None
         if len(self.scores) < self._first or len(self.best(2)) < 2:
-            return Proposal(self._far_point(left))
+            hint = next((point for point in self.hints if point not in self.scores), None)
+            # In turn with points that lie far apart: a hint may be wrong.
+            return Proposal(hint if hint and len(self.scores) % 2 else self._far_point(left))
         if len(left) > _MAX_CANDIDATES:
             left = self.random.sample(left, _MAX_CANDIDATES)
         return Proposal(left[int(np.argmax(self._expected_improvement(left)))])

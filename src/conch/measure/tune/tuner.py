@@ -10,6 +10,7 @@ from random import Random
 
 from conch.measure.bench.input_settings import DEFAULT_INPUT_DATA
 from conch.measure.bench.targets.server_api import server_name
+from conch.measure.tune.hints import HintSource, hints
 from conch.measure.tune.knobs import LOAD, Document, backend_of, composing_models
 from conch.measure.tune.outcome import (
     Contestant,
@@ -267,6 +268,7 @@ class Tuner:
         limit = float(search_settings.trials(self._space.size))
         start = self._space.nearest(self._current)
         search = STRATEGIES[search_settings.strategy](self._space, start, limit, random)
+        search.hints = self._hints()
         for level in levels:
             if level in known:
                 point = self._space.nearest({**self._current, LOAD: level})
@@ -282,6 +284,20 @@ class Tuner:
                 measured[key] = self._score(self._trial(settings, proposal.effort, int(limit)))
             search.tell(proposal, measured[key])
         self._choose(search.best(self._settings.search.finalists * 4), best_load)
+
+    def _hints(self) -> list[tuple[int, ...]]:
+        """Return the points that forecasts from the server's event log rank first."""
+        access = self._client.access
+        found = hints(
+            HintSource(access.url, access.api_key_file, time.monotonic() - self._progress.started),
+            self._settings,
+            self._space,
+            self._current,
+            self._runner.deployment.documents,
+        )
+        if found:
+            self._view.say(f"forecasts from the server's event log rank {len(found)} configurations; the best go first")
+        return found
 
     def _choose(self, points: Sequence[tuple[int, ...]], load: Value) -> None:
         """Choose the finalists: different configurations, none of them the current one at its best load."""

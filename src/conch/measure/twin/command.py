@@ -46,7 +46,8 @@ def _answer(given: Namespace) -> int:
     change = _change(given)
     found = forecast(log, given.model, {given.stage or given.model: change}, _load(given), seed=given.seed)
     if given.json:
-        print(json.dumps({"model": given.model, "change": asdict(change), **asdict(found)}, indent=2))
+        changed = {name: value for name, value in asdict(change).items() if value is not None}
+        print(json.dumps({"model": given.model, "change": changed, **asdict(found)}, indent=2))
     else:
         _print(given.model, found)
     return 0

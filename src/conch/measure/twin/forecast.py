@@ -57,9 +57,12 @@ class Change:
     preferred: tuple[int, ...] | None = None
     max_queue_size: int | None = None
     timeout_us: int | None = None
+    replaced: ModelConfig | None = None
+    """The whole configuration, to which the other settings are applied."""
 
     def apply(self, config: ModelConfig) -> ModelConfig:
         """Return the changed configuration. Raises InvalidRequest if the model does not have a setting."""
+        config = self.replaced or config
         if self.instances is not None and config.is_ensemble:
             steps = ", ".join(dict.fromkeys(step.model_name for step in config.ensemble_steps))
             raise InvalidRequest(f"'{config.name}' is an ensemble, whose steps have instances: {steps}")

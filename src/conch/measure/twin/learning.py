@@ -229,7 +229,7 @@ def _executions(log: EventLog, config: ModelConfig, roots: _Roots, cores: float)
     fitted = _fit_cores(sizes, kinds, begun, released, cores, at_once)
     demand = fitted if fitted is not None else used
     work = _work(begun, released, demand or 0.0, cores)
-    instances = max(len(np.unique(rows["instance"])), _configured(config))
+    instances = max(len(np.unique(rows["instance"])), configured_instances(config))
     return Executions(
         config,
         instances,
@@ -247,7 +247,8 @@ def _executions(log: EventLog, config: ModelConfig, roots: _Roots, cores: float)
     )
 
 
-def _configured(config: ModelConfig) -> int:
+def configured_instances(config: ModelConfig) -> int:
+    """Return how many instances a configuration asks for."""
     return max(sum(group.count * max(len(group.gpus), 1) for group in config.instance_groups if not group.passive), 1)
 
 

@@ -154,7 +154,7 @@ def log_of(simulation: Simulation, *documents: Document, machine: float = 2.0, *
             inner = job.flow is not None
             requests.append(common | times | {
                 "number": job.number + 1 + count * (job.step + 1 if inner else 0), "parent": inner * (job.number + 1),
-                "batch": number, "outcome": "ok", "batch_size": job.batch_size, "shape": job.kind + 7,
+                "batch": number, "outcome": "ok", "batch_size": job.batch_size, "shape": f"IN FP32 [{job.kind}]",
                 "correlation": job.key, "queued": job.queued + BEGIN,
                 "received": (job.queued if inner else simulation.began[job.number]) + BEGIN,
                 "done": (batch.released if inner else simulation.done[job.number]) + BEGIN,
@@ -163,7 +163,8 @@ def log_of(simulation: Simulation, *documents: Document, machine: float = 2.0, *
         for number, (began, done) in enumerate(zip(simulation.began, simulation.done, strict=True)):
             requests.append({
                 "number": number + 1, "model": documents[0]["name"], "version": 1, "outcome": "ok", "batch_size": 1,
-                "shape": 7, "received": began + BEGIN, "queued": began + 20_000 + BEGIN, "done": done + BEGIN,
+                "shape": "IN FP32 [1]", "received": began + BEGIN, "queued": began + 20_000 + BEGIN,
+                "done": done + BEGIN,
             })  # fmt: skip
     server = {"cores": machine, "models": {of["name"]: of for of in documents}}
     return EventLog.of_rows({"requests": requests, "batches": batches}, server=server)

@@ -80,7 +80,7 @@ CAUSES: Final = MappingProxyType(
             "prefill of others", 'prompts of others in the steps of "{model}"', "chunked prefill, or shorter prompts"
         ),
         "prefill": Cause("prefill", 'prefill of its prompt by "{model}"', "a shorter prompt, or prefix cache"),
-        "decode": Cause("decode", 'the steps of "{model}" that make its tokens', "fewer tokens, or smaller batches"),
+        "decode": Cause("decode", 'the steps of "{model}" that make tokens', "fewer tokens, or smaller batches"),
         "client_read": Cause(
             "client slow to read", "the client reading the answer", "look at the client and the network"
         ),

@@ -24,6 +24,7 @@ _DOWN: Final = (INSTANCE_CHANGES.index("down"),)
 _STOPPED: Final = tuple(INSTANCE_CHANGES.index(name) for name in ("stalled", "stopped"))
 # Causes of what the event loop does or should do: a collection of garbage there delays it.
 _ON_LOOP: Final = ("serialisation", "loop", "copy")
+_BETWEEN: Final = "between"  # steps of an engine, until what was between them is known
 _QUEUED: Final = ("busy", "ahead")
 _ORDINARY: Final = ("copy", "compute")
 _OF_ALL: Final = ("down", "gc", "loop")  # delays of all instances
@@ -375,14 +376,19 @@ class Explainer:
             low, high = max(int(step["started"]), at), min(int(step["ended"]), done)
             if high <= low:
                 continue
-            parts += [TimePart("loop", at, low, name)] if low > at else []
-            parts += self._of_step(row, step, name, low, high, started, first_token)
+            parts += [TimePart(_BETWEEN, at, low, name)] if low > at else []
+            # What the engine's process waited for a processor counts at the end of the step.
+            waited = min(max(int(step["cpu_wait_ns"]), 0), high - low)
+            parts += self._of_step(row, step, name, low, high - waited, started, first_token)
+            parts.append(TimePart("cpu", high - waited, high, name))
             at = high
         if not parts:
             return self._stages(row, [("", queued), ("prefill", first_token), ("decode", done)])
         if done > at:
-            parts.append(TimePart("loop", at, done, name))
-        return joined(self._waits_of_loop(parts, ("loop",)))
+            parts.append(TimePart(_BETWEEN, at, done, name))
+        parts = self._waits_of_loop(parts, (_BETWEEN,))
+        parts = carve(parts, [(queued, first_token)], "prefill", (_BETWEEN,))
+        return joined(carve(parts, [(first_token, done)], "decode", (_BETWEEN,)))
 
     def _of_step(
         self, row: Any, step: Any, name: str, low: int, high: int, started: int, first_token: int
@@ -391,8 +397,8 @@ class Explainer:
         for start, end in pairwise(bounds):
             tokens = int(step["prefill_tokens"])
             if start < started:
-                waits = int(step["cache_used"]) >= _MIN_CACHE_USED or not tokens
-                yield TimePart("cache_wait" if waits else "prefill_others", start, end, name)
+                full = int(step["cache_used"]) >= _MIN_CACHE_USED
+                yield TimePart("cache_wait" if full else "prefill_others" if tokens else "decode", start, end, name)
                 continue
             if start < first_token:
                 share = min(int(row["prompt_tokens"]) / tokens, 1.0) if tokens else 1.0

@@ -71,6 +71,7 @@ format: .venv/.dev ## Format the code and fix what the linter can
 
 bench: .venv/.dev-all ## Compare with Triton on the same models (ARGS go to the benchmark)
 	$(BIN)/python -m benchmarks.run $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.frontends)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.remote)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.gpu_sampling)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.scrapes)

@@ -197,7 +197,9 @@ class ScheduledModel(ServedModel):
         """Validate a request, apply reshapes and fetch its data. Raises InvalidRequest, Unavailable."""
         self._validator.check(request)
         if not self._idle and self._not_ready_timer is None and not self.ready:
-            raise Unavailable(self._not_ready_text(), retry_after_s=_RETRY_AFTER_S)
+            refusal = Unavailable(self._not_ready_text(), retry_after_s=_RETRY_AFTER_S)
+            self.events.refused(request.timeline, refusal, monotonic_ns())
+            raise refusal
         if self._reshaper.needed:
             self._reshaper.request(request)
         if request.destinations is not None and (self.cache is not None or self.config.decoupled):

@@ -68,8 +68,8 @@ class Wire(asyncio.Transport):
             part = data[: len(place)]
             place[: len(part)] = part
             protocol.buffer_updated(len(part))
-            if protocol is self._connection and place.obj is protocol._owner.read_buffer.obj:
-                # It reads to one place again and again: a view of it that is kept changes. A message does not.
+            if protocol is self._connection:
+                # It reads to one place again and again: a view of it that is kept changes.
                 place[: len(part)] = b"\xee" * len(part)
             return data[len(part) :]
         self._connection.data_received(data)

@@ -44,7 +44,6 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._loop: asyncio.AbstractEventLoop
         self.session: Http2Session[Any] = Http2Session(owner, self)
         self.writable = True
-        self._place = owner.read_buffer  # where the next read goes
         self._unwritable_since = 0.0
         # Written in one system call at the end of a read or of the loop's turn: each call costs more than an answer.
         self._buffered: list[Buffer] = []
@@ -68,18 +67,16 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._closed_at = self._clock.now
         self.session.disconnected()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - what is expected decides
-        """Return the memory of a message that is coming in, or the receive buffer of all connections."""
-        self._place = self.session.room() or self._owner.read_buffer
-        return self._place
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is one buffer
+        """Return the receive buffer."""
+        return self._owner.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse what was received."""
         self._traffic.received_bytes += nbytes
         if self._closed_at is not None:
             return
-        data: Buffer = self._place[:nbytes]
-        self._place = self._owner.read_buffer  # a view of a message would keep it
+        data: Buffer = self._owner.read_buffer[:nbytes]
         # Parsing many small frames is faster in bytes; payloads of large ones are copied once, from the view.
         if self._receive(data if nbytes > _MIN_VIEW_BYTES else bytes(data)):
             self._backlog = True

@@ -68,9 +68,6 @@ class Receiver(Protocol):
         Returns whether the data are consumed; if not, `Http2Stream.consumed` must be called later.
         """
 
-    def room(self) -> memoryview | None:
-        """Return memory for the data that come next, which `data` then gets as a view of it; None for any other."""
-
     def aborted(self) -> None:
         """Cancel: the client has reset the stream or disconnected."""
 

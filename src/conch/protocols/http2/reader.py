@@ -33,8 +33,6 @@ _FRAMES_PER_CLOCK_READ: Final = 16
 _SMALL_BYTES: Final = 128
 # Below this size a copy is cheaper than a view.
 _VIEW_FROM: Final = 4096
-# Less than this is read with the frames that follow.
-_MIN_ROOM_BYTES: Final = 131_072
 
 
 class StreamTarget(Protocol):
@@ -45,9 +43,6 @@ class StreamTarget(Protocol):
 
     def headers(self, stream: int, block: bytes, ended: bool) -> None:
         """Receive a whole header block."""
-
-    def room(self, stream: int) -> memoryview | None:
-        """Return memory for the next data of a stream, None if any will do."""
 
 
 class FrameTarget(Protocol):
@@ -152,16 +147,6 @@ class FrameReader:
         if position < end:
             self._partial = bytes(data[position:])
         return False
-
-    def room(self) -> memoryview | None:
-        """Return memory for the rest of a large frame of data: what is read there, `feed` need not copy.
-
-        None if the next bytes are another frame, or few.
-        """
-        if self._missing < _MIN_ROOM_BYTES:
-            return None
-        room = self._streams.room(self._stream)
-        return None if room is None or not len(room) else room[: self._missing]
 
     def clear(self) -> None:
         """Free incomplete frames and header blocks."""

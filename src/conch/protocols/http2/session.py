@@ -77,10 +77,6 @@ class Http2Session(Generic[Head]):
             self.fail(ErrorCode.INTERNAL_ERROR, "internal error")
         return False
 
-    def room(self) -> memoryview | None:
-        """Return memory for what is received next, to be passed to `receive` as a view of it; None for any other."""
-        return None if self._closed else self._reader.room()
-
     def resume(self) -> None:
         """Resume sending."""
         self._streams.send_scheduler.flush()

@@ -131,11 +131,6 @@ class Streams(Generic[Head]):
         if receiving.receiver.data(data, ended):
             self.consumed(receiving, size)
 
-    def room(self, stream: int) -> memoryview | None:
-        """Return the receiver's memory for the next data of a stream."""
-        receiving = self._open.get(stream)
-        return None if receiving is None or receiving.ended else receiving.receiver.room()
-
     def reset(self, stream: int) -> None:
         """Receive an RST_STREAM frame."""
         if stream > self._last_opened or not stream & 1:

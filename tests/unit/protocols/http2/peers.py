@@ -66,8 +66,6 @@ class Recorder:
         self.ended = ended
         return self.takes
 
-    def room(self) -> None: ...
-
     def aborted(self) -> None:
         assert not self.gone
         self.gone = True

@@ -1,10 +1,8 @@
 """Cutting bytes into frames: the same however they arrive, and nothing but faults from what is none."""
 
 from contextlib import suppress
-from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,33 +84,6 @@ def test_how_bytes_are_cut_up_makes_no_difference(sent, data):
     whole, cut = parsed(sent), parsed(*pieces, views=data.draw(st.booleans()))
     assert whole.frames == cut.frames
     assert whole.counted == cut.counted
-
-
-class Place(FrameLog):
-    """Has memory for the data of stream 1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.memory = memoryview(bytearray(2**20))
-
-    def room(self, stream: int) -> memoryview | None:
-        return self.memory if stream == 1 else None
-
-
-@pytest.mark.parametrize(("stream", "size"), [(1, 2**20 - 500_000 - 5), (3, None)])
-def test_the_rest_of_a_large_frame_has_room(stream: int, size: int | None) -> None:
-    target = Place()
-    reader = FrameReader(target, target, replace(LIMITS, frame_bytes=2**20))
-    head = frame(DATA, stream, bytes(2**20 - 5), 1)[: 9 + 500_000]
-    reader.feed(PREFACE + NO_SETTINGS)
-    assert reader.room() is None
-    reader.feed(head)
-    room = reader.room()
-    assert (None if room is None else len(room)) == size
-    reader.feed(bytes(2**20 - 5 - 500_000 - 100))
-    assert reader.room() is None  # few are missing
-    reader.feed(bytes(100))
-    assert target.frames[-1] == ("data", stream, bytes(2**20 - 5), True)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=10), st.booleans())

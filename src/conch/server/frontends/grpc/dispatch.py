@@ -160,9 +160,6 @@ class _Refused:
         """Discard the data."""
         return True
 
-    def room(self) -> None:
-        """Return None: what comes is discarded."""
-
     def aborted(self) -> None:
         """No-op: nothing to cancel."""
 

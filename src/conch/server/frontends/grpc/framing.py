@@ -88,12 +88,8 @@ class MessageReader:
         """Whether part of a message has come."""
         return self._body is not None or bool(self._prefix) or self._position < len(self._data)
 
-    def room(self) -> memoryview | None:
-        """Return the memory for the rest of a message that has not come whole; data that are added there stay there."""
-        return None if self._body is None or self._position < len(self._data) else self._body[self._filled :]
-
     def add(self, data: Buffer) -> None:
-        """Add data, which `next` copies unless they are in `room`. All earlier data must have been read."""
+        """Add data, which `next` copies. All earlier data must have been read."""
         self._data = data
         self._position = 0
 
@@ -119,8 +115,7 @@ class MessageReader:
             self._body = _allocate(size)
             self._filled = 0
         taken = min(size - self._filled, available)
-        if not isinstance(self._data, memoryview) or self._data.obj is not self._body.obj:
-            self._body[self._filled : self._filled + taken] = self._data[position : position + taken]
+        self._body[self._filled : self._filled + taken] = self._data[position : position + taken]
         self._filled += taken
         self._position = position + taken
         if self._filled < size:

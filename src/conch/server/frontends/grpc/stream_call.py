@@ -71,10 +71,6 @@ class StreamCall:
         self._charge_held()
         return True
 
-    def room(self) -> memoryview | None:
-        """Return the memory of the message that is coming in."""
-        return None if self._unread or self._postponed else self._reader.room()
-
     def aborted(self) -> None:
         """Cancel: the client has reset the stream or disconnected."""
         self._release()

@@ -110,10 +110,6 @@ class UnaryCall(ABC):
             self._fail(error_of(error))
         return True
 
-    def room(self) -> memoryview | None:
-        """Return the memory of the message that is coming in."""
-        return None if self._stream.closed or self._reader is None else self._reader.room()
-
     def aborted(self) -> None:
         """Cancel: the client has reset the stream or disconnected."""
         self._release()

@@ -52,24 +52,6 @@ def test_how_data_are_cut_up_makes_no_difference(parts, coding, data):
     assert not reader.midway
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.integers(1, 40)), max_size=4), st.data())
-def test_data_in_place_are_the_same(parts, data):
-    messages = [part * times for part, times in parts]
-    left = memoryview(b"".join(map(framed, messages)))
-    reader = MessageReader(b"identity")
-    shared = memoryview(bytearray(64))
-    read_messages = []
-    while left:
-        place = reader.room()
-        place = shared if place is None else place
-        piece = left[: data.draw(st.integers(1, len(place)))]
-        place[: len(piece)] = piece
-        read_messages += read(reader, place[: len(piece)])
-        shared[:] = bytes(64)
-        left = left[len(piece) :]
-    assert read_messages == messages
-
-
 @given(st.lists(st.binary(max_size=60), max_size=8), st.sampled_from(sorted(CODINGS)))
 def test_any_bytes_are_messages_or_an_error(pieces, coding):
     with suppress(GrpcError, InvalidRequest):

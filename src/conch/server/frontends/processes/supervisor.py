@@ -363,8 +363,8 @@ class FrontendProcesses:
             self.command("report")
 
     def _changed(self) -> None:
-        """Send whether requests are traced, if that has changed: an answer may report that."""
-        self._send_state(self._state[0])
+        """Send whether requests are traced, or that the server is ready now: an answer may report either."""
+        self._send_state(self._state[0] or self._parts.inference.ready())
 
     def _send_state(self, ready: bool) -> None:
         state = (ready, self._parts.observer.on)

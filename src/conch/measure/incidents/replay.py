@@ -187,6 +187,8 @@ def _print(found: "Sequence[ReplayComparison]") -> None:
     console = Console(highlight=False)
     console.print(table)
     for comparison in found:
+        if not comparison.recorded.batches:
+            continue
         same = "the same batches in the same order" if comparison.has_same_sequence else "the same requests in a batch"
         console.print(f"{comparison.model}: {same}: {comparison.equal_batches:.1%} of the recorded batches")
 

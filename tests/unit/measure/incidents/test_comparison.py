@@ -63,3 +63,13 @@ def test_failed_and_unfinished_requests_have_no_latency() -> None:
 def test_requests_before_a_time_are_left_out() -> None:
     run = run_of(log_of([[0], [1], [2]]), "m", after_ns=1_500_000)
     assert (run.requests, np.count_nonzero(run.latency_s)) == (2, 2)
+
+
+def test_latency_is_that_of_the_whole_call() -> None:
+    requests = [
+        {"number": number, "exchange": exchange, "model": "m", "received": 100, "done": 200, "outcome": "ok"}
+        for number, exchange in ((1, 7), (2, 0), (3, 9))
+    ]
+    exchanges = [{"number": 8, "first_byte": 1}, {"number": 7, "first_byte": 40, "written": 260, "drained": 300}]
+    run = run_of(EventLog.of_rows({"requests": requests, "exchanges": exchanges}), "m")
+    assert sorted((run.latency_s * 1e9).round().tolist()) == [100, 100, 260]

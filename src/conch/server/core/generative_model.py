@@ -216,7 +216,10 @@ class GenerativeModel(ServedModel):
                 return
             while self._has_room() and (following := self._prompts.next()) is not None:
                 try:
-                    if not following.expired():
+                    needed = 0
+                    if following.request.timeline.deadline:
+                        needed = self._generation_ns(following.request.params.max_tokens, monotonic_ns())
+                    if not following.expired(needed):
                         self._give(following)
                 except ConchError as error:
                     following.on_deltas((), error)
@@ -483,14 +486,16 @@ class LiveGeneration(Waiting):
                 wait_s = (due - monotonic_ns()) / 1e9
                 self._timer = asyncio.get_running_loop().call_later(wait_s, self.watch_deadlines)
 
-    def expired(self) -> bool:
-        """Whether a deadline has passed; then the request is aborted."""
-        due = self._due()
-        if not due or due > monotonic_ns():
+    def expired(self, needed_ns: int = 0) -> bool:
+        """Whether a deadline has passed, or less time than a generation needs remains; then the request is aborted."""
+        due, now = self._due(), monotonic_ns()
+        deadline = self.request.timeline.deadline
+        if not due or (due > now and (not deadline or deadline - needed_ns > now)):
             return False
-        awaited = "end" if due == self.request.timeline.deadline else "first token"
+        awaited = "end" if due == deadline else "first token"
+        what = "could no longer be met" if due > now else f"passed before its {awaited}"
         stage = "execution" if self.given else "queue"
-        self._missed = DeadlineMissed(f"the deadline of the request passed before its {awaited}", stage)
+        self._missed = DeadlineMissed(f"the deadline of the request {what}", stage)
         self.abort()
         return True
 

@@ -421,6 +421,26 @@ async def test_an_end_that_generations_usually_have_later_is_refused() -> None:
     assert prompts.missed("estimate") == 1
 
 
+async def test_what_has_too_little_time_left_is_not_given_to_the_engine() -> None:
+    prompts = Prompts()
+    prompts.send("long1", LONG, deadline=3600)
+    late = prompts.send("long2", LONG, deadline=500)
+    prompts.send("long3", LONG, deadline=3600)
+    prompts.model._times.update({}, 1)
+    for _ in range(100):
+        prompts.token("long1")
+    assert prompts.given() == "long1 long2"
+    prompts.model.statistics.count_execution(1, 0, 0, 1000 * SECOND, 1000 * SECOND)
+    late2 = prompts.send("long4", LONG)
+    late2.generation.request.timeline.deadline = monotonic_ns() + 500 * SECOND
+    prompts.end("long2")
+    assert prompts.given() == "long1 long3"
+    prompts.end("long3")
+    assert late2.ends[0].stage == "queue"
+    assert prompts.given() == "long1"
+    assert len(late.ends) == 1
+
+
 async def test_a_generation_ends_with_its_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = Prompts()
     slow, begun, waiting = (

@@ -20,7 +20,6 @@ from typing import Any
 import numpy.typing as npt
 
 from conch.base.errors import BackendError, ConchError, ModelLoadError
-from conch.base.process.cpu_wait import CpuWait
 from conch.domain.request import InferRequest, InferResponse
 from conch.machine.cores import pin_thread
 from conch.server.backends.base import Instance, InstancePlan
@@ -144,22 +143,19 @@ class ThreadedInstance(Instance):
 
     def _work(self, loop: asyncio.AbstractEventLoop, threads: SideBySide) -> None:
         """Run batches until the end of the queue."""
-        wait = CpuWait() if self.lanes.number > 1 else None
         meter = CpuMeter()
         while (item := self._batches.get()) is not None:
             batch, alone = item
             began = self._working[batch] = monotonic_ns()
-            waited_before = _total(wait)
             answers = self._answers(batch, threads if alone else None)
             del self._working[batch]
             now = monotonic_ns()
-            batch.used_cpu(*meter.used(now - began), now)
-            contended = _total(wait) - waited_before > _CONTENDED * (monotonic_ns() - began)
+            cpu, wait, switches = meter.used(now - began)
+            batch.used_cpu(cpu, wait, switches, now)
+            contended = wait > _CONTENDED * (now - began)
             loop.call_soon_threadsafe(self._deliver, batch, answers, contended)
         self._batches.put(None)  # for the next thread
         meter.close()
-        if wait is not None:
-            wait.close()
 
     def _load_ended(self, loaded: "asyncio.Future[None]", error: BaseException | None) -> None:
         if loaded.done():  # `start` was cancelled
@@ -235,7 +231,3 @@ def _requested_outputs(requests: Sequence[InferRequest], declared: Sequence[str]
         names = {name for request in requests for name in request.outputs}
         return [name for name in declared if name in names]
     return declared
-
-
-def _total(wait: CpuWait | None) -> int:
-    return 0 if wait is None else wait.total_ns() or 0

@@ -161,9 +161,7 @@ def test_the_time_to_come_is_recorded_although_the_ring_is_small(
     found = Bundle.read(path)
     numbers = np.sort(found.log.requests["number"])
     assert numbers[-1] > before
-    if not found.missing:  # a slow machine loses rows between two reads, and says so
-        assert (np.diff(numbers) == 1).all()
-    assert len(numbers) <= asked
+    assert len(np.unique(numbers)) == len(numbers) <= asked
 
 
 def _last(server: ConchProcess) -> int:

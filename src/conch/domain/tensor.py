@@ -141,6 +141,8 @@ class Tensor:
         if self.source is not None:
             return self.source.size
         data = self._data
+        if type(data) is memoryview:
+            return data.nbytes
         return len(data) if type(data) is bytes else memoryview(data).nbytes
 
     def renamed(self, name: str) -> "Tensor":

@@ -94,6 +94,13 @@ class Batch:
         self._release = release
         self._give_back = give_back
 
+    def size(self) -> int:
+        """Return the sum of the batch sizes of its requests."""
+        size = 0
+        for execution in self.executions:
+            size += execution.request.batch_size
+        return size
+
     def used_cpu(self, cpu_ns: int, wait_ns: int, switches: int, now: int) -> None:
         """Record the use of processors; a thread cannot have used more than the time since the batch was formed."""
         elapsed = now - self.formed

@@ -2,7 +2,7 @@
 """Recorder of the event log: rows in rings of bounded size, always on.
 
 A row is an object whose attributes have the names of the columns in `domain.events.layout`: in compiled code, writing
-one takes some 20 ns, and packing numbers into bytes 25 times that. Rows are made until a ring has its size, and reused
+one takes some 20 ns, without a call that packs numbers into bytes. Rows are made until a ring has its size, and reused
 from then on; what is not used takes no memory. Names and codes are texts, which reading the log turns into numbers.
 """
 

@@ -255,10 +255,10 @@ class InFlightRequests:
             raise WireError("no batch is being executed")
         untrusted.integer(input_done, 0, _MAX_TIME_NS, "the time when inputs were ready")
         untrusted.integer(infer_done, input_done, _MAX_TIME_NS, "the time when execute ended")
-        cpu_ns, cpu_wait_ns, switches = (
-            untrusted.integer(number, 0, _MAX_TIME_NS, "the use of processors")
-            for number in untrusted.items(usage, 3, "the use of processors")
-        )
+        cpu_ns, cpu_wait_ns, switches = untrusted.items(usage, 3, "the use of processors")
+        untrusted.integer(cpu_ns, 0, _MAX_TIME_NS, "the use of processors")
+        untrusted.integer(cpu_wait_ns, 0, _MAX_TIME_NS, "the use of processors")
+        untrusted.integer(switches, 0, _MAX_TIME_NS, "the use of processors")
         # Everything is read before anything changes: a malformed message leaves its batch to `close`.
         answers = self._read(encoded, payload)
         self._release(released)

@@ -94,7 +94,7 @@ class BatchingModel(ScheduledModel):
         """Return in about how many ns an instance can begin a batch: for each that it executes concurrently."""
         times = [0] if instance.takes(len(self._held[instance])) else []
         for batch in self._held[instance]:
-            batch_ns = self._service_times.of(sum([execution.batch_size for execution in batch.executions]), now)
+            batch_ns = self._service_times.of(batch.size(), now)
             if batch.begun:
                 times.append(max(batch_ns - (now - batch.started), 0))
             else:

@@ -295,11 +295,12 @@ class ScheduledModel(ServedModel):
             self._idle.insert(0, instance)  # behind those without a batch
 
     def _on_release(self, instance: Instance, batch: Batch) -> None:
+        now = monotonic_ns()
+        size = batch.size()
         if batch.infer_done:
-            size = sum(execution.request.batch_size for execution in batch.executions)
-            self.statistics.count_execution(size, batch.started, batch.input_done, batch.infer_done, monotonic_ns())
+            self.statistics.count_execution(size, batch.started, batch.input_done, batch.infer_done, now)
         if self.events.on:
-            self._fill(self.events.recorder.batch(), instance, batch, monotonic_ns())
+            self._fill(self.events.recorder.batch(), instance, batch, size, now)
         self._drop_batch(instance, batch)
         self._after_release(batch)
 
@@ -318,11 +319,8 @@ class ScheduledModel(ServedModel):
                 self._requeue(execution)
         self._dispatch()
 
-    def _fill(self, row: BatchRow, instance: Instance, batch: Batch, released: int) -> None:
-        """Fill the event log's row of a batch."""
-        size = 0
-        for execution in batch.executions:
-            size += execution.request.batch_size
+    def _fill(self, row: BatchRow, instance: Instance, batch: Batch, size: int, released: int) -> None:
+        """Fill the event log's row of a batch of `size` inferences."""
         row.number = batch.number
         row.model, row.version = self.events.model, self.events.version
         row.instance = instance.plan.name
@@ -342,7 +340,7 @@ class ScheduledModel(ServedModel):
         for instance, held in self._held.items():
             for batch in held:
                 execution_row = BatchRow()
-                self._fill(execution_row, instance, batch, 0)
+                self._fill(execution_row, instance, batch, batch.size(), 0)
                 rows.append(("batches", execution_row))
                 for execution in batch.executions:
                     if isinstance(execution, Pending) and execution.state is State.EXECUTING:

@@ -32,6 +32,7 @@ model_metrics {
   }
 }
 """
+PAST = "2020-01-01T00:00:00Z"
 # Labels that any series may have, besides those of its definition.
 OF_PARTS = {"le", "quantile"}
 
@@ -124,6 +125,9 @@ def test_every_metric_of_the_server_appears(conch: ConchProcess) -> None:
     body = json.dumps({"model": "talker", "prompt": "Hello", "unknown": 1}).encode()  # its counter begins with it
     with urllib.request.urlopen(f"http://{conch.http}/v1/completions", body, timeout=60) as answer:
         assert answer.headers["X-Conch-Ignored"] == "unknown"
+    late = urllib.request.Request(f"http://{conch.http}/v1/completions", body, {"X-Request-Deadline": PAST})
+    with pytest.raises(urllib.error.HTTPError, match="504"):
+        urllib.request.urlopen(late, timeout=60)
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", conch.metrics(), re.MULTILINE))
     expected = {metric.name for area in ("server", "triton", "vllm") for metric in areas()[area]}
     assert expected - set(kinds) == set()

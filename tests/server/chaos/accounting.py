@@ -12,6 +12,7 @@ import psutil
 
 TIMEOUT_S = 60
 
+_THREAD = re.compile(r"/proc/\d+/task/\d+")
 _SHARED = re.compile(r" /memfd:| /dev/shm/")
 
 
@@ -87,7 +88,7 @@ def _descriptors(pid: int) -> Counter[str]:
     kinds: Counter[str] = Counter()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            kinds[str(link.readlink()).partition(":")[0]] += 1
+            kinds[_THREAD.sub("/proc/thread", str(link.readlink()).partition(":")[0])] += 1
         except FileNotFoundError:
             continue
     return kinds

@@ -19,7 +19,7 @@ from conch.server.frontends.endpoints import ENDPOINTS, GRPC_CALLS, ApiEndpoint
 from tests.support.models import write_identity, write_scripted
 from tests.support.server_process import ConchProcess
 
-KEYS = {scope: f"key-of-{scope}" for scope in ("infer", "manage", "metrics")}
+KEYS = {scope: f"key-of-{scope}" for scope in ("infer", "manage", "metrics", "debug")}
 NO_KEY = ("", "wrong-key")
 # Requests that succeed load and unload a model that no other request names.
 EXPENDABLE = ("/load", "/unload")

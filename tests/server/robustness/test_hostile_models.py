@@ -230,7 +230,7 @@ def test_output_without_end_delays_no_request(server: ConchProcess, tmp_path: Pa
 
 MALFORMED_BYTES = r"""
 outputs = (("OUT", "BYTES", (1,), -1, 8),)
-send(34, (), [(key, True, None, outputs, None)], 1, 2, payload=b"\xff\xff\xff\x7f1234")
+send(34, (), [(key, True, None, outputs, None)], 1, 2, (0, 0, 0), payload=b"\xff\xff\xff\x7f1234")
 time.sleep(1)
 os._exit(1)
 """

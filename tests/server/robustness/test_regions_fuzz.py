@@ -12,6 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from conch.base.errors import ConchError, drop_frames
+from conch.domain.request import Timeline
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.endpoints import HTTP_PORT, Handlers
 from conch.server.frontends.parts import Parts
@@ -125,7 +126,7 @@ async def asked(
                 listed.parameters[key].int64_param = value
     got: list[Any] = []
     try:
-        endpoint.infer(message.SerializeToString(), (), got.append)
+        endpoint.infer(message.SerializeToString(), (), got.append, Timeline())
     except ConchError as error:
         drop_frames(error)  # they hold the request, and its regions could not be unregistered
         return error

@@ -28,7 +28,7 @@ from tests.support.models import ECHO, tensor, write_identity, write_python
 from tests.support.server_process import ConchProcess
 
 TELLS_ABOUT_ITSELF = """
-    import faulthandler, gc, json, multiprocessing, os, random, resource, signal, sys, threading
+    import faulthandler, gc, json, multiprocessing, os, random, re, resource, signal, sys, threading
     import numpy as np
     import triton_python_backend_utils as pb_utils
 
@@ -56,7 +56,8 @@ TELLS_ABOUT_ITSELF = """
                     "Umask", "SigBlk", "SigIgn", "SigCgt", "NoNewPrivs", "Cpus_allowed", "Uid", "Groups", "CapEff")},
                 "limits": [resource.getrlimit(n) for n in range(16)],
                 "priority": [os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)],
-                "files": sorted(kind.partition(":")[0].partition(" (")[0] for kind in kinds),
+                "files": sorted(
+                    re.sub(r"\\d+/task/\\d+", "thread", kind.partition(":")[0].partition(" (")[0]) for kind in kinds),
                 "streams": [
                     [s.encoding, s.errors, s.line_buffering, s.write_through] for s in (sys.stdout, sys.stderr)],
                 "input": sys.stdin.read(),
@@ -194,7 +195,7 @@ async def test_a_forked_process_is_like_a_started_one(
         assert one["leads"] == [True, True]
         assert one["status"]["NoNewPrivs"] == "1"
         # One of them is the list of them. No descriptor of the fork server.
-        assert one["files"] == ["", "/dev/null", "/memfd", "/memfd", "pipe", "pipe", "socket"]
+        assert one["files"] == ["", "/dev/null", "/memfd", "/memfd", "/proc/thread/schedstat", "pipe", "pipe", "socket"]
     assert psutil.Process(fork_server.pid).num_threads() == 1
 
 

@@ -51,7 +51,7 @@ class SimulatedMeter(TrialMeter):
 class SimulatedClient:
     """Answers as a server with one model; each load takes time on the clock."""
 
-    access = SimpleNamespace(url="http://elsewhere:8000", is_local=False)
+    access = SimpleNamespace(url="http://127.0.0.1:1", is_local=False, api_key_file=None)  # without an event log
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

@@ -92,6 +92,8 @@ class ModelHost:
             raise TypeError("class TritonPythonModel has no method 'execute'")
         if hasattr(self._model, "initialize"):
             self._model.initialize(arguments)
+        # Now, so that what the process holds does not change with its first batch.
+        self._meter = CpuMeter()
 
     def execute(self, message: Message, payload: memoryview) -> None:
         """Execute one batch and send its responses."""
@@ -105,8 +107,7 @@ class ModelHost:
         responders = [request._require_responder() for request in requests]
         self._calls.executing = tuple([responder.key for responder in responders])
         meter = self._meter
-        if meter is None:
-            meter = self._meter = CpuMeter()
+        assert meter is not None
         input_done = monotonic_ns()
         outcomes = self._run(requests, responders)
         infer_done = monotonic_ns()

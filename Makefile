@@ -40,7 +40,7 @@ $(ROOMS:%=test-%): test-%: .venv/.dev-all
 	$(BIN)/python -m pytest -n $(WORKERS) tests/unit/$* $(wildcard tests/$*) $(ARGS)
 
 vllm: .venv/.dev-all ## Make .bench/vllm-venv, where the vllm engine and its tests find vLLM (3.4 GB)
-	$(BIN)/python -m benchmarks.vllm_install
+	$(BIN)/python -m benchmarks.harness.vllm_install
 
 test-vllm: vllm ## Run the tests that need vLLM, which other runs skip where it is missing (ARGS go to pytest)
 	$(BIN)/python -m pytest -m vllm $(ARGS)

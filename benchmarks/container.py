@@ -23,7 +23,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-MODELS = Path(__file__).parents[1] / "examples" / "models"
+from benchmarks.harness.machine import CHECKOUT
+
+MODELS = CHECKOUT / "examples" / "models"
 SERVE = ("serve", "--model-control-mode=explicit", "--load-model=digits")
 TIMEOUT_S = 60
 # proc, dev and the models below the image's file system; then its own command.

@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.conch_install import ConchInstall
+from benchmarks.harness.conch_install import ConchInstall
+from benchmarks.harness.load import wrk
+from benchmarks.harness.machine import CHECKOUT, machine
+from benchmarks.harness.payloads import Wire, encode
+from benchmarks.harness.peers import Server
+from benchmarks.harness.repositories import MODELS, compose
+from benchmarks.harness.workloads import echo, vector
 from benchmarks.limits import CONNECTIONS, ComparedConch, run_case, table
-from benchmarks.load import wrk
-from benchmarks.machine import CHECKOUT, machine
-from benchmarks.payloads import Wire, encode
-from benchmarks.peers import Server
-from benchmarks.repositories import MODELS, compose
-from benchmarks.workloads import echo, vector
 
 
 def bench(

@@ -18,13 +18,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.conch_install import ConchInstall
-from benchmarks.load import wrk
-from benchmarks.machine import CHECKOUT, machine
-from benchmarks.payloads import Payload, Wire, encode
-from benchmarks.peers import Conch, Ports, Server
-from benchmarks.repositories import MODELS, compose
-from benchmarks.workloads import echo, vector
+from benchmarks.harness.conch_install import ConchInstall
+from benchmarks.harness.load import wrk
+from benchmarks.harness.machine import CHECKOUT, machine
+from benchmarks.harness.payloads import Payload, Wire, encode
+from benchmarks.harness.peers import Conch, Ports, Server
+from benchmarks.harness.repositories import MODELS, compose
+from benchmarks.harness.workloads import echo, vector
 
 CONNECTIONS = 16
 FAR = 1_000_000

@@ -25,16 +25,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.answers import grpc_answer_bytes
-from benchmarks.conch_install import ConchInstall
-from benchmarks.llm_model import write_gguf
-from benchmarks.load import Load, LoadError, h2load, wrk
-from benchmarks.load_tools_install import AIPERF, GUIDELLM, PERF_ANALYZER, TOKENIZER, LoadToolsInstall
-from benchmarks.machine import CHECKOUT, machine
-from benchmarks.payloads import Wire, encode
-from benchmarks.peers import Conch, Server
-from benchmarks.repositories import compose, own
-from benchmarks.workloads import echo, vector
+from benchmarks.harness.answers import grpc_answer_bytes
+from benchmarks.harness.conch_install import ConchInstall
+from benchmarks.harness.load import Load, LoadError, h2load, wrk
+from benchmarks.harness.load_tools_install import AIPERF, GUIDELLM, PERF_ANALYZER, TOKENIZER, LoadToolsInstall
+from benchmarks.harness.machine import CHECKOUT, machine
+from benchmarks.harness.payloads import Wire, encode
+from benchmarks.harness.peers import Conch, Server
+from benchmarks.harness.repositories import compose, own
+from benchmarks.harness.workloads import echo, vector
+from benchmarks.llm.model import write_gguf
 
 CONCH, WRK, H2LOAD = "conch bench", "wrk", "h2load"
 USERS, STREAMS = 16, 4

@@ -3,7 +3,7 @@
 The capacity is what the server answers to as many clients as keep its instances busy. In turns with measuring that,
 requests arrive at a multiple of it, and what counts is how many are answered, how long those waited, and that the rest
 is refused at once with a time to come again. Health and metrics are asked meanwhile. With `--deadlines`, requests have
-deadlines and h2load sends them: see `benchmarks.deadline_load`.
+deadlines and h2load sends them: see `benchmarks.harness.deadline_load`.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arrivals import TICK_S, Books, GrpcSender, HttpSender, Sender, arrive
-from benchmarks.conch_install import ConchInstall
-from benchmarks.deadline_load import (
+from benchmarks.harness.arrivals import TICK_S, Books, GrpcSender, HttpSender, Sender, arrive
+from benchmarks.harness.conch_install import ConchInstall
+from benchmarks.harness.deadline_load import (
     FLAGS,
     LIMITS,
     deadline_table,
@@ -39,11 +39,11 @@ from benchmarks.deadline_load import (
     met,
     write_deadline_models,
 )
-from benchmarks.machine import CHECKOUT, machine
-from benchmarks.payloads import Question, Wire, encode
-from benchmarks.peers import Conch, Server
-from benchmarks.repositories import MODELS, compose
-from benchmarks.workloads import echo, vector
+from benchmarks.harness.machine import CHECKOUT, machine
+from benchmarks.harness.payloads import Question, Wire, encode
+from benchmarks.harness.peers import Conch, Server
+from benchmarks.harness.repositories import MODELS, compose
+from benchmarks.harness.workloads import echo, vector
 
 GOODPUT_TARGET = 0.9
 ROUNDS = 6

@@ -28,14 +28,13 @@ import numpy as np
 import typer
 from markupsafe import Markup
 
-from benchmarks.machine import machine
+from benchmarks.harness.machine import CHECKOUT, machine
 from conch.base.report.page import tag
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess
 from conch.measure.twin.forecast import Change, Forecaster, Load
 from conch.measure.twin.learning import learn
 from conch.measure.why.source import fetch_log
 
-CHECKOUT = Path(__file__).parents[1]
 DATA = CHECKOUT / "benchmarks" / "predictions.json"
 _PICTURE = CHECKOUT / "docs" / "images" / "predictions.svg"
 _WARM_UP_S = 1.5

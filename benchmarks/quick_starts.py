@@ -29,9 +29,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.load import WRK_SCRIPTS, run_program, wrk_load
-from benchmarks.machine import CHECKOUT, machine, package_versions
-from benchmarks.process_tree import ProcessTree
+from benchmarks.harness.load import WRK_SCRIPTS, run_program, wrk_load
+from benchmarks.harness.machine import CHECKOUT, machine, package_versions
+from benchmarks.harness.process_tree import ProcessTree
 
 FILES = Path(__file__).with_name("quick_start_files")
 CONNECTIONS = (1, 16)

@@ -9,16 +9,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from benchmarks.conch_install import ConchInstall
-from benchmarks.load import missing_programs
-from benchmarks.machine import machine
-from benchmarks.measure import Bench, Schedule
-from benchmarks.peers import Conch, Peer, Triton
-from benchmarks.report import markdown, summary, table, write_json
-from benchmarks.triton_install import TritonInstall
-from benchmarks.workloads import Work, all_works
+from benchmarks.harness.conch_install import ConchInstall
+from benchmarks.harness.load import missing_programs
+from benchmarks.harness.machine import CHECKOUT, machine
+from benchmarks.harness.measure import Bench, Schedule
+from benchmarks.harness.peers import Conch, Peer, Triton
+from benchmarks.harness.report import markdown, summary, table, write_json
+from benchmarks.harness.triton_install import TritonInstall
+from benchmarks.harness.workloads import Work, all_works
 
-CHECKOUT = Path(__file__).parents[1]
 FULL = Schedule(rounds=7, seconds=3, warm_up_seconds=2)
 QUICK = Schedule(rounds=2, seconds=1, warm_up_seconds=1)
 PEERS = ("triton", "conch")

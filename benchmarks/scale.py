@@ -14,7 +14,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
+from benchmarks.harness.machine import CHECKOUT
+
+PAGE = CHECKOUT / "docs" / "scale.md"
 _OWN = "[benchmarks](../benchmarks/README.md)"
 _LARGE = "[Kubernetes](https://kubernetes.io/docs/setup/best-practices/cluster-large/)"
 _PRICES = "[AWS](https://aws.amazon.com/ec2/pricing/on-demand/), us-west-2, Linux, list price of 2025"

@@ -19,15 +19,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.conch_install import ConchInstall
-from benchmarks.load import Load, wrk
-from benchmarks.payloads import Payload, Wire, encode
-from benchmarks.peers import Conch, Peer, Server, Triton
-from benchmarks.repositories import compose, own
-from benchmarks.triton_install import TritonInstall
-from benchmarks.workloads import echo, vector
+from benchmarks.harness.conch_install import ConchInstall
+from benchmarks.harness.load import Load, wrk
+from benchmarks.harness.machine import CHECKOUT
+from benchmarks.harness.payloads import Payload, Wire, encode
+from benchmarks.harness.peers import Conch, Peer, Server, Triton
+from benchmarks.harness.repositories import compose, own
+from benchmarks.harness.triton_install import TritonInstall
+from benchmarks.harness.workloads import echo, vector
 
-CHECKOUT = Path(__file__).parents[1]
 CONNECTIONS = 16
 SCRAPE_INTERVAL_S = 0.5
 START_TIMEOUT_S = 30

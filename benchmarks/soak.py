@@ -26,13 +26,13 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arrivals import DRAIN_S, TICK_S, Books, GrpcSender, HttpSender, Sender, StreamSender
-from benchmarks.conch_install import ConchInstall
-from benchmarks.machine import CHECKOUT, machine
-from benchmarks.payloads import Question, Wire, encode
-from benchmarks.peers import Conch, Server
-from benchmarks.repositories import EXAMPLES, MODELS, compose
-from benchmarks.workloads import echo, vector
+from benchmarks.harness.arrivals import DRAIN_S, TICK_S, Books, GrpcSender, HttpSender, Sender, StreamSender
+from benchmarks.harness.conch_install import ConchInstall
+from benchmarks.harness.machine import CHECKOUT, machine
+from benchmarks.harness.payloads import Question, Wire, encode
+from benchmarks.harness.peers import Conch, Server
+from benchmarks.harness.repositories import EXAMPLES, MODELS, compose
+from benchmarks.harness.workloads import echo, vector
 
 MEGABYTE = 1e6
 NOT_FLAT = "not flat"

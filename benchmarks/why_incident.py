@@ -18,10 +18,11 @@ import cv2
 import numpy as np
 import tritonclient.http as triton
 
+from benchmarks.harness.machine import CHECKOUT
 from conch.base.http.client import answers_ok
 from conch.base.process.local_server import serve_command, started_ports
 
-_MODELS = Path(__file__).parents[1] / "examples" / "models"
+_MODELS = CHECKOUT / "examples" / "models"
 _PIPELINE = ("preprocess", "detector", "postprocess", "detect")
 _CLIENTS = 12
 _REQUESTS = 25  # of a client

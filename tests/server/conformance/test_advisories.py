@@ -1,6 +1,6 @@
 """Classes of advisories, shown on Triton 2.51 as a positive control, and sent to this server.
 
-The requests are made from the descriptions of the advisories. Triton is that of `benchmarks/triton_install.py`.
+The requests are made from the descriptions of the advisories. Triton is that of `benchmarks/harness/triton_install.py`.
 """
 
 import http.client
@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import psutil
 import pytest
-from benchmarks.triton_install import TritonInstall
+from benchmarks.harness.triton_install import TritonInstall
 
 from tests.support.models import tensor, write_python
 from tests.support.server_process import ConchProcess, LoggedProcess
@@ -173,7 +173,7 @@ def triton_process(folder: Path) -> Iterator[TritonProcess]:
 @pytest.mark.triton
 @pytest.mark.skipif(
     not TRITON.backends.exists(),
-    reason="Triton 2.51 is not there: `python -m benchmarks.triton_install` sets it up",
+    reason="Triton 2.51 is not there: `python -m benchmarks.harness.triton_install` sets it up",
 )
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_triton_does_not(tmp_path: Path, attack: Attack) -> None:
@@ -189,7 +189,7 @@ def test_the_page_names_tests_that_exist() -> None:
     page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     section = page.partition("## Published advisories")[2].partition("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
-    assert len(rows) == 17
+    assert len(rows) == 18
     for row in rows:
         tests = re.findall(r"`([\w/]+\.py)::(\w+)`", row[3])
         assert tests, row

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.llm_client import Events, has_text, usage
-from benchmarks.llm_model import vocabulary, weights, write_checkpoint, write_gguf
-from benchmarks.llm_report import GOALS, Measured, Sample, markdown, verdicts
-from benchmarks.llm_systems import CONCH, RAW
-from benchmarks.llm_timings import Stream, Timings, percentile
-from benchmarks.llm_work import Job, Work
+from benchmarks.llm.client import Events, has_text, usage
+from benchmarks.llm.model import vocabulary, weights, write_checkpoint, write_gguf
+from benchmarks.llm.report import GOALS, Measured, Sample, markdown, verdicts
+from benchmarks.llm.systems import CONCH, RAW
+from benchmarks.llm.timings import Stream, Timings, percentile
+from benchmarks.llm.work import Job, Work
 from gguf import GGUFReader
 
 CHUNK = b'{"id":"cmpl-1","choices":[{"index":0,"text":%s,"finish_reason":null}],"usage":null}'

@@ -2,7 +2,16 @@
 
 from typing import Any
 
-from benchmarks.tuning import ANALYZER, CONCH_TUNE, DEFAULT, MODEL, Found, ServerTable, best_of_checkpoint, markdown
+from benchmarks.tuning.__main__ import (
+    ANALYZER,
+    CONCH_TUNE,
+    DEFAULT,
+    MODEL,
+    Found,
+    ServerTable,
+    best_of_checkpoint,
+    markdown,
+)
 
 
 def _run(instances: int, *figures: tuple[float, float]) -> list[Any]:

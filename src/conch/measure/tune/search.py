@@ -264,4 +264,4 @@ STRATEGIES: dict[str, type[Search]] = {
     "random": RandomSearch,
 }
 DEFAULT_STRATEGY = "bayesian"
-"""The best of them on recorded grids: docs/tuning.md has the figures, benchmarks/tuning_replay.py measures them."""
+"""The best of them on recorded grids: docs/tuning.md has the figures, benchmarks/tuning/replay.py measures them."""

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.vllm_install import VllmInstall
+from benchmarks.harness.vllm_install import VllmInstall
 
 _CHECKOUT = Path(__file__).parents[4]
 

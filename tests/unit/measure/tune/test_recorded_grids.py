@@ -1,9 +1,9 @@
-"""The default search on grids that were recorded on real models (benchmarks/tuning_grids.json)."""
+"""The default search on grids that were recorded on real models (benchmarks/tuning/grids.json)."""
 
 from statistics import fmean, median
 
 import pytest
-from benchmarks.tuning_replay import read_grids, replay
+from benchmarks.tuning.replay import read_grids, replay
 
 from conch.measure.tune.search import DEFAULT_STRATEGY, STRATEGIES
 

@@ -1,0 +1,1 @@
+"""What the benchmarks share: servers to measure, their models, requests, load and figures."""

@@ -1,0 +1,1 @@
+"""Language models: Conch beside the raw engine and vLLM, `python -m benchmarks.llm`."""

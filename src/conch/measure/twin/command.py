@@ -35,12 +35,9 @@ def whatif(arguments: Sequence[str]) -> int:
 
 def _answer(given: Namespace) -> int:
     from conch.measure.twin.forecast import forecast
-    from conch.measure.why.source import fetch_log, read_log
+    from conch.measure.why.source import open_log
 
-    if given.file:
-        log, missing = read_log(given.file)
-    else:
-        log, missing = fetch_log(given.url, given.last, given.api_key_file), []
+    log, missing = open_log(given.file, given.url, given.last, given.api_key_file)
     for warning in missing:
         print(f"conch whatif: {printable(warning)}", file=sys.stderr)
     change = _change(given)

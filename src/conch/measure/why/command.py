@@ -28,12 +28,9 @@ def why(arguments: Sequence[str]) -> int:
 
 def _answer(given: Namespace) -> int:
     from conch.measure.why.answer import answer
-    from conch.measure.why.source import fetch_log, read_log
+    from conch.measure.why.source import open_log
 
-    if given.file:
-        log, missing = read_log(given.file)
-    else:
-        log, missing = fetch_log(given.url, given.last, given.api_key_file), []
+    log, missing = open_log(given.file, given.url, given.last, given.api_key_file)
     found = answer(log, given.target, given.model)
     for warning in (*missing, *found.warnings):
         print(f"conch why: {printable(warning)}", file=sys.stderr)

@@ -15,6 +15,11 @@ _MAX_BYTES: Final = 2**30
 _DEFAULT_URL: Final = "http://127.0.0.1:8000"
 
 
+def open_log(file: Path | None, url: str | None, last_s: float, api_key_file: str | None) -> tuple[EventLog, list[str]]:
+    """Return the log in a file, or of a server where none is given, and what it lacks. Raises as the two do."""
+    return read_log(file) if file else (fetch_log(url, last_s, api_key_file), [])
+
+
 def fetch_log(url: str | None, last_s: float, api_key_file: str | None = None) -> EventLog:
     """Return the last seconds of a server's event log. Raises as `fetch`."""
     return EventLog.of_bytes(fetch(url, f"/v2/debug/events?last={last_s:.3f}", api_key_file))

@@ -132,7 +132,7 @@ def test_a_request_is_logged_once_by_the_server(server: ConchProcess) -> None:
 
 def clients_of(process: psutil.Process) -> set[int]:
     """The ports of the clients that are connected to a process."""
-    return {found.raddr.port for found in process.net_connections() if found.status == psutil.CONN_ESTABLISHED}
+    return {client.raddr.port for client in process.net_connections() if client.status == psutil.CONN_ESTABLISHED}
 
 
 def test_a_killed_process_loses_its_own_connections_only(server: ConchProcess) -> None:
@@ -336,7 +336,7 @@ async def test_a_stopped_process_is_replaced_and_a_full_arena_costs_speed_only(
                     await asyncio.sleep(0.05)
         assert "it has not answered" in str(stopped.exit)
         async with asyncio.timeout(TIMEOUT_S):
-            while len(processes.running) < 2 or not all(one.started.done() for one in processes.running):
+            while len(processes.running) < 2 or not all(frontend.started.done() for frontend in processes.running):
                 await asyncio.sleep(0.05)
         np.testing.assert_array_equal(await asyncio.to_thread(infer), values)
 

@@ -47,7 +47,7 @@ CAUSES: Final = MappingProxyType(
             "behind its sequence", 'earlier requests of its sequence, or a slot of "{model}"', "add sequence slots"
         ),
         "down": Cause("all instances down", 'all instances of "{model}" being down', "its log says why they ended"),
-        "loading": Cause("a model loading", "a model being loaded meanwhile", "load models while there is no load"),
+        "loading": Cause("a model loading", "a model being loaded meanwhile", "load models before clients need them"),
         "loop": Cause("event loop busy", "the server's event loop being busy", "less work a request, or more servers"),
         "gc": Cause("garbage collection", "garbage collection in the server", "fewer objects that live long"),
         "cpu": Cause(

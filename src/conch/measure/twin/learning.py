@@ -133,16 +133,16 @@ def learn(log: EventLog, model: str, documents: Documents | None = None) -> Lear
             if step.model_name not in models:
                 models[step.model_name] = _config(step.model_name, known)
                 due.append(models[step.model_name])
-    for found in models.values():
-        if found.decoupled:
-            raise InvalidRequest(f"model '{found.name}' is decoupled, which is not simulated")
+    for stage in models.values():
+        if stage.decoupled:
+            raise InvalidRequest(f"model '{stage.name}' is decoupled, which is not simulated")
     cores = float(log.server.get("cores") or 1)
     roots = _Roots(log, model)
     notes = list[str]()
     if log.overrun_before:
         notes.append("the log lacks older events, which newer ones have overwritten")
     executions = {
-        name: _executions(log, found, roots, cores) for name, found in models.items() if not found.is_ensemble
+        name: _executions(log, stage, roots, cores) for name, stage in models.items() if not stage.is_ensemble
     }
     requests = _requests(log, roots)
     span = (int(requests.queued[-1]) - int(requests.queued[0])) / 1e9

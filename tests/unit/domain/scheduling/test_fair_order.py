@@ -31,14 +31,14 @@ def tenants(requests: list[Waiting]) -> str:
 def test_tenants_take_turns_and_each_is_served_in_the_order_of_its_requests() -> None:
     order: FairOrder[Waiting] = FairOrder()
     made = [request("a") for _ in range(4)]
-    for one in made:
-        order.add(one)
+    for waiting in made:
+        order.add(waiting)
     order.add(request("b"))
     order.add(request("b"))
     assert tenants(list(order)) == "ababaa"
     assert tenants(order.take(3)) == "aba"
     assert len(order) == 3
-    assert [one for one in order if one.tenant == "a"] == made[2:]
+    assert [waiting for waiting in order if waiting.tenant == "a"] == made[2:]
 
 
 @pytest.mark.parametrize(("weights", "expected"), [((1, 1), (50, 50)), ((3, 1), (75, 25)), ((1, 4), (20, 80))])

@@ -52,8 +52,8 @@ def test_one_of_a_hundred_is_sampled() -> None:
     payloads = Payloads("sampled")
     for number in range(250):
         payloads.keep(request(X=np.array([number])))
-    assert [np.frombuffer(base64.b64decode(found["inputs"][0]["base64"]), np.int64)[0]
-            for found in payloads.documents()] == [0, 100, 200]  # fmt: skip
+    assert [np.frombuffer(base64.b64decode(document["inputs"][0]["base64"]), np.int64)[0]
+            for document in payloads.documents()] == [0, 100, 200]  # fmt: skip
 
 
 def test_memory_is_bounded_and_large_requests_are_hashed() -> None:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,19 @@ def test_arrows_point_down() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    """Imports within functions and those for type checkers count, too."""
+    modules = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in MODULES}
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for name, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                for imported in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    if imported in modules:
+                        sorter.add(name, imported)
+    assert sum(1 for _ in sorter.static_order()) > len(modules) / 2
 
 
 def test_public_methods_have_docstrings_unless_they_override() -> None:

@@ -79,8 +79,9 @@ from conch.server.observability.tracing.observer import Observer
 from conch.server.options.server_options import ServerOptions
 from conch.server.repository.agents import run_agents
 from conch.server.repository.model_dir import ModelDirRoot, wait_for_path
+from conch.server.repository.model_location import Root
 from conch.server.repository.namespaces import Repositories
-from conch.server.repository.roots import Root, open_root, public_name
+from conch.server.repository.roots import open_root, public_name
 from conch.server.repository.store import Repository
 from conch.server.repository.temporary_folders import remove_abandoned
 

@@ -32,12 +32,13 @@ from conch.base.files.atomic import atomic_replace, replace_file
 from conch.base.pacing import backoff_s
 from conch.clients.repository.progress import Fetched, fetch_progress, progress_bar
 from conch.server.repository.disk_space import require_space
+from conch.server.repository.model_location import ModelLocation
 from conch.server.repository.remote.cache import link_or_copy
 from conch.server.repository.remote.location import parse_image
 from conch.server.repository.remote.mirror import Mirror, open_mirror
 from conch.server.repository.remote.oci.packing import ModelLayer, write_image
 from conch.server.repository.remote.oci.registry import Registry
-from conch.server.repository.roots import LocalRoot, ModelLocation
+from conch.server.repository.roots import LocalRoot
 from conch.server.repository.store import is_folder_name
 
 _FIRST_DELAY_S = 1.0

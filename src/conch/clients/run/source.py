@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conch.base.errors import InvalidRequest, NotFound
 from conch.base.suggestion import did_you_mean
-from conch.clients.run.disk import HUB, model_store, pulled
+from conch.clients.run.model_store import HUB, model_store, pulled
 from conch.server.repository.model_entry import EntryOptions, entry_of, link, write_entry
 from conch.server.repository.model_kinds import is_model_folder, name_of
 from conch.server.repository.python_app import PythonAppRoot, is_python_app

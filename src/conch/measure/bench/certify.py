@@ -10,9 +10,9 @@ import orjson
 
 from conch.base.build_info import build_line
 from conch.machine.environment import read_environment
-from conch.measure.bench.bench_run import PreparedRun, is_lost
 from conch.measure.bench.levels import FindMax
 from conch.measure.bench.measurement import ClientHealth, Effect, Estimate, Level, Measurement, Note, TokenFigures
+from conch.measure.bench.prepared_run import PreparedRun
 from conch.measure.bench.report.certificate import (
     AbComparison,
     Certificate,
@@ -80,7 +80,7 @@ def exit_status(certificate: Certificate) -> int:
     """
     measurements: Sequence[Measurement] = certificate.measurements
     if not measurements or any(
-        not measurement.outcomes.get("ok") or is_lost(measurement) for measurement in measurements
+        not measurement.outcomes.get("ok") or measurement.server_lost for measurement in measurements
     ):
         return 1
     return 3 if any(note.severity == "invalid" for measurement in measurements for note in measurement.notes) else 0

@@ -12,8 +12,6 @@ if TYPE_CHECKING:  # a benchmark asks the server what it is before it imports nu
     import numpy as np
     from numpy.typing import NDArray
 
-    from conch.measure.bench.records import Chunks, Records
-
 
 class Transport(Enum):
     """What runs on a connection."""
@@ -99,16 +97,3 @@ class LoadPlan:
     check: AnswerCheck | None = None  # of answers; None: any answer of status 200 is right
     has_tokens: bool = True  # whether answers are of a language model; else a stream has responses
     processes: int | None = None  # None: as many as the load needs, at most one for each core
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What has come in since the call before."""
-
-    records: "Records"
-    chunks: "Chunks"
-    in_flight: int
-    errors: tuple[str, ...]
-    """Some of the messages of failed requests, at most 100 a call, one line each."""
-    ended: bool
-    """Whether all processes have ended: the requests are sent, or `stop` was called."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from conch.measure.bench.generator import LoadPlan, OpenLoop
 from conch.measure.bench.load.process_load import ProcessLoad
-from conch.measure.bench.measurement import ClientHealth, Level, Measurement, Note
+from conch.measure.bench.measurement import SERVER_LOST, ClientHealth, Level, Measurement, Note
 from conch.measure.bench.observers.observer import Sampling, ServerObserver
 from conch.measure.bench.plan import Interruption, MeasuringWindow, Precision
 from conch.measure.bench.prepared_request import ScriptSource
@@ -288,4 +288,4 @@ class _LevelRun:
 
 _INTERRUPTED = Note(INTERRUPTED, "info", "interrupted; the figures are of the time until then")
 _INTERRUPTED_WARM_UP = Note(IN_WARM_UP, "warning", "interrupted during the warm-up, of which the figures are")
-_LOST = Note("server-lost", "invalid", "only connection errors for 5 s: the server is gone; the run ended early")
+_LOST = Note(SERVER_LOST, "invalid", "only connection errors for 5 s: the server is gone; the run ended early")

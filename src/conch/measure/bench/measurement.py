@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 # Keys of the settings of a certificate.
 BATCH_SIZE = "batch size"  # of requests with more than one element
 PERCENTILES = "percentiles"  # those of --percentile, as "85, 99.9"
+SERVER_LOST = "server-lost"  # code of a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,11 @@ class Measurement:
     notes: tuple[Note, ...] = ()
     series: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Per second of the run, warm-up included, for plots: "throughput", "p50", "p99", "errors", "in_flight", …"""
+
+    @property
+    def server_lost(self) -> bool:
+        """Whether the server was gone before the end."""
+        return any(note.code == SERVER_LOST for note in self.notes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,12 @@ All times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine s
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-from conch.measure.bench.generator import Collected
 
 
 class RequestOutcome(IntEnum):
@@ -91,6 +90,19 @@ def join_records(parts: Iterable[tuple[Records, Chunks]]) -> tuple[Records, Chun
         joined.append(records)
         all_chunks.append(chunks)
     return np.concatenate(joined), np.concatenate(all_chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What has come in since the call before."""
+
+    records: Records
+    chunks: Chunks
+    in_flight: int
+    errors: tuple[str, ...]
+    """Some of the messages of failed requests, at most 100 a call, one line each."""
+    ended: bool
+    """Whether all processes have ended: the requests are sent, or `stop` was called."""
 
 
 class RecordLog:

@@ -52,7 +52,7 @@ def _receive(config: "ReceiverConfig", options: ReceiverOptions) -> int:
     from conch.operate.alerts.receiver import run_receiver
 
     try:
-        run_receiver(config, options)
+        run_receiver(config, options.queue, options.address, options.port, options.log_format)
     except OSError as error:
         place, reason = f"{options.address}:{options.port}", error.strerror or str(error)
         print(f"conch alerts receive: cannot listen on {place}: {reason}; --port chooses another", file=sys.stderr)

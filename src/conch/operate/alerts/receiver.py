@@ -10,13 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 
 from conch.base.errors import InvalidRequest
 from conch.base.logs import LogSettings, ServerLogHandler
 from conch.base.process.stop_signals import stop_signals
 from conch.domain.exposition import Family, Point, render
 from conch.domain.metrics.catalog import all_metrics
-from conch.operate.alerts.command import ReceiverOptions
 from conch.operate.alerts.configuration import ReceiverConfig
 from conch.operate.alerts.delivery import DeliveryThread, TargetDelivery
 from conch.operate.alerts.posting import HttpPoster
@@ -194,15 +194,18 @@ _CLOSE_S = 5.0
 _STOP_S = 20.0  # longer than an attempt usually takes
 
 
-def run_receiver(config: ReceiverConfig, options: ReceiverOptions) -> None:
-    """Receive and deliver alerts until SIGTERM, SIGINT or SIGHUP. Raises ConfigError, OSError."""
-    logging.getLogger().addHandler(ServerLogHandler(LogSettings(log_format=options.log_format)))
+def run_receiver(config: ReceiverConfig, folder: Path, address: str, port: int, log_format: str) -> None:
+    """Receive and deliver alerts until SIGTERM, SIGINT or SIGHUP. Raises ConfigError, OSError.
+
+    `folder` has the queue. Port 0 is any free one.
+    """
+    logging.getLogger().addHandler(ServerLogHandler(LogSettings(log_format=log_format)))
     logging.getLogger("conch").setLevel(logging.INFO)
-    asyncio.run(_run(config, options))
+    asyncio.run(_run(config, folder, address, port))
 
 
-async def _run(config: ReceiverConfig, options: ReceiverOptions) -> None:
-    queue = AlertQueue(options.queue, max_alerts=config.max_alerts, deduplicate_s=config.deduplicate_s, now=time.time)
+async def _run(config: ReceiverConfig, folder: Path, address: str, port: int) -> None:
+    queue = AlertQueue(folder, max_alerts=config.max_alerts, deduplicate_s=config.deduplicate_s, now=time.time)
     queue.open()
     threads = {
         target.name: DeliveryThread(TargetDelivery(target, queue, HttpPoster(target.ca_file), config.give_up_s))
@@ -214,8 +217,8 @@ async def _run(config: ReceiverConfig, options: ReceiverOptions) -> None:
     limits = HttpLimits(connections=_MAX_CONNECTIONS, body_bytes=_DEFAULT_BODY_BYTES)
     server = HttpServer(
         receiver,
-        options.address,
-        options.port,
+        address,
+        port,
         limits=limits,
         body_limit=lambda _: _MAX_BODY_BYTES,
         refusal=receiver.refusal,
@@ -224,7 +227,7 @@ async def _run(config: ReceiverConfig, options: ReceiverOptions) -> None:
     stopping = stop_signals()
     raise_file_limit()
     await server.start()
-    _report_start(config, options, queue, server.port)
+    _report_start(config, queue, address, server.port)
     for thread in threads.values():
         thread.start()
     await stopping.wait()
@@ -239,10 +242,10 @@ async def _run(config: ReceiverConfig, options: ReceiverOptions) -> None:
         queue.close()
 
 
-def _report_start(config: ReceiverConfig, options: ReceiverOptions, queue: AlertQueue, port: int) -> None:
-    host = f"[{options.address}]" if ":" in options.address else options.address
+def _report_start(config: ReceiverConfig, queue: AlertQueue, address: str, port: int) -> None:
+    host = f"[{address}]" if ":" in address else address
     _log.info("Started alert receiver at %s:%d for targets %s", host, port, ", ".join(config.targets))
-    if options.address not in ("127.0.0.1", "::1", "localhost") and not (config.bearer or config.basic):
+    if address not in ("127.0.0.1", "::1", "localhost") and not (config.bearer or config.basic):
         _log.warning("webhooks are accepted from any host without credentials; configure 'auth'")
     for name in sorted(queue.targets() - set(config.targets)):
         message = 'the queue has %d alert(s) for target "%s", which is not configured; they wait until it is'

@@ -7,7 +7,8 @@ from conch.base.errors import ConfigError
 from conch.domain.files.model_folder import is_model_name
 from conch.server.repository.model_dir import ModelDirRoot
 from conch.server.repository.model_kinds import is_model_folder
-from conch.server.repository.roots import LocalRoot, Root
+from conch.server.repository.model_location import Root
+from conch.server.repository.roots import LocalRoot
 
 _ENSEMBLE = re.compile(rb'platform\s*:\s*"ensemble"')
 _MAX_CONFIG_BYTES = 1 << 20

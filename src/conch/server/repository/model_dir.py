@@ -9,7 +9,8 @@ from conch.base.errors import ConfigError, InvalidRequest, Unavailable
 from conch.domain.files.model_folder import is_model_name
 from conch.server.repository.model_entry import EntryOptions, entry_of, link, write_entry
 from conch.server.repository.model_kinds import is_model_folder, name_of
-from conch.server.repository.roots import LocalRoot, ModelLocation
+from conch.server.repository.model_location import ModelLocation
+from conch.server.repository.roots import LocalRoot
 from conch.server.repository.store import check_name
 from conch.server.repository.temporary_folders import TemporaryFolders
 from conch.server.repository.watch import Fingerprint, fingerprint

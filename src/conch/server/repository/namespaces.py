@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from conch.base.errors import ConfigError, NotFound
+from conch.server.repository.model_location import Root
 from conch.server.repository.override import Override
-from conch.server.repository.roots import Root
 from conch.server.repository.store import ModelFiles, Repository
 from conch.server.repository.watch import Fingerprint
 

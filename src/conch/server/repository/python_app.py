@@ -16,7 +16,7 @@ from google.protobuf.text_format import MessageToString
 from conch.base.errors import ConfigError, Unavailable
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.server.backends import child
-from conch.server.repository.roots import ModelLocation
+from conch.server.repository.model_location import ModelLocation
 from conch.server.repository.temporary_folders import TemporaryFolders
 from conch.server.repository.watch import Fingerprint
 

@@ -25,8 +25,9 @@ from conch.domain.files.model_folder import missing_version, version_files, vers
 from conch.domain.model_config import ModelConfig
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.server.repository.agents import RunAgents, no_agents
+from conch.server.repository.model_location import ModelLocation, Root
 from conch.server.repository.override import Override, UploadFolders
-from conch.server.repository.roots import LocalRoot, ModelLocation, Root
+from conch.server.repository.roots import LocalRoot
 from conch.server.repository.watch import Fingerprint
 
 _CONFIG_FILE = "config.pbtxt"

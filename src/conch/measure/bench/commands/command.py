@@ -23,7 +23,7 @@ from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol
 
 if TYPE_CHECKING:  # what is not needed to ask the server is imported after that
-    from conch.measure.bench.bench_run import PreparedRun
+    from conch.measure.bench.prepared_run import PreparedRun
     from conch.measure.bench.report.certificate import Certificate
     from conch.measure.bench.report.request_records import RequestRecords
     from conch.measure.bench.run_view import RunView
@@ -137,7 +137,7 @@ def _prepare(plan: BenchPlan, command: Sequence[str]) -> "PreparedRun":
     trace = trace_of(plan, model)
     load = levels_of(plan, trace)
     target = _find(plan, url, model)
-    from conch.measure.bench.bench_run import PreparedRun, side_of
+    from conch.measure.bench.prepared_run import PreparedRun, side_of
 
     side = side_of(plan, target, trace)
     against = None

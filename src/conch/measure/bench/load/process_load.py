@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from conch.machine.cores import usable_cores
-from conch.measure.bench.generator import ClosedLoop, Collected, LoadPlan, OpenLoop, Transport
+from conch.measure.bench.generator import ClosedLoop, LoadPlan, OpenLoop, Transport
 from conch.measure.bench.load.connection_factory import CONNECTIONS_PER_SOURCE, ConnectionFactory, reach
 from conch.measure.bench.load.controller_link import FRAME_HEAD, ControllerLink, GcPauses
 from conch.measure.bench.load.delays import percentile_s
 from conch.measure.bench.load.load_loop import UNLIMITED, LoadLoop, LoadShare
 from conch.measure.bench.load.machine_health import MachineCounters, machine_counters
 from conch.measure.bench.measurement import ClientHealth
-from conch.measure.bench.records import CHUNK, RECORD, Chunks, Records, join_records
+from conch.measure.bench.records import CHUNK, RECORD, Chunks, Collected, Records, join_records
 
 _S = 1_000_000_000
 _START_DELAY_NS = 20_000_000

@@ -14,7 +14,7 @@ from conch.base.http.prometheus import ask_prometheus
 from conch.base.kubernetes.api import ApiServerAddress, KubernetesApi, KubernetesError
 from conch.base.kubernetes.objects import items, listed, mapping, part
 from conch.base.yaml_documents import YamlError, load_documents
-from conch.operate.scaling.commands.command import DoctorSettings
+from conch.operate.scaling.commands.flags import DoctorSettings
 from conch.operate.scaling.diagnosis import ApiFacts, AutoscalerFacts, Link, LinkState, SeriesFacts, diagnose
 from conch.operate.scaling.kubernetes_facts import HPA, hpa_of, name_of, owner_of
 

@@ -19,7 +19,7 @@ from conch.domain.arrivals import parse_burst, parse_ramp, steady
 from conch.domain.benchmark_document import read_benchmark
 from conch.domain.load_traces import TraceError
 from conch.operate.deployment.chart import shipped_autoscaler, shipped_metrics
-from conch.operate.scaling.commands.command import DEFAULT_POLICIES, SimulationSettings
+from conch.operate.scaling.commands.flags import DEFAULT_POLICIES, SimulationSettings
 from conch.operate.scaling.commands.page import page
 from conch.operate.scaling.commands.table import document, report
 from conch.operate.scaling.hpa.spec import HpaSettings, HpaSpec, read_hpa

@@ -23,9 +23,9 @@ from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.load_outcomes import LoadLog, load_error, logged, not_polled, raise_failures
 from conch.server.core.loading.loader import EnsembleLinks, Loader, Retirement
 from conch.server.options.server_options import ServerOptions
+from conch.server.repository.model_location import Root
 from conch.server.repository.namespaces import ModelId, Repositories
 from conch.server.repository.override import Override
-from conch.server.repository.roots import Root
 from conch.server.repository.store import ModelFiles
 from conch.server.repository.watch import Changes, Fingerprint, changes, settled
 

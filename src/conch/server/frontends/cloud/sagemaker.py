@@ -26,7 +26,7 @@ from conch.server.frontends.cloud.platform_request import refused, translated
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_http.infer import ReplyForm
 from conch.server.repository.archive_folder import archive_roots
-from conch.server.repository.roots import Root
+from conch.server.repository.model_location import Root
 
 _BINARY = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
 _TARGET = b"x-amzn-sagemaker-target-model"

@@ -9,6 +9,7 @@ from time import monotonic
 
 from conch.base.errors import ConfigError, NotFound, Unavailable, Unreachable
 from conch.server.repository.disk_space import NoSpace
+from conch.server.repository.model_location import ModelLocation
 from conch.server.repository.remote.cache import Cache
 from conch.server.repository.remote.download import Downloader, FetchProgress
 from conch.server.repository.remote.listing import (
@@ -27,7 +28,6 @@ from conch.server.repository.remote.location import (
     parse_location,
 )
 from conch.server.repository.remote.offline_index import OfflineIndex
-from conch.server.repository.roots import ModelLocation
 from conch.server.repository.watch import Fingerprint
 
 _log = getLogger(__name__)

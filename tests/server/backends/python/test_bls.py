@@ -237,6 +237,34 @@ def test_large_tensors(ask: Callable[..., Any]) -> None:
     )
 
 
+def test_large_outputs_are_passed_on_without_reaching_the_caller(ask: Callable[..., Any]) -> None:
+    code = """
+        from conch_child.python.api.session import current
+        channel = current().channel
+
+        def call(tensor):
+            inputs = [pb_utils.Tensor.from_dlpack("INPUT0", tensor)]
+            return pb_utils.InferenceRequest(
+                model_name="large", inputs=inputs, requested_output_names=["OUTPUT0"]
+            ).exec().output_tensors()[0]
+
+        sent = np.arange(2_000_000, dtype=np.float32)
+        tensor = call(call(call(pb_utils.Tensor("INPUT0", sent))))
+        shared = pb_utils.Tensor.from_dlpack("OTHER", tensor)
+        received = channel.inputs.in_use
+        values = tensor.as_numpy()
+        values[0] = 7  # other tensors of the same memory see this, and so does a model that is called
+        same = [bool((values[1:] == sent[1:]).all()), float(shared.as_numpy()[0])]
+        result = [received, channel.inputs.in_use, *same]
+        again = call(shared)  # is copied at once, as the model has read this output before
+        result += [channel.inputs.in_use, float(again.as_numpy()[0])]
+        del tensor, shared, values, again
+        while channel.inputs.in_use:
+            new('add', 1).exec()
+        """
+    assert ask(code, "other") == [0, 1, True, 7, 2, 7]
+
+
 def test_a_model_cannot_call_before_and_after_its_execution(tmp_path: Path) -> None:
     write_repository(tmp_path / "models")
     model = tmp_path / "models" / "probe" / "1" / "model.py"
@@ -418,6 +446,21 @@ def test_the_death_of_the_caller_cancels_its_call(conch: ConchProcess, root: Pat
         gone(cancelled)
         assert "is not healthy" in answer.result()
     assert ask_http(conch.http, "result = shown(new('add', 1).exec())", "crashing") == {"OUT": [2]}
+
+
+def test_a_process_that_fetches_what_is_not_kept_for_it_is_killed(ask: Callable[..., Any]) -> None:
+    code = """
+        from conch_child.python.api.session import current
+        big = pb_utils.Tensor("INPUT0", np.ones(2**19, np.float32))
+        call = pb_utils.InferenceRequest(model_name="large", inputs=[big], requested_output_names=[])
+        kept = call.exec().output_tensors()[0]._data
+        current().channel.send((44, 7, kept.place))
+        current().channel.send((44, 8, kept.place))
+        new('add', 1).exec()
+        time.sleep(60)
+        """
+    with pytest.raises(InferenceServerException, match="is not healthy"):
+        ask(code, "crashing")
 
 
 # ── the lives of models ──

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import Tensor
 from conch.server.backends.batch import Batch
 from conch.server.backends.child.conch_child.ipc import wire
+from conch.server.backends.child.conch_child.ipc.wire import WireError
 from conch.server.backends.processes.launch import Exit, Program
 from conch.server.backends.python.custom_metrics import InstanceMetrics
 from conch.server.backends.python.model_process import ModelProcess
 from conch.server.backends.python.settings import PythonSettings
+from conch.server.backends.python.tensor_exchange import TensorExchange
 from conch.server.observability.metrics.custom import CustomMetrics
 from tests.server.backends.python.running import TIMEOUT_S, Caller, plan, source, write_model
 
@@ -288,6 +290,46 @@ async def test_releasing_what_was_not_sent_harms_only_the_process(tmp_path: Path
         await asyncio.wait_for(released.wait(), TIMEOUT_S)
         process._child.kill()
         assert isinstance(await second.finished(), InferResponse | ConchError)
+
+
+@pytest.fixture
+def exchange() -> Iterator[TensorExchange]:
+    exchange = TensorExchange("hostile", 1 << 20, lambda: None)
+    yield exchange
+    exchange.close_descriptors()
+
+
+CLAIMS: dict[str, Callable[[TensorExchange, int], object]] = {
+    "reads another": lambda exchange, kept: exchange.data("IN", kept + 1, 4, memoryview(b"")),
+    "reads more": lambda exchange, kept: exchange.data("IN", kept, 5, memoryview(b"")),
+    "reads a released one": lambda exchange, kept: (
+        exchange.release([kept]),
+        exchange.data("IN", kept, 4, memoryview(b"")),
+    ),
+    "fetches another": lambda exchange, kept: exchange.fetch(kept + 1),
+    "fetches twice": lambda exchange, kept: (exchange.fetch(kept), exchange.fetch(kept)),
+    "fetches a released one": lambda exchange, kept: (exchange.release([kept]), exchange.fetch(kept)),
+    "releases another": lambda exchange, kept: exchange.release([kept + 1]),
+    "releases twice": lambda exchange, kept: exchange.release([kept, kept]),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_process_uses_only_what_is_kept_for_it(name: str, exchange: TensorExchange) -> None:
+    kept = exchange.keep(b"kept", ("model", "OUT"))
+    assert kept is not None
+    assert bytes(exchange.data("IN", kept, 4, memoryview(b""))) == b"kept"
+    with pytest.raises(WireError):
+        CLAIMS[name](exchange, kept)
+
+
+def test_what_is_kept_for_a_process_is_bounded(exchange: TensorExchange) -> None:
+    quarter = memoryview(bytearray(1 << 26))
+    places = [exchange.keep(quarter, ("model", "OUT")) for _ in range(5)]
+    assert places[3] is not None
+    assert places[4] is None
+    exchange.release([places[0]])
+    assert exchange.keep(quarter, ("model", "OUT")) not in (None, *places)
 
 
 async def test_a_flood_of_messages_leaves_time_for_others(tmp_path: Path) -> None:

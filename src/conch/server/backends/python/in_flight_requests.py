@@ -261,7 +261,7 @@ class InFlightRequests:
         untrusted.integer(switches, 0, _MAX_TIME_NS, "the use of processors")
         # Everything is read before anything changes: a malformed message leaves its batch to `close`.
         answers = self._read(encoded, payload)
-        self._release(released)
+        self._tensors.release(released)
         self._busy_poll.answered()
         batch = self._batches.popleft()
         # A batch that was sent ahead has waited for the one before it.
@@ -283,12 +283,8 @@ class InFlightRequests:
         _, released, encoded = untrusted.items(message, 3, "ANSWERED")
         answers = self._read(encoded, payload)
         self._last_answer = monotonic_ns()
-        self._release(released)
+        self._tensors.release(released)
         self._deliver(answers)
-
-    def _release(self, released: Any) -> None:
-        if released != []:
-            self._tensors.inputs.free(untrusted.integers(released, 0, untrusted.MAX_COUNT, "a released offset"))
 
     def _read(self, encoded: Any, payload: memoryview) -> list[_Answer]:
         """Return the answers of a message. Raises WireError."""

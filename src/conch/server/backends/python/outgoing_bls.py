@@ -1,8 +1,9 @@
 # Compiled by mypyc in wheels.
 """BLS calls of one process: its messages become requests to the core, and responses become messages to it.
 
-Input tensors are views of the calling process's shared memory; output tensors are copied directly from the called
-process's shared memory into that of the caller.
+Input tensors are views of the calling process's shared memory. Small outputs are copied from the called process's
+shared memory into that of the caller. Large ones are kept for the caller, which passes most of them on to another
+model; an output that it has fetched once is copied from then on.
 """
 
 from collections import deque
@@ -13,17 +14,18 @@ from typing import Any, Final, TypeAlias
 from conch.base.errors import Cancelled, ConchError, Unavailable, Unsupported
 from conch.domain.request import InferRequest, InferResponse, Span
 from conch.domain.sliced_copy import copy_in_slices
+from conch.domain.tensor import Tensor
 from conch.server.backends.base import Instance
 from conch.server.backends.batch import Execution
 from conch.server.backends.bls import BlsCall, BlsCaller, ModelCalls
-from conch.server.backends.child.conch_child.ipc.arena import Parcel
+from conch.server.backends.child.conch_child.ipc.arena import KEPT, Parcel
 from conch.server.backends.child.conch_child.ipc.wire import Message, WireError
 from conch.server.backends.child.conch_child.python import messages
 from conch.server.backends.child.conch_child.python.messages import weight_of
 from conch.server.backends.processes import untrusted
 from conch.server.backends.processes.child_process import ChildProcess
 from conch.server.backends.python.model_control import ModelControls
-from conch.server.backends.python.tensor_exchange import TensorExchange
+from conch.server.backends.python.tensor_exchange import MIN_KEPT_BYTES, TensorExchange
 
 # Concurrent calls of an instance, as in Triton; further ones wait. Decoupled calls do not count: they may stay open for
 # any time.
@@ -53,11 +55,13 @@ class OutgoingCalls:
         self._open: dict[int, _Outgoing] = {}
         self._waiting: deque[_Outgoing] = deque()
         self._running = 0  # decoupled calls not included
+        self._fetched: set[tuple[str, str]] = set()  # models and their outputs that this one has read
         self.controls = ModelControls(calls, child.send, instance.plan.source)
         self.handlers: dict[int, Callable[[Message, memoryview], None]] = {
             messages.CALL: self._call,
             messages.CANCEL_CALL: self._cancel_call,
             messages.READ: self._read,
+            messages.FETCH: self._fetch,
             messages.CONTROL: self._control,
         }
 
@@ -98,9 +102,7 @@ class OutgoingCalls:
         holds, many = untrusted.flag(waits, "holds"), untrusted.flag(any_number, "many")
         if untrusted.integer(key, 0, _MAX_KEY, "the key of a call") in self._open:
             raise WireError(f"call {key} is open already")
-        offsets = untrusted.integers(released, 0, untrusted.MAX_COUNT, "a released offset")
-        if offsets:
-            self._tensors.inputs.free(offsets)
+        self._tensors.release(released)
         self.ever_called = True
         # A call from a thread of a decoupled model does not name its callers; the traced request stands for them.
         callers = callers or ((traced,) if traced else ())
@@ -161,7 +163,7 @@ class OutgoingCalls:
         else:
             requested = outgoing.outputs
             tensors = [tensor for tensor in answer.outputs if not requested or tensor.name in requested]
-            placed = self._tensors.place(tensors, parcel)
+            placed = self._place(outgoing.model, tensors, parcel)
             answer_fields = (key, final, None, placed, answer.parameters or None)
             outgoing.unread += weight_of(placed)
         if parcel.copies is not None:
@@ -173,6 +175,45 @@ class OutgoingCalls:
             text = f"the model reads too slowly: {outgoing.unread} bytes of responses to its call were waiting for it"
             self._end(outgoing, Unavailable(text), final)
 
+    def _place(self, model: str, tensors: Sequence[Tensor], parcel: Parcel) -> list[tuple[Any, ...]]:
+        """Keep large outputs of a model unless the caller reads them, put the others into the parcel; describe them."""
+        exchange = self._tensors
+        assert exchange is not None
+        placed: list[tuple[Any, ...]] = []
+        for tensor in tensors:
+            label = model, tensor.name
+            size = tensor.nbytes
+            place = None
+            if size >= MIN_KEPT_BYTES and tensor.source is None and label not in self._fetched:
+                place = exchange.keep(tensor.data, label)
+            if place is None:
+                placed += exchange.place([tensor], parcel)
+            else:
+                placed.append((tensor.name, tensor.datatype, tensor.shape, place, size))
+        return placed
+
+    def _fetch(self, message: Message, _: memoryview) -> None:
+        exchange = self._tensors
+        assert exchange is not None
+        _, key, place = untrusted.items(message, 3, "FETCH")
+        untrusted.integer(key, 0, _MAX_KEY, "the key of a call")
+        data, label = exchange.fetch(untrusted.integer(place, 0, untrusted.MAX_COUNT, "the place of a tensor"))
+        self._fetched.add(label)
+        parcel = exchange.parcel()
+        (placed,) = exchange.place([Tensor(label[1], "UINT8", (len(data),), data)], parcel)
+        block, size = placed[3:]
+        if parcel.copies is not None:
+            copy_in_slices(parcel.copies, partial(self._send_fetched, key, block, size, parcel, self._hold()))
+        else:
+            self._send_fetched(key, block, size, parcel, self._send)
+
+    def _send_fetched(self, key: int, place: int, size: int, parcel: Parcel, send: Callable[..., None]) -> None:
+        if self._tensors is None:  # the process has ended
+            send()
+            return
+        released = self._tensors.outputs.take_released()
+        send((messages.FETCHED, released, key, place, size), parcel.parts, parcel.size)
+
     def _copied(self, answer_fields: tuple[Any, ...], parcel: Parcel, send: Callable[..., None]) -> None:
         """Send a response whose large tensors have been copied."""
         if self._tensors is None:  # the process has ended
@@ -182,6 +223,7 @@ class OutgoingCalls:
         error = next((copy.error for copy in parcel.copies if copy.error is not None), None)
         if error is not None:
             parcel.discard(0)
+            self._tensors.release([place for *_, place, _ in answer_fields[3] if place >= KEPT])
             answer_fields = (answer_fields[0], answer_fields[1], (error.code.value, error.message), None, None)
         send((messages.CALL_ANSWERED, self._tensors.outputs.take_released(), answer_fields), parcel.parts, parcel.size)
 
@@ -252,6 +294,7 @@ class _Outgoing:
         "holds",
         "key",
         "many",
+        "model",
         "outputs",
         "request",
         "span",
@@ -273,6 +316,7 @@ class _Outgoing:
         self.executions = executions  # for which the model calls
         self.holds = holds
         self.many = many
+        self.model = request.model_name
         self.outputs = request.outputs
         self.started = False  # counts as running
         self.unread = 0

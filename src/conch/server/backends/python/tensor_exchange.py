@@ -5,14 +5,22 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import count
 from time import monotonic
 from typing import Any, Final
 
 from conch.base.errors import ConchError
 from conch.domain.request import InferRequest
 from conch.domain.sliced_copy import MIN_SLICED_BYTES, SlicedCopy
-from conch.domain.tensor import Destination, Tensor
-from conch.server.backends.child.conch_child.ipc.arena import LENT, ArenaReader, ArenaWriter, Parcel, create
+from conch.domain.tensor import Buffer, Destination, Tensor
+from conch.server.backends.child.conch_child.ipc.arena import (
+    KEPT,
+    LENT,
+    ArenaReader,
+    ArenaWriter,
+    Parcel,
+    create,
+)
 from conch.server.backends.child.conch_child.ipc.metric_area import AREA_BYTES
 from conch.server.backends.child.conch_child.ipc.wire import MAX_PAYLOAD_SIZE, Message, WireError
 from conch.server.backends.child.conch_child.python import messages
@@ -22,6 +30,21 @@ from conch.server.backends.processes import untrusted
 _RELEASE_AFTER_S: Final = 0.005
 # An instance that was idle for this time frees the shared memory above its kept size.
 _TRIM_AFTER_S: Final = 10.0
+# Smaller tensors are copied to the process: it may read them, and then has to fetch them first.
+MIN_KEPT_BYTES: Final = 2**20
+# What is kept for one process; it is in memory that other processes could reuse.
+_MAX_KEPT_BYTES: Final = 256 * 2**20
+
+
+class _Kept:
+    """A tensor that is kept for the process, which has not released it."""
+
+    __slots__ = ("data", "fetched", "label")
+
+    def __init__(self, data: memoryview, label: tuple[str, str]) -> None:
+        self.data = data
+        self.label = label
+        self.fetched = False
 
 
 class TensorExchange:
@@ -33,6 +56,9 @@ class TensorExchange:
     def __init__(self, name: str, size: int, on_release: Callable[[], None]) -> None:
         # For the process to inherit; to be closed afterwards.
         self.descriptors: list[int] = []
+        self._kept: dict[int, _Kept] = {}  # by place
+        self._kept_bytes = 0
+        self._kept_places = count(KEPT)
         try:
             self.descriptors.append(create(f"conch {name} inputs", size))
             self.descriptors.append(create(f"conch {name} outputs", size, AREA_BYTES))
@@ -106,6 +132,39 @@ class TensorExchange:
             self.inputs.discard(place for *_, place, _ in encoded[8] if place >= 0)
         return errors
 
+    def keep(self, data: Buffer, label: tuple[str, str]) -> int | None:
+        """Keep a tensor's bytes for the process; return their place, or None if it has too many already."""
+        view = memoryview(data).cast("B")
+        if self._kept_bytes + len(view) > _MAX_KEPT_BYTES:
+            return None
+        self._kept_bytes += len(view)
+        place = next(self._kept_places)
+        self._kept[place] = _Kept(view, label)
+        return place
+
+    def fetch(self, place: int) -> tuple[memoryview, tuple[str, str]]:
+        """Return the bytes at a place and their label. Raises WireError for the second time."""
+        kept = self._kept.get(place)
+        if kept is None or kept.fetched:
+            raise WireError(f"no tensor to fetch is kept at place {place}")
+        kept.fetched = True
+        return kept.data, kept.label
+
+    def release(self, released: Any) -> None:
+        """Free the blocks and places that a message of the process reports. Raises WireError."""
+        if released == []:
+            return
+        offsets = untrusted.integers(released, 0, untrusted.MAX_COUNT, "a released offset")
+        blocks = []
+        for place in offsets:
+            if not KEPT <= place < LENT:
+                blocks.append(place)
+            elif (kept := self._kept.pop(place, None)) is not None:
+                self._kept_bytes -= len(kept.data)
+            else:
+                raise WireError(f"no tensor is kept at place {place}")
+        self.inputs.free(blocks)
+
     def decode(
         self,
         outputs: Any,
@@ -135,6 +194,8 @@ class TensorExchange:
         untrusted.integer(place, -MAX_PAYLOAD_SIZE, untrusted.MAX_COUNT, "the place of a tensor")
         if place >= LENT:
             data = memoryview(self.outputs.borrow(place, size, self.inputs))
+        elif place in self._kept:
+            data = self._kept[place].data
         else:
             data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]
         if len(data) != size:

@@ -11,7 +11,8 @@ deleted, it reports that to the writer with its next frame. Tensors that do not 
 frame: slower, but without failure.
 
 A reader may pass a block on to its writer, as an input of another request, without copying it into its own arena: it
-lends the block until the writer has released it.
+lends the block until the writer has released it. The server keeps large responses to a model's calls, and sends only
+their numbers: most are passed on. The model may fetch each once.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ MAX_INLINE_BYTES = 1 << 16
 
 # Places from here on are lent blocks, at that distance in the receiver's own arena.
 LENT = 1 << 52
+# Places from here to LENT are numbers of tensors that the server keeps.
+KEPT = 1 << 51
 
 
 def create(name: str, size: int, reserved: int = 0) -> int:
@@ -202,6 +205,10 @@ class ArenaReader:
         # Arrays and memoryviews derived from this array refer to it, not to the map, so it is deleted last.
         self._views[offset] = weakref.ref(array, partial(self._on_view_dead, offset))
         return array
+
+    def release(self, place: int) -> None:
+        """Report a tensor that the server keeps as released. The garbage collector may call it at any point."""
+        self._released.append(place)
 
     def offset_of(self, array: Any) -> Optional[int]:
         """Return the offset of an array in the arena, None if it is not there."""

@@ -13,13 +13,16 @@ from functools import partial
 from itertools import count
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from ..ipc.arena import LENT, Parcel
+import numpy as np
+
+from ..ipc.arena import KEPT, LENT, Parcel
 from ..ipc.wire import Message
 from . import messages
 from .api.errors import TritonError, TritonErrorCode, TritonModelException
 from .api.responses import InferenceResponse
 from .api.tensor import Tensor
 from .channel import Channel, Inbox
+from .kept_data import KeptData
 
 # Keys of the requests of a coroutine that continues after its `execute` returned.
 background: ContextVar[Tuple[int, ...]] = ContextVar("background", default=())
@@ -28,7 +31,10 @@ _SERVER_GONE = "the server has exited"
 
 
 class PendingCall(Inbox):
-    """One call in flight. Its items are (response, weight, whether it is the last), or (error, value) of a control."""
+    """One call in flight.
+
+    Its items are (response, weight, whether it is the last), or (error, value) of a control, or fetched bytes.
+    """
 
     __slots__ = ("discarded", "key")
 
@@ -55,6 +61,7 @@ class PendingCalls:
         self._watched_loops: Dict[Any, int] = {}  # event loop → number of its calls in flight
         channel.handle(messages.CALL_ANSWERED, self._answered)
         channel.handle(messages.CONTROLLED, self._controlled)
+        channel.handle(messages.FETCHED, self._fetched)
 
     def call(self, request: Sequence[Any], inputs: Iterable[Tensor], many: bool) -> PendingCall:
         """Send a call. `request` has the items of CALL's tuple before the inputs; `many`: it may have many responses.
@@ -71,6 +78,9 @@ class PendingCalls:
             parcel = self.channel.parcel()
             placed: List[Tuple[Any, ...]] = []
             for received, (name, kind, shape, data, size) in encoded:
+                if type(received) is KeptData:
+                    placed.append((name, kind, shape, received.place, size))
+                    continue
                 offset = None if received is None else self.channel.inputs.offset_of(received)
                 place = parcel.put(data, size) if offset is None else self.channel.outputs.lend(offset, received)
                 placed.append((name, kind, shape, place, size))
@@ -94,6 +104,13 @@ class PendingCalls:
             parcel = self.channel.parcel()
             placed = [(path, parcel.put(data, len(data)), len(data)) for path, data in (files or {}).items()]
             self._send(call, (messages.CONTROL, call.key, what, name, argument, placed), parcel)
+        return self.wait(call)
+
+    def fetch(self, place: int) -> Any:
+        """Return an array of the bytes that the server keeps. Raises TritonModelException if the server has exited."""
+        call = PendingCall(next(self._keys))
+        with self.channel.writing:
+            self._send(call, (messages.FETCH, call.key, place))
         return self.wait(call)
 
     def wait(self, call: PendingCall) -> Any:
@@ -150,7 +167,7 @@ class PendingCalls:
             return self.executing, bool(self.executing)
         return (), False
 
-    def _send(self, call: PendingCall, message: Message, parcel: Parcel) -> None:
+    def _send(self, call: PendingCall, message: Message, parcel: Optional[Parcel] = None) -> None:
         """Send a call's message; the caller holds `writing`."""
         self._in_flight[call.key] = call
         try:
@@ -160,7 +177,8 @@ class PendingCalls:
             raise TritonModelException(_SERVER_GONE) from None
         except ValueError as error:
             del self._in_flight[call.key]
-            parcel.discard(0)
+            if parcel is not None:
+                parcel.discard(0)
             if message[0] == messages.CALL:
                 self.channel.outputs.free([place for *_, place, _ in message[-1][-1] if place >= LENT])
             raise TritonModelException(str(error)) from None
@@ -187,12 +205,27 @@ class PendingCalls:
             return InferenceResponse(error=TritonError(error[1], TritonErrorCode(error[0])))
         # A copy, as arrays must be writable and aligned, and must outlive the frame.
         inline = memoryview(bytearray(payload))
-        view = self.channel.inputs.view
         tensors: List[Tensor] = [
-            Tensor.from_wire(name, kind, shape, view(place, size) if place >= 0 else inline[~place : ~place + size])
+            Tensor.from_wire(name, kind, shape, self._data(place, size, inline))
             for name, kind, shape, place, size in outputs or ()
         ]
         return InferenceResponse(tensors, parameters=parameters)
+
+    def _data(self, place: int, size: int, inline: memoryview) -> Any:
+        if place < 0:
+            return inline[~place : ~place + size]
+        if place < KEPT:
+            return self.channel.inputs.view(place, size)
+        return KeptData(place, size, self.fetch, self.channel.inputs.release)
+
+    def _fetched(self, message: Message, payload: memoryview) -> None:
+        _, released, key, place, size = message
+        if released:
+            self.channel.outputs.free(released)
+        data = self._data(place, size, memoryview(bytearray(payload)))
+        call = self._in_flight.pop(key, None)
+        if call is not None:
+            self.channel.deliver(call, np.frombuffer(data, np.uint8))
 
     def _controlled(self, message: Message, _: memoryview) -> None:
         call = self._in_flight.pop(message[1], None)

@@ -1,10 +1,11 @@
 """Message types between the server and a model's process: the first item of each header, and what follows it.
 
 A *place* is where the bytes of a tensor are: at that offset of the sender's arena, or, if negative, at offset `~place`
-of the frame's payload, or, from `LENT` on, in a block of the receiver's arena that a process passes on; None for an
-output that was written to the client's shared memory. *destinations* describes that memory: None, or a dict from output
+of the frame's payload, or, from `LENT` on, in a block of the receiver's arena that a process passes on, or, from `KEPT`
+to `LENT`, with the server, which keeps it for the process; None for an output that was written to the client's shared
+memory. *destinations* describes that memory: None, or a dict from output
 names to `(file, device, inode, offset of the region in it, size of the region, offset in the region, room there)`.
-*released* are offsets of blocks of the receiver's arena that it may reuse, and places of what it has passed on.
+*released* are offsets of blocks of the receiver's arena that it may reuse, and places of what it has lent or keeps.
 *answer* is `(key, final, error, outputs, parameters)`, where `error` is None or `(code, text)`, `outputs` is None or
 tuples `(name, datatype, shape, place, size)`, and `parameters` is None or a dict; `final` is None for a rescheduled
 request. A model sends `(key, final, outputs)` for a response without error and parameters: what has no null is written
@@ -35,6 +36,7 @@ SET_LOG_LEVEL = 8  # level
 FINALIZE = 9  # nothing; the process then exits
 CALL_ANSWERED = 10  # released, answer
 CONTROLLED = 11  # key, None or (code, text), value
+FETCHED = 12  # released, key, place, size
 
 # Model → server.
 INITIALIZED = 32  # error text or "", whether the model has `is_ready`
@@ -50,6 +52,7 @@ BORN = 39  # process id, or 0 and an error text; the first message of a forked p
 CALL = 40
 CANCEL_CALL = 41  # key
 READ = 42  # key, weight (see `weight_of`) of that call's responses which the model has read since the last READ
+FETCH = 44  # key, place of a tensor that the server keeps                                              → FETCHED
 CONTROL = 43  # key, LOAD, UNLOAD or ASK, name, argument, files: (path, place, size)                     → CONTROLLED
 
 # Operations of CONTROL, and their argument.

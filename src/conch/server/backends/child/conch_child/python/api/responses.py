@@ -10,6 +10,7 @@ from ...ipc.arena import MAX_INLINE_BYTES, Parcel
 from ...ipc.wire import shortened
 from .. import messages
 from ..channel import Channel
+from ..kept_data import KeptData
 from .arguments import CallSignature
 from .errors import TritonError, TritonModelException
 from .tensor import Tensor
@@ -298,8 +299,12 @@ class ResponseWriter:
         for name, datatype, shape, data, size in encoded:
             if types.get(name) != datatype:
                 self._report(name, datatype)
-            written = destinations is not None and self._write_to_region(responder, name, data, size)
-            outputs.append((name, datatype, shape, None if written else parcel.put(data, size), size))
+            place: Optional[int] = None
+            if type(data) is KeptData:
+                place = data.place
+            elif destinations is None or not self._write_to_region(responder, name, data, size):
+                place = parcel.put(data, size)
+            outputs.append((name, datatype, shape, place, size))
         parameters = response._parameters
         if not parameters:
             return responder.key, final, outputs

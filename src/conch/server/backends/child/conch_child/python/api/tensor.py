@@ -7,6 +7,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..kept_data import KeptData
 from . import dlpack
 from .arguments import CallSignature
 from .datatypes import DTYPES, NUMBERS, name_of, pack_bytes, unpack_bytes
@@ -20,7 +21,8 @@ class Tensor:
 
     `as_numpy` of an input is a view of memory that is shared with the server or belongs to the request. It may be
     written to and kept. Outputs are copied from their array when the response is sent. A tensor that was received is
-    not copied when it is an input of a call (BLS), as in Triton: it may be written to again after the call.
+    not copied when it is an input of a call (BLS), as in Triton: it may be written to again after the call. The server
+    keeps a large output of a call until the model reads it, or passes it on.
     """
 
     __slots__ = ("_array", "_data", "_datatype", "_name", "_shape")
@@ -104,7 +106,7 @@ class Tensor:
         if self._datatype == "BYTES":
             raise TritonModelException("DLPack does not have support for string tensors.")
         if self._datatype == "BF16":
-            return dlpack.make_bfloat16(self._shape, self._data)
+            return dlpack.make_bfloat16(self._shape, self._read_bytes())
         array = self.as_numpy()
         if not array.flags.c_contiguous:
             array = np.ascontiguousarray(array)
@@ -114,8 +116,11 @@ class Tensor:
         return dlpack.CPU, 0
 
     def received(self) -> Any:
-        """Return the bytes of a tensor that is in shared memory as an array; None for any other."""
-        return self._data if isinstance(self._data, np.ndarray) else None
+        """Return the bytes of a tensor that is in shared memory, as an array, or that the server keeps; else None."""
+        data = self._data
+        if type(data) is KeptData:
+            return data if data.array is None else data.array
+        return data if isinstance(data, np.ndarray) else None
 
     def wire(self) -> Tuple[str, str, Tuple[int, ...], Any, int]:
         """Return name, datatype, shape, the bytes in wire format (a buffer or an array) and their number."""
@@ -129,19 +134,28 @@ class Tensor:
             else:
                 data = array.astype(DTYPES[self._datatype])
                 return self._name, self._datatype, self._shape, data, data.nbytes
+        elif type(data) is KeptData and data.array is not None:
+            data = data.array
         return self._name, self._datatype, self._shape, data, len(data)
 
+    def _read_bytes(self) -> Any:
+        data = self._data
+        if type(data) is KeptData:
+            data = self._data = data.read()
+        return data
+
     def _read(self) -> Any:
+        data = self._read_bytes()
         if self._datatype == "BYTES":
-            return unpack_bytes(self._data).reshape(self._shape)
+            return unpack_bytes(data).reshape(self._shape)
         dtype = DTYPES.get(self._datatype)
         if dtype is None:
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
             )
-        if not len(self._data):
+        if not len(data):
             return np.empty(self._shape, dtype)
-        return np.frombuffer(self._data, dtype).reshape(self._shape)
+        return np.frombuffer(data, dtype).reshape(self._shape)
 
 
 def named(tensors: Sequence[Tensor], name: str) -> Optional[Tensor]:

@@ -20,6 +20,10 @@ from tests.support.server_process import ConchProcess
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
 CHAT = "/v1/chat/completions"
 TIMEOUT_S = 120
+FORM = (
+    b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="file"%b\r\n\r\n{}\r\n--x--\r\n'
+)
 ENDLESS = {"model": "slow", "messages": [{"role": "user", "content": "word " * 10_000}]}
 
 
@@ -252,6 +256,10 @@ def test_results_that_exceed_the_folder_fail_the_batch(client: openai.OpenAI) ->
             b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x--\r\n',
         ),
         ("multipart/form-data; boundary=x", b"--x\r\n" + b"A: b\r\n" * 10_000 + b"\r\nbatch\r\n--x--\r\n"),
+        # 60,000 of them took ten seconds.
+        ("multipart/form-data; boundary=x" + ";" * 1000, FORM % b"; filename=a"),
+        ("multipart/form-data; boundary=x", FORM % b"; filename*=undefined''%ff"),
+        ("multipart/form-data; boundary=x", FORM % (b"; name*" + b"9" * 5000 + b"=x")),
     ],
 )
 def test_malformed_forms_are_refused(server: ConchProcess, content_type: str, body: bytes) -> None:

@@ -17,7 +17,9 @@ MAX_LINE_BYTES = 120 * 1024  # which a server reads without a worker process
 MAX_FILENAME_CHARACTERS = 255
 _MAX_CUSTOM_ID_CHARACTERS = 512
 _MAX_FORM_FIELDS = 16
-_MAX_FORM_HEAD_BYTES = 8192
+# Of the type of a form and of a field's head: the time of `email` to read one grows with the square of its size.
+_MAX_FORM_TYPE_CHARACTERS = 512
+_MAX_FORM_HEAD_BYTES = 1024
 _MAX_BOUNDARY_CHARACTERS = 200
 _WINDOW = re.compile(r"([0-9]{1,3})h")
 _MAX_WINDOW_HOURS = 168
@@ -136,6 +138,8 @@ def _output(id: str, custom_id: str, response: Any, error: Any) -> bytes:  # noq
 
 def _form(content_type: str, body: bytes) -> dict[str, tuple[str | None, bytes]]:
     """Return filename and content of each field of `multipart/form-data`. Raises InvalidField."""
+    if len(content_type) > _MAX_FORM_TYPE_CHARACTERS:
+        raise InvalidField(None, f"the content type of a form may have {_MAX_FORM_TYPE_CHARACTERS} characters at most")
     head = Message()
     head["Content-Type"] = content_type
     boundary = head.get_param("boundary")
@@ -153,9 +157,12 @@ def _form(content_type: str, body: bytes) -> dict[str, tuple[str | None, bytes]]
         if len(lines) > _MAX_FORM_HEAD_BYTES:
             raise InvalidField(None, f"the head of a field may have {_MAX_FORM_HEAD_BYTES} bytes at most")
         described = BytesHeaderParser().parsebytes(lines.lstrip(b"\r\n"))
-        name = described.get_param("name", header="Content-Disposition")
+        try:
+            name, filename = described.get_param("name", header="Content-Disposition"), described.get_filename()
+        except UnicodeError:  # in the encoding that the field names
+            raise InvalidField(None, "the head of a field of the form is not valid") from None
         if isinstance(name, str):
-            fields[name] = (described.get_filename(), content)
+            fields[name] = (filename, content)
     return fields
 
 

@@ -14,7 +14,7 @@ import orjson
 
 from conch.base.errors import InvalidRequest, NotFound
 from conch.domain.events.layout import DTYPES, FORMAT, KINDS, NAME, TIME
-from conch.domain.events.packing import MAX_TABLE_BYTES, RowLink, Table, pack, packed_bytes, unpack
+from conch.domain.events.packing import MAX_TABLE_BYTES, RowLink, Table, expanded_bytes, pack, packed_bytes, unpack
 
 Cell: TypeAlias = int | str
 
@@ -251,10 +251,7 @@ class _Description:
             raise TypeError("server must be an object")
         tables: dict[str, dict[str, Any]] = header["tables"]
         sizes = [packed_bytes(table) for table in tables.values()]
-        if (
-            sum(table["rows"] * DTYPES[kind].itemsize for kind, table in tables.items() if kind in DTYPES)
-            > MAX_TABLE_BYTES
-        ):
+        if sum(map(expanded_bytes, tables.values())) > MAX_TABLE_BYTES:
             raise ValueError("it expands to more than 1 GiB")
         return cls(*clock, lost, server, names, tables, sum(sizes))
 

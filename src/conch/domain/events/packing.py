@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 Table: TypeAlias = NDArray[np.void]
 
-MAX_TABLE_BYTES = 1 << 30
+MAX_TABLE_BYTES = 1 << 30  # of all tables of a log
+_MIN_ROW_BYTES = 64  # a row counts as that: unpacking takes 8 bytes a row for each of several copies of a column
 _SAMPLE_ROWS = 4096
 # What a column is the difference to: nothing, the row before, a column of the row, or one of the linked row.
 _RAW, _ROW, _LINKED = "", "-", "linked."
@@ -59,9 +60,15 @@ def packed_bytes(description: Mapping[str, Any]) -> int:
     if any(dtype.kind not in "iu" for dtype in types):
         raise ValueError("a column is not of integers")
     item = sum(dtype.itemsize for dtype in types)
-    if rows * item > MAX_TABLE_BYTES or (rows and not sum(widths)):
+    if expanded_bytes(description) > MAX_TABLE_BYTES or (rows and not sum(widths)):
         raise ValueError(f"{rows} rows of {item} bytes are too many")
     return int(rows * sum(widths))
+
+
+def expanded_bytes(description: Mapping[str, Any]) -> int:
+    """Return about how much memory a table takes while it is unpacked. Raises KeyError, TypeError, ValueError."""
+    item = sum(np.dtype(str(column["type"])).itemsize for column in description["columns"])
+    return int(description["rows"]) * max(item, _MIN_ROW_BYTES)
 
 
 def unpack(description: Mapping[str, Any], data: memoryview, link: RowLink | None = None) -> Table:

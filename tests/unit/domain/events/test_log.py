@@ -157,6 +157,13 @@ def test_columns_of_other_versions() -> None:
         (lambda header: header["tables"]["requests"].update(rows=10**12), "rows"),
         (lambda header: header["tables"]["requests"].update(rows=3), "cut short"),
         (lambda header: header["tables"]["requests"].update(columns=[], rows=2**27), "too many"),
+        # Unpacking takes eight bytes for each of one byte, in several copies.
+        (
+            lambda header: header["tables"]["requests"].update(
+                rows=2**25, columns=[{"name": "x", "type": "|i1", "base": "", "width": 1}]
+            ),
+            "too many",
+        ),
         (lambda header: header["tables"]["requests"]["columns"].append(_column("x", "O")), "not of integers"),
         (lambda header: header["tables"]["requests"]["columns"].append(_column("x", "no")), "'no'"),
         (lambda header: header["tables"]["requests"]["columns"].append(_column("done", "<i8")), "more than once"),

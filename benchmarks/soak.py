@@ -2,8 +2,8 @@
 
 A mixed repository is asked over HTTP, unary gRPC and streams, at a share of what it can do, with some mistakes, hasty
 clients and reloads of a model in between. Every few seconds the server's memory, descriptors, processes and threads are
-counted and the latencies of the interval noted. In the end a line is laid through each of them, and what must not grow
-is flat if its slope is within a tolerance.
+counted, and the latencies of the interval and the degradations that the server reports noted. In the end a line is laid
+through each quantity, and what must not grow is flat if its slope is within a tolerance.
 """
 
 import asyncio
@@ -147,6 +147,7 @@ class Soak:
         self._hasty = 0
         self._unsettled: list[tuple[str, Books]] = []
         self.skipped = 0
+        self.degradations = Counter[str]()  # series of conch_degraded, and the intervals in which each was 1
         self.samples: list[Sample] = []
         self.totals = {kind.name: Totals() for kind in mix}
 
@@ -161,6 +162,7 @@ class Soak:
             done, self._interval = self._interval, Interval()
             await asyncio.sleep(SETTLE_S)
             self._note(done, number * interval_s / 3600)
+            self.degradations.update(await asyncio.to_thread(_degradations, self._server))
             if self.samples and number % max(1, round(60 / interval_s)) == 0:
                 told = ", ".join(f"{name} {value:,.1f}" for name, value in self.samples[-1].values.items())
                 self._console.print(f"{number * interval_s / 60:5.1f} min: {told}", soft_wrap=True)
@@ -248,6 +250,12 @@ def _endlessly(*values: Any) -> Any:
 def _post(url: str, body: bytes) -> None:
     with suppress(urllib.error.HTTPError):
         urllib.request.urlopen(urllib.request.Request(url, body), timeout=30).close()
+
+
+def _degradations(server: Server) -> list[str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.ports.metrics}/metrics", timeout=30) as page:
+        lines: list[str] = page.read().decode().splitlines()
+    return [line.rpartition(" ")[0] for line in lines if line.startswith("conch_degraded{")]
 
 
 def _counts(server: Server) -> dict[str, float]:
@@ -349,6 +357,8 @@ def main(
     for name, total in run.totals.items():
         told = ", ".join(f"{number} {text}" for text, number in total.otherwise.items())
         console.print(f"{name}: {total.sent:,} sent, {total.answered:,} answered, {told or 'none otherwise'}")
+    for series, number in run.degradations.most_common():
+        console.print(f"{series} in {number} intervals", soft_wrap=True)
     if json is not None:
         samples = [{"hours": sample.hours, **sample.values} for sample in run.samples]
         json.write_text(json_format.dumps({"machine": machine(), "samples": samples}, indent=2) + "\n")

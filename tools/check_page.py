@@ -122,14 +122,14 @@ def reference() -> str:
     parts += [f"| {mistake} | {', '.join(f'`{rule}`' for rule in rules)} |" for mistake, rules in MISTAKES]
     parts.append("")
     for family, rules in families().items():
-        parts.append(f"## {family}\n\n| Rule | Severity | Problem | Consequence | Remedy |\n|---|---|---|---|---|")
+        parts.append(f"## {family}\n\n| Rule | Severity | Problem | Remedy |\n|---|---|---|---|")
         parts += [_row(rule) for rule in rules]
         parts.append("")
     return "\n".join(parts)
 
 
 def _row(rule: Rule) -> str:
-    cells = (f"`{rule.id}`", rule.severity.value, f"{rule.title}.", rule.why, rule.cure)
+    cells = (f"`{rule.id}`", rule.severity.value, f"{rule.title}.", rule.cure)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -20,30 +20,28 @@ port has the paths of `/v1` too. A part of a path in brackets is optional. Some 
 models. `GET /docs` is a page that lists them and sends requests; it is for clients on the server's machine unless
 `--docs-remote=true`.
 
-## HTTP
-
-| Endpoint | Scope | API | Ports | Purpose |
-|---|---|---|---|---|
-"""
-_GRPC = """
-## gRPC
-
-| Call | Scope | Protocol |
-|---|---|---|
 """
 
 
 def page() -> str:
-    """Return the page as Markdown."""
-    rows = [_row(endpoint) for endpoint in ENDPOINTS]
-    calls = [f"| `{path[1:]}` | {_scope(category)} | {category} |\n" for path, category in GRPC_CALLS.items()]
-    return "".join((_HEAD, *rows, _GRPC, *calls))
+    """Return the page as Markdown: a table for each restricted API and the ports that have it."""
+    groups: dict[tuple[str, tuple[str, ...]], list[ApiEndpoint]] = {}
+    for endpoint in ENDPOINTS:
+        groups.setdefault((endpoint.category, tuple(endpoint.ports)), []).append(endpoint)
+    parts = [_HEAD, "## HTTP\n"]
+    for (category, ports), endpoints in groups.items():
+        parts.append(f"\n**{category}**: scope {_scope(category)}, port {' and '.join(ports)}\n\n")
+        parts += ["| Endpoint | Purpose |\n|---|---|\n", *(_row(endpoint) for endpoint in endpoints)]
+    calls: dict[str, list[str]] = {}
+    for path, category in GRPC_CALLS.items():
+        calls.setdefault(category, []).append(f"`{path[1:]}`")
+    parts.append("\n## gRPC\n\n| Protocol | Scope | Calls |\n|---|---|---|\n")
+    parts += [f"| {category} | {_scope(category)} | {', '.join(paths)} |\n" for category, paths in calls.items()]
+    return "".join(parts)
 
 
 def _row(endpoint: ApiEndpoint) -> str:
-    named = f"`{endpoint.methods.replace(' ', ', ')} {endpoint.path}`"
-    ports = ", ".join(endpoint.ports)
-    return f"| {named} | {_scope(endpoint.category)} | {endpoint.category} | {ports} | {endpoint.summary} |\n"
+    return f"| `{endpoint.methods.replace(' ', ', ')} {endpoint.path}` | {endpoint.summary} |\n"
 
 
 def _scope(category: str) -> str:

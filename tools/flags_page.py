@@ -18,11 +18,7 @@ the command line beats its variable; for a repeatable flag it replaces the varia
 In Kubernetes, a Service named `conch-http` would make pods see a variable `CONCH_HTTP_PORT` of another meaning; the
 server refuses it by name. `enableServiceLinks: false` in the pod keeps such variables out.
 
-A flag is one of three:
-
-- **supported**;
-- **accepted, without effect**: it tunes something that this server does not have, and the log says so;
-- **refused**: it would change what clients get. A value that asks for what happens anyway is accepted.
+A flag that has no effect tunes something that this server does not have; the log says so when it is given.
 """
 
 
@@ -30,7 +26,7 @@ def reference() -> str:
     """Return the reference page of all flags as Markdown."""
     parts = [_BEGINNING]
     for group, flags in grouped(FLAGS):
-        parts.append(f"## {group}\n\n| Flag | Default | Standing | Meaning |\n|---|---|---|---|")
+        parts.append(f"## {group}\n\n| Flag | Default | Meaning |\n|---|---|---|")
         parts += [_row(flag) for flag in flags]
         parts.append("")
     return "\n".join(parts)
@@ -43,7 +39,7 @@ def _row(flag: Flag) -> str:
     meaning = flag.help + (f" ({'; '.join(notes)})" if notes else "")
     default = f"`{written(flag.default)}`" if flag.default not in ("", ()) else ""
     # Outside of backticks, Markdown treats `<model>` as HTML.
-    cells = (f"`{usage(flag)}`", default, flag.standing.value, meaning.replace("<", "&lt;"))
+    cells = (f"`{usage(flag)}`", default, meaning.replace("<", "&lt;"))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -6,12 +6,15 @@ from conch.domain.metrics.catalog import areas
 from conch.domain.metrics.metric import MetricDefinition
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"
+_MIN_GROUP = 4  # metrics with the same first label that have a separate table
 
 _BEGINNING = """\
 # Metrics
 
 `GET /metrics` on `--metrics-port` (8002) returns these metrics. [Server metrics](../observability/metrics.md) describes
 formats, options and custom metrics. `make docs` writes this page from the definitions in the code.
+
+Labels in parentheses are optional.
 
 | Label | On | Meaning |
 |---|---|---|
@@ -48,13 +51,8 @@ the engine schedules a request first: those of queue, prefill and inference. The
 the engine reports that moment: `openvino_genai` and `scripted` always do, `vllm` does unless `disable_log_stats` is set
 in `model.json`. The label `engine` is always `0`.
 
-vLLM 0.32 also exports metrics that are not implemented: iterations, preemptions and computed tokens per request
-(`iteration_tokens_total`, `request_num_preemptions`, `request_prefill_kv_computed_tokens`), waiting requests and cached
-tokens by reason or source (`…_by_reason`, `…_by_source`, `…_by_stage`), admission (`admission_rejections`,
-`watermark_requests`, `corrupted_requests`), LoRA (`lora_requests_info`), and those of caches and transfers
-(`external_prefix_cache_…`, `mm_cache_…`, `kv_block_…`, `kv_offload_…`, `nixl_…`, `mooncake_…`, `hisparse_…`),
-speculative decoding (`spec_decode_…`), diffusion (`diffusion_…`), estimated work (`estimated_…`), sleep and weight
-updates (`sleep_mode_…`, `rl_…`), tool calls and WebSockets (`tool_call_parser_…`, `websocket_…`).""",
+Other metrics of vLLM are not implemented: iterations, preemptions and waiting requests by reason, and those of
+transfers of the KV cache, speculative decoding, sleep and tool calls.""",
     "accelerators": """\
 Accelerators: the normal form, with base units and the same names for every vendor.""",
     "accelerators_native": """\
@@ -62,7 +60,7 @@ Accelerators under their vendors' names: what the vendors' own exporters expose,
 
 Dashboards for those exporters work with them. DCGM's names for NVIDIA are in a separate module.""",
     "alerts": """\
-Metrics of `conch alerts receive`.""",
+Alerts: metrics of `conch alerts receive`.""",
     "custom": """\
 Custom metrics: the state of the metrics that `--metrics-config=custom_metrics=FILE` declares.""",
     "dcgm": """\
@@ -73,7 +71,7 @@ DCGM 4.7 renamed most fields; the new names have base units. `--dcgm-names` choo
     "gpu": """\
 NVIDIA GPUs, names of Triton: metrics of the GPUs of a server, and the state of accelerators.""",
     "limits": """\
-Metrics of rates and limits.""",
+Limits: rates of requests and tokens, and their limits.""",
     "tunnel": """\
 Tunnels: the state of `conch tunnel`, on its own port (9405).""",
 }
@@ -88,13 +86,39 @@ def _section(area: str) -> list[str]:
     first, _, rest = _AREAS[area].partition("\n\n")
     heading, _, summary = first.partition(":")
     text = f"{summary.strip()[:1].upper()}{summary.strip()[1:]}\n\n{rest}".strip()
-    rows = [_row(metric) for metric in areas()[area]]
-    return [f"## {heading.strip()}\n", f"{text}\n", "| Name | Type | Labels | Meaning |\n|---|---|---|---|", *rows, ""]
+    groups: dict[str, list[MetricDefinition]] = {}
+    for metric in areas()[area]:
+        groups.setdefault(metric.labels[0] if metric.labels else "", []).append(metric)
+    few = [metric for group in groups.values() if len(group) < _MIN_GROUP for metric in group]
+    tables = [*(group for group in groups.values() if len(group) >= _MIN_GROUP), few]
+    parts = [part for table in tables if table for part in _table(table)]
+    return [f"## {heading.strip()}\n", *([f"{text}\n"] if text else []), *parts]
 
 
-def _row(metric: MetricDefinition) -> str:
-    labels = ", ".join([*(f"`{name}`" for name in metric.labels), *(f"(`{name}`)" for name in metric.optional_labels)])
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
+def _table(metrics: list[MetricDefinition]) -> list[str]:
+    """Return the metrics as a table; labels that all have are above it."""
+    every = [name for name in metrics[0].labels if all(name in metric.labels for metric in metrics)]
+    perhaps = [name for name in metrics[0].optional_labels if all(name in metric.optional_labels for metric in metrics)]
+    shared = _names(every, perhaps)
+    rest = [
+        _names(
+            [name for name in metric.labels if name not in every],
+            [name for name in metric.optional_labels if name not in perhaps],
+        )
+        for metric in metrics
+    ]
+    named = any(rest)
+    columns = ["Name", "Type", *(["Labels"] if named else []), "Meaning"]
+    rows = [
+        " | ".join([f"| `{metric.name}`", metric.kind, *([labels] if named else []), f"{metric.help} |"])
+        for metric, labels in zip(metrics, rest, strict=True)
+    ]
+    head = [f"Labels{' of all' if named else ''}: {shared}.\n"] if shared else []
+    return [*head, f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", *rows, ""]
+
+
+def _names(labels: list[str], optional: list[str]) -> str:
+    return ", ".join([*(f"`{name}`" for name in labels), *(f"(`{name}`)" for name in optional)])
 
 
 if __name__ == "__main__":

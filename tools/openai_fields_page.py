@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterable
-from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 
 from conch.protocols.openai.field_rules import ALL_RULES, CHAT, COMPLETION, EMPTY, FieldRule
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "openai-fields.md"
+_COLUMNS = 120
 
 _HEAD = """\
 # Fields of the OpenAI API
@@ -22,8 +23,8 @@ A request is served although some of its fields have no effect. Each field is on
 * **refused** with status 400, because the answer would not be what it seems without the field. The error names the
   alternative.
 
-Values in the third column ask for what happens anyway, as `null` does, and are accepted silently. Empty is `false`,
-`""`, `[]` or `{}`.
+Values that a row accepts ask for what happens anyway, as `null` does, and have no consequence. Empty is `false`, `""`,
+`[]` or `{}`.
 """
 _SHARED = "Chat completions and completions"
 
@@ -40,15 +41,23 @@ def page() -> str:
 
 
 def _section(title: str, rules: Iterable[FieldRule]) -> list[str]:
-    groups = groupby(rules, lambda rule: rule[1:])
-    rows = [_row([rule.name for rule in group], FieldRule("", *kind)) for kind, group in groups]
-    return [f"## {title}\n", "| Field | Decision | Accepted values | Notes |\n|---|---|---|---|", *rows, ""]
+    """Return the fields that are used without a note as a list, the others as a table."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for rule in rules:
+        groups.setdefault((_decision(rule), rule.note), []).append(f"`{rule.name}`")
+    plain = groups.pop(("used", ""), [])
+    used = [_wrapped(f"Used: {', '.join(plain)}.") + "\n"] if plain else []
+    rows = [f"| {', '.join(names)} | {decision} | {note} |" for (decision, note), names in groups.items()]
+    return [f"## {title}\n", *used, "| Field | Decision | Notes |\n|---|---|---|", *rows, ""]
 
 
-def _row(names: list[str], rule: FieldRule) -> str:
+def _wrapped(text: str) -> str:
+    return fill(text, _COLUMNS, break_long_words=False, break_on_hyphens=False)
+
+
+def _decision(rule: FieldRule) -> str:
     neutral = "empty" if rule.neutral is EMPTY else ", ".join(f"`{json.dumps(value)}`" for value in rule.neutral)
-    cells = (", ".join(f"`{name}`" for name in names), rule.decision, neutral, rule.note)
-    return "| " + " | ".join(cells) + " |"
+    return f"{rule.decision}; accepts {neutral}" if neutral else rule.decision
 
 
 if __name__ == "__main__":

@@ -208,10 +208,11 @@ def help_text() -> str:
 
 
 def table() -> str:
-    """Return the table of docs/benchmarking.md as Markdown."""
-    rows = [
-        f"| {' '.join(f'`{name}`' for name in flag.names)} | {flag.treatment.value} | "
-        f"{'; '.join(text for text in (flag.meaning, flag.note) if text)} |"
-        for flag in FLAGS
-    ]
+    """Return the table of docs/benchmarking.md as Markdown: a row for flags of the same treatment and meaning."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for flag in FLAGS:
+        meaning = "" if flag.treatment is Treatment.SAME else flag.meaning
+        key = (flag.treatment.value, "; ".join(text for text in (meaning, flag.note) if text))
+        groups.setdefault(key, []).extend(f"`{name}`" for name in flag.names)
+    rows = [f"| {' '.join(names)} | {treatment} | {meaning} |" for (treatment, meaning), names in groups.items()]
     return "\n".join(["| Flag | Treatment | Meaning here |", "| --- | --- | --- |", *rows])

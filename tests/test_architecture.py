@@ -57,6 +57,7 @@ OPTIONAL = {
         "measure/bench/inputs/image_files.py",
         "server/backends/child/conch_child/python/app/kinds.py",
     },
+    "redis": {"server/core/redis_store.py"},
     "tokenizers": {"domain/llm/tokenizer_file.py"},
 }
 

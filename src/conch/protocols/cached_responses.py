@@ -12,8 +12,7 @@ from conch.domain.tensor import BYTES, DATATYPES, MAX_RANK, Tensor, byte_size, u
 _MAGIC: Final = b"CNC1"
 _PREFIX_BYTES: Final = 8
 _MAX_HEAD_BYTES: Final = 1 << 20
-MAX_ENTRY_BYTES: Final = 16 << 20  # of tensors
-MAX_ENCODED_BYTES: Final = _PREFIX_BYTES + _MAX_HEAD_BYTES + MAX_ENTRY_BYTES
+MAX_ENTRY_BYTES: Final = 16 << 20
 _MAX_STRING_BYTES: Final = 1 << 20  # of tensors whose elements have to be looked at one by one
 _MAX_DIMENSION: Final = 2**63 - 1
 
@@ -36,7 +35,7 @@ def encode_entry(response: InferResponse) -> bytes | None:
 
 def decode_entry(entry: bytes, model: str, version: int) -> InferResponse:
     """Return the response of an entry. Raises ValueError for one that this server could not have written."""
-    if entry[:4] != _MAGIC or len(entry) > MAX_ENCODED_BYTES:
+    if entry[:4] != _MAGIC or len(entry) > MAX_ENTRY_BYTES + _MAX_HEAD_BYTES + _PREFIX_BYTES:
         raise ValueError("not an entry")
     position = _PREFIX_BYTES + int.from_bytes(entry[4:8], "little")
     if not _PREFIX_BYTES < position <= min(len(entry), _PREFIX_BYTES + _MAX_HEAD_BYTES):

@@ -51,8 +51,7 @@ from conch.server.core.loading.builder import ModelBuilder
 from conch.server.core.loading.load_outcomes import model_table
 from conch.server.core.loading.model_manager import ALL_MODELS, ModelManager, StartReport
 from conch.server.core.model_watch import ModelWatch, StoppedProcesses
-from conch.server.core.redis_client import RedisSettings
-from conch.server.core.redis_store import RedisStore
+from conch.server.core.redis_store import RedisSettings, RedisStore
 from conch.server.core.request_limits import limit_manager, limit_metrics
 from conch.server.core.response_cache import ResponseCache
 from conch.server.core.shared_memory.regions import SharedMemory

@@ -4,29 +4,89 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from conch.protocols.cached_responses import MAX_ENCODED_BYTES, MAX_ENTRY_BYTES
-from conch.server.core.redis_client import RedisClient, RedisError, RedisSettings
+from conch.base.errors import ConfigError
+from conch.protocols.cached_responses import MAX_ENTRY_BYTES
 
 _log = getLogger(__name__)
-_T = TypeVar("_T")
 
 _MAX_LOOKUPS = 256
 _MAX_INSERTS = 64
 _MAX_INSERT_BYTES = 2 * MAX_ENTRY_BYTES
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
+_DEFAULT_TIMEOUT_MS = 500
+_NUMBERS = ("port", "db", "connect_timeout", "socket_timeout", "pool_size", "wait_timeout")
+_TLS_FILES = {"cert": "ssl_certfile", "key": "ssl_keyfile", "cacert": "ssl_ca_certs", "cacert_dir": "ssl_ca_path"}
+_TEXTS = ("host", "user", "password", *_TLS_FILES)
+REDIS_SETTINGS = (*_TEXTS, *_NUMBERS)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RedisSettings:
+    """Where Redis is, and the arguments of its client. Times are in seconds."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    db: int
+    connect_s: float
+    socket_s: float
+    connections: int
+    wait_s: float
+    tls: Mapping[str, str]  # argument of the client → path
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str], environ: Mapping[str, str]) -> "RedisSettings":
+        """Read the settings of `--cache-config=redis,…`, and Triton's variables. Raises ConfigError."""
+        for name, value in settings.items():
+            if name not in REDIS_SETTINGS or (name in _NUMBERS and not (value.isdecimal() and len(value) < 10)):
+                expected = "a number" if name in _NUMBERS else f"one of {', '.join(REDIS_SETTINGS)}"
+                raise ConfigError(f"--cache-config=redis,{name}=…: expected {expected}")
+        if not settings.get("host"):
+            raise ConfigError("--cache-config=redis,… needs a host: --cache-config=redis,host=<name>")
+        numbers = {name: int(settings[name]) for name in _NUMBERS if name in settings}
+        for name, path in settings.items():
+            if name in _TLS_FILES and not Path(path).exists():
+                raise ConfigError(f"--cache-config=redis,{name}=…: '{path}' does not exist")
+        return cls(
+            settings["host"],
+            numbers.get("port", 6379),
+            settings.get("user") or environ.get("TRITONCACHE_REDIS_USERNAME", ""),
+            settings.get("password") or environ.get("TRITONCACHE_REDIS_PASSWORD", ""),
+            numbers.get("db", 0),
+            (numbers.get("connect_timeout") or _DEFAULT_TIMEOUT_MS) / 1000,
+            (numbers.get("socket_timeout") or _DEFAULT_TIMEOUT_MS) / 1000,
+            max(1, numbers.get("pool_size", 8)),
+            numbers.get("wait_timeout", 100) / 1000,
+            {argument: settings[name] for name, argument in _TLS_FILES.items() if settings.get(name)},
+        )
+
+    def __str__(self) -> str:
+        """Show where it is, without secrets."""
+        return f"Redis at {self.host}:{self.port}"
 
 
 class RedisStore:
     """Asks Redis in tasks; see `EntryStore`. After a failure it is not asked for a while, which doubles."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        """Create the client, which connects at the first request. Raises ConfigError."""
+        """Create the client, which connects at the first request. Raises ConfigError without the package."""
         self._settings = settings
-        self._client = RedisClient(settings, MAX_ENCODED_BYTES)
+        self._client, error = _client(settings)
+        # The last three: of replies that Redis does not send, such as maps with lists as keys, or deeply nested lists.
+        self._errors: tuple[type[Exception], ...] = (
+            error,
+            OSError,
+            TimeoutError,
+            ValueError,
+            TypeError,
+            RecursionError,
+        )
         self._lookups = 0
         self._inserts = 0
         self._insert_bytes = 0
@@ -62,7 +122,8 @@ class RedisStore:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._client.close()
+        await self._client.aclose()
+        await self._client.connection_pool.disconnect()
 
     def _run(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -72,7 +133,8 @@ class RedisStore:
     async def _get(self, key: bytes, done: Callable[[bytes | None], None]) -> None:
         entry: bytes | None = None
         try:
-            entry = await self._asked(self._client.get(key))
+            found = await self._asked(self._client.get(key))
+            entry = found if isinstance(found, bytes) else None
         finally:
             self._lookups -= 1
             self._trying = False
@@ -85,16 +147,18 @@ class RedisStore:
             self._inserts -= 1
             self._insert_bytes -= len(entry)
 
-    async def _asked(self, reply: Awaitable[_T]) -> _T | None:
+    async def _asked(self, reply: Awaitable[object]) -> object:
         """Return a reply of Redis, None if it fails."""
+        settings = self._settings
         try:
-            result = await reply
-        except (RedisError, OSError, TimeoutError, ValueError) as error:
+            async with asyncio.timeout(settings.connect_s + settings.socket_s + settings.wait_s):
+                result = await reply
+        except self._errors as error:
             self._failed(error)
             return None
         if self._pause_s:
             self._pause_s, self.problem = 0.0, ""
-            _log.info("the response cache answers again: %s", self._settings)
+            _log.info("the response cache answers again: %s", settings)
         return result
 
     def _failed(self, error: Exception) -> None:
@@ -104,6 +168,33 @@ class RedisStore:
             _log.warning("response cache: %s", self.problem)
         self._pause_s = min(self._pause_s * 2 or _FIRST_PAUSE_S, _MAX_PAUSE_S)
         self._closed_until = asyncio.get_running_loop().time() + self._pause_s
+
+
+def _client(settings: RedisSettings) -> tuple[Any, type[Exception]]:
+    try:
+        from redis import RedisError
+        from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+    except ImportError:
+        raise ConfigError(
+            "--cache-config=redis,… needs the package 'redis': pip install 'conch-server[redis]'"
+        ) from None
+    tls: dict[str, Any] = {"connection_class": SSLConnection, **settings.tls} if settings.tls else {}
+    pool = BlockingConnectionPool(
+        max_connections=settings.connections,
+        timeout=settings.wait_s,
+        host=settings.host,
+        port=settings.port,
+        db=settings.db,
+        username=settings.user or None,
+        password=settings.password or None,
+        socket_connect_timeout=settings.connect_s,
+        socket_timeout=settings.socket_s,
+        retry=Retry(NoBackoff(), 0),
+        **tls,
+    )
+    return Redis(connection_pool=pool), RedisError
 
 
 def content_identity(document: Mapping[str, Any], folder: Path, labels: Sequence[str], version: int) -> bytes:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import ClassVar, Final, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from conch.base.errors import ConchError
 from conch.domain.tensor import Destination, Tensor
 
@@ -15,6 +18,9 @@ SEQUENCE_START: Final = 1
 SEQUENCE_END: Final = 2
 
 ParameterValue: TypeAlias = bool | int | float | str
+
+# Allocates that many bytes, or returns None; may be called in any thread.
+Room: TypeAlias = Callable[[int], npt.NDArray[np.uint8] | None]
 
 
 class Timeline:
@@ -144,7 +150,8 @@ class InferRequest:
     model's default. `correlation_id` 0 or "" means that the request is not part of a sequence.
     `batch_size` is set by validation: the first dimension for batching models, else 1. `caller` is the BLS call that
     made the request, None for a client's. `span` records it for traces, None for none. `destinations` are the client's
-    shared memory for outputs, to which a backend may write directly. `meter` counts its tokens, None if nothing does.
+    shared memory for outputs, to which a backend may write directly. `rooms` allocate memory for outputs, which
+    need not use it, where their only reader maps it. `meter` counts its tokens, None if nothing does.
     """
 
     # Whether it is part of an admitted request, so that a full queue must not refuse it.
@@ -165,6 +172,7 @@ class InferRequest:
         "parameters",
         "parent",
         "priority",
+        "rooms",
         "span",
         "timeline",
         "timeout_us",
@@ -201,6 +209,7 @@ class InferRequest:
         self.parent = 0  # number of the request on whose behalf it is made
         self.caller: Caller | None = None
         self.destinations: Mapping[str, Destination] | None = None
+        self.rooms: Mapping[str, Room] | None = None
         self.span: Span | None = None
         self.meter: TokenMeter | None = None
         self.timeline = timeline or Timeline()

@@ -7,20 +7,30 @@ steps must follow each other: nothing would pair the responses of two that run i
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
+from typing import Final
 
 from conch.base.errors import ConfigError
-from conch.domain.model_config import EnsembleStep, ModelConfig
+from conch.domain.model_config import EnsembleStep, ModelConfig, TensorSpec
+from conch.domain.tensor import byte_size
+
+# Smaller outputs are not worth the bookkeeping of memory that their reader provides.
+MIN_ROOM_BYTES: Final = 2**20
+_FLOATS: Final = frozenset({"FP16", "FP32", "FP64"})
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The level of each step, which steps are decoupled, and the level of the ensemble's own responses."""
+    """The level of each step, which steps are decoupled, and the level of the ensemble's own responses.
+
+    `readers` has the steps with large outputs that only one other step reads: names of outputs and numbers of steps.
+    """
 
     levels: tuple[int, ...]
     decoupled: tuple[bool, ...]
+    readers: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def depth(self) -> int:
@@ -31,7 +41,7 @@ class Flow:
         """Return the flow through a subset of the steps, which needs no others."""
         numbers = range(len(self.levels))
         levels = tuple(self.levels[number] if number in needed else -1 for number in numbers)
-        return Flow(levels, tuple(self.decoupled[number] and number in needed for number in numbers))
+        return Flow(levels, tuple(self.decoupled[number] and number in needed for number in numbers), self.readers)
 
     def steps_at(self, level: int) -> list[int]:
         """Return the numbers of the steps of a level."""
@@ -123,7 +133,36 @@ def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
                 f"('{steps[number].model_name}') use decoupled models in parallel, so their responses cannot be "
                 "paired; make one of them read a tensor that comes from the other"
             )
-    return Flow(tuple(levels[number] for number in range(len(steps))), decoupled)
+    readers = {} if any(decoupled) else _sole_readers(ensemble, models)
+    return Flow(tuple(levels[number] for number in range(len(steps))), decoupled, readers)
+
+
+def _sole_readers(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> dict[int, dict[str, int]]:
+    """Return the readers of `Flow`. A step in a sequence may read an input again, so it counts as several."""
+    steps = ensemble.ensemble_steps
+    readers: dict[str, list[int]] = {}
+    for number, step in enumerate(steps):
+        for tensor in step.input_map.values():
+            readers.setdefault(tensor, []).extend([number] * (1 if models[number].sequence_batching is None else 2))
+    for spec in ensemble.outputs:
+        readers.pop(spec.name, None)
+    found: dict[int, dict[str, int]] = {}
+    for number, step in enumerate(steps):
+        for spec in models[number].outputs:
+            reading = readers.get(step.output_map.get(spec.name, ""), ())
+            if len(reading) == 1 and _is_large(spec):
+                found.setdefault(number, {})[spec.name] = reading[0]
+    return found
+
+
+def _is_large(spec: TensorSpec) -> bool:
+    # Of numbers that no model uses as indices: the reader may change them while their maker computes.
+    return (
+        spec.datatype in _FLOATS
+        and spec.reshape is None
+        and min(spec.dims, default=0) > 0
+        and byte_size(spec.datatype, spec.dims) >= MIN_ROOM_BYTES
+    )
 
 
 def ordered_sources(ensemble: ModelConfig) -> dict[int, set[int]]:

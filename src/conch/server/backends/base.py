@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from conch.domain.model_config import InstanceKind, ModelConfig, RateLimit
+from conch.domain.request import Room
 from conch.machine.cores import usable_cores
 from conch.server.backends.batch import Batch
 from conch.server.observability.degradations import Report, log_degradation
@@ -139,6 +140,11 @@ class Instance(Worker):
         sending ahead takes no work from another.
         """
         return 0
+
+    @property
+    def input_room(self) -> Room | None:
+        """What allocates memory for inputs, in any thread, that the instance need not copy; None if it has none."""
+        return None
 
     async def check_ready(self) -> bool:
         """Return the model's own answer (`is_ready` of a Python model), by default `ready`."""

@@ -20,7 +20,9 @@ from typing import Any
 import numpy.typing as npt
 
 from conch.base.errors import BackendError, ConchError, ModelLoadError
-from conch.domain.request import InferRequest, InferResponse
+from conch.domain.model_config import ModelConfig
+from conch.domain.request import InferRequest, InferResponse, Room
+from conch.domain.tensor import NUMPY_DTYPES, byte_size
 from conch.machine.cores import pin_thread
 from conch.server.backends.base import Instance, InstancePlan
 from conch.server.backends.batch import Batch
@@ -37,14 +39,18 @@ _CONTENDED = 0.1
 
 Arrays = dict[str, npt.NDArray[Any]]
 _Answers = list[InferResponse | ConchError]
-_Compute = Callable[[Arrays, Sequence[str]], Mapping[str, npt.NDArray[Any]]]
+_Compute = Callable[..., Mapping[str, npt.NDArray[Any]]]
 
 
 class ThreadedInstance(Instance):
     """One executor in one thread or several. A subclass implements `load`, `compute` and, if necessary, `unload`.
 
+    A class that sets `fills_rooms` has a third parameter of `compute`: arrays by names of outputs that it may fill.
+
     If a batch fails, each of its requests is retried alone, so that one request cannot fail the others.
     """
+
+    fills_rooms = False
 
     def __init__(self, plan: InstancePlan) -> None:
         self.plan = plan
@@ -192,7 +198,11 @@ class ThreadedInstance(Instance):
         inputs = join(requests) if self._ragged is None else self._ragged.join(requests)
         batch.input_done = monotonic_ns()
         requested = _requested_outputs(requests, [output.name for output in config.outputs])
-        arrays = compute(inputs, requested)
+        rooms = requests[0].rooms if self.fills_rooms and len(requests) == 1 else None
+        if rooms is None:
+            arrays = compute(inputs, requested)
+        else:
+            arrays = compute(inputs, requested, _filled(rooms, config, requested, requests[0].batch_size))
         batch.infer_done = monotonic_ns()
         sizes = [request.batch_size for request in requests] if config.max_batch_size > 0 else None
         responses = [InferResponse(config.name, source.version, [], id=request.id) for request in requests]
@@ -223,6 +233,19 @@ class ThreadedInstance(Instance):
         message = f"model instance '{self.plan.name}' failed to execute: {type(error).__name__}: {error}"
         _log.error("%s", message, exc_info=error)
         return BackendError(message)
+
+
+def _filled(rooms: Mapping[str, Room], config: ModelConfig, requested: Sequence[str], batch_size: int) -> Arrays:
+    """Return arrays of the readers' memory for the outputs of one request, as far as there is room."""
+    arrays = {}
+    batch = (batch_size,) if config.max_batch_size > 0 else ()
+    for spec in config.outputs:
+        if spec.name in rooms and spec.name in requested:
+            shape = (*batch, *spec.dims)
+            block = rooms[spec.name](byte_size(spec.datatype, shape))
+            if block is not None:
+                arrays[spec.name] = block.view(NUMPY_DTYPES[spec.datatype]).reshape(shape)
+    return arrays
 
 
 def _requested_outputs(requests: Sequence[InferRequest], declared: Sequence[str]) -> Sequence[str]:

@@ -11,7 +11,7 @@ from conch.base.errors import ConchError, DeadlineMissed, QueueFull, Unavailable
 from conch.domain.degradations import Degradation
 from conch.domain.events.rows import Row
 from conch.domain.model_config import ModelConfig
-from conch.domain.request import InferRequest, Respond, Span, Timeline, TokenMeter
+from conch.domain.request import InferRequest, Respond, Room, Span, Timeline, TokenMeter
 from conch.domain.statistics.model_statistics import ModelState, ModelStatistics
 from conch.server.backends.base import Instance, Worker
 from conch.server.core.pending import Pending
@@ -65,6 +65,11 @@ class ServedModel(ABC):
     def workers(self) -> Sequence[Worker]:
         """The instances or the engine that execute its requests; none for an ensemble."""
         return ()
+
+    @property
+    def input_room(self) -> Room | None:
+        """What allocates memory for inputs that the model need not copy; None if it has none."""
+        return None
 
     @property
     def in_flight(self) -> int:

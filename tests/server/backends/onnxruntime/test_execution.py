@@ -258,3 +258,19 @@ async def test_optional_inputs_are_defaults_of_the_model(tmp_path: Path) -> None
     ]
     await instance.stop()
     assert (without, with_it) == ([6], [8])
+
+
+@pytest.mark.parametrize(("rows", "in_place"), [(2, True), (3, False)])
+async def test_outputs_are_written_where_their_reader_maps_them(rows: int, in_place: bool, tmp_path: Path) -> None:
+    """A model whose output has another shape than configured runs as if nothing provided memory."""
+    config = 'input { name: "IN" data_type: TYPE_FP32 dims: [ -1, 2 ] } '
+    config += 'output { name: "OUT" data_type: TYPE_FP32 dims: [ 2, 2 ] }'
+    instance = await started(write_identity(tmp_path / "m", FP32, ["n", 2], config=config))
+    block = np.zeros(16, np.uint8)
+    for turn in range(2):
+        asked = request(fp32(*[[turn, row] for row in range(rows)]))
+        asked.rooms = {"OUT": lambda size: block if size == len(block) else None}
+        (answer,) = await answers(instance, asked)
+        assert answer.output("OUT").to_numpy().tolist() == [[turn, row] for row in range(rows)]
+        assert np.shares_memory(np.frombuffer(answer.output("OUT").data, np.uint8), block) == in_place
+    await instance.stop()

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 import pytest
 
@@ -292,6 +294,21 @@ async def test_releasing_what_was_not_sent_harms_only_the_process(tmp_path: Path
         assert isinstance(await second.finished(), InferResponse | ConchError)
 
 
+class Gone:
+    """Shared memory of a client that is not there any more."""
+
+    size = 4
+
+    def read(self) -> bytes:
+        raise ConchError("gone")
+
+    def room(self) -> npt.NDArray[np.uint8]:
+        return np.empty(self.size, np.uint8)
+
+    def read_into(self, target: npt.NDArray[np.uint8], offset: int = 0) -> None:
+        raise ConchError("gone")
+
+
 @pytest.fixture
 def exchange() -> Iterator[TensorExchange]:
     exchange = TensorExchange("hostile", 1 << 20, lambda: None)
@@ -330,6 +347,30 @@ def test_what_is_kept_for_a_process_is_bounded(exchange: TensorExchange) -> None
     assert places[4] is None
     exchange.release([places[0]])
     assert exchange.keep(quarter, ("model", "OUT")) not in (None, *places)
+
+
+def test_a_room_is_released_only_after_it_was_sent(exchange: TensorExchange) -> None:
+    room = exchange.room(1 << 20)
+    assert room is not None
+    assert exchange.room(1) is None
+    tensor = Tensor("IN", "UINT8", (1 << 20,), room.data)
+    with pytest.raises(WireError, match="was not sent"):
+        exchange.release([0])
+    with pytest.raises(ConchError, match="gone"):
+        exchange.place([tensor, Tensor("GONE", "UINT8", (4,), source=Gone())], exchange.parcel())
+    with pytest.raises(WireError, match="was not sent"):
+        exchange.release([0])
+    for _ in range(2):
+        assert exchange.place([tensor], exchange.parcel()) == [("IN", "UINT8", (1 << 20,), 0, 1 << 20)]
+    exchange.release([0])
+    del tensor, room
+    exchange.sweep()
+    assert exchange.inputs.used == 1 << 20  # the process may still read it
+    exchange.release([0])
+    exchange.sweep()
+    assert exchange.inputs.used == 0
+    with pytest.raises(WireError):
+        exchange.release([0])
 
 
 async def test_a_flood_of_messages_leaves_time_for_others(tmp_path: Path) -> None:

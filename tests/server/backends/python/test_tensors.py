@@ -232,3 +232,22 @@ async def test_cut_bytes_are_the_request_s_own_error(tmp_path: Path) -> None:
         assert "incomplete string data" in error.message
         response = await runner.infer(Tensor("IN0", "BYTES", (1,), b"\x02\0\0\0ab"))
         assert response.outputs[0].to_numpy().tolist() == [b"ab"]
+
+
+async def test_an_input_in_memory_of_the_process_is_not_copied(tmp_path: Path) -> None:
+    size = 1 << 20
+    async with running(tmp_path, IDENTITY) as runner:
+        assert runner.instance.input_room is not None
+        block = runner.instance.input_room(size)
+        assert block is not None
+        block[:] = 7
+        for _ in range(2):
+            caller = runner.submit(Tensor("IN", "UINT8", (size,), block.data))
+            assert runner.tensors.inputs.used == size
+            response = await caller.response()
+            assert bytes(response.outputs[0].data) == b"\7" * size
+            del caller, response
+            runner.release_batch()
+        del block
+        runner.tensors.sweep()
+        assert runner.tensors.inputs.used == 0

@@ -265,6 +265,21 @@ def test_parallel_decoupled_steps_are_rejected() -> None:
         flow_of(model, configs)
 
 
+def test_large_outputs_with_one_reader_are_found() -> None:
+    def flow(*dims: int, outputs: str = "IN a b", decoupled: bool = False) -> object:
+        specs = tuple(TensorSpec(name, "FP32", (2,)) for name in outputs.split()[2:])
+        ensemble = replace(chain("a", "b"), outputs=specs)
+        ensemble = replace(ensemble, ensemble_steps=(step("a", "IN", "a"), step("b", "a", "b")))
+        maker = replace(config("a"), outputs=(TensorSpec("OUT", "FP32", dims),), decoupled=decoupled)
+        return flow_of(ensemble, [maker, config("b")]).readers
+
+    assert flow(512, 512) == {0: {"OUT": 1}}
+    assert flow(512, 511) == {}
+    assert flow(-1, 512, 512) == {}
+    assert flow(512, 512, outputs="IN a b a") == {}
+    assert flow(512, 512, decoupled=True) == {}
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_any_schedule_gives_the_sequential_result(data: st.DataObject) -> None:

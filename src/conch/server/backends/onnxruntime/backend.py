@@ -112,6 +112,7 @@ class OnnxRuntimeInstance(ThreadedInstance):
         self._inputs: dict[str, TensorInfo] = {}
         # numpy has no bfloat16, so models that use it are run with OrtValues.
         self._has_bf16 = False
+        self.fills_rooms = False
 
     def load(self) -> None:
         source = self.plan.source
@@ -137,7 +138,9 @@ class OnnxRuntimeInstance(ThreadedInstance):
             self.concurrent_runs = choice.lanes
             self.lanes = Lanes(choice.lanes, choice.break_even)
         self._inputs = {info.name: info for info in (*signature.inputs, *signature.optional_inputs)}
-        self._has_bf16 = "BF16" in {info.datatype for info in (*self._inputs.values(), *signature.outputs)}
+        datatypes = {info.datatype for info in (*self._inputs.values(), *signature.outputs)}
+        self._has_bf16 = "BF16" in datatypes
+        self.fills_rooms = self.session.get_providers() == [CPU] and not datatypes & {"BF16", BYTES}
         self._run_options = _run_options(source.config.parameters)
         self._report(accelerators.providers, choice.alone)
         _log.info(
@@ -186,9 +189,11 @@ class OnnxRuntimeInstance(ThreadedInstance):
             self.plan.source.report("provider_fallback", text)
         report_threads(self.plan, threads)
 
-    def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
+    def compute(
+        self, inputs: Arrays, outputs: Sequence[str], filled: Arrays | None = None
+    ) -> Mapping[str, npt.NDArray[Any]]:
         """Run the session. Raises BackendError with onnxruntime's code and message."""
-        return self._computed(self.session, inputs, outputs)
+        return self._computed(self.session, inputs, outputs, filled)
 
     def prepare_parts(self) -> None:
         """Open a session with one thread: several runs in one session would take its threads from each other.
@@ -205,16 +210,20 @@ class OnnxRuntimeInstance(ThreadedInstance):
             options.intra_op_num_threads = 1
             self._part_session = _open(self.plan.source, options, [CPU], self.plan.name)
 
-    def compute_part(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
-        return self._computed(self._part_session or self.session, inputs, outputs)
+    def compute_part(
+        self, inputs: Arrays, outputs: Sequence[str], filled: Arrays | None = None
+    ) -> Mapping[str, npt.NDArray[Any]]:
+        return self._computed(self._part_session or self.session, inputs, outputs, filled)
 
     def _computed(
-        self, session: ort.InferenceSession | None, inputs: Arrays, outputs: Sequence[str]
+        self, session: ort.InferenceSession | None, inputs: Arrays, outputs: Sequence[str], filled: Arrays | None
     ) -> Mapping[str, npt.NDArray[Any]]:
         if self._substitute is not None:
             return self._substitute.compute(inputs, outputs)
         assert session is not None
         feed = {name: self._feed_array(name, array) for name, array in inputs.items()}
+        if filled and (made := self._run_into(session, outputs, feed, filled)) is not None:
+            return made
         run = self._run_values if self._has_bf16 else self._run_arrays
         try:
             results = run(session, list(outputs), feed)
@@ -238,6 +247,28 @@ class OnnxRuntimeInstance(ThreadedInstance):
     def _run_arrays(self, session: ort.InferenceSession, outputs: list[str], feed: Arrays) -> list[npt.NDArray[Any]]:
         results: list[npt.NDArray[Any]] = session.run(outputs, feed, self._run_options)
         return results
+
+    def _run_into(
+        self, session: ort.InferenceSession, outputs: Sequence[str], feed: Arrays, filled: Arrays
+    ) -> Arrays | None:
+        """Run the session so that it writes outputs into `filled`; None if it fails, for example by another shape."""
+        binding = session.io_binding()
+        for name, array in feed.items():
+            binding.bind_cpu_input(name, array)
+        for name in outputs:
+            target = filled.get(name)
+            if target is None:
+                binding.bind_output(name)
+            else:
+                binding.bind_output(name, "cpu", 0, target.dtype.type, target.shape, target.ctypes.data)
+        try:
+            session.run_with_iobinding(binding, self._run_options)
+        except Exception as error:
+            _log.debug("instance '%s': outputs are not written in place: %s", self.plan.name, error)
+            self.fills_rooms = False
+            return None
+        values = zip(outputs, binding.get_outputs(), strict=True)
+        return {name: filled[name] if name in filled else value.numpy() for name, value in values}
 
     def _run_values(self, session: ort.InferenceSession, outputs: list[str], feed: Arrays) -> list[npt.NDArray[Any]]:
         values = {name: self._value(name, array) for name, array in feed.items()}

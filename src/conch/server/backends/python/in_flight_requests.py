@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import Any, Final, TypeAlias
 
 from conch.base.errors import BackendError, ConchError
-from conch.domain.request import InferResponse
+from conch.domain.request import InferResponse, Room
 from conch.domain.scheduling.pipeline_depth import PipelineDepth
 from conch.domain.sliced_copy import copy_in_slices
 from conch.server.backends.base import ModelSource
@@ -130,6 +130,11 @@ class InFlightRequests:
         if not self._pending or (self.calls is not None and self.calls):
             return 0
         return self._last_answer
+
+    @property
+    def input_room(self) -> Room:
+        """What allocates memory for inputs of later batches."""
+        return self._tensors.room
 
     @property
     def descriptors(self) -> Sequence[int]:

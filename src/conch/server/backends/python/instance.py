@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from conch.base.errors import ModelLoadError
+from conch.domain.request import Room
 from conch.server.backends.base import Instance, InstancePlan
 from conch.server.backends.batch import Batch
 from conch.server.backends.bls import ModelCalls
@@ -55,6 +56,11 @@ class PythonInstance(SupervisedWorker[ModelProcess], Instance):
         process = self._processes.current
         assert process is not None
         process.execute(batch)
+
+    @property
+    def input_room(self) -> Room | None:
+        process = self._processes.current
+        return process.requests.input_room if process is not None and process.alive else None
 
     def ahead(self, *, crowded: bool) -> int:
         """Return how many batches to send ahead, by how long executions take."""

@@ -3,14 +3,19 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from time import monotonic
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from conch.base.errors import ConchError
 from conch.domain.request import InferRequest
+from conch.domain.scheduling.flow import MIN_ROOM_BYTES
 from conch.domain.sliced_copy import MIN_SLICED_BYTES, SlicedCopy
 from conch.domain.tensor import Buffer, Destination, Tensor
 from conch.server.backends.child.conch_child.ipc.arena import (
@@ -47,6 +52,16 @@ class _Kept:
         self.fetched = False
 
 
+class _Room:
+    """A block of inputs that is filled before the request for the process is made."""
+
+    __slots__ = ("sent", "view")
+
+    def __init__(self, view: "weakref.ref[Any]") -> None:
+        self.view = view  # dead when no tensor of the server refers to the block
+        self.sent = 0  # how often it was sent, without what the process has released
+
+
 class TensorExchange:
     """Two arenas of `size` bytes each. `on_release` is called, in any thread, when the process may reuse an output.
 
@@ -59,6 +74,7 @@ class TensorExchange:
         self._kept: dict[int, _Kept] = {}  # by place
         self._kept_bytes = 0
         self._kept_places = count(KEPT)
+        self._rooms: dict[int, _Room] = {}  # by offset
         try:
             self.descriptors.append(create(f"conch {name} inputs", size))
             self.descriptors.append(create(f"conch {name} outputs", size, AREA_BYTES))
@@ -105,6 +121,11 @@ class TensorExchange:
         copies = 0 if parcel.copies is None else len(parcel.copies)
         for tensor in tensors:
             size = tensor.nbytes
+            if self._rooms and size >= MIN_ROOM_BYTES and tensor.source is None:
+                offset = self._room_of(tensor.data)
+                if offset is not None:
+                    placed.append((tensor.name, tensor.datatype, tensor.shape, offset, size))
+                    continue
             if size >= MIN_SLICED_BYTES and (block := parcel.reserve(size)) is not None:
                 source = tensor.source if tensor.source is not None else tensor.data
                 if parcel.copies is None:
@@ -119,6 +140,7 @@ class TensorExchange:
             except ConchError:
                 if parcel.copies is not None:
                     del parcel.copies[copies:]
+                self._unsend(placed)
                 parcel.discard(blocks)
                 raise
             placed.append((tensor.name, tensor.datatype, tensor.shape, place, size))
@@ -129,8 +151,43 @@ class TensorExchange:
         errors = {copy.key: copy.error for copy in parcel.copies or () if copy.error is not None}
         for encoded in [request for request in requests if request[0] in errors]:
             requests.remove(encoded)
-            self.inputs.discard(place for *_, place, _ in encoded[8] if place >= 0)
+            self._unsend(encoded[8])
+            self.inputs.discard([place for *_, place, _ in encoded[8] if place >= 0 and place not in self._rooms])
         return errors
+
+    def room(self, size: int) -> npt.NDArray[np.uint8] | None:
+        """Allocate memory for an input, which is not copied if it is sent to this process; None if it has too little.
+
+        May be called in any thread.
+        """
+        block = self.inputs.reserve(size)
+        if block is None:
+            return None
+        array: npt.NDArray[np.uint8] = self.inputs.own(block[0], size)
+        self._rooms[block[0]] = _Room(weakref.ref(array))
+        return array
+
+    def sweep(self) -> None:
+        """Free rooms that no tensor of the server refers to and the process has released."""
+        for offset in [offset for offset, room in self._rooms.items() if not room.sent and room.view() is None]:
+            del self._rooms[offset]
+            self.inputs.discard((offset,))
+
+    def _room_of(self, data: Buffer) -> int | None:
+        """Return the offset of the room that these bytes are, which is then sent once more."""
+        self.sweep()
+        offset = self.inputs.offset_of(np.frombuffer(data, np.uint8))
+        room = self._rooms.get(-1 if offset is None else offset)
+        view = None if room is None else room.view()
+        if room is None or view is None or len(view) != len(data):
+            return None
+        room.sent += 1
+        return offset
+
+    def _unsend(self, placed: Sequence[tuple[Any, ...]]) -> None:
+        for *_, place, _ in placed:
+            if place in self._rooms:
+                self._rooms[place].sent -= 1
 
     def keep(self, data: Buffer, label: tuple[str, str]) -> int | None:
         """Keep a tensor's bytes for the process; return their place, or None if it has too many already."""
@@ -157,7 +214,12 @@ class TensorExchange:
         offsets = untrusted.integers(released, 0, untrusted.MAX_COUNT, "a released offset")
         blocks = []
         for place in offsets:
-            if not KEPT <= place < LENT:
+            if place in self._rooms:
+                room = self._rooms[place]
+                if not room.sent:
+                    raise WireError(f"the block at offset {place} was not sent")
+                room.sent -= 1
+            elif not KEPT <= place < LENT:
                 blocks.append(place)
             elif (kept := self._kept.pop(place, None)) is not None:
                 self._kept_bytes -= len(kept.data)
@@ -265,6 +327,7 @@ class ArenaTrimmer:
         tensors = self._tensors
         if tensors is not None and self._idle() and monotonic() - self._worked_at >= _TRIM_AFTER_S:
             self._release()
+            tensors.sweep()
             tensors.inputs.trim(self._kept_size)
             if not tensors.outputs.in_use:
                 tensors.outputs.high_water = self._kept_size

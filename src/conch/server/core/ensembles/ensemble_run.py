@@ -11,14 +11,14 @@ model that sends responses cannot be paused, so what it sends faster than the ne
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import Final, TypeAlias
 
 from conch.base.errors import ConchError, Unavailable
 from conch.domain.model_config import ModelConfig
-from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.domain.request import InferRequest, InferResponse, Respond, Room
 from conch.domain.scheduling.flow import Flow, StepSlots, startable
 from conch.domain.scheduling.waiting import State
 from conch.server.core.ensembles.step import (
@@ -143,6 +143,9 @@ class EnsembleRun:
         position = step_position(request, step, branch.tensors)
         inner = step_request(request, step, branch.tensors, position)
         inner.parent = request.number
+        readers = self._flow.readers.get(number)
+        if readers is not None and model.cache is None:
+            inner.rooms = self._rooms(readers)
         if request.meter is not None:  # tokens count towards the limits that the ensemble's request counts towards
             inner.meter = request.meter.stage(model.config.name, str(model.version))
         try:
@@ -157,6 +160,15 @@ class EnsembleRun:
             branch.running[number] = pending
         if inner.caller is not None:
             inner.caller.check()
+
+    def _rooms(self, readers: Mapping[str, int]) -> Mapping[str, Room] | None:
+        """Return the memory for outputs of the models that read them, where these have one."""
+        rooms = {}
+        for name, reader in readers.items():
+            room = self._models[reader].input_room
+            if room is not None:
+                rooms[name] = room
+        return rooms or None
 
     def _answered(
         self,

@@ -17,7 +17,7 @@ from typing import Final
 from conch.base.errors import ConchError, Unavailable
 from conch.domain.events.rows import Row
 from conch.domain.model_config import ModelConfig
-from conch.domain.request import InferRequest, InferResponse
+from conch.domain.request import InferRequest, InferResponse, Room
 from conch.domain.scheduling.estimate import ServiceTimes
 from conch.domain.scheduling.waiting import State
 from conch.domain.statistics.model_statistics import ModelState
@@ -85,6 +85,11 @@ class ScheduledModel(ServedModel):
     @property
     def workers(self) -> Sequence[Worker]:
         return self.instances
+
+    @property
+    def input_room(self) -> Room | None:
+        # Which of several instances will execute a request is not known before.
+        return self.instances[0].input_room if len(self.instances) == 1 else None
 
     # ── implemented by a scheduler ──
 

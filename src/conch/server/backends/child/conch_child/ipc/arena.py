@@ -139,6 +139,11 @@ class ArenaWriter:
             raise WireError("invalid block of shared memory: {} bytes at offset {}".format(size, offset))
         return np.frombuffer(self._map, np.uint8, size, offset)
 
+    def offset_of(self, array: Any) -> Optional[int]:
+        """Return the offset of an array in the arena, None if it is not there."""
+        offset: int = array.__array_interface__["data"][0] - self._bytes.__array_interface__["data"][0]
+        return offset if 0 <= offset < self.size else None
+
     def trim(self, keep: int) -> None:
         """Return memory above the first `keep` bytes to the system, if no block is allocated."""
         with self._lock:

@@ -64,6 +64,7 @@ class InferenceTrace:
 _NO_TRACE = InferenceTrace()
 _ANY_MEMORY = PreferredMemory(MEMORY_CPU)
 _MISSING: Any = object()
+_ZERO, _NEWEST = 0, -1  # the defaults
 
 _SIGNATURE = CallSignature(
     "__init__",
@@ -129,34 +130,35 @@ class InferenceRequest:
         parameters: Optional[Dict[str, Any]] = None,
     ) -> None:
         signature = _SIGNATURE
-        for what, value in (("inputs", inputs), ("requested_output_names", requested_output_names)):
-            if value is _MISSING:
-                raise signature.mismatch(what, None)
-        name = signature.text("model_name", model_name)
-        self._id = signature.text("request_id", request_id)
-        self._correlation_id = _checked_correlation_id(correlation_id)
-        described = "request with id '{}' and model name '{}'".format(self._id, name)
+        if inputs is _MISSING or requested_output_names is _MISSING:
+            raise signature.mismatch("inputs" if inputs is _MISSING else "requested_output_names", None)
+        # The usual types are checked here, as models make many requests; `signature` takes others, or refuses them.
+        name = model_name if type(model_name) is str else signature.text("model_name", model_name)
+        self._id = request_id if type(request_id) is str else signature.text("request_id", request_id)
+        self._correlation_id = 0 if correlation_id is _ZERO else _checked_correlation_id(correlation_id)
         self._inputs = list(signature.items("inputs", inputs))
         for tensor in self._inputs:
             if tensor is None:
-                raise TritonModelException("Input tensor for {} should not be empty.".format(described))
+                raise TritonModelException("Input tensor for {} should not be empty.".format(self._described(name)))
             if not isinstance(tensor, Tensor):
                 raise signature.mismatch("inputs", inputs)
+        names = signature.items("requested_output_names", requested_output_names)
         self._outputs = frozenset(
-            signature.text("requested_output_names", output)
-            for output in signature.items("requested_output_names", requested_output_names)
+            [text if type(text) is str else signature.text("requested_output_names", text) for text in names]
         )
         if "" in self._outputs:
-            raise TritonModelException("Requested output name for {} should not be empty.".format(described))
-        self._model: Optional[Tuple[str, int]] = (
-            name,
-            signature.number("model_version", model_version, 64, signed=True),
-        )
-        signature.instance("preferred_memory", preferred_memory, PreferredMemory)
+            raise TritonModelException(
+                "Requested output name for {} should not be empty.".format(self._described(name))
+            )
+        if model_version is not _NEWEST:
+            model_version = signature.number("model_version", model_version, 64, signed=True)
+        self._model: Optional[Tuple[str, int]] = (name, model_version)
+        if preferred_memory is not _ANY_MEMORY:
+            signature.instance("preferred_memory", preferred_memory, PreferredMemory)
         self._trace: InferenceTrace = signature.instance("trace", trace, InferenceTrace)
-        self._flags = signature.number("flags", flags, 32)
-        self._timeout = signature.number("timeout", timeout, 64)
-        self._parameters = checked_parameters(parameters)
+        self._flags = flags if flags is _ZERO else signature.number("flags", flags, 32)
+        self._timeout = timeout if timeout is _ZERO else signature.number("timeout", timeout, 64)
+        self._parameters = None if parameters is None else checked_parameters(parameters)
         self._responder: Optional[Responder] = None
 
     @classmethod
@@ -179,6 +181,9 @@ class InferenceRequest:
             for name, kind, shape, place, size in inputs
         ]
         return request
+
+    def _described(self, name: str) -> str:
+        return "request with id '{}' and model name '{}'".format(self._id, name)
 
     def inputs(self) -> List[Tensor]:
         """Return the input tensors."""
@@ -239,7 +244,7 @@ class InferenceRequest:
 
         With `decoupled` returns an iterator of responses. Raises TritonModelException outside of `execute`.
         """
-        decoupled = _EXEC.flag("decoupled", decoupled)
+        decoupled = decoupled is not False and _EXEC.flag("decoupled", decoupled)
         calls = current().calls
         call = self._call(calls, decoupled)
         return ResponseIterator(calls, call) if decoupled else calls.wait(call)[0]
@@ -266,7 +271,9 @@ class InferenceRequest:
             )
         name, version = self._model
         timeout, outputs = int(self._timeout), tuple(self._outputs)
-        options = (self._id, self._correlation_id, self._flags, timeout, self._parameters, outputs, self._trace.key)
+        # Without parameters an empty object: what has no null is written fastest.
+        given = self._parameters or {}
+        options = (self._id, self._correlation_id, self._flags, timeout, given, outputs, self._trace.key)
         return calls.call((name, version, *options), self._inputs, decoupled)
 
     def _require_responder(self) -> Responder:

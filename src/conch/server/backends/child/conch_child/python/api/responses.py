@@ -50,9 +50,11 @@ class InferenceResponse:
         error: Optional[TritonError] = None,
         parameters: Optional[Dict[str, Any]] = None,
     ) -> None:
-        tensors: List[Any] = list(_SIGNATURE.items("output_tensors", output_tensors))
+        if type(output_tensors) is not list:
+            output_tensors = _SIGNATURE.items("output_tensors", output_tensors)
+        tensors: List[Any] = list(output_tensors)
         for tensor in tensors:
-            if not isinstance(tensor, Tensor):
+            if type(tensor) is not Tensor and not isinstance(tensor, Tensor):
                 if tensor is None:
                     raise TritonModelException("Output tensor for inference response should not be empty.")
                 raise _SIGNATURE.mismatch("output_tensors", output_tensors)

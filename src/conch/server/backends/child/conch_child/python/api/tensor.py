@@ -145,10 +145,13 @@ class Tensor:
         return data
 
     def _read(self) -> Any:
-        data = self._read_bytes()
-        if self._datatype == "BYTES":
+        data = self._data
+        if type(data) is KeptData:
+            data = self._read_bytes()
+        datatype = self._datatype
+        if datatype == "BYTES":
             return unpack_bytes(data).reshape(self._shape)
-        dtype = DTYPES.get(self._datatype)
+        dtype = DTYPES.get(datatype)
         if dtype is None:
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."

@@ -29,6 +29,21 @@ QUERY = "what is the capital of france"
 DOCUMENTS = ["a cat sat on a mat", "paris is the capital of france", "berlin", "", "germany " * 30]
 
 
+# A cross-encoder in Python: what it gives shows what it was asked.
+JUDGE = """
+given = json.loads(request.parameters())
+first = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
+second = pb_utils.get_input_tensor_by_name(request, "text_pair")
+lengths = np.array([[100 * len(text)] for text in first.ravel()])
+if second is not None:
+    lengths += np.array([[len(text)] for text in second.as_numpy().ravel()])
+    lengths += 10000 * (given.get("document_tokens", 0) + given.get("truncate_prompt_tokens", 0))
+if not given.get("use_activation", True):
+    lengths = -lengths
+return pb_utils.InferenceResponse([pb_utils.Tensor("scores", lengths.astype(np.float32))])
+"""
+
+
 class Peer:
     """A model that onnxruntime and its tokenizer run directly, one text at a time."""
 
@@ -113,6 +128,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_scripted(models, "words", {"rules": []})
     write_python(
         models, "plain", f"input {tensor('TEXT', 'STRING', 1)} output {tensor('SCORE', 'FP32', 1)}", "return None"
+    )
+    parameters = ' parameters { key: "%s" value { string_value: "%s" } }'
+    optional = f"input {tensor('text_input', 'STRING', 1)} input {tensor('text_pair', 'STRING', 1)}"
+    optional = optional[: optional.rindex("}")] + "optional: true }"
+    write_python(
+        models,
+        "judge",
+        f"max_batch_size: 2 {optional} output {tensor('scores', 'FP32', 1)}"
+        + parameters % ("text_task", "score")
+        + parameters % ("tokenizes", "true"),
+        JUDGE,
     )
     write_encoder(models / "broken" / "1", labels=1)
     return models
@@ -304,6 +330,22 @@ def test_classify_names_the_labels(server: ConchProcess, models: Path, tokenizer
     assert np.allclose(document["data"][0]["data"], peer(texts[0]), atol=1e-5)
 
 
+def test_a_cross_encoder_in_python_is_asked_for_pairs(server: ConchProcess) -> None:
+    def given(path: str, **body: object) -> list[float]:
+        status, document, _ = post(server, path, {"model": "judge", **body})
+        assert status == 200, document
+        return [entry["score"] if "score" in entry else entry["probs"][0] for entry in document["data"]]
+
+    assert given("/v1/score", text_1="abc", text_2=["a", "ab", "abcd"]) == [301, 302, 304]
+    assert given("/v1/score", text_1=["a", "ab"], text_2=["abc", "a"], use_activation=False) == [-103, -201]
+    assert given("/v1/classify", input=["abc", "a"]) == [300, 100]
+    ranking = {"model": "judge", "query": "ab", "documents": ["a", "abc", "ab"], "max_tokens_per_doc": 7}
+    results = post(server, "/rerank", ranking)[1]["results"]
+    assert [(entry["index"], entry["relevance_score"]) for entry in results] == [(1, 60203), (2, 60202), (0, 60201)]
+    message = refused(server, "/v1/embeddings", {"model": "judge", "input": "a"})
+    assert "scores pairs of texts: /v1/rerank, /v1/score and /v1/classify serve it" in message
+
+
 def test_embeddings_of_texts_and_token_ids(client: openai.OpenAI, encoder: Peer) -> None:
     texts = ["a cat sat on a mat", "dog", "paris is the capital of france"]
     expected = [vector_of(encoder, text) for text in texts]
@@ -323,7 +365,7 @@ def test_embeddings_of_texts_and_token_ids(client: openai.OpenAI, encoder: Peer)
     with pytest.raises(openai.BadRequestError, match="maximum context length is 64 tokens"):
         client.embeddings.create(model="encoder", input="a " * 80)
     assert [model.id for model in client.models.list()] == [
-        "broken", "encoder", "moods", "overlap", "ranker", "ranker_ir", "words"
+        "broken", "encoder", "judge", "moods", "overlap", "ranker", "ranker_ir", "words"
     ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from conch.domain.config.resolve import resolve
 from conch.domain.files.gguf_file import NotGguf, read_gguf
 from conch.domain.files.model_folder import read_json_object
 from conch.domain.llm.chat_prompt import ChatTemplate
+from conch.domain.llm.text_model import is_pooling
 from conch.server.backends.child.conch_child.engine.driver import DamagedModel, Refused
 from conch.server.backends.child.conch_child.engine.model_json import read_json
 from conch.server.backends.child.conch_child.engine.openvino_genai import options as openvino_options
@@ -45,8 +46,8 @@ _MAX_INDEX_BYTES = 64 << 20
 
 def check_language_model(model: CheckedModel, versions: Sequence[int]) -> tuple[CheckedModel, list[Finding]]:
     """Check versions of a model of a backend in `ENGINES`; return it with the tensors that the server gives it."""
-    if any(_makes_embeddings(model.directory / str(version)) for version in versions):
-        message = f"the files of embedding model '{model.name}' were not checked: only a running server can read them"
+    if any(is_pooling(model.directory / str(version)) for version in versions):
+        message = f"the files of pooling model '{model.name}' were not checked: only a running server can read them"
         return model, [Finding("model-unread", Place(model.directory), message)]
     findings = [finding for version in versions for finding in _version(model, model.directory / str(version))]
     try:
@@ -57,14 +58,6 @@ def check_language_model(model: CheckedModel, versions: Sequence[int]) -> tuple[
     else:
         model = model.completed(config)
     return model, findings
-
-
-def _makes_embeddings(directory: Path) -> bool:
-    try:
-        document = read_json(directory / "model.json")
-    except Refused:
-        return False
-    return document.get("task") == "embed" or document.get("runner") == "pooling"
 
 
 def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:

@@ -99,6 +99,23 @@ def is_encoder(folder: Path) -> bool:
     return document.get("model_type") in _ENCODERS or str(names[0]).endswith(_CLASSIFIER)
 
 
+def is_pooling(folder: Path) -> bool:
+    """Whether the model.json in an engine's version folder is for a model that embeds, scores or classifies texts."""
+    options = read_json_object(folder / "model.json")
+    return options.get("task") == "embed" or options.get("runner") == "pooling"
+
+
+def checkpoint_task(document: Mapping[str, Any]) -> tuple[Task, tuple[str, ...]]:
+    """Return what a library makes of a checkpoint with this config.json, and the names of its classes."""
+    names = document.get("architectures") or [""]
+    if not str(names[0]).endswith(_CLASSIFIER):
+        return Task.EMBED, ()
+    # A head that vLLM makes of the language model's: one number from the probabilities of two tokens.
+    tokens = document.get("classifier_from_token")
+    labels = _labels(document, -1 if not isinstance(tokens, list) else 1 if len(tokens) == 2 else len(tokens))
+    return (Task.SCORE if len(labels) == 1 else Task.CLASSIFY), labels
+
+
 def text_model(config: ModelConfig, folder: Path) -> TextModel | None:
     """Return what a model with this configuration and version folder does for texts; None without a tokenizer.
 
@@ -136,12 +153,8 @@ def _classifier(
         logits = next(iter(outputs.values()))
     if logits is None or len(logits.dims) != rank:
         raise Unsupported("it has no output 'logits' of [batch, labels]")
-    by_id = document.get("id2label")
-    labels = [str(by_id[key]) for key in sorted(by_id, key=_integer)] if isinstance(by_id, dict) else []
-    # Checkpoints leave out two labels, which are the default.
-    number = logits.dims[-1] if logits.dims[-1] > 0 else len(labels) or _integer(document.get("num_labels")) or 2
-    if len(labels) != number:
-        labels = [f"LABEL_{index}" for index in range(number)]
+    labels = _labels(document, logits.dims[-1])
+    number = len(labels)
     if number == 1:
         trained = document.get("sentence_transformers") or {}
         named = trained.get("activation_fn") or document.get("sbert_ce_default_activation_function") or ""
@@ -151,7 +164,17 @@ def _classifier(
         str(document.get("problem_type")), "softmax"
     )
     task = Task.CLASSIFY
-    return TextModel(task=task, output=logits.name, size=number, labels=tuple(labels), activation=activation, **common)
+    return TextModel(task=task, output=logits.name, size=number, labels=labels, activation=activation, **common)
+
+
+def _labels(document: Mapping[str, Any], number: int = -1) -> tuple[str, ...]:
+    """Return the names of classes; there are `number`, -1 for as many as config.json says."""
+    by_id = document.get("id2label")
+    labels = [str(by_id[key]) for key in sorted(by_id, key=_integer)] if isinstance(by_id, dict) else []
+    if number <= 0:
+        # Checkpoints leave out two labels, which are the default.
+        number = len(labels) or _integer(document.get("num_labels")) or 2
+    return tuple(labels) if len(labels) == number else tuple(f"LABEL_{index}" for index in range(number))
 
 
 def _embedder(

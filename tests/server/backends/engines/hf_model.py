@@ -1,7 +1,10 @@
-"""A language model of random weights as Hugging Face has them, and a LoRA adapter for it, written with numpy alone."""
+"""Models of random weights as Hugging Face has them, and a LoRA adapter, written with numpy alone.
+
+A language model, which may have a classifier's head, and BERT with or without one.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from tests.server.backends.engines.gguf_model import (
     TEMPLATE,
     vocabulary,
 )
+from tests.support.encoders import write_tokenizer
 
 _HEAD = HIDDEN // HEADS
 _RANK = 8
@@ -33,19 +37,89 @@ _PROJECTIONS = {
 }
 
 
-def write_hf(directory: Path, *, seed: int = 3) -> Path:
-    """Write the model that `gguf_model` writes in one file: configuration, tokenizer, weights."""
+def write_hf(directory: Path, *, seed: int = 3, labels: Sequence[str] = ()) -> Path:
+    """Write the model that `gguf_model` writes in one file: configuration, tokenizer, weights.
+
+    With `labels` it classifies texts and does not generate.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     tokens, merges = vocabulary()
     first = len(tokens) - len(SPECIAL)
-    _write(directory / "config.json", _config(len(tokens)))
+    config, weights = _config(len(tokens)), _weights(len(tokens), np.random.default_rng(seed))
+    if labels:
+        config |= {"architectures": ["Qwen2ForSequenceClassification"], "id2label": dict(enumerate(labels))}
+        config |= {"label2id": {label: number for number, label in enumerate(labels)}}
+        del weights["lm_head.weight"]
+        weights["score.weight"] = _normal(np.random.default_rng(seed), len(labels), HIDDEN, scale=1)
+    _write(directory / "config.json", config)
     _write(directory / "generation_config.json", {"bos_token_id": first, "eos_token_id": len(tokens) - 1})
     _write(directory / "tokenizer.json", _tokenizer(tokens, merges))
     special = {"eos_token": SPECIAL[-1], "bos_token": SPECIAL[0], "pad_token": SPECIAL[0]}
     kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": CONTEXT, "chat_template": TEMPLATE}
     _write(directory / "tokenizer_config.json", {**kind, **special})
-    _write_safetensors(directory / "model.safetensors", _weights(len(tokens), np.random.default_rng(seed)))
+    _write_safetensors(directory / "model.safetensors", weights)
     return directory
+
+
+def write_bert(directory: Path, *, labels: int = 0) -> Path:
+    """Write an encoder, or with `labels` a cross-encoder or classifier, of `CONTEXT` tokens."""
+    tokenizer = write_tokenizer(directory)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    tokens = tokenizer.get_vocab_size()
+    kind = {"tokenizer_class": "BertTokenizer", "model_max_length": CONTEXT}
+    special = {f"{name.lower()}_token": f"[{name}]" for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
+    _write(directory / "tokenizer_config.json", {**kind, **special})
+    (directory / "vocab.txt").write_text("\n".join(sorted(tokenizer.get_vocab(), key=tokenizer.token_to_id)))
+    config = {
+        "architectures": ["BertForSequenceClassification" if labels else "BertModel"],
+        "model_type": "bert",
+        "hidden_size": HIDDEN,
+        "intermediate_size": FEED_FORWARD,
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": LAYERS,
+        "vocab_size": tokens,
+        "max_position_embeddings": CONTEXT,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "hidden_act": "gelu",
+        "pad_token_id": 0,
+        "dtype": "float32",
+    }
+    if labels:
+        config |= {"id2label": {number: f"LABEL_{number}" for number in range(labels)}}
+        config |= {"label2id": {f"LABEL_{number}": number for number in range(labels)}}
+    _write(directory / "config.json", config)
+    _write_safetensors(directory / "model.safetensors", _bert_weights(tokens, labels))
+    return directory
+
+
+def _bert_weights(tokens: int, labels: int) -> dict[str, Any]:
+    random, prefix = np.random.default_rng(5), "bert." if labels else ""
+    weights: dict[str, Any] = {}
+
+    def linear(name: str, outputs: int, inputs: int) -> None:
+        weights[f"{name}.weight"] = _normal(random, outputs, inputs, scale=inputs**-0.5)
+        weights[f"{name}.bias"] = np.zeros(outputs, np.float32)
+
+    def norm(name: str) -> None:
+        weights[f"{name}.weight"], weights[f"{name}.bias"] = np.ones(HIDDEN, np.float32), np.zeros(HIDDEN, np.float32)
+
+    for name, size in (("word", tokens), ("position", CONTEXT), ("token_type", 2)):
+        weights[f"{prefix}embeddings.{name}_embeddings.weight"] = _normal(random, size, HIDDEN, scale=1)
+    norm(f"{prefix}embeddings.LayerNorm")
+    for layer in range(LAYERS):
+        block = f"{prefix}encoder.layer.{layer}."
+        for name in ("query", "key", "value"):
+            linear(f"{block}attention.self.{name}", HIDDEN, HIDDEN)
+        linear(f"{block}attention.output.dense", HIDDEN, HIDDEN)
+        norm(f"{block}attention.output.LayerNorm")
+        linear(f"{block}intermediate.dense", FEED_FORWARD, HIDDEN)
+        linear(f"{block}output.dense", HIDDEN, FEED_FORWARD)
+        norm(f"{block}output.LayerNorm")
+    linear(f"{prefix}pooler.dense", HIDDEN, HIDDEN)
+    if labels:
+        linear("classifier", labels, HIDDEN)
+    return weights
 
 
 def write_adapter(directory: Path, *, seed: int) -> Path:
@@ -108,12 +182,9 @@ def _tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
 
 
 def _weights(tokens: int, random: np.random.Generator) -> dict[str, Any]:
-    def normal(*shape: int) -> Any:
-        return (random.standard_normal(shape) * 0.05).astype(np.float32)
-
     weights = {
-        "model.embed_tokens.weight": normal(tokens, HIDDEN),
-        "lm_head.weight": normal(tokens, HIDDEN),
+        "model.embed_tokens.weight": _normal(random, tokens, HIDDEN),
+        "lm_head.weight": _normal(random, tokens, HIDDEN),
         "model.norm.weight": np.ones(HIDDEN, np.float32),
     }
     for layer in range(LAYERS):
@@ -121,11 +192,15 @@ def _weights(tokens: int, random: np.random.Generator) -> dict[str, Any]:
         for name in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{block}{name}.weight"] = np.ones(HIDDEN, np.float32)
         for name, shape in _PROJECTIONS.items():
-            weights[f"{block}{name}.weight"] = normal(*shape)
+            weights[f"{block}{name}.weight"] = _normal(random, *shape)
         for name in ("q_proj", "k_proj", "v_proj"):
             outputs, _ = _PROJECTIONS[f"self_attn.{name}"]
             weights[f"{block}self_attn.{name}.bias"] = np.zeros(outputs, np.float32)
     return weights
+
+
+def _normal(random: np.random.Generator, *shape: int, scale: float = 0.05) -> Any:
+    return (random.standard_normal(shape) * scale).astype(np.float32)
 
 
 def _write_safetensors(path: Path, tensors: Mapping[str, Any]) -> None:

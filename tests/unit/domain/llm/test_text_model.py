@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conch.base.errors import Unsupported
-from conch.domain.llm.text_model import Task, TextModel, is_encoder, text_model
+from conch.domain.llm.text_model import Task, TextModel, checkpoint_task, is_encoder, text_model
 from conch.domain.model_config import ModelConfig, TensorSpec
 
 IDS, MASK, TYPES = (TensorSpec(name, "INT64", (-1,)) for name in ("input_ids", "attention_mask", "token_type_ids"))
@@ -40,6 +40,22 @@ def test_cross_encoders_and_classifiers_are_known_by_their_labels(tmp_path: Path
     assert found(tmp_path, TensorSpec("logits", "FP32", (-1,)), config=CLASSIFIER).size == 2
     (tmp_path / "config.json").unlink()
     assert found(tmp_path, SCORE).task is Task.SCORE
+
+
+@pytest.mark.parametrize(
+    ("config", "task", "labels"),
+    [
+        ({}, Task.EMBED, ()),
+        ({"architectures": ["Qwen2Model"]}, Task.EMBED, ()),
+        (CLASSIFIER, Task.CLASSIFY, ("LABEL_0", "LABEL_1")),
+        ({**CLASSIFIER, "id2label": {"0": "yes"}}, Task.SCORE, ("yes",)),
+        ({**CLASSIFIER, "num_labels": 1}, Task.SCORE, ("LABEL_0",)),
+        ({**CLASSIFIER, "classifier_from_token": ["no", "yes"]}, Task.SCORE, ("LABEL_0",)),
+        ({**CLASSIFIER, "classifier_from_token": ["a", "b", "c"]}, Task.CLASSIFY, ("LABEL_0", "LABEL_1", "LABEL_2")),
+    ],
+)
+def test_what_a_library_makes_of_a_checkpoint(config: Any, task: Task, labels: tuple[str, ...]) -> None:
+    assert checkpoint_task(config) == (task, labels)
 
 
 def test_encoders_are_pooled_as_sentence_transformers_say(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The base class of backends that generate text, whose engines run in processes.
 
-A library may compute embeddings, too. Such models execute batches by instances, as nothing is generated: each instance
-is a process of the python backend that runs `conch_child/python/adapters/embedding_model.py`.
+A library may also pool: embed, score or classify texts. Such models execute batches by instances, as nothing is
+generated: each instance is a process of the python backend that runs `conch_child/python/adapters/pooling_model.py`.
 """
 
 import json
@@ -10,14 +10,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from conch.base.errors import ModelLoadError
+from conch.base.errors import ConfigError, ModelLoadError
 from conch.domain.files.model_folder import read_json_object
+from conch.domain.llm.text_form import TEXT_TASK
+from conch.domain.llm.text_model import Task, checkpoint_task, is_pooling
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.server.backends.engines.base import Engine
 from conch.server.backends.engines.interpreter import interpreter
 from conch.server.backends.engines.memory import EngineMemory
 from conch.server.backends.engines.process_engine import ProcessEngine
-from conch.server.backends.engines.tensors import embedding_document, engine_document
+from conch.server.backends.engines.tensors import engine_document, pooling_document
 from conch.server.backends.processes.fork_server import ForkServer
 from conch.server.backends.processes.launch import ChildEnvironment
 from conch.server.backends.processes.sandbox import SETTINGS as SANDBOX_SETTINGS
@@ -25,8 +27,8 @@ from conch.server.backends.python.backend import PythonBackend
 from conch.server.backends.python.environment import PARAMETER
 from conch.server.backends.python.model_code import Adapter
 
-_ADAPTER = "conch_child.python.adapters.embedding_model"
-# Settings of an engine's backend that also apply to embedding models.
+_ADAPTER = "conch_child.python.adapters.pooling_model"
+# Settings of an engine's backend that also apply to pooling models.
 _SETTINGS = ("stub-timeout-seconds", *SANDBOX_SETTINGS)
 
 
@@ -40,45 +42,52 @@ class EngineBackend(Backend):
     default_model_filename = "model.json"
     package = ""
     extra = ""
-    # Whether its library also computes embeddings. Such models have instances that execute batches.
-    makes_embeddings = False
+    # Whether its library also pools texts. Such models have instances that execute batches.
+    pools = False
 
     def __init__(self, fork_server: ForkServer | None = None, memory: EngineMemory | None = None) -> None:
         """Create the backend. `memory` has the reservations of all backends' engines.
 
-        Engines get the environment of `fork_server`; embedding models are forked from it.
+        Engines get the environment of `fork_server`; pooling models are forked from it.
         """
         self._environment = fork_server.environment if fork_server is not None else ChildEnvironment()
         self._memory = memory or EngineMemory()
         self._fork_server = fork_server
-        self._python: PythonBackend | None = None  # runs embedding models
+        self._python: PythonBackend | None = None  # runs pooling models
 
     async def stop(self) -> None:
         if self._python is not None:
             await self._python.stop()
 
     def generates(self, source: ModelSource) -> bool:
-        """Return whether a model version has an engine.
-
-        If not, its model.json has `"task": "embed"`, or vLLM's `"runner": "pooling"`, and it has instances.
-        """
-        options = read_json_object(source.version_directory / "model.json") if self.makes_embeddings else {}
-        return not (options.get("task") == "embed" or options.get("runner") == "pooling")
+        """Return whether a model version has an engine; a pooling model has instances."""
+        return not (self.pools and is_pooling(source.version_directory))
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
         """Add the tensors of Triton's vLLM backend, decoupled responses and one instance.
 
-        An embedding model gets an embedding's tensors instead.
+        A pooling model gets those of texts instead.
         """
         if self.generates(source):
             return engine_document(source.config.document)
         folder = source.version_directory
-        model = str(read_json_object(folder / "model.json").get("model", "."))
-        size = read_json_object(folder / model / "config.json").get("hidden_size")
-        return embedding_document(source.config.document, size if isinstance(size, int) else -1)
+        options = read_json_object(folder / "model.json")
+        checkpoint = read_json_object(folder / str(options.get("model", ".")) / "config.json")
+        overrides = options.get("hf_overrides")  # of vLLM
+        checkpoint |= overrides if isinstance(overrides, dict) else {}
+        task, labels = checkpoint_task(checkpoint)
+        embeds = "embed" in (options.get("task"), options.get("convert"))
+        given = source.config.parameters.get(TEXT_TASK) or ("embed" if embeds else task.value)
+        if given not in [known.value for known in Task]:
+            raise ConfigError(
+                f"parameter '{TEXT_TASK}' of model '{source.config.name}' is '{given}', not a task of texts"
+            )
+        task = Task(given)
+        size = {Task.EMBED: checkpoint.get("hidden_size"), Task.SCORE: 1, Task.CLASSIFY: len(labels)}[task]
+        return pooling_document(source.config.document, task, size if isinstance(size, int) and size else -1, labels)
 
     def instance(self, plan: InstancePlan) -> Instance:
-        """Create an instance of an embedding model. Raises ModelLoadError for models with an engine."""
+        """Create an instance of a pooling model. Raises ModelLoadError for models with an engine."""
         source = plan.source
         if self.generates(source):
             raise ModelLoadError(f"backend '{self.name}' runs generative models by an engine; they have no instances")
@@ -89,8 +98,9 @@ class EngineBackend(Backend):
         if program is not None:
             parameters[PARAMETER] = str(program.parent.parent)
         config = replace(source.config, parameters=parameters)
-        task = {"package": self.name, "directory": str(source.version_directory)}
-        adapter = partial(Adapter, _ADAPTER, {"embedding": json.dumps(task)})
+        task = config.parameters.get(TEXT_TASK, Task.EMBED.value)
+        pooled = {"package": self.name, "directory": str(source.version_directory), "task": task}
+        adapter = partial(Adapter, _ADAPTER, {"pooling": json.dumps(pooled)})
         settings = {key: source.settings[key] for key in _SETTINGS if key in source.settings}
         return self._python.instance(replace(plan, source=replace(source, config=config, settings=settings)), adapter)
 

@@ -1,9 +1,12 @@
-"""Auto-complete configurations of engines' models with the tensors of Triton's vLLM backend, or of embeddings."""
+"""Auto-complete configurations of engines' models with the tensors of Triton's vLLM backend, or of pooling models."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conch.base.errors import ConfigError
+from conch.domain.llm.text_form import LABELS, TEXT_PAIR, TEXT_TASK, TOKENIZES
+from conch.domain.llm.text_model import Task
 
 # Name, data type, dims; all but the first are optional. See "Model configuration" of Triton's vLLM backend.
 _INPUTS = (
@@ -26,7 +29,9 @@ _OUTPUTS = (
     ("num_output_tokens", "TYPE_UINT32", -1),
 )
 
-_DEFAULT_EMBEDDING_BATCH = 64
+_DEFAULT_POOLING_BATCH = 64
+# What a pooling model does → the name of its output.
+_POOLED = {Task.EMBED: "embedding", Task.SCORE: "scores", Task.CLASSIFY: "probabilities"}
 
 
 def engine_document(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,24 +48,29 @@ def engine_document(document: Mapping[str, Any]) -> dict[str, Any]:
     return _with_instance(completed)
 
 
-def embedding_document(document: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return the configuration of a model that computes embeddings with `size` elements, -1 for any. It batches.
+def pooling_document(document: Mapping[str, Any], task: Task, size: int, labels: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the configuration of a model that pools texts to rows of `size` elements, -1 for any. It batches.
 
     Raises ConfigError if it declares other tensors or data types.
     """
     name = document.get("name", "")
-    completed = {**document, "max_batch_size": document.get("max_batch_size") or _DEFAULT_EMBEDDING_BATCH}
+    completed = {**document, "max_batch_size": document.get("max_batch_size") or _DEFAULT_POOLING_BATCH}
     completed.setdefault("dynamic_batching", {})
-    texts = [{"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}]
-    vectors = [
-        {"name": "embedding", "data_type": "TYPE_FP32", "dims": [size]},
+    texts: list[dict[str, Any]] = [{"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}]
+    rows = [
+        {"name": _POOLED[task], "data_type": "TYPE_FP32", "dims": [size]},
         {"name": "num_input_tokens", "data_type": "TYPE_UINT32", "dims": [1]},
         {"name": "num_truncated_tokens", "data_type": "TYPE_UINT32", "dims": [1]},
     ]
+    # The model accepts token ids and truncates (domain/llm/text_form.py).
+    parameters = {TOKENIZES: "true"}
+    if task is not Task.EMBED:
+        texts.append({"name": TEXT_PAIR, "data_type": "TYPE_STRING", "dims": [1], "optional": True})
+        parameters |= {TEXT_TASK: task.value, LABELS: json.dumps([*labels])}
     completed["input"] = _merged(name, "input", document.get("input", ()), texts)
-    completed["output"] = _merged(name, "output", document.get("output", ()), vectors)
-    # The model accepts token ids and truncates (domain/llm/embedding_form.py).
-    completed["parameters"] = {**document.get("parameters", {}), "tokenizes": {"string_value": "true"}}
+    completed["output"] = _merged(name, "output", document.get("output", ()), rows)
+    given = {key: {"string_value": value} for key, value in parameters.items()}
+    completed["parameters"] = {**given, **document.get("parameters", {})}
     return _with_instance(completed)
 
 

@@ -2,7 +2,7 @@
 
 A version's directory holds the files of an IR (`openvino_model.xml`, tokenizer and detokenizer) or one GGUF file, and
 optionally `model.json` with options, see `conch_child/engine/openvino_genai/options.py`, and `multi_lora.json`. With
-`"task": "embed"` in `model.json` the IR is a sentence encoder, see `conch_child/python/adapters/embedding_model.py`.
+`"task": "embed"` in `model.json` the IR is a sentence encoder, see `conch_child/python/adapters/pooling_model.py`.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class OpenVinoGenaiBackend(EngineBackend):
     package = "openvino_genai"
     extra = "openvino-genai"
     can_use_gpus = False
-    makes_embeddings = True
+    pools = True
 
     def cache_bytes(self, options: Mapping[str, Any]) -> int | None:
         """Return the size from `cache_size` (GiB); 0 with `num_kv_blocks`, whose size is unknown before the load."""

@@ -3,7 +3,7 @@
 A version's directory holds `model.json`, the arguments of vLLM's engine, and optionally `multi_lora.json`. The engine
 runs in a process, whose packages may be in a separate environment, as they pin versions of many others:
 `--backend-config=vllm,env-path=<folder>`, or a model's parameter EXECUTION_ENV_PATH. With `"runner": "pooling"` in
-`model.json` the model computes embeddings, see `conch_child/python/adapters/embedding_model.py`.
+`model.json` the model embeds, scores or classifies, see `conch_child/python/adapters/pooling_model.py`.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class VllmBackend(EngineBackend):
     name = "vllm"
     package = "vllm"
     extra = "vllm"
-    makes_embeddings = True
+    pools = True
 
     def cache_bytes(self, options: Mapping[str, Any]) -> int | None:
         """Return the size from `kv_cache_memory_bytes`; 0 with a GPU, or if it is given in other units."""

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from conch.base.errors import BackendError, ConchError
-from conch.domain.llm.embedding_form import EmbeddingForm, check_dimensions, matryoshka_lengths
+from conch.domain.llm.text_form import TextForm, check_dimensions, matryoshka_lengths
 from conch.domain.request import InferRequest, InferResponse, Timeline
 from conch.domain.tensor import Tensor
 from conch.protocols.openai.text_calls import Rows, TextCall
@@ -19,6 +19,8 @@ from conch.server.core.text_encoder import Encoded, Text, TextEncoder, Truncatio
 class Feed(ABC):
     """Yields the requests of a call as there is room for them. `tokens` are those of all texts so far.
 
+    `labels` are the names of a classifier's classes.
+
     `max_in_flight` is how many the model may hold: enough for full batches and busy instances, while a call of many
     texts neither fills the queue nor delays other calls until all of it is done.
     """
@@ -26,6 +28,7 @@ class Feed(ABC):
     max_in_flight = 16
     tokens = 0
     truncated = 0
+    labels: Sequence[str] = ()
 
     @abstractmethod
     def take(self) -> tuple[list[int], InferRequest] | None:
@@ -47,18 +50,19 @@ class Feed(ABC):
 class FormFeed(Feed):
     """Of a model that takes texts itself, or token ids without a tokenizer."""
 
-    def __init__(self, form: EmbeddingForm, requests: Iterator[tuple[list[int], InferRequest]]) -> None:
+    def __init__(self, form: TextForm, requests: Iterator[tuple[list[int], InferRequest]]) -> None:
         self._form = form
         self._requests = requests
+        self.labels = form.labels
 
     def take(self) -> tuple[list[int], InferRequest] | None:
         return next(self._requests, None)
 
     def rows(self, request: InferRequest, response: InferResponse) -> Rows:
-        vectors = self._form.vectors(request, response)
-        self.tokens += vectors.tokens
-        self.truncated += vectors.truncated
-        return [*vectors.values]
+        rows = self._form.rows(request, response)
+        self.tokens += rows.tokens
+        self.truncated += rows.truncated
+        return _finite([*rows.values], request.model_name)
 
     def check_dimensions(self, dimensions: int) -> None:
         self._form.check_dimensions(dimensions)
@@ -71,6 +75,7 @@ class EncoderFeed(Feed):
         self, model: ServedModel, encoder: TextEncoder, texts: Sequence[Text], call: TextCall, timeline: Timeline
     ) -> None:
         self._encoder = encoder
+        self.labels = encoder.model.labels
         self._texts = texts
         self._call = call
         self._truncation = Truncation(call.limit, call.keep_last, call.document_tokens)
@@ -114,9 +119,13 @@ class EncoderFeed(Feed):
 
     def rows(self, request: InferRequest, response: InferResponse) -> Rows:
         rows = self._encoder.rows(request, response, raw=self._call.raw, tokens=self._call.by_token)
-        if not all(np.isfinite(row).all() for row in rows):
-            raise BackendError(f"the model `{self._call.model}` gave a number that is not finite (NaN or infinity)")
-        return rows
+        return _finite(rows, self._call.model)
 
     def check_dimensions(self, dimensions: int) -> None:
         check_dimensions(self._call.model, self._encoder.model.size, self._lengths, dimensions)
+
+
+def _finite(rows: Rows, model: str) -> Rows:
+    if not all(np.isfinite(row).all() for row in rows):
+        raise BackendError(f"the model `{model}` gave a number that is not finite (NaN or infinity)")
+    return rows

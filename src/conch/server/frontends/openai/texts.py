@@ -1,7 +1,7 @@
 """Embeddings, rerank, score, classify and pooling: the texts of a call as inference requests, their rows as one answer.
 
 Models with a tokenizer in their version folder (`server/core/text_encoder.py`) and those that take texts themselves
-(`domain/llm/embedding_form.py`) answer the same paths.
+(`domain/llm/text_form.py`) answer the same paths.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from time import monotonic_ns
 import numpy as np
 
 from conch.base.errors import BackendError, Cancelled, ConchError, NotFound, Unavailable, Unsupported
-from conch.domain.llm.embedding_form import TOKEN_IDS_MODEL, EmbeddingForm, cut
+from conch.domain.llm.text_form import TOKEN_IDS_MODEL, TextForm, cut
 from conch.domain.llm.text_model import Task
 from conch.domain.request import Admitted, InferRequest, InferResponse, Timeline, TokenMeter
 from conch.domain.tensor import Buffer
@@ -51,7 +51,7 @@ def serves_texts(model: ServedModel) -> bool:
     if isinstance(model, GenerativeModel):
         return False
     try:
-        EmbeddingForm(model.config)
+        TextForm(model.config)
     except Unsupported:
         return False
     return True
@@ -115,7 +115,7 @@ class _Texts:
             if self._inference.limiter is not None:
                 meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
             client = self._tenants.client_of_http(request, reply.peer)
-            answer = partial(self._answer, reply, call, model, finish, client, timeline.received)
+            answer = partial(self._answer, reply, call, finish, client, timeline.received)
             # A batch's executions cannot be stopped for a client: they are as short as possible.
             most = feed.max_in_flight if request.tenant is None else 1
             _Exchange(reply, model, feed, number, trace, meter, answer, self._dialect.refusal).begin(most)
@@ -144,21 +144,32 @@ class _Texts:
 
         Token ids may be for another model. Raises Unsupported.
         """
-        form = EmbeddingForm(model.config)
-        _check_task(call, Task.EMBED)
-        if call.by_token or call.raw:
+        form = TextForm(model.config)
+        _check_task(call, form.task)
+        if call.by_token or (call.raw and form.task is Task.EMBED):
             raise Unsupported(
                 f"The model `{call.model}` gives neither vectors of tokens nor other than its own vectors."
             )
         other = model.config.parameters.get(TOKEN_IDS_MODEL, "")
         if other and not form.takes_tokens and not isinstance(call.texts[0], str):
             model = self._find(other)
-            form = EmbeddingForm(model.config)
-        texts = [*call.texts, *call.others]
-        truncate = call.limit or None
+            form = TextForm(model.config)
+        texts, pairs, finish = [*call.texts], call.others, _unchanged
+        if pairs and form.task is Task.EMBED:
+            texts, pairs, finish = [*texts, *pairs], (), partial(_cosines, len(texts))
+        elif pairs:
+            texts = [texts[place % len(texts)] for place in range(len(pairs))]
         # Those that cannot truncate refuse what is too long; a rerank asks for the model's maximum by default.
-        requests = form.requests(texts, model.version, timeline, truncate=truncate, keep_last=call.keep_last)
-        finish = partial(_cosines, len(call.texts)) if call.others else _unchanged
+        requests = form.requests(
+            texts,
+            model.version,
+            timeline,
+            pairs=pairs,
+            truncate=call.limit or None,
+            keep_last=call.keep_last,
+            document_tokens=call.document_tokens if pairs else None,
+            raw=call.raw,
+        )
         feed = FormFeed(form, requests)
         feed.truncated = sum(not isinstance(text, str) and len(text) > call.limit > 0 for text in texts)
         return model, feed, len(texts), finish
@@ -167,7 +178,6 @@ class _Texts:
         self,
         reply: HttpReply,
         call: TextCall,
-        model: ServedModel,
         finish: Callable[[Rows], Rows],
         client: str,
         received: int,
@@ -183,7 +193,7 @@ class _Texts:
             "encoding": call.options.get("encoding"),
             "duration_ns": monotonic_ns() - received,
             "options": call.options,
-            "labels": model.encoder.model.labels if model.encoder is not None else (),
+            "labels": feed.labels,
             "shapes": [row.shape for row in rows],
         }
         if feed.truncated:

@@ -1,1 +1,1 @@
-"""Models that run in a Python model's process without a model.py: PyTorch code, embeddings."""
+"""Models that run in a Python model's process without a model.py: PyTorch code, pooling."""

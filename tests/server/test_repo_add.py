@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -212,6 +213,15 @@ def test_an_encoder_s_checkpoint_is_a_model_of_texts(tmp_path: Path, capsys: pyt
     (hub / "onnx").mkdir()
     (hub / "model.onnx").rename(hub / "onnx" / "model.onnx")
     models = tmp_path / "models"
+    # Without the export it is one of vLLM's pooling models.
+    (hub / "onnx").rename(tmp_path / "aside")
+    assert add(hub, "--repository", models, "--name", "pooling", "--backend", "tensorrtllm") == 1
+    assert "--backend tensorrtllm does not support this model: use vllm" in capsys.readouterr().err
+    assert add(hub, "--repository", models, "--name", "pooling") == 0
+    arguments = json.loads((models / "pooling" / "1" / "model.json").read_text())
+    assert arguments == {"model": "checkpoint", "runner": "pooling"}
+    shutil.rmtree(models)
+    (tmp_path / "aside").rename(hub / "onnx")
     assert add(hub, "--repository", models) == 0
     assert add(hub / "onnx" / "model.onnx", "--repository", models, "--name", "file") == 0
     assert "serve:" in capsys.readouterr().out

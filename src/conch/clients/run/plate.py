@@ -5,6 +5,7 @@ from argparse import Namespace
 from rich.console import Console
 
 from conch.clients.run.snippets import Api, curl, python, tensors
+from conch.domain.llm.text_form import TOKENIZES, TextForm
 from conch.domain.llm.text_model import Task
 from conch.domain.model_config import InstanceKind, ModelConfig
 from conch.machine.memory import size_text
@@ -64,5 +65,5 @@ def _api(model: ServedModel) -> Api:
     if model.encoder is not None:
         return _TEXTS[model.encoder.model.task]
     if not isinstance(model, GenerativeModel):
-        return Api.INFER
+        return _TEXTS[TextForm(model.config).task] if TOKENIZES in model.config.parameters else Api.INFER
     return Api.CHAT if model.engine.info.chat_template else Api.COMPLETION

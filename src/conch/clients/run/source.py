@@ -8,6 +8,7 @@ from pathlib import Path
 from conch.base.errors import InvalidRequest, NotFound
 from conch.base.suggestion import did_you_mean
 from conch.clients.run.model_store import HUB, model_store, pulled
+from conch.domain.llm.text_model import is_pooling
 from conch.server.repository.model_entry import EntryOptions, entry_of, link, write_entry
 from conch.server.repository.model_kinds import is_model_folder, name_of
 from conch.server.repository.python_app import PythonAppRoot, is_python_app
@@ -37,8 +38,9 @@ class RunSource:
 
 
 def chats(files: ModelFiles) -> bool:
-    """Whether a model is a language model, by its backend."""
-    return files.config.backend in _LANGUAGE_BACKENDS
+    """Whether a model is a language model, by its backend and model.json."""
+    versions = (files.directory / str(version) for version in files.versions_on_disk)
+    return files.config.backend in _LANGUAGE_BACKENDS and not any(map(is_pooling, versions))
 
 
 def find_source(given: Namespace) -> RunSource:

@@ -159,14 +159,16 @@ def _checkpoint(folder: Path, names: Iterable[str], options: EntryOptions) -> En
             f"'{folder}' is a checkpoint, but openvino_genai runs OpenVINO IR and GGUF files: convert it with "
             f"{conversion} (after pip install 'optimum[openvino]'), then add FOLDER"
         )
-    backend = _backend(options, "vllm", "tensorrtllm")
+    pooling = is_encoder(folder)
+    backend = _backend(options, "vllm", *(() if pooling else ("tensorrtllm",)))
     _check_shards(folder)
+    arguments = {"model": "checkpoint", **({"runner": "pooling"} if pooling else {})}
     return Entry(
         backend,
         {f"checkpoint/{name}": folder / name for name in names},
-        {"model.json": json.dumps({"model": "checkpoint"}, indent=2) + "\n"},
+        {"model.json": json.dumps(arguments, indent=2) + "\n"},
         _config(backend),
-        generates=True,
+        generates=not pooling,
         notes=(
             f"model.json is for arguments of {backend}",
             f"to run it on a CPU, convert it with {conversion} and add FOLDER instead",

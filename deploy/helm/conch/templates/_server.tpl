@@ -86,6 +86,11 @@ volumeMounts:
 {{- if include "conch.readsLimits" . }}
 - --limits-kubernetes=true
 {{- end }}
+{{- with .Values.incidents }}
+{{- if .enabled }}
+- --incident-dir=/incidents{{ if .claimName }}/$(POD_NAME){{ end }}
+{{- end }}
+{{- end }}
 {{- if .Values.secrets.apiKeys.secretName }}
 - --api-key-file=/etc/conch/api-keys/keys
 {{- end }}

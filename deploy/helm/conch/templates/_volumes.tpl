@@ -43,6 +43,18 @@ emptyDir:
     sizeLimit: {{ .size | quote }}
 {{- end }}
 {{- end }}
+{{- with .Values.incidents }}
+{{- if .enabled }}
+- name: incidents
+  {{- if .claimName }}
+  persistentVolumeClaim:
+    claimName: {{ .claimName | quote }}
+  {{- else }}
+  emptyDir:
+    sizeLimit: {{ .size | quote }}
+  {{- end }}
+{{- end }}
+{{- end }}
 {{- with include "conch.modelVolume" . | fromYaml }}
 - name: models
   {{- toYaml . | nindent 2 }}
@@ -88,6 +100,10 @@ emptyDir:
   mountPath: /tmp
 - name: cache
   mountPath: /cache
+{{- if .Values.incidents.enabled }}
+- name: incidents
+  mountPath: /incidents
+{{- end }}
 {{- if include "conch.modelVolume" . | fromYaml }}
 - name: models
   mountPath: {{ include "conch.repositoryPath" . | quote }}

@@ -28,6 +28,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"server": {"extraArgs": ["--openai-api-key=sk-1"]}},
         "server.extraArgs: --openai-api-key is set by the chart; use secrets.apiKeys",
     ),
+    (
+        {"server": {"extraArgs": ["--incident-dir=/tmp/incidents"]}},
+        "server.extraArgs: --incident-dir is set by the chart; use incidents.enabled",
+    ),
     ({"podSpec": {"volumes": []}}, "podSpec: volumes is set by the chart; use extraVolumes"),
     ({"service": {"spec": {"type": "NodePort"}}}, "service.spec: type is set by the chart; use service.type"),
     (

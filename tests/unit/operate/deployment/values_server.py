@@ -77,6 +77,8 @@ CASES: dict[str, dict[str, Any]] = {
     "stateful": {"workload": {"kind": "StatefulSet", "annotations": {"a": "b"}}, "cache": {"storageClassName": "fast"}},
     "stateful, default class": {"workload": {"kind": "StatefulSet"}, "autoscaling": {"type": "hpa"}},
     "stateful with one claim": {"workload": {"kind": "StatefulSet"}, "cache": {"claimName": "shared"}},
+    "incidents": {"incidents": {"enabled": True, "size": "500Mi"}},
+    "incidents in a claim": {"incidents": {"enabled": True, "claimName": "incidents"}},
     "recreate": {"workload": {"updateStrategy": "Recreate"}, "cache": {"claimName": "cache"}},
     "rolling by percent": {"workload": {"maxUnavailable": "25%", "maxSurge": "50%"}},
     "devices": {

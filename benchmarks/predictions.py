@@ -3,10 +3,13 @@
 `python -m benchmarks.predictions` takes 22 minutes on a machine with nothing else to do, and continues where it was
 interrupted. For each family of configurations it records one event log under one load, and writes the forecasts of all
 others to benchmarks/predictions.json before it measures the first of them with conch bench. `--draw` writes the picture
-of docs/whatif.md, docs/images/predictions.svg, from that file.
+of docs/whatif.md, docs/images/predictions.svg, from that file. Where others use the machine, `--under "chrt -r 1"`
+gives server, models and load precedence, and `--lock FILE` is held during each measurement.
 """
 
+import fcntl
 import json
+import shlex
 import shutil
 import signal
 import socket
@@ -131,16 +134,17 @@ FAMILIES = (
 class _Server:
     """A server with the models of a family."""
 
-    def __init__(self, repository: Path, family: Family) -> None:
+    def __init__(self, repository: Path, family: Family, under: Sequence[str]) -> None:
         self._family = family
+        self._under = under
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.process = subprocess.Popen(
             [
-                sys.executable, "-m", "conch", "serve", f"--model-repository={repository}", f"--http-port={self.port}",
-                "--grpc-port=0", "--metrics-port=0", "--openai-port=0", "--model-control-mode=explicit",
-                "--load-model=*",
+                *under, sys.executable, "-m", "conch", "serve", f"--model-repository={repository}",
+                f"--http-port={self.port}", "--grpc-port=0", "--metrics-port=0", "--openai-port=0",
+                "--model-control-mode=explicit", "--load-model=*",
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -173,8 +177,8 @@ class _Server:
         images = ["--images", str(CHECKOUT / "examples" / "images")] if self._family.images else []
         output = scratch / "bench.json"
         command = [
-            sys.executable, "-m", "conch", "bench", f"127.0.0.1:{self.port}", self._family.model, *load, *images,
-            "--duration", f"{seconds}s", "--warm-up", f"{_WARM_UP_S}s", "--json", str(output),
+            *self._under, sys.executable, "-m", "conch", "bench", f"127.0.0.1:{self.port}", self._family.model, *load,
+            *images, "--duration", f"{seconds}s", "--warm-up", f"{_WARM_UP_S}s", "--json", str(output),
         ]  # fmt: skip
         output.unlink(missing_ok=True)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -201,12 +205,12 @@ def _change(document: dict[str, Any], change: Change) -> None:
 
 
 @contextmanager
-def _serving(family: Family) -> Iterator[tuple[_Server, Path]]:
+def _serving(family: Family, under: Sequence[str]) -> Iterator[tuple[_Server, Path]]:
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         for model in family.models:
             shutil.copytree(model, scratch / "models" / model.name)
-        server = _Server(scratch / "models", family)
+        server = _Server(scratch / "models", family, under)
         try:
             yield server, scratch
         finally:
@@ -214,12 +218,13 @@ def _serving(family: Family) -> Iterator[tuple[_Server, Path]]:
             server.process.wait(60)
 
 
-def _predict(server: _Server, family: Family, seconds: float, scratch: Path) -> list[dict[str, Any]]:
+def _predict(server: _Server, family: Family, timing: "_Timing", scratch: Path) -> list[dict[str, Any]]:
     """Record a log and forecast all cases."""
-    server.load({})
-    server.bench(family.learnt_from, seconds, scratch)
-    log = fetch_log(f"http://127.0.0.1:{server.port}", seconds)
-    forecaster = Forecaster(learn(log, family.model))
+    with _held(timing.lock):
+        server.load({})
+        server.bench(family.learnt_from, timing.learn_s, scratch)
+    log = fetch_log(f"http://127.0.0.1:{server.port}", timing.learn_s)
+    forecaster = Forecaster(learn(log, family.model), run_s=timing.seconds)
     found = []
     for case in family.cases:
         load = Load(clients=case.clients) if case.clients else Load(rate=case.rate)
@@ -238,20 +243,41 @@ def _predict(server: _Server, family: Family, seconds: float, scratch: Path) -> 
     return found
 
 
-def _measure(families: Sequence[Family], data: dict[str, Any], seconds: float, learn_s: float) -> None:
+@dataclass(frozen=True)
+class _Timing:
+    """How long is measured and learnt from, under which command, and the file that is locked meanwhile."""
+
+    seconds: float
+    learn_s: float
+    under: Sequence[str]
+    lock: Path | None
+
+
+@contextmanager
+def _held(lock: Path | None) -> Iterator[None]:
+    if lock is None:
+        yield
+        return
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _measure(families: Sequence[Family], data: dict[str, Any], timing: _Timing) -> None:
     for family in families:
         kept = data["families"].get(family.name)
         if kept and all("measured" in row for row in kept["cases"]):
             continue
-        with _serving(family) as (server, scratch):
+        with _serving(family, timing.under) as (server, scratch):
             if not kept:
-                cases = _predict(server, family, learn_s, scratch)
+                cases = _predict(server, family, timing, scratch)
                 kept = data["families"][family.name] = {"learnt_from": family.learnt_from.name, "cases": cases}
                 _write(data)
             for case, row in zip(family.cases, kept["cases"], strict=True):
                 if "measured" not in row:
-                    server.load(case.changes)
-                    row["measured"] = server.bench(case, seconds, scratch)
+                    with _held(timing.lock):
+                        server.load(case.changes)
+                        row["measured"] = server.bench(case, timing.seconds, scratch)
                     _write(data)
                     told = f"{row['predicted']['p99']['value'] / 1e6:.1f} ms"
                     print(f"{family.name}: {case.name}: P99 {row['measured']['p99'] / 1e6:.1f} ms, {told} predicted")
@@ -337,6 +363,8 @@ def main(
     only: Annotated[str, typer.Option(help="families, separated by commas")] = "",
     cases: Annotated[int, typer.Option(help="at most N of each family, evenly chosen", metavar="N")] = 100,
     fresh: Annotated[bool, typer.Option("--fresh", help="discard earlier measurements")] = False,
+    under: Annotated[str, typer.Option(help="command that runs server and load, such as 'chrt -r 1'")] = "",
+    lock: Annotated[Path | None, typer.Option(help="file to lock during a measurement")] = None,
     picture: Annotated[bool, typer.Option("--draw", help="write the picture only")] = False,
 ) -> None:
     """Predict, measure, and print the errors."""
@@ -344,8 +372,9 @@ def main(
     if DATA.exists() and not fresh:
         data = json.loads(DATA.read_text())
     if not picture:
+        timing = _Timing(seconds, learn_seconds, shlex.split(under), lock)
         chosen = [family for family in FAMILIES if not only or family.name in only.split(",")]
-        _measure([_fewer(family, cases) for family in chosen], data, seconds, learn_seconds)
+        _measure([_fewer(family, cases) for family in chosen], data, timing)
     for measure in ("p99", "server_p99"):
         for name, (count, error, within) in summary(data, measure).items():
             print(f"{measure} {name}: {count} cases, median error {error:.1%}, {within:.0%} within the interval")

@@ -41,9 +41,8 @@ def _answer(given: Namespace) -> int:
     for warning in missing:
         print(f"conch whatif: {printable(warning)}", file=sys.stderr)
     change = _change(given)
-    found = forecast(
-        log, given.model, {given.stage or given.model: change}, _load(given), seed=given.seed, runs=given.runs
-    )
+    changes = {given.stage or given.model: change}
+    found = forecast(log, given.model, changes, _load(given), seed=given.seed, runs=given.runs, run_s=given.duration)
     if given.json:
         changed = {name: value for name, value in asdict(change).items() if value is not None}
         print(json.dumps({"model": given.model, "change": changed, **asdict(found)}, indent=2))
@@ -193,6 +192,9 @@ def _parser() -> CommandParser:
     source.add_argument("--url", help="HTTP port of the server (default: the newest of this user, or 127.0.0.1:8000)")
     source.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
     source.add_argument("--file", type=Path, help="read an event log or an incident bundle instead of a server")
+    parser.add_argument(
+        "--duration", type=duration, metavar="TIME", help="length of the runs that are forecast (default: of the log)"
+    )
     parser.add_argument("--runs", type=count, default=80, metavar="N", help="simulated runs (default: 80)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of random numbers (default: 1)")
     parser.add_argument("--json", action="store_true", help="print JSON; times are nanoseconds")

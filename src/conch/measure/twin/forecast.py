@@ -7,6 +7,7 @@ would have others. The interval of a forecast holds 90 % of what these runs woul
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -40,10 +41,14 @@ RUNS: Final = 80
 _CHECK_RUNS: Final = 24
 _MIN_REQUESTS: Final = 1000
 _MAX_REQUESTS: Final = 20_000
+_MIN_RUN: Final = 20  # requests
 _LOW, _HIGH = 5, 95  # percent: the ends of the interval
 _WARM_UP: Final = 0.05  # share of a run that is not counted
 _KEEPS_UP: Final = 0.97  # share of what arrives
 _DRIFT_BLOCKS: Final = 10  # parts of the log, between which a machine may change its speed
+# By which two runs of the same configuration differ, which one log cannot show: standard deviation of a logarithm.
+_MIN_DRIFT: Final = 0.04
+_SUBLINEAR: Final = 1.5  # exponent: batches exist because most of their time does not grow with their size
 _PERCENTILES: Final = (50.0, 95.0, 99.0)
 
 
@@ -140,13 +145,14 @@ def forecast(
     documents: Documents | None = None,
     runs: int = RUNS,
     seed: int = 1,
+    run_s: float | None = None,
 ) -> Forecast:
     """Forecast a model under a change, which may be given by model of an ensemble.
 
     Raises NotFound, InvalidRequest and ConfigError.
     """
     learnt = learn(log, model, documents)
-    return Forecaster(learnt, seed).forecast(changes_of(model, change), load, runs)
+    return Forecaster(learnt, seed, run_s).forecast(changes_of(model, change), load, runs)
 
 
 def changes_of(model: str, change: Change | Mapping[str, Change]) -> Mapping[str, Change]:
@@ -166,11 +172,23 @@ class _Run:
     batch: dict[str, float]
 
 
-class Forecaster:
-    """Runs simulations of one learnt model."""
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """What a log does not say, of one run."""
 
-    def __init__(self, learnt: Learnt, seed: int = 1) -> None:
+    speed: float  # of the machine, in standard deviations from that in the log
+    growth: float  # 0 to 1: how much a batch grows with its size, where the log has one size
+
+
+class Forecaster:
+    """Runs simulations of one learnt model: what runs of `run_s` seconds would measure, by default as long as the log.
+
+    The P99 of a short run varies more, and is lower where queues take time to grow.
+    """
+
+    def __init__(self, learnt: Learnt, seed: int = 1, run_s: float | None = None) -> None:
         self._learnt = learnt
+        self._run_s = run_s
         self._random = np.random.default_rng(seed)
         self._count = int(np.clip(len(learnt.requests.numbers), _MIN_REQUESTS, _MAX_REQUESTS))
         self._drifts = {name: _drift(executions) for name, executions in learnt.executions.items()}
@@ -184,10 +202,12 @@ class Forecaster:
             raise InvalidRequest(f"'{learnt.config.name}' has no step '{unknown.pop()}'")
         for name, change in changes.items():
             change.apply(learnt.models[name])
-        measured = [self._run(changes, load) for _ in range(runs)]
+        count = self._requests_of(changes, load)
+        measured = [self._run(changes, load, count, unknown) for unknown in self._unknowns(runs)]
         recorded = _percentiles(learnt.requests.latency[learnt.requests.latency > 0])
         if self._check is None:
-            unchanged = [self._run({}, Load()) for _ in range(min(_CHECK_RUNS, runs))]
+            unknowns = self._unknowns(min(_CHECK_RUNS, runs))
+            unchanged = [self._run({}, Load(), self._count, unknown) for unknown in unknowns]
             self._check = tuple(float(np.median([run.latencies[index] for run in unchanged])) for index in range(3))
         latencies = [
             _widened(_estimate([run.latencies[index] for run in measured]), recorded[index], self._check[index])
@@ -207,7 +227,7 @@ class Forecaster:
             check=(self._check[0], self._check[1], self._check[2]),
             executions=len(fewest.work),
             needed=ENOUGH,
-            simulated=(runs + min(_CHECK_RUNS, runs)) * self._count,
+            simulated=runs * count + min(_CHECK_RUNS, runs) * self._count,
             notes=(*learnt.notes, *self._notes(changes, load, measured, fewest)),
         )
 
@@ -255,13 +275,35 @@ class Forecaster:
         change = changes.get(executions.config.name, Change())
         return (change.instances or executions.instances) * executions.lanes
 
-    def _run(self, changes: Mapping[str, Change], load: Load) -> _Run:
+    def _unknowns(self, runs: int) -> list[_Unknown]:
+        """Return what runs differ in, at equal distances of probability: few runs have the right median and spread."""
+        quantiles = (np.arange(runs) + 0.5) / runs
+        growths = self._random.permutation(quantiles).tolist()
+        return [
+            _Unknown(NormalDist().inv_cdf(quantile), growth)
+            for quantile, growth in zip(quantiles.tolist(), growths, strict=True)
+        ]
+
+    def _requests_of(self, changes: Mapping[str, Change], load: Load) -> int:
+        """Return how many requests a run has."""
+        if self._run_s is None:
+            return self._count
+        if load.rate is not None:
+            rate = load.rate
+        elif self._clients(load):
+            rate = self._run(changes, load, self._count, _Unknown(0.0, 0.5)).throughput
+        else:
+            rate = len(self._learnt.requests.numbers) / max(self._learnt.duration_s, 1e-9) * load.factor
+        return int(np.clip(round(rate * self._run_s), _MIN_RUN, _MAX_REQUESTS))
+
+    def _run(self, changes: Mapping[str, Change], load: Load, count: int, unknown: _Unknown) -> _Run:
         learnt = self._learnt
         works = {
-            name: self._work(executions, changes.get(name, Change())) for name, executions in learnt.executions.items()
+            name: self._work(executions, changes.get(name, Change()), unknown)
+            for name, executions in learnt.executions.items()
         }
         clients = self._clients(load)
-        simulation = build(learnt, changes, self._traffic(load), works, self._cores(changes), clients=clients)
+        simulation = build(learnt, changes, self._traffic(load, count), works, self._cores(changes), clients=clients)
         simulation.run()
         return _measured(simulation)
 
@@ -273,7 +315,7 @@ class Forecaster:
             if executions.cores is not None or self._instances(executions, changes) > 1
         }
 
-    def _work(self, executions: Executions, change: Change) -> Work:
+    def _work(self, executions: Executions, change: Change, unknown: _Unknown) -> Work:
         """Return what draws the work of one run's batches."""
         random = self._random
         # In blocks: slow executions come together, and queues grow by that.
@@ -283,24 +325,24 @@ class Forecaster:
         relative = work / (usual.at(sizes) * usual.by_kind[kinds])
         largest = max(_max_batch(change.apply(executions.config)), int(executions.sizes.max()))
         # Sizes beyond those in the log: between no growth at all and one in proportion, or along a line.
-        share = random.uniform(0, 1) if len(usual.sizes) == 1 else random.uniform(0.8, 1.2)
-        drift = exp(random.normal(0, self._drifts[executions.config.name]))
+        share = unknown.growth**_SUBLINEAR if len(usual.sizes) == 1 else random.uniform(0.8, 1.2)
+        drift = exp(unknown.speed * max(self._drifts[executions.config.name], _MIN_DRIFT))
         by_size = usual.at(np.arange(largest + 1), share) * drift
         by_kind = np.ones(int(self._learnt.requests.kinds.max(initial=0)) + 1)
         by_kind[: len(usual.by_kind)] = usual.by_kind[: len(by_kind)]
         return Work(by_size.tolist(), by_kind.tolist(), relative.tolist())
 
-    def _traffic(self, load: Load) -> SentRequests:
+    def _traffic(self, load: Load, count: int) -> SentRequests:
         requests, random = self._learnt.requests, self._random
         if self._learnt.config.sequence_batching is not None and load.rate is None and load.times is None:
             rows = np.arange(len(requests.numbers))  # sequences are not torn apart
         else:
-            rows = _blocks(len(requests.numbers), self._count, random)
+            rows = _blocks(len(requests.numbers), count, random)
         if load.times is not None:
             at = np.asarray(load.times) * 1e9
         elif load.rate is not None:
             arrivals = Arrivals(steady(load.rate), load.process, load.cv)
-            at = arrival_times(arrivals, self._count / load.rate, random) * 1e9
+            at = arrival_times(arrivals, count / load.rate, random) * 1e9
         else:
             gaps = np.diff(requests.queued, prepend=requests.queued[0])
             gaps[0] = int(np.median(gaps))

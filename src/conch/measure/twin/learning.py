@@ -31,6 +31,7 @@ _MIN_OF_A_KIND: Final = 20
 _MAX_KINDS: Final = 32
 _MAX_CORES: Final = 4.0  # times the machine's
 _TYPICAL_LATENESS_NS: Final = 60_000
+_AT_ONCE: Final = 0.2  # of a latency: a client that sends within it after an answer waits for answers
 _MIN_SPREAD: Final = 0.1  # in the number of executions at once, for contention to be visible
 
 
@@ -277,14 +278,16 @@ def _triggers(rows: Table, members: Table, config: ModelConfig) -> tuple[Integer
     before = np.searchsorted(releases, formed, side="right") - 1
     release = np.where(before >= 0, releases[np.maximum(before, 0)], 0)
     by_release = release >= due
-    by_timer = waited & ~by_release & known
+    # A batch that is sent ahead waits for room.
+    by_timer = waited & ~by_release & known & (rows["ahead"] == 0)
     begun = np.where(by_timer, formed, np.where(by_release, release, arrival))
     for instance in np.unique(rows["instance"]):
         own = np.flatnonzero(rows["instance"] == instance)
         previous = np.concatenate(([0], np.maximum.accumulate(released[own])[:-1]))
         begun[own] = np.where(rows["ahead"][own] > 0, np.maximum(formed[own], previous), begun[own])
     late = np.maximum(formed - due, 0)
-    late[~by_timer] = int(np.median(late[by_timer])) if by_timer.any() else _TYPICAL_LATENESS_NS
+    seen = by_timer & (before >= 0)  # the first batch may have waited for what is not in the log
+    late[~by_timer] = int(np.median(late[seen])) if seen.any() else _TYPICAL_LATENESS_NS
     return begun, late
 
 
@@ -428,21 +431,15 @@ def _last_release(log: EventLog, roots: _Roots) -> Integers:
 def _clients(began: Integers, ended: Integers, latency: Integers) -> int:
     """Return how many clients send one request after the other; 0 if requests come without regard to answers.
 
-    Then the number of requests in flight hardly changes, since each answer is followed by a request at once.
+    Of N clients, each request but the first N follows an answer at once: the one before which N others are missing.
     """
-    if len(began) < _MIN_OF_A_KIND:
+    answered = latency[latency > 0]
+    if len(began) < _MIN_OF_A_KIND or not len(answered):
         return 0
     starts, ends = np.sort(began), np.sort(ended[ended > 0])
     middle = slice(len(starts) // 10, len(starts) - len(starts) // 10)
     in_flight = np.arange(1, len(starts) + 1)[middle] - np.searchsorted(ends, starts[middle], side="right")
-    low, typical, high = np.percentile(in_flight, [5, 50, 95])
-    if high - low > max(1.0, 0.1 * typical):
-        return 0
-    number = round(float(typical))
-    answered = latency[latency > 0]
-    if number > 1 or not len(answered):
-        return number
-    # One at a time: a client that sends at once, or one that comes now and then?
-    previous = np.searchsorted(ends, starts[middle], side="right") - 1
-    pauses = starts[middle] - ends[np.maximum(previous, 0)]
-    return 1 if np.median(pauses) < 0.2 * np.median(answered) else 0
+    number = round(float(np.percentile(in_flight, 95)))
+    followed = np.arange(len(starts))[middle] - number
+    pauses = starts[middle] - ends[np.clip(followed, 0, len(ends) - 1)]
+    return number if np.percentile(np.abs(pauses), 90) < _AT_ONCE * np.median(answered) else 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from conch.base.errors import InvalidRequest, NotFound
-from conch.measure.twin.forecast import Change, Forecast, Load, Prediction, forecast
+from conch.measure.twin.forecast import Change, Forecast, Forecaster, Load, Prediction, forecast
 from conch.measure.twin.learning import learn
 from tests.unit.measure.twin.recorded import (
     MS,
@@ -63,6 +63,26 @@ def test_clients_that_wait_for_answers_are_found_and_kept() -> None:
     assert not any("keep up" in note for note in found.notes)
     assert forecast(log_of(truth, model), "m", Change(), Load(factor=2), runs=RUNS).clients == 8
     assert learn(LOG, "m").requests.clients == 0
+
+
+def test_clients_that_are_answered_together_are_found() -> None:
+    """Each batch has half of them, so that the number of requests in flight is not constant."""
+    model = document(**batching(1000))
+    learnt = learn(log_of(run(model, traffic([0] * 800), WORK, clients=6), model), "m")
+    assert learnt.requests.clients == 6
+
+
+def test_a_wait_for_the_instance_is_not_a_late_timer() -> None:
+    model = document(**batching(1000))
+    truth = run(model, traffic([0] * 800), WORK, clients=6)
+    assert learn(log_of(truth, model), "m").executions["m"].lateness.max() < MS
+
+
+def test_short_runs_vary_more() -> None:
+    learnt = learn(LOG, "m")
+    short, long = (Forecaster(learnt, run_s=seconds).forecast({}, Load(rate=400), RUNS) for seconds in (0.1, 2.0))
+    assert width(short.p99) > 1.5 * width(long.p99)
+    assert short.simulated < long.simulated
 
 
 def test_contention_is_learnt_where_executions_overlap() -> None:

@@ -31,7 +31,7 @@ _MIN_OF_A_KIND: Final = 20
 _MAX_KINDS: Final = 32
 _MAX_CORES: Final = 4.0  # times the machine's
 _TYPICAL_LATENESS_NS: Final = 60_000
-_AT_ONCE: Final = 0.2  # of a latency: a client that sends within it after an answer waits for answers
+_MAX_TURNAROUND: Final = 0.2  # of a latency: a client that sends within it after an answer waits for answers
 _MIN_SPREAD: Final = 0.1  # in the number of executions at once, for contention to be visible
 
 
@@ -442,4 +442,4 @@ def _clients(began: Integers, ended: Integers, latency: Integers) -> int:
     number = round(float(np.percentile(in_flight, 95)))
     followed = np.arange(len(starts))[middle] - number
     pauses = starts[middle] - ends[np.clip(followed, 0, len(ends) - 1)]
-    return number if np.percentile(np.abs(pauses), 90) < _AT_ONCE * np.median(answered) else 0
+    return number if np.percentile(np.abs(pauses), 90) < _MAX_TURNAROUND * np.median(answered) else 0

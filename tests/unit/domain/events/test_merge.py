@@ -47,3 +47,17 @@ def test_a_gap_between_reads_is_an_overrun() -> None:
 
 def test_no_logs_are_an_empty_one() -> None:
     assert len(merged([]).requests) == 0
+
+
+def test_a_step_of_the_wall_clock_between_reads_changes_no_duration() -> None:
+    """The rows have times of the monotonic clock; the last read says what they are on the wall."""
+    hour = 3600 * 10**9
+    early = {"number": 1, "received": 1_000, "done": 9_000, "outcome": "ok"}
+    late = {"number": 2, "received": 11_000, "done": 19_000, "outcome": "ok"}
+    first = EventLog.of_rows({"requests": [early]}, monotonic_ns=10_000, wall_ns=2 * hour)
+    second = EventLog.of_rows({"requests": [early, late]}, monotonic_ns=20_000, wall_ns=hour)  # set back by an hour
+    log = merged([first, second])
+    received, done = log.requests["received"], log.requests["done"]
+    assert [log.wall(end) - log.wall(start) for start, end in zip(received, done, strict=True)] == [8_000, 8_000]
+    assert log.wall(received[1]) - log.wall(received[0]) == 10_000
+    assert log.wall(done[1]) == hour - 1_000

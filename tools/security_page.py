@@ -29,7 +29,7 @@ from conch.protocols.v2_proto.inference import MAX_ENTRIES
 from conch.server.backends.child.conch_child.ipc import metric_area, wire
 from conch.server.backends.engines import untrusted_events
 from conch.server.backends.processes import child_process, output_limit
-from conch.server.backends.python import model_control, outgoing_bls
+from conch.server.backends.python import model_control, outgoing_bls, tensor_exchange
 from conch.server.backends.python.settings import PythonSettings
 from conch.server.core.ensembles import nesting
 from conch.server.core.shared_memory import regions as shared_memory
@@ -166,6 +166,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Event loop stall threshold", f"{loop_lag.MAX_BLOCKED_S * 1000:g} ms"),
         ("Shared memory regions", f"{shared_memory.MAX_REGIONS:,}"),
         ("Concurrent BLS calls of an instance", f"{outgoing_bls.MAX_RUNNING}"),
+        ("Outputs of BLS calls that the server keeps for a process", size(tensor_exchange.MAX_KEPT_BYTES)),
         (
             "Responses kept for `previous_response_id`",
             f"{OPTIONS.responses_store:,}; {size(response_store.MAX_BYTES)}, {response_store.LIFETIME_S / 3600:g} h",

@@ -38,7 +38,7 @@ _TRIM_AFTER_S: Final = 10.0
 # Smaller tensors are copied to the process: it may read them, and then has to fetch them first.
 MIN_KEPT_BYTES: Final = 2**20
 # What is kept for one process; it is in memory that other processes could reuse.
-_MAX_KEPT_BYTES: Final = 256 * 2**20
+MAX_KEPT_BYTES: Final = 256 * 2**20
 
 
 class _Kept:
@@ -192,7 +192,7 @@ class TensorExchange:
     def keep(self, data: Buffer, label: tuple[str, str]) -> int | None:
         """Keep a tensor's bytes for the process; return their place, or None if it has too many already."""
         view = memoryview(data).cast("B")
-        if self._kept_bytes + len(view) > _MAX_KEPT_BYTES:
+        if self._kept_bytes + len(view) > MAX_KEPT_BYTES:
             return None
         self._kept_bytes += len(view)
         place = next(self._kept_places)

@@ -2,12 +2,14 @@
 
 import json
 import queue
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -41,15 +43,20 @@ GREEDY = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
-    folder = tmp_path_factory.mktemp("vllm")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("vllm")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[ConchProcess]:
     version = folder / "repository" / "words" / "1"
     write_hf(version / "model")
     write_adapter(version / "red", seed=1)
     (version / "model.json").write_text(json.dumps(ARGUMENTS))
     (version / "multi_lora.json").write_text(json.dumps({"red": "red"}))
     (version.parent / "config.pbtxt").write_text(CONFIG % ENVIRONMENT)
-    process = ConchProcess(folder / "repository", log=folder / "log", start_limit_s=300)
+    flags = (f"--lora-dir={folder / 'loras'}",)
+    process = ConchProcess(folder / "repository", *flags, log=folder / "log", start_limit_s=600)
     process.__enter__()
     yield process
     if process.process.poll() is None:  # the last test kills it
@@ -156,6 +163,54 @@ def test_an_adapter_by_name(server: ConchProcess) -> None:
     assert plain.as_numpy("text_output") != red.as_numpy("text_output")
     (error,) = stream(server, text_input="the sun", sampling_parameters=json.dumps({**GREEDY, "lora_name": "green"}))
     assert "LoRA adapter 'green' is unknown; this model has: red" in str(error)
+
+
+def test_adapters_are_loaded_and_unloaded_at_run_time(
+    server: ConchProcess, client: openai.OpenAI, folder: Path
+) -> None:
+    prompt = list(range(200))  # several blocks of the prefix cache
+
+    def said(model: str) -> str:
+        return client.completions.create(model=model, prompt=prompt, max_tokens=6, temperature=0).choices[0].text
+
+    def change(action: str, name: str, **more: Any) -> tuple[int, str]:
+        body = {"lora_name": name, "model": "words", **more}
+        answer = httpx.post(f"http://{server.http}/v1/{action}_lora_adapter", json=body, timeout=60)
+        return answer.status_code, answer.text
+
+    loras = folder / "loras"
+    write_adapter(loras / "twin", seed=1)
+    assert change("load", "twin", lora_path="twin")[0] == 200
+    red = said("words_lora_red")
+    assert said("words_lora_twin") == said("twin") == red != said("words")
+    # Other weights in the same folder: nothing of the prefixes of the former ones is used.
+    write_adapter(loras / "twin", seed=2)
+    write_adapter(loras / "other", seed=2)
+    assert change("load", "twin", lora_path="twin", load_inplace=True)[0] == 200
+    assert change("load", "other", lora_path="other")[0] == 200
+    assert said("twin") == said("other") != red
+    # vLLM holds one adapter in memory here, and reads the other again: its files are gone, or damaged.
+    shutil.rmtree(loras / "twin")
+    (loras / "other" / "adapter_model.safetensors").write_bytes(b"x" * 100)
+    assert said("twin") == said("other") == said("twin")
+    write_adapter(loras / "large", seed=3, rank=16)
+    status, text = change("load", "large", lora_path="large")
+    assert (status, "LoRA rank 16 is greater than max_lora_rank 8" in text) == (400, True)
+    status, text = change("load", "twin", lora_path="other", load_inplace=True)
+    assert (status, "deserializing header" in text) == (400, True)
+    assert change("load", "outside", lora_path="../repository/words/1/red")[0] == 400
+    assert said("twin") == said("other")
+    # An adapter in use is removed when its last request ends.
+    chunks = client.completions.create(
+        model="twin", prompt="a", max_tokens=200, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(chunks)
+    assert 'running_lora_adapters="twin"' in server.metrics()
+    assert change("unload", "twin")[0] == change("unload", "other")[0] == 200
+    assert len(list(chunks)) > 1
+    with pytest.raises(openai.NotFoundError):
+        said("twin")
+    assert said("words_lora_red") == red
 
 
 def test_what_a_step_tells_is_in_the_metrics(server: ConchProcess, client: openai.OpenAI) -> None:

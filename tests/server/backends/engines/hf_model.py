@@ -122,7 +122,7 @@ def _bert_weights(tokens: int, labels: int) -> dict[str, Any]:
     return weights
 
 
-def write_adapter(directory: Path, *, seed: int) -> Path:
+def write_adapter(directory: Path, *, seed: int, rank: int = _RANK) -> Path:
     """Write an adapter that changes what the model says beyond recognition."""
     directory.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
@@ -131,12 +131,12 @@ def write_adapter(directory: Path, *, seed: int) -> Path:
         for name in ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj"):
             outputs, inputs = _PROJECTIONS[name]
             prefix = f"base_model.model.model.layers.{layer}.{name}"
-            weights[f"{prefix}.lora_A.weight"] = random.standard_normal((_RANK, inputs)).astype(np.float32)
-            weights[f"{prefix}.lora_B.weight"] = random.standard_normal((outputs, _RANK)).astype(np.float32)
+            weights[f"{prefix}.lora_A.weight"] = random.standard_normal((rank, inputs)).astype(np.float32)
+            weights[f"{prefix}.lora_B.weight"] = random.standard_normal((outputs, rank)).astype(np.float32)
     _write_safetensors(directory / "adapter_model.safetensors", weights)
     targets = ["q_proj", "v_proj", "o_proj"]
     kind = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", "base_model_name_or_path": "random"}
-    _write(directory / "adapter_config.json", {**kind, "r": _RANK, "lora_alpha": 16, "target_modules": targets})
+    _write(directory / "adapter_config.json", {**kind, "r": rank, "lora_alpha": 16, "target_modules": targets})
     return directory
 
 

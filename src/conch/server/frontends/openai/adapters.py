@@ -65,8 +65,6 @@ class AdaptersApi:
 
     async def _load(self, reply: HttpReply, model: GenerativeModel, name: str, path: str) -> None:
         folder = await asyncio.to_thread(_inside, Path(self._folder), path)
-        if name in model.engine.loaded_adapters:
-            await model.engine.set_adapter(name, "")
         await model.engine.set_adapter(name, str(folder))
         reply.send(200, _TEXT, f"Success: LoRA adapter '{name}' added successfully.".encode())
 

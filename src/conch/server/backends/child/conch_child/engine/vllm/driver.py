@@ -29,6 +29,6 @@ def serve(connection: socket.socket, decoder: FrameDecoder, backlog: list[Messag
         os.environ.setdefault(name, value)
     from .engine import VllmEngine
 
-    async_loop.serve(connection, decoder, backlog, lambda writer: VllmEngine(writer, options))
+    async_loop.serve(connection, decoder, backlog, lambda writer: VllmEngine(writer, {**options, "scratch": scratch}))
     sys.stdout.flush()
     os._exit(0)  # the interpreter's finalization takes seconds with PyTorch

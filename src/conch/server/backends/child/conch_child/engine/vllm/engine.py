@@ -10,11 +10,13 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import count
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from vllm import AsyncEngineArgs, SamplingParams
@@ -52,6 +54,8 @@ _SUPPORTED_PARAMS = (*_SAME_NAME, *_TRUNCATION, "cache_salt", "structured")
 _GPU_SHARE = AsyncEngineArgs.gpu_memory_utilization
 _SIZES = {"kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override"}
 _MIN_CACHE_BYTES = 1 << 26
+# What vLLM reads of an adapter's folder.
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.*", "new_embeddings.*")
 _DELTA_ITEMS = 6  # of a delta without a prompt
 _FAILED = "error"  # a finish reason of vLLM
 
@@ -67,6 +71,9 @@ class VllmEngine(LoopEngine):
         self._takes_adapters = bool(arguments.get("enable_lora"))
         self._adapters = self._lora(directory) if self._takes_adapters else {}
         self._adapter_numbers = count(len(self._adapters) + 1)
+        self._read_adapters: set[int] = set()  # that vLLM could read
+        self._retired: dict[int, LoRARequest] = {}  # unloaded ones that requests still use
+        self._scratch = options["scratch"]
         self._size_cache(arguments, options["memory"])
         loggers: list[Any] = [] if arguments.get("disable_log_stats") else [_StepStats]
         try:
@@ -96,26 +103,57 @@ class VllmEngine(LoopEngine):
     def abort(self, key: int) -> None:
         request = self._requests.get(key)
         if request is not None:
-            self.finish(request)
             if request.vllm_id:
                 self._spawn(self._abort(request.vllm_id))
+            self.finish(request)
 
     async def set_adapter(self, name: str, path: str) -> None:
         if not self._takes_adapters:
             raise Refused('LoRA adapters need "enable_lora": true in model.json', messages.UNSUPPORTED)
-        if not path:
-            await self._engine.remove_lora(self._adapters.pop(name).lora_int_id)
-            return
-        if not (Path(path) / "adapter_config.json").is_file():
+        earlier = self._adapters.get(name)
+        if path:
+            self._adapters[name] = await self._add_adapter(name, Path(path))
+        else:
+            del self._adapters[name]
+        if earlier is not None:
+            self._retired[earlier.lora_int_id] = earlier
+            self._discard_unused(earlier)
+
+    async def _add_adapter(self, name: str, path: Path) -> LoRARequest:
+        """Load a copy of an adapter's files. Raises Refused, and what vLLM raises.
+
+        vLLM reads an adapter again after it evicted it, which ends its core if the files are gone, and takes prefixes
+        of the KV cache from adapters of the same name and path, whose weights may have been others.
+        """
+        if not (path / "adapter_config.json").is_file():
             raise Refused(f"'{path}' has no adapter_config.json")
-        adapter = LoRARequest(name, next(self._adapter_numbers), path)
-        await self._engine.add_lora(adapter)
-        self._adapters[name] = adapter
+        copy = mkdtemp(prefix="lora-", dir=self._scratch)
+        try:
+            await asyncio.to_thread(_copy_adapter, path, Path(copy))
+            adapter = LoRARequest(name, next(self._adapter_numbers), copy)
+            await self._engine.add_lora(adapter)
+        except BaseException:
+            shutil.rmtree(copy)
+            raise
+        self._read_adapters.add(adapter.lora_int_id)
+        return adapter
+
+    def _discard_unused(self, adapter: LoRARequest) -> None:
+        """Remove a retired adapter and its copy, unless a request uses it."""
+        if not any(request.adapter is adapter for request in self._requests.values()):
+            del self._retired[adapter.lora_int_id]
+            self._spawn(self._discard(adapter))
+
+    async def _discard(self, adapter: LoRARequest) -> None:
+        await self._engine.remove_lora(adapter.lora_int_id)
+        await asyncio.to_thread(shutil.rmtree, adapter.lora_path)
 
     def finish(self, request: _Request) -> None:
         """Drop a request that has ended."""
         request.finished = True
         self._requests.pop(request.key, None)
+        if request.adapter is not None and request.adapter.lora_int_id in self._retired:
+            self._discard_unused(request.adapter)
 
     def stats(self) -> tuple[int, int, float, int, int, int]:
         """Return the load that vLLM's scheduler reports, or the numbers of requests with `disable_log_stats`."""
@@ -202,11 +240,15 @@ class VllmEngine(LoopEngine):
         """Add the request to vLLM and return its output collector. Raises Refused, and what vLLM raises."""
         check_adapter(adapter, self._adapters)
         room = completion_room(self._context, request.prompt_tokens, params)
+        request.adapter = self._adapters[adapter] if adapter else None
+        if request.adapter is not None and request.adapter.lora_int_id not in self._read_adapters:
+            await self._engine.add_lora(request.adapter)  # in a step, an invalid one would end vLLM's core
+            self._read_adapters.add(request.adapter.lora_int_id)
         return await self._engine.add_request(
             str(request.key),
             rendered,
             _sampling(params, room),
-            lora_request=self._adapters[adapter] if adapter else None,
+            lora_request=request.adapter,
             priority=priority,
         )
 
@@ -250,13 +292,14 @@ class _Request:
     """One request. Replaces vLLM's output collector, whose `put` receives each step's output."""
 
     __slots__ = (
-        *("_engine", "_logprobs", "_prompt_only", "completion_tokens", "finished", "key", "prompt", "prompt_tokens"),
-        "vllm_id",
+        *("_engine", "_logprobs", "_prompt_only", "adapter", "completion_tokens", "finished", "key", "prompt"),
+        *("prompt_tokens", "vllm_id"),
     )
 
     def __init__(self, engine: VllmEngine, key: int, params: Mapping[str, Any]) -> None:
         self.key = key
         self.vllm_id = ""  # assigned by vLLM
+        self.adapter: LoRARequest | None = None
         self.prompt_tokens = 0
         self.prompt: tuple[Any, ...] | None = None  # for the first delta, then None
         self.completion_tokens = 0
@@ -359,6 +402,12 @@ class _StepStats(PrometheusStatLogger):  # type: ignore[misc]
 
     def record_admission_rejection(self, reason: str) -> None:
         """Do nothing: the server receives the refusal."""
+
+
+def _copy_adapter(path: Path, target: Path) -> None:
+    for pattern in _ADAPTER_FILES:
+        for file in path.glob(pattern):
+            shutil.copyfile(file, target / file.name)
 
 
 def _refusal(error: Exception) -> tuple[int, str]:

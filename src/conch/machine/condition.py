@@ -20,6 +20,7 @@ MIN_SHARED_MEMORY_BYTES = 128 * 2**20
 _MIN_SWAPPED_BYTES = 64 * 2**20
 _MIN_THROTTLED, _MIN_PERIODS = 0.05, 20
 _MAX_STEP_S = 0.5
+_MAX_AHEAD_S = 3600.0
 _WARN_DAYS = 14
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
 
@@ -116,3 +117,20 @@ class ClockWatch:
         before, self._offset_s = self._offset_s, self._now()
         step_s = self._offset_s - before
         return f"the wall clock was stepped by {step_s:+.1f} s" if abs(step_s) > _MAX_STEP_S else ""
+
+
+class CautiousClock:
+    """Unix time to decide what is old enough to delete: a wall clock that is stepped forward makes nothing old."""
+
+    def __init__(
+        self,
+        wall_s: Callable[[], float] = time.time,
+        elapsed_s: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self._wall_s = wall_s
+        self._elapsed_s = elapsed_s
+        self._max_offset_s = wall_s() - elapsed_s() + _MAX_AHEAD_S
+
+    def now_s(self) -> float:
+        """Return the wall clock, or less where it is over an hour ahead of what has passed since the start."""
+        return min(self._wall_s(), self._elapsed_s() + self._max_offset_s)

@@ -20,6 +20,7 @@ from typing import Any
 
 from conch.base.errors import ConfigError
 from conch.base.files.atomic import sync_folder
+from conch.machine.condition import CautiousClock
 from conch.server.limits.audit_chain import (
     CONTINUED,
     DAMAGE,
@@ -55,8 +56,10 @@ class AuditLog:
         *,
         retention_days: int = DEFAULT_RETENTION_DAYS,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: CautiousClock | None = None,
         max_bytes: int = MAX_FILE_BYTES,
     ) -> None:
+        """Assign. `now` is the time of records, `clock` that of retention."""
         self.path = path
         self.seq = 0
         self._hash = GENESIS
@@ -64,6 +67,7 @@ class AuditLog:
         # Returns what the first record of each file repeats, so that it survives retention.
         self.carried: Callable[[], Mapping[str, Any]] = dict
         self._now = now
+        self._clock = clock or CautiousClock()
         self._max_bytes = max_bytes
         self._file = -1
         self._head = -1
@@ -184,8 +188,7 @@ class AuditLog:
         """Delete earlier files all of whose records are older than the retention."""
         files = [path for path in log_files(self.path) if path != self.path]
         for path in files:
-            written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-            if self._now() - written <= self._retention:
+            if self._clock.now_s() - path.stat().st_mtime <= self._retention.total_seconds():
                 break  # later files are newer
             path.unlink()
             _log.info('audit log: deleted "%s", whose records are older than the retention', path)

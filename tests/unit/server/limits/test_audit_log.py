@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ConfigError
+from conch.machine.condition import CautiousClock
 from conch.server.commands.audit import audit
 from conch.server.limits.audit_log import AuditLog, log_files, verify
 
@@ -196,11 +197,14 @@ def test_an_unwritable_place_is_an_error_of_the_start(tmp_path: Path) -> None:
 def test_rotation_keeps_the_chain_and_retention_deletes_old_files(tmp_path: Path) -> None:
     path, now = tmp_path / "audit.jsonl", datetime(2026, 1, 1, tzinfo=UTC)
     clock = [now]
-    log = AuditLog(path, max_bytes=1000, now=lambda: clock[0])
+    elapsed = [0.0]
+    retention = CautiousClock(lambda: clock[0].timestamp(), lambda: elapsed[0])
+    log = AuditLog(path, max_bytes=1000, now=lambda: clock[0], clock=retention)
     log.carried = lambda: {"source": "admin", "after": ["x"]}
     log.open()
     for number in range(20):
         clock[0] += timedelta(days=1)
+        elapsed[0] += 86_400
         log.append({"what": "limits set", "who": "me", "after": [number]})
         for file in log_files(path):
             os.utime(file, (clock[0].timestamp(), clock[0].timestamp())) if file == path else None
@@ -221,8 +225,12 @@ def test_rotation_keeps_the_chain_and_retention_deletes_old_files(tmp_path: Path
     # A file in between that is missing breaks the chain at the first line of the next one.
     (found,) = verify([files[0], *files[2:]]).findings
     assert (found.file, found.line) == (str(files[2]), 1)
-    last = verify(files).seq
-    clock[0] += timedelta(days=185)
+    clock[0] += timedelta(days=185)  # a step, which makes nothing old
+    log.append({"what": "limits set", "who": "me"})
+    assert files[:-1] == log_files(path)[: len(files) - 1]
+    last = verify(log_files(path)).seq
+    elapsed[0] += 185 * 86_400
+    clock[0] += timedelta(days=31)  # the current file is due
     log.append({"what": "limits set", "who": "me"})
     kept = log_files(path)
     assert 0 < len(kept) < len(files)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
-from time import monotonic, time
+from time import monotonic
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -164,7 +164,7 @@ class BatchRunner:
         try:
             if batch.status == "cancelling":
                 await self._end(batch, "cancelled")
-            elif batch.expires_at <= time():
+            elif batch.expires_at <= self.store.clock.now_s():
                 await self._expire(batch)
             elif batch.id not in self._progress:
                 await self._begin(batch)
@@ -229,7 +229,7 @@ class BatchRunner:
             await self._end(batch, "completed")
             return
         while waiting or self._running or self._ended:
-            over = batch.status == "cancelling" or batch.expires_at <= time()
+            over = batch.status == "cancelling" or batch.expires_at <= self.store.clock.now_s()
             if over:
                 self._interrupt()
             if over or progress.not_before > monotonic():

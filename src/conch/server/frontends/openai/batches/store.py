@@ -17,6 +17,7 @@ import orjson
 
 from conch.base.errors import ConfigError, InvalidRequest, NotFound, TooLarge
 from conch.base.files.atomic import replace_file
+from conch.machine.condition import CautiousClock
 
 _FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 _BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
@@ -110,6 +111,7 @@ class BatchStore:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
+        self.clock = CautiousClock()  # of what expires
         self._lock = -1
         self.used = 0
         self.files: dict[str, StoredFile] = {}
@@ -169,7 +171,7 @@ class BatchStore:
     def file(self, file_id: str, owner: str) -> StoredFile:
         """Return an owner's file. Raises NotFound."""
         found = self.files.get(file_id)
-        if found is None or found.owner != owner or found.expires_at <= time.time():
+        if found is None or found.owner != owner or found.expires_at <= self.clock.now_s():
             raise NotFound(f"No such File object: {file_id[:64]}")
         return found
 
@@ -216,7 +218,7 @@ class BatchStore:
 
     def delete_expired(self) -> None:
         """Delete files that have expired, and batches a file's time after their end. Raises OSError."""
-        now = time.time()
+        now = self.clock.now_s()
         used = {batch.input_file_id for batch in self.batches.values() if not batch.ended}
         for file in [file for file in self.files.values() if file.expires_at <= now and file.id not in used]:
             self.delete_file(file)

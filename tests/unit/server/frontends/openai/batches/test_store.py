@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ConfigError, InvalidRequest, NotFound, TooLarge
+from conch.machine.condition import CautiousClock
 from conch.server.frontends.openai.batches.store import BatchStore
 
 
@@ -58,11 +59,15 @@ def test_the_contents_are_bounded(tmp_path: Path) -> None:
     store.close()
 
 
-def test_files_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_expire_but_not_by_a_step_of_the_clock(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    file = store.add_file("", "a", "batch", b"x", 3600)
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 3601)
+    wall, elapsed = [time.time()], [0.0]
+    store.clock = CautiousClock(lambda: wall[0], lambda: elapsed[0])
+    file = store.add_file("", "a", "batch", b"x", 7200)
+    wall[0] += 86_400
+    store.delete_expired()
+    assert store.file(file.id, "") is file
+    elapsed[0] += 7200
     with pytest.raises(NotFound):
         store.file(file.id, "")
     store.delete_expired()

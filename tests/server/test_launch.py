@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -108,6 +110,24 @@ def test_printed_lines_do_the_same_without_the_key(
     assert shown["arguments"] == started[name]["arguments"]
     expected = {key: value for key, value in started[name]["variables"].items() if key not in os.environ}
     assert expected.items() <= shown["variables"].items()
+
+
+@pytest.mark.parametrize("model", ["${x:-$(touch taken)}", "{file:/etc/passwd}", "a\nb"])
+def test_the_name_of_a_servers_model_is_not_expanded(folder: Path, model: str) -> None:
+    class Hostile(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"data": [{"id": model}], "id": model, "max_model_len": 8000}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with HTTPServer(("127.0.0.1", 0), Hostile) as other:
+        Thread(target=other.serve_forever, daemon=True).start()
+        results = [launched(folder, name, "--url", f"http://127.0.0.1:{other.server_port}") for name in PROGRAMS[::2]]
+        other.shutdown()
+    assert [result.returncode for result in results] == [1, 1], results
+    assert all("would be expanded" in result.stderr for result in results)
 
 
 def test_a_server_for_the_program(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -27,6 +28,8 @@ from conch.clients.run.command import exit_status, served
 from conch.clients.server_view import find_address
 
 _KEY = "CONCH_API_KEY"
+# Configurations of the programs expand {env:…} and {file:…}: the name of a server's model must not read files.
+_EXPANDED = re.compile(r"[{}$`\x00-\x1f\x7f]")
 # For servers without keys: the programs insist on one.
 _NO_KEY = "none"
 
@@ -150,6 +153,8 @@ def _launch(name: str, settings: LaunchSettings, arguments: Sequence[str]) -> in
         ca_file = settings.ca_file or address.certificate
         client = OpenAIClient(f"{url}/v1", key, ca_file)
         model = wait_for_model(partial(chosen_model, client, settings.model), "conch launch", settings.wait)
+        if _EXPANDED.search(model):
+            raise InvalidRequest(f"{model[:200]!a} as the name of a model would be expanded by '{name}' or a shell")
         shown = f"${{{_KEY}}}" if settings.print and key else key or _NO_KEY
         target = ModelPlace(url, model, client.context_length(model), shown)
         invocation = program.invocation(target)
@@ -170,7 +175,7 @@ def _launch(name: str, settings: LaunchSettings, arguments: Sequence[str]) -> in
 def _print(invocation: _Invocation, words: Sequence[str]) -> None:
     """Print lines for a shell. The key is named, not printed."""
     for name, value in invocation.variables.items():
-        quoted = f'"{value}"' if value.startswith("${") else shlex.quote(value)
+        quoted = f'"{value}"' if value == f"${{{_KEY}}}" else shlex.quote(value)
         if value != f"${{{name}}}":
             print(f"export {name}={quoted}")
     print(shlex.join(words))

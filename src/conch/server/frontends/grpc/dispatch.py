@@ -28,7 +28,7 @@ from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata
 from conch.server.frontends.v2_grpc.infer_stream import InferStream, MessageStream
 from conch.server.frontends.v2_grpc.service import HEALTH_SERVICE, INFERENCE_SERVICE, Method
-from conch.server.frontends.v2_grpc.service_streams import ReflectionStream, WatchStream
+from conch.server.frontends.v2_grpc.service_streams import HealthWatches, ReflectionStream
 from conch.server.observability.tracing.observer import Observer
 
 # Opens one call; the same opener serves all calls with equal heads.
@@ -63,7 +63,7 @@ class Dispatcher:
         self._loop_budget = LoopBudget()
         self._parse_budget = ParseBudget()
         self._streams: set[StreamCall] = set()
-        self._inference = parts.inference
+        self._watches = HealthWatches(_health_status, parts.inference.ready)
         self._reflection = Reflection([service_pb2.DESCRIPTOR, health.DESCRIPTOR])
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -140,7 +140,7 @@ class Dispatcher:
             ends_at = 0 if request.timeout_s is None else monotonic_ns() + int(request.timeout_s * 1e9)
             return InferStream(self._endpoint, request.metadata, sink, ends_at, request.deadline)
         if request.path == _WATCH:
-            return WatchStream(_health_status, self._inference.ready, sink)
+            return self._watches.open(sink)
         return ReflectionStream(self._reflection.answer, sink)
 
 

@@ -39,6 +39,7 @@ from conch.server.frontends.offload import fair_queue, pool
 from conch.server.frontends.openai import chat, response_store
 from conch.server.frontends.openai import exchange as openai_exchange
 from conch.server.frontends.v2_grpc import infer_stream
+from conch.server.frontends.v2_http import debug_endpoints
 from conch.server.frontends.v2_http import generate as v2_http_generate
 from conch.server.frontends.v2_http import infer as v2_http_infer
 from conch.server.observability.metrics import loop_lag
@@ -172,6 +173,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
             f"{OPTIONS.responses_store:,}; {size(response_store.MAX_BYTES)}, {response_store.LIFETIME_S / 3600:g} h",
             "`--responses-store`",
         ),
+        ("Concurrent readings of the event log", f"{debug_endpoints.MAX_READING}"),
         ("Traces queued for writing", f"{observer.MAX_QUEUED_TRACES:,}, {size(observer.MAX_QUEUED_BYTES)}"),
         ("Key file reload delay", f"{2 * api_keys.WATCH_S:g} s"),
         ("Drain timeout at shutdown", seconds(OPTIONS.exit_timeout_secs), "`--exit-timeout-secs`"),

@@ -1,5 +1,6 @@
 """The event log of a real server: rows of requests, batches and their causes, and who may read it."""
 
+import http.client
 import json
 import os
 import signal
@@ -438,3 +439,23 @@ def test_a_server_without_the_log(tmp_path: Path) -> None:
         status, body = call(f"{logged.url}/debug/events")
         assert status == 503
         assert b"--event-log-bytes=0" in body
+
+
+def test_few_clients_read_the_log_at_the_same_time(logged: Logged) -> None:
+    clients = [http.client.HTTPConnection(logged.server.http, timeout=60) for _ in range(32)]
+    for client in clients:
+        client.request("GET", "/v2/health/live")
+        client.getresponse().read()
+    pid = logged.server.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for client in clients:
+            client.request("GET", "/v2/debug/events?last=1")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    answers = [client.getresponse() for client in clients]
+    assert {answer.status for answer in answers} == {200, 503}
+    assert all(answer.headers["Retry-After"] for answer in answers if answer.status == 503)
+    for client in clients:
+        client.close()
+    assert logged.log().names

@@ -11,11 +11,13 @@ from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.message import HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
 from conch.server.frontends.parts import Parts
+from conch.server.observability.event_reading import EventReader
 from conch.server.observability.incidents.incidents import Incidents
 from conch.server.observability.incidents.triggers import Incident
 
 _DEFAULT_LAST_S: Final = 300.0
 _MAX_LAST_S: Final = 1e9
+MAX_READING: Final = 4  # readings of the event log at the same time, each with a copy of it
 _BINARY: Final = content_type(b"application/octet-stream")
 
 
@@ -26,12 +28,17 @@ class DebugEndpoints:
         self._events = parts.events
         self._incidents = parts.incidents
         self._tasks = tasks
+        self._reading = 0
 
     def events(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the event log of the last seconds, as a file. Raises ConchError."""
         if self._events is None:
             raise Unavailable("the event log is off (--event-log-bytes=0)")
-        self._tasks.run(reply, self._send(reply, _last_s(request.query)))
+        if self._reading >= MAX_READING:
+            raise Unavailable("the event log is being read by others; try again in some seconds", retry_after_s=5)
+        last_s = _last_s(request.query)
+        self._reading += 1
+        self._tasks.run(reply, self._send(reply, self._events, last_s))
 
     def incident(self, request: HttpRequest, reply: HttpReply) -> None:
         """GET a bundle of the last seconds, or POST to have one written to --incident-dir. Raises ConchError."""
@@ -47,9 +54,12 @@ class DebugEndpoints:
     async def _send_bundle(self, reply: HttpReply, incidents: Incidents, last_s: float, incident: Incident) -> None:
         reply.send(200, _BINARY, await incidents.bundle(last_s, incident))
 
-    async def _send(self, reply: HttpReply, last_s: float) -> None:
-        assert self._events is not None
-        reply.send(200, _BINARY, await self._events.read_bytes(last_s))
+    async def _send(self, reply: HttpReply, events: EventReader, last_s: float) -> None:
+        try:
+            log = await events.read_bytes(last_s)
+        finally:
+            self._reading -= 1
+        reply.send(200, _BINARY, log)
 
 
 def _last_s(query: bytes) -> float:

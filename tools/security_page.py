@@ -38,6 +38,7 @@ from conch.server.frontends.grpc import framing
 from conch.server.frontends.offload import fair_queue, pool
 from conch.server.frontends.openai import chat, response_store
 from conch.server.frontends.openai import exchange as openai_exchange
+from conch.server.frontends.openai.batches import store as batch_store
 from conch.server.frontends.v2_grpc import infer_stream
 from conch.server.frontends.v2_http import debug_endpoints
 from conch.server.frontends.v2_http import generate as v2_http_generate
@@ -173,6 +174,11 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
             f"{OPTIONS.responses_store:,}; {size(response_store.MAX_BYTES)}, {response_store.LIFETIME_S / 3600:g} h",
             "`--responses-store`",
         ),
+        (
+            "Batches; of a tenant, which have not ended; files",
+            f"{batch_store.MAX_BATCHES:,}; {batch_store.MAX_ACTIVE:,}; {batch_store.MAX_FILES:,}",
+        ),
+        ("Size of the files of batches", size(OPTIONS.batch_max_bytes), "`--batch-max-bytes`"),
         ("Concurrent readings of the event log", f"{debug_endpoints.MAX_READING}"),
         ("Traces queued for writing", f"{observer.MAX_QUEUED_TRACES:,}, {size(observer.MAX_QUEUED_BYTES)}"),
         ("Key file reload delay", f"{2 * api_keys.WATCH_S:g} s"),

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from conch.machine.condition import CautiousClock
 _FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 _BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 MAX_FILES = MAX_BATCHES = 10_000
+MAX_ACTIVE = 1000  # batches of a tenant that have not ended
 _DEFAULT_EXPIRY_S = 30 * 86_400  # as in OpenAI's API
 _MODE = 0o600
 
@@ -224,21 +226,34 @@ class BatchStore:
             self.delete_file(file)
         for batch in [batch for batch in self.batches.values() if batch.ended]:
             if batch.expires_at + _DEFAULT_EXPIRY_S <= now:
-                (self._folder / f"{batch.id}.json").unlink(missing_ok=True)
-                del self.batches[batch.id]
+                self._forget(batch)
 
     def add_batch(
         self, owner: str, file: StoredFile, endpoint: str, window: str, window_s: int, metadata: dict[str, str]
     ) -> RequestBatch:
         """Keep a batch to run. Raises InvalidRequest, OSError."""
+        active = Counter(batch.owner for batch in self.batches.values() if not batch.ended)
+        if active[owner] >= MAX_ACTIVE or active.total() >= MAX_BATCHES:
+            raise InvalidRequest(f"a tenant may have {MAX_ACTIVE} batches that have not ended; cancel some")
         if len(self.batches) >= MAX_BATCHES:
-            raise InvalidRequest(f"the server keeps {MAX_BATCHES} batches at most")
+            self._forget_one()
         now = int(time.time())
         ids = f"batch_{secrets.token_hex(16)}", _new_file_id(), _new_file_id()
         batch = RequestBatch(ids[0], owner, endpoint, file.id, window, now, now + window_s, ids[1], ids[2], metadata)
         self.save(batch)
         self.batches[batch.id] = batch
         return batch
+
+    def _forget_one(self) -> None:
+        """Delete the oldest batch that has ended, of the tenant with most of these. Raises OSError."""
+        ended = [batch for batch in self.batches.values() if batch.ended]
+        owner = Counter(batch.owner for batch in ended).most_common(1)[0][0]
+        oldest = min((batch for batch in ended if batch.owner == owner), key=lambda batch: batch.created_at)
+        self._forget(oldest)
+
+    def _forget(self, batch: RequestBatch) -> None:
+        (self._folder / f"{batch.id}.json").unlink(missing_ok=True)
+        del self.batches[batch.id]
 
     def save(self, batch: RequestBatch) -> None:
         """Write what is known of a batch. Raises OSError."""

@@ -7,7 +7,8 @@ import pytest
 
 from conch.base.errors import ConfigError, InvalidRequest, NotFound, TooLarge
 from conch.machine.condition import CautiousClock
-from conch.server.frontends.openai.batches.store import BatchStore
+from conch.server.frontends.openai.batches import store as store_module
+from conch.server.frontends.openai.batches.store import BatchStore, RequestBatch
 
 
 def opened(folder: Path, max_bytes: int = 1000) -> BatchStore:
@@ -73,6 +74,30 @@ def test_files_expire_but_not_by_a_step_of_the_clock(tmp_path: Path) -> None:
     store.delete_expired()
     assert (store.used, store.files) == (0, {})
     store.close()
+
+
+def test_a_tenant_does_not_take_the_room_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MAX_BATCHES", 5)
+    monkeypatch.setattr(store_module, "MAX_ACTIVE", 3)
+    store = opened(tmp_path)
+
+    def begun(owner: str) -> RequestBatch:
+        file = store.add_file(owner, "a", "batch", b"x", None)
+        return store.add_batch(owner, file, "/v1/completions", "24h", 86_400, {})
+
+    other = begun("other")
+    other.become("completed")
+    many = [begun("many") for _ in range(3)]
+    with pytest.raises(InvalidRequest, match="3 batches that have not ended"):
+        begun("many")
+    for batch in many:
+        batch.become("failed")
+    many.append(begun("many"))
+    assert len(store.batches) == 5
+    latest = begun("other")
+    assert [batch.id for batch in (other, *many[1:], latest)] == list(store.batches)
+    store.close()
+    assert list(opened(tmp_path).batches) == sorted(store.batches)
 
 
 def test_a_damaged_description_is_named(tmp_path: Path) -> None:

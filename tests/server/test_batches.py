@@ -1,6 +1,7 @@
 """/v1/files and /v1/batches of a real server, used by the official client."""
 
 import json
+import random
 import re
 import shutil
 import socket
@@ -307,6 +308,9 @@ def test_batches_continue_after_a_restart(models: Path, tmp_path: Path) -> None:
         assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 6, 0)
         assert len(client.files.content(batch.output_file_id).text.splitlines()) == 6
         assert sorted(lines_of(client, batch.output_file_id)) == ["0", "1", "2", "3", "4", "slow"]
+        large = random.Random(1).randbytes(3 * 2**20)
+        answer = client.files.content(uploaded(client, large)).response
+        assert (answer.content == large, answer.headers["transfer-encoding"]) == (True, "chunked")  # in pieces
 
 
 def test_without_a_folder_the_error_names_the_flag(models: Path, tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from conch.base.errors import InvalidRequest, Unavailable, Unsupported
+from conch.base.errors import ConchError, InvalidRequest, Unavailable, Unsupported
 from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.message import HttpRequest, content_type, header
 from conch.protocols.http.reply import HttpReply
@@ -18,6 +19,7 @@ from conch.server.frontends.openai.errors import JSON, send_error
 from conch.server.frontends.parts import Parts
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+_PIECE_BYTES = 1 << 20
 _CONTENT = content_type(b"application/octet-stream") + header(b"Content-Disposition", b"attachment")
 
 
@@ -69,10 +71,7 @@ class BatchApi:
         runner, owner = self._for(request)
         file = runner.store.file(file_id, owner)
 
-        async def work() -> None:
-            reply.send(200, _CONTENT, await _written(runner, runner.store.content(file.id).read_bytes))
-
-        self._tasks.run(reply, work())
+        self._tasks.run(reply, _sent(runner, runner.store.content(file.id), reply))
 
     def create(self, request: HttpRequest, reply: HttpReply) -> None:
         """Begin a batch. Raises InvalidField, NotFound."""
@@ -132,6 +131,31 @@ class BatchApi:
 async def _deleted(runner: BatchRunner, file: StoredFile, reply: HttpReply) -> None:
     await _written(runner, runner.store.delete_file, file)
     reply.send(200, JSON, orjson.dumps({"id": file.id, "object": "file", "deleted": True}))
+
+
+async def _sent(runner: BatchRunner, path: Path, reply: HttpReply) -> None:
+    """Answer with a file, of which there are few pieces in memory, however slowly the client reads."""
+    offset, piece = 0, await _written(runner, _piece, path, 0)
+    if len(piece) < _PIECE_BYTES:
+        reply.send(200, _CONTENT, piece)
+        return
+    reply.begin(200, _CONTENT)
+    while piece and reply.open:
+        reply.write(piece)
+        await reply.drained()
+        offset += len(piece)
+        try:
+            piece = await _written(runner, _piece, path, offset)
+        except ConchError:  # the file was deleted meanwhile
+            reply.fail()
+            return
+    reply.end()
+
+
+def _piece(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(_PIECE_BYTES)
 
 
 async def _written(runner: BatchRunner, work: Callable[..., Any], *args: Any) -> Any:

@@ -45,7 +45,7 @@ async def test_a_value() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("reply", [b"*1\r\n" * 3000, b"%1\r\n*1\r\n:1\r\n:2\r\n", b"\xff\x00\r\n", b"-ERR x\r\n"])
-async def test_other_replies_are_no_entries_and_are_reported(reply: bytes) -> None:
+async def test_other_replies_are_misses_and_are_reported(reply: bytes) -> None:
     entry, problem = await entry_of(reply)
     assert entry is None
     assert "does not answer" in problem

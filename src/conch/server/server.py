@@ -80,7 +80,7 @@ from conch.server.options.server_options import ServerOptions
 from conch.server.repository.agents import run_agents
 from conch.server.repository.model_dir import ModelDirRoot, wait_for_path
 from conch.server.repository.model_location import Root
-from conch.server.repository.namespaces import Repositories
+from conch.server.repository.namespaces import ModelId, Repositories
 from conch.server.repository.roots import open_root, public_name
 from conch.server.repository.store import Repository
 from conch.server.repository.temporary_folders import remove_abandoned
@@ -282,6 +282,10 @@ class Server:
         _reduce_collections()
         heap.keep_freed_memory()
         return report
+
+    def report_phases(self, on_phase: Callable[[ModelId, str], None] | None) -> None:
+        """Call `on_phase` when a load is in a new phase, "" at its end."""
+        self._catalog.loads.on_phase = on_phase
 
     def record(self) -> RunningServer:
         """Return the record of this process, for other programs of the user. To be called after `start`."""
@@ -649,18 +653,21 @@ def _declared_metrics(options: ServerOptions) -> DeclaredMetrics | None:
 
 
 def run(
-    options: ServerOptions, fork_server: ForkServer | None = None, ready: Callable[[Server], None] | None = None
+    options: ServerOptions,
+    fork_server: ForkServer | None = None,
+    ready: Callable[[Server], None] | None = None,
+    on_phase: Callable[[ModelId, str], None] | None = None,
 ) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP. Returns 0, or 1 if the start failed or the stop timed out.
 
-    `ready` is called once, when the initial models are loaded.
+    `ready` is called once, when the initial models are loaded, `on_phase` when a load is in a new phase, "" at its end.
     Threads, such as that of a load, cannot be cancelled: if one does not end in time, the process exits.
     """
     log = _log_settings(options)
     logs.configure(log)
     _log.info("Conch %s", build_line())
     raise_file_limit()
-    status: int = uvloop.run(_serve(options, fork_server, log, ready))
+    status: int = uvloop.run(_serve(options, fork_server, log, ready, on_phase))
     return status
 
 
@@ -669,6 +676,7 @@ async def _serve(
     fork_server: ForkServer | None,
     log: logs.LogSettings,
     ready: Callable[[Server], None] | None,
+    on_phase: Callable[[ModelId, str], None] | None,
 ) -> int:
     stopping = stop_signals()
     try:
@@ -677,6 +685,7 @@ async def _serve(
         _log.error("cannot start: %s; %s", error, _START_HELP)
         return 1
     try:
+        server.report_phases(on_phase)
         await server.start()
         signal.signal(signal.SIGUSR2, lambda *_: server.incidents.on_signal())
         with recorded(server.record()):

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from ipaddress import ip_address
 from multiprocessing import get_context
-from select import select
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser, printing
@@ -17,6 +15,7 @@ from conch.base.control_characters import printable
 from conch.base.errors import ConchError, InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
+    from conch.clients.run.loading import LoadReader
     from conch.clients.run.source import RunSource
     from conch.server.options.server_options import ServerOptions
     from conch.server.server import Server
@@ -26,7 +25,6 @@ _PORT, _PORT_ATTEMPTS = 8000, 100
 _LOOPBACK = ("localhost",)
 _SERVICES = ("http", "grpc", "metrics")
 _STOP_S = 10.0
-_SHOWN_AFTER_S = 0.5  # of a load
 _RELOAD_POLL_S = 1
 
 
@@ -63,8 +61,8 @@ def served(model: str) -> Iterator[str]:
     source, need, talks = _inspected(given)
     if not talks:
         raise InvalidRequest(f"'{model}' is not a language model")
-    with _child(given, source, need) as address:
-        yield address
+    with _child(given, source, need) as load:
+        yield load.address
 
 
 def _inspected(given: Namespace) -> "tuple[RunSource, int, bool]":
@@ -93,25 +91,27 @@ def _run(given: Namespace) -> int:
 
 def _serve(given: Namespace, source: "RunSource", need: int, writer: int | None = None) -> int:
     """Run the server in this process. If it is ready, print where, or write its host:port to the pipe `writer`."""
+    from conch.clients.run.loading import LoadClock, shown_loading
     from conch.clients.run.plate import print_plate
     from conch.machine.memory import size_text
     from conch.server.commands.serve import run_server
 
-    options, started = _options(given, source), monotonic()
+    options = _options(given, source)
     with ExitStack() as shown:
-
-        def ready(server: "Server") -> None:
-            shown.close()
-            if writer is None:
-                print_plate(server, given, need, monotonic() - started)
-                return
-            with os.fdopen(writer, "w") as pipe:
-                pipe.write(server.record().http)
-
+        descriptor = writer
         if writer is None and sys.stderr.isatty():
             print(f"loading {printable(given.model)}, about {size_text(need)} of memory", file=sys.stderr)
-            shown.enter_context(_shown_loading(given.model))
-        return run_server(options, (), ready)
+            descriptor = shown.enter_context(shown_loading(given.model))
+        clock = LoadClock(descriptor)
+
+        def ready(server: "Server") -> None:
+            server.report_phases(None)
+            seconds = clock.ready(server.record().http)
+            shown.close()
+            if writer is None:
+                print_plate(server, given, need, seconds)
+
+        return run_server(options, (), ready, clock.enter)
 
 
 def _options(given: Namespace, source: "RunSource") -> "ServerOptions":
@@ -148,32 +148,36 @@ def _converse(given: Namespace, source: "RunSource", need: int) -> int:
     from conch.clients.openai_client import OpenAIClient
     from conch.machine.memory import size_text
 
-    with _child(given, source, need) as address:
-        client = OpenAIClient(f"http://{address}/v1", client_key(None))
+    with _child(given, source, need) as load:
+        client = OpenAIClient(f"http://{load.address}/v1", client_key(None))
         model = chosen_model(client, given.name)
         if sys.stdin.isatty() and not given.prompt:
-            print(f"{model} is ready at http://{address}, about {size_text(need)} of memory", file=sys.stderr)
+            print(f"{model} is ready at http://{load.address}, about {size_text(need)} of memory", file=sys.stderr)
+            print(f"loaded in {load.seconds}", file=sys.stderr)
         return talk(client, model, given.prompt, settings_of(AnswerSettings, given))
 
 
 @contextmanager
-def _child(given: Namespace, source: "RunSource", need: int) -> Iterator[str]:
-    """Run the server in a child process around a block, which gets host:port. Raises Unavailable if it fails.
+def _child(given: Namespace, source: "RunSource", need: int) -> "Iterator[LoadReader]":
+    """Run the server in a child process around a block, which gets its load. Raises Unavailable if it fails.
 
     The fork saves the imports of another interpreter; this process has no threads yet, apart from a download's.
     """
+    from conch.clients.run.loading import LoadReader
+
     reader, writer = os.pipe()
     server = get_context("fork").Process(target=_serve_child, args=(given, source, need, writer))
     server.start()
+    os.close(writer)
     try:
-        os.close(writer)
-        with os.fdopen(reader) as pipe, _loading(given.model):
-            address = pipe.read()
-        if not address:
+        load = LoadReader(reader)
+        load.show(given.model)
+        if not load.address:
             server.join()
             raise Unavailable(f"the server of '{given.model}' ended with status {server.exitcode}")
-        yield address
+        yield load
     finally:
+        os.close(reader)
         server.terminate()
         server.join(_STOP_S)
         server.kill()  # no-op after the end
@@ -188,48 +192,6 @@ def _serve_child(given: Namespace, source: "RunSource", need: int, writer: int) 
     os.setsid()
     with suppress(KeyboardInterrupt):
         sys.exit(_serve(given, source, need, writer))
-
-
-@contextmanager
-def _shown_loading(name: str) -> Iterator[None]:
-    """Show in another process that a model loads: this one becomes the server, which forks and must have no threads."""
-    reader, writer = os.pipe()
-    display = get_context("fork").Process(target=_show_loading, args=(name, reader))
-    display.start()
-    try:
-        yield
-    finally:
-        os.write(writer, b".")
-        display.join(_STOP_S)
-        display.kill()  # no-op after the end
-        os.close(reader)
-        os.close(writer)
-
-
-def _show_loading(name: str, reader: int) -> None:
-    from conch.base.process.prctl import die_with_parent
-
-    die_with_parent()
-    with suppress(KeyboardInterrupt):
-        if not select([reader], [], [], _SHOWN_AFTER_S)[0]:
-            with _loading(name):
-                os.read(reader, 1)
-
-
-@contextmanager
-def _loading(name: str) -> Iterator[None]:
-    """Show on a terminal that a model loads, and for how long."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(f"loading {name}", total=None)
-        yield
 
 
 def _check_address(given: Namespace) -> None:

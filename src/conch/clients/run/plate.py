@@ -16,8 +16,8 @@ from conch.server.server import Server
 _MAX_REQUESTS = 4  # models with a request to copy
 
 
-def print_plate(server: Server, given: Namespace, need: int, seconds: float) -> None:
-    """Print the facts of a server whose models are ready, `seconds` after it began to load them."""
+def print_plate(server: Server, given: Namespace, need: int, seconds: str) -> None:
+    """Print the facts of a server whose models are ready; `seconds` says after how many."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
     record = server.record()
     ready = (model for model in server.inference.models() if model.ready)
@@ -29,7 +29,7 @@ def print_plate(server: Server, given: Namespace, need: int, seconds: float) -> 
         console.print(f"port {given.port} is in use: HTTP is on the next free one")
     for model in models:
         console.print(f"{model.config.name} is ready{_place(model.config)}")
-    console.print(f"memory  about {size_text(need)}, loaded in {seconds:.1f} s")
+    console.print(f"memory  about {size_text(need)}, loaded in {seconds}")
     console.print(f"URL     {record.url}   (gRPC {record.grpc}, metrics {record.metrics_url}/metrics)")
     if not models:
         return

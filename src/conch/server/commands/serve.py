@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from conch.server.backends.processes.fork_server import ForkServer
     from conch.server.options.server_options import ServerOptions
+    from conch.server.repository.namespaces import ModelId
     from conch.server.server import Server
 
 _USAGE_ERROR = 2
@@ -37,11 +38,15 @@ def serve(arguments: Sequence[str]) -> int:
 
 
 def run_server(
-    options: "ServerOptions", arguments: Sequence[str] = (), ready: Callable[["Server"], None] | None = None
+    options: "ServerOptions",
+    arguments: Sequence[str] = (),
+    ready: Callable[["Server"], None] | None = None,
+    on_phase: Callable[["ModelId", str], None] | None = None,
 ) -> int:
     """Run a server in this process until it is stopped; return the exit status.
 
-    The values of secret flags in `arguments` are hidden; `ready` is called when the initial models are loaded.
+    The values of secret flags in `arguments` are hidden; `ready` is called when the initial models are loaded,
+    `on_phase` when a load is in a new phase, "" at its end.
     """
     from conch.server.commands.process_secrets import hide_secrets, protect_memory
 
@@ -56,7 +61,7 @@ def run_server(
         gc.freeze()
         gc.enable()
         try:
-            return run(options, fork_server, ready)
+            return run(options, fork_server, ready, on_phase)
         except OSError as error:  # of the log file, so it cannot be logged
             print(f"conch serve: cannot start: {error}", file=sys.stderr)
             return _START_FAILURE

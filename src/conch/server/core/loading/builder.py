@@ -109,6 +109,7 @@ class ModelBuilder:
     async def configure(self, files: ModelFiles) -> ModelConfig:
         """Return the configuration completed by the model itself. Raises ConfigError, ModelLoadError."""
         report = self._report(files)
+        self._catalog.loads.enter(ModelId(files.namespace, files.config.name), "reading")
         if files.config.is_ensemble:
             resolved = await asyncio.to_thread(resolve, files.document, backend=None, gpus=self._gpu_numbers)
         else:
@@ -278,6 +279,10 @@ class ModelBuilder:
                 served.cache = await self._model_cache(files, config, served)
                 if served.cache is not None:
                     served.cache.events = served.events
+            load = ModelId(files.namespace, config.name)
+            if isinstance(served, ScheduledModel):
+                served.on_warm_up = partial(self._catalog.loads.enter, load, "warming up")
+            self._catalog.loads.enter(load, "starting")
             await served.start()
             try:
                 await self._check_gpu_memory(config)

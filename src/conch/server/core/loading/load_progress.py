@@ -4,7 +4,7 @@ The load of an ensemble waits for the loads of its steps, the load of a model fo
 Loads of one model are serialized, so a cycle would never end. The load that would close one is rejected.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import NamedTuple
@@ -70,6 +70,7 @@ class LoadProgress:
         self._since: dict[ModelId, float] = {}
         self._number: dict[ModelId, int] = {}  # of loads of one model, which are executed one by one
         self._reading_since: float | None = None  # the server reads its repository, so it knows no names yet
+        self.on_phase: Callable[[ModelId, str], None] | None = None  # a load is in a new phase; "" at its end
 
     def begin(self, model: ModelId) -> None:
         """Record that a load was requested. The model's state then is *loading* until the last `end`."""
@@ -81,6 +82,12 @@ class LoadProgress:
         self._number[model] -= 1
         if not self._number[model]:
             del self._number[model], self._since[model]
+            self.enter(model, "")
+
+    def enter(self, model: ModelId, phase: str) -> None:
+        """Report that the load of a model is in a new phase."""
+        if self.on_phase is not None:
+            self.on_phase(model, phase)
 
     @contextmanager
     def loading(self, model: ModelId) -> Iterator[None]:

@@ -8,7 +8,7 @@ Everything here runs on the event loop, so there are no locks.
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import getLogger
 from time import monotonic_ns
@@ -55,6 +55,7 @@ class ScheduledModel(ServedModel):
         super().__init__(config, version, labels)
         self.instances = instances
         self.limiter: ModelLimiter | None = None  # set by the builder where the server has one
+        self.on_warm_up: Callable[[], None] = lambda: None  # set by the builder; an instance begins its warm-up
         self._loop = loop
         self._validator = RequestValidator(config)
         self._reshaper = Reshaper(config)
@@ -151,7 +152,7 @@ class ScheduledModel(ServedModel):
         self._timer.start()
         for instance in self.instances:
             self._own(instance)
-        failure = await _start_instances(self.instances)
+        failure = await _start_instances(self.instances, self.on_warm_up)
         if failure is not None:
             await self.stop()
             raise failure
@@ -177,7 +178,7 @@ class ScheduledModel(ServedModel):
         new = [instance for instance in instances if instance not in self._held]
         for instance in new:
             self._own(instance)
-        failure = await _start_instances(new)
+        failure = await _start_instances(new, self.on_warm_up)
         if failure is not None:
             await asyncio.gather(*(instance.stop() for instance in new))
             raise failure
@@ -432,12 +433,12 @@ class ScheduledModel(ServedModel):
             self.statistics.first_response.add((pending.first_response or done) - timeline.received)
 
 
-async def _start_instances(instances: Sequence[Instance]) -> BaseException | None:
+async def _start_instances(instances: Sequence[Instance], on_warm_up: Callable[[], None]) -> BaseException | None:
     """Start instances, and return the first failure, after which the other starts are cancelled."""
     if not instances:
         return None
     room = asyncio.Semaphore(_MAX_STARTS)
-    starts = [asyncio.ensure_future(_start_instance(instance, room)) for instance in instances]
+    starts = [asyncio.ensure_future(_start_instance(instance, room, on_warm_up)) for instance in instances]
     try:
         await asyncio.wait(starts, return_when=asyncio.FIRST_EXCEPTION)
     finally:
@@ -448,15 +449,16 @@ async def _start_instances(instances: Sequence[Instance]) -> BaseException | Non
     return next((failure for failure in failures if not isinstance(failure, asyncio.CancelledError)), None)
 
 
-async def _start_instance(instance: Instance, room: asyncio.Semaphore) -> None:
+async def _start_instance(instance: Instance, room: asyncio.Semaphore, on_warm_up: Callable[[], None]) -> None:
     async with room:
-        await _start(instance)
+        await _start(instance, on_warm_up)
 
 
-async def _start(instance: Instance) -> None:
+async def _start(instance: Instance, on_warm_up: Callable[[], None]) -> None:
     started = monotonic_ns()
     await instance.start()
     plan, seconds = instance.plan, (monotonic_ns() - started) / 1e9
     _log.debug("started instance '%s' (%s device %d) in %.3f s", plan.name, plan.kind.name, plan.device_id, seconds)
     if instance.plan.source.config.warmups:
+        on_warm_up()
         await warm_up(instance)

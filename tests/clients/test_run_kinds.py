@@ -101,7 +101,8 @@ def made(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
     trees = lightgbm.train({"verbose": -1}, lightgbm.Dataset(_FEATURES, _LABELS), 2)
     for name in ("xgb.json", "xgb_binary.ubj"):
         booster.save_model(folder / name)
-    trees.save_model(folder / "lgb.txt")
+    for name in ("lgb.txt", "boosted.bst"):
+        trees.save_model(folder / name)
     treelite.frontend.from_xgboost(booster).serialize(folder / "trees.tl")
     estimator = sklearn_linear.LogisticRegression().fit(_FEATURES, _LABELS)
     for name in ("sk.joblib", "pickled.pkl"):
@@ -112,6 +113,9 @@ def made(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
     (folder / "app.py").write_text(APP)
     (folder / "repository/inside/1").mkdir(parents=True)
     onnx_file(folder / "repository", "x").rename(folder / "repository/inside/1/model.onnx")
+    (folder / "entry/1").mkdir(parents=True)
+    (folder / "entry/1/model.onnx").write_bytes((folder / "repository/inside/1/model.onnx").read_bytes())
+    (folder / "entry/config.pbtxt").write_text("max_batch_size: 4")
     (folder / "repository/made/1").rmdir()
     (folder / "repository/made").rmdir()
     return {
@@ -133,6 +137,8 @@ def made(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
         "triton": (folder / "triton.py", ()),
         "app": (folder / "app.py", ()),
         "inside": (folder / "repository", ()),
+        "entry": (folder / "entry", ()),
+        "boosted": (folder / "boosted.bst", ()),
     }
 
 
@@ -184,7 +190,7 @@ def asked(url: str, body: Any = None) -> Any:
 
 KINDS = (
     *("plain", "on_openvino", "ir", "tensorflow", "weights", "torch", "exported", "xgb", "xgb_binary", "lgb", "trees"),
-    *("sk", "pickled", "words", "spoken", "triton", "app", "inside"),
+    *("sk", "pickled", "words", "spoken", "triton", "app", "inside", "entry", "boosted"),
 )
 
 

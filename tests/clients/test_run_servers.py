@@ -108,9 +108,10 @@ def test_a_load_that_takes_long_shows_its_time(tmp_path: Path) -> None:
     try:
         screen = Screen(keyboard)
         screen.until("of memory")
-        screen.until("app.py 0:00:0")
+        screen.until("app.py: starting Slow 0:00:0")
         (tmp_path / "go").touch()
         screen.until("Slow is ready on")
+        screen.until(", starting ")
         screen.until("Ctrl-C stops the server")
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 0

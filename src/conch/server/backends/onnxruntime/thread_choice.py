@@ -60,8 +60,10 @@ class ThreadChoice:
     break_even: int = 2  # concurrent requests from which on lanes pay
 
     def __str__(self) -> str:
-        together = f"{self.lanes} concurrent runs with {self.lane_threads} each" if self.lanes > 1 else "one run a time"
-        return f"{self.alone} threads alone, {together}"
+        together = (
+            f"{self.lanes} concurrent runs with {self.lane_threads} each" if self.lanes > 1 else "one run at a time"
+        )
+        return f"{self.alone} thread{'s' * (self.alone > 1)} alone, {together}"
 
 
 class ThreadChoices:
@@ -197,4 +199,7 @@ def _key(model: Path, identity: object, threads: int) -> str:
 
 
 def _text(times: Mapping[Arrangement, float]) -> str:
-    return ", ".join(f"{runs} × {threads}: {seconds * 1e3:.3g} ms" for (runs, threads), seconds in times.items())
+    return ", ".join(
+        f"{runs} × {threads}: {'cores were busy' if seconds == inf else f'{seconds * 1e3:.3g} ms'}"
+        for (runs, threads), seconds in times.items()
+    )

@@ -43,7 +43,8 @@ def decompress(data: Buffer, coding: bytes, limit: int) -> Buffer:
         raise InvalidRequest(f"request body is not valid {coding.decode()} data: {error}") from None
     if len(plain) > limit:
         raise InvalidRequest(
-            f"decompressed request body exceeds the maximum of {limit} bytes set by --http-max-input-size"
+            f"decompressed request body exceeds the maximum allowed value of {limit} bytes. "
+            "Use --http-max-input-size to increase the limit."
         )
     if not inflater.eof:
         raise InvalidRequest(f"request body is incomplete {coding.decode()} data")

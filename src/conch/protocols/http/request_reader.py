@@ -314,8 +314,13 @@ class RequestReader:
         limit = default if self._context.body_limit is None else self._context.body_limit(request)
         if size > limit:
             self._context.traffic.count_refusal("too_large")  # 400, as in Triton
-            setting = " set by --http-max-input-size" if limit == default else ""
-            raise HttpRefusal(400, f"request body of {size} bytes exceeds the maximum of {limit} bytes{setting}")
+            if limit != default:
+                raise HttpRefusal(400, f"request body of {size} bytes exceeds the maximum of {limit} bytes")
+            raise HttpRefusal(
+                400,
+                f"Request JSON size of {size} bytes exceeds the maximum allowed value of {limit} bytes. "
+                "Use --http-max-input-size to increase the limit.",
+            )
         self._body_limit = limit
 
     def _check_memory(self, size: int) -> None:

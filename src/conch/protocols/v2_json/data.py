@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from conch.base.errors import InvalidRequest
-from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes, unpack_bytes
+from conch.domain.tensor import BYTES, ITEM_SIZES, NUMPY_DTYPES, Tensor, pack_bytes, unpack_bytes
 from conch.protocols.json_document import array, shown
 
 MAX_DEPTH: Final = 100
@@ -59,7 +59,7 @@ def pack(name: str, datatype: str, data: Any, count: int) -> bytes:
             raise _wrong_element(name, datatype, within, allowed)
         raise InvalidRequest(
             "Unable to parse 'data': Shape does not match true shape of 'data' field; "
-            f"the shape of input '{name}' needs {count} elements, 'data' has {len(flat)}"
+            f"{_mismatch(name, datatype, count)}, 'data' has {len(flat)}"
         )
     if not types <= allowed:
         raise _wrong_element(name, datatype, flat, allowed)
@@ -177,8 +177,19 @@ def _gather(data: list[Any], flat: list[Any], depth: int, name: str) -> None:
             flat.append(element)
 
 
+def _mismatch(name: str, datatype: str, count: int) -> str:
+    """Describe a number of elements that `data` does not have; newer releases of Triton match on the overflows."""
+    if count > _MAX_INT64:
+        return f"the shape of input '{name}' causes total element count to exceed maximum size of {_MAX_INT64}"
+    if count * ITEM_SIZES[datatype] > _MAX_INT64:
+        return f"byte size overflow for input '{name}': its shape needs {count} elements"
+    return f"the shape of input '{name}' needs {count} elements"
+
+
 def _too_deep(name: str) -> InvalidRequest:
-    return InvalidRequest(f"Unable to parse 'data': arrays of input '{name}' are nested more than {MAX_DEPTH} deep")
+    return InvalidRequest(
+        f"Unable to parse 'data': JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH}) in input '{name}'"
+    )
 
 
 def _pack_strings(name: str, strings: list[str]) -> bytes:

@@ -38,7 +38,8 @@ def check_size(size: int, limit: int) -> None:
     """Raise InvalidRequest for a JSON part that is too large."""
     if size > limit:
         raise InvalidRequest(
-            f"request JSON of {size} bytes exceeds the maximum of {limit} bytes set by --http-max-input-size"
+            f"Request JSON size of {size} bytes exceeds the maximum allowed value of {limit} bytes. "
+            "Use --http-max-input-size to increase the limit."
         )
 
 

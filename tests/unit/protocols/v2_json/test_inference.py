@@ -337,11 +337,19 @@ def test_strings_of_bytes_that_are_not_utf8():
             id="surrogate",
         ),
         pytest.param(
-            with_input(data=json.loads("[" * 101 + "1,2" + "]" * 101)), "nested more than 100 deep", id="depth"
+            with_input(data=json.loads("[" * 101 + "1,2" + "]" * 101)),
+            "JSON nesting depth exceeds maximum allowed limit (100) in input 'INPUT0'",
+            id="depth",
         ),
         pytest.param(
+            with_input(shape=[2**4, 2**60 + 2]),
+            f"input 'INPUT0' causes total element count to exceed maximum size of {2**63 - 1}, 'data' has 2",
+            id="elements",
+        ),
+        pytest.param(with_input(shape=[4, 2**60 - 1]), "byte size overflow for input 'INPUT0'", id="bytes"),
+        pytest.param(
             with_input(data=[1, json.loads("[" * 101 + "2" + "]" * 101)]),
-            "nested more than 100 deep",
+            "JSON nesting depth exceeds maximum allowed limit (100) in input 'INPUT0'",
             id="depth, mixed",
         ),
     ],

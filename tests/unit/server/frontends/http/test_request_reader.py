@@ -81,7 +81,10 @@ def test_an_announced_body_beyond_the_limit_is_refused_before_it_is_sent(listen,
     peer.send(b"POST /p HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n")
     status, _, body = peer.receive()
     assert status == 400
-    assert b"1001 bytes exceeds the maximum of 1000 bytes set by --http-max-input-size" in body
+    assert (
+        b"Request JSON size of 1001 bytes exceeds the maximum allowed value of 1000 bytes. Use --http-max-input-size"
+        in body
+    )
     assert peer.rest() == b""
 
 

@@ -63,6 +63,12 @@ def _buckets(histogram: Histogram | None, unit_ns: int) -> Buckets | None:
     return Buckets(_bounds(histogram.bounds_ns, unit_ns), counts, histogram.ns / unit_ns, exemplars)
 
 
+def _first_responses(histogram: Histogram | None) -> Buckets | None:
+    """Return times whose sum is in whole milliseconds, as Triton's, whose readers parse an integer."""
+    buckets = _buckets(histogram, 1_000_000)
+    return buckets and buckets._replace(total=int(buckets.total))
+
+
 @cache
 def _bounds(bounds_ns: tuple[int, ...], unit_ns: int) -> tuple[float, ...]:
     return (*(bound / unit_ns for bound in bounds_ns), inf)
@@ -93,11 +99,13 @@ LATENCIES: tuple[Reading[ModelStatistics], ...] = (
     Reading("nv_inference_compute_output_duration_us", lambda s: _us(s.compute_output)),
 )
 FIRST_RESPONSES: tuple[Reading[ModelStatistics], ...] = (
-    Reading("nv_inference_first_response_histogram_ms", lambda s: _buckets(s.first_response, 1_000_000)),
+    Reading("nv_inference_first_response_histogram_ms", lambda s: _first_responses(s.first_response)),
 )
 STATES: tuple[Reading[ModelStatistics], ...] = (
     Reading("nv_inference_pending_request_count", lambda s: s.pending),
     Reading("nv_model_load_duration_secs", lambda s: s.load_duration_s),
+)
+CACHES: tuple[Reading[ModelStatistics], ...] = (
     Reading("nv_cache_num_hits_per_model", lambda s: s.cache_hit.count if s.cached else None),
     Reading("nv_cache_hit_duration_per_model", lambda s: _us(s.cache_hit) if s.cached else None),
     Reading("nv_cache_num_misses_per_model", lambda s: s.cache_miss.count if s.cached else None),
@@ -249,6 +257,7 @@ class Metrics:
             FIRST_RESPONSES if options.histogram_latencies else (),
             _summaries(options.summary_quantiles) if options.summary_latencies else (),
             STATES,
+            CACHES if options.counter_latencies else (),
             HISTOGRAMS,
         )
         yield from read(list(tables), models)

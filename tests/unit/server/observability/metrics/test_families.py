@@ -195,7 +195,11 @@ def test_series_vanish_with_their_model() -> None:
 
 def test_latency_counters_can_be_switched_off() -> None:
     options = ServerOptions(metrics_config=(("counter_latencies", False),))
-    assert not [name for name in scrape([busy()], options=options) if name.endswith("_duration_us")]
+    model = busy()
+    model.cached = True
+    counters = ("_duration_us", "_per_model")
+    assert len([name for name in scrape([model]) if name.endswith(counters)]) == 9
+    assert not [name for name in scrape([model], options=options) if name.endswith(counters)]
 
 
 def test_metrics_of_the_machine_can_be_switched_off() -> None:
@@ -209,8 +213,8 @@ def test_first_responses_are_asked_for_and_of_the_models_that_keep_them() -> Non
     decoupled, plain = ModelStatistics("d", 1), ModelStatistics("p", 1)
     decoupled.set_buckets({}, first_response=True)
     assert decoupled.first_response is not None
-    for milliseconds in (1, 100, 101, 7000):
-        decoupled.first_response.add(milliseconds * MS)
+    for milliseconds in (1, 100, 101, 7000.7):
+        decoupled.first_response.add(int(milliseconds * MS))
     name = "nv_inference_first_response_histogram_ms"
     assert name not in scrape([decoupled, plain])
     family = scrape([decoupled, plain], options=ServerOptions(metrics_config=(("histogram_latencies", True),)))[name]

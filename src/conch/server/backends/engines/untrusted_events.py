@@ -1,3 +1,4 @@
+# Compiled by mypyc in wheels.
 """Read what engine processes report: events of generations, load, properties. They are not trusted."""
 
 from collections.abc import Mapping, Sequence
@@ -56,10 +57,11 @@ def read_deltas(given: Any, budget: GenerationBudget) -> list[Delta]:
     for fields in untrusted.array(given, "deltas"):
         if type(fields) is not list or not 6 <= len(fields) <= 7:
             raise WireError(f"a delta must be an array of 6 or 7 items, not {untrusted.shown(fields)}")
-        index, text, ids, finish, stop_reason, logprobs = fields[:6]
-        untrusted.integer(index, 0, budget.n - 1, "the index of a sequence")
-        token_ids = untrusted.integers(ids, 0, _MAX_INT32, "a token id")
-        budget.take(len(token_ids), len(untrusted.text(text, "generated text")) + 1)
+        index = untrusted.integer(fields[0], 0, budget.n - 1, "the index of a sequence")
+        text = untrusted.text(fields[1], "generated text")
+        token_ids = untrusted.integers(fields[2], 0, _MAX_INT32, "a token id")
+        budget.take(len(token_ids), len(text) + 1)
+        finish, stop_reason, logprobs = fields[3], fields[4], fields[5]
         if finish is not None and (type(finish) is not str or finish not in _FINISHED):
             raise WireError(f"unknown reason for the end of a sequence: {untrusted.shown(finish)}")
         if stop_reason is not None and type(stop_reason) not in (str, int):

@@ -3,15 +3,17 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Event
@@ -22,7 +24,9 @@ import psutil
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from tritonclient.utils import InferenceServerException
 
+from conch.domain.events.log import EventLog
 from conch.server.frontends.processes import supervisor
 from conch.server.options.server_options import ServerOptions
 from conch.server.server import Server
@@ -130,6 +134,36 @@ def test_a_request_is_logged_once_by_the_server(server: ConchProcess) -> None:
     connection.close()
 
 
+def events(server: ConchProcess) -> EventLog:
+    with urllib.request.urlopen(f"http://{server.http}/v2/debug/events?last=300", timeout=TIMEOUT_S) as response:
+        return EventLog.of_bytes(response.read())
+
+
+def test_calls_of_both_processes_have_rows_in_the_event_log(server: ConchProcess) -> None:
+    """Each call once, with the request that it made, and also one that is refused over gRPC."""
+    connections = [connect(server) for _ in range(12)]
+    for number, connection in enumerate(connections):
+        connection.request("POST", "/v2/models/echo/infer", body(1.0), {"X-Request-Id": f"call-{number}"})
+        assert connection.getresponse().read()
+        connection.close()
+    with tritonclient.grpc.InferenceServerClient(server.grpc) as client, pytest.raises(InferenceServerException):
+        client.infer("echo", [], headers={"x-request-id": "call-refused"})
+
+    def rows() -> tuple[list[Any], list[Any]]:
+        log = events(server)
+        requests = {log.find(f"call-{number}") for number in range(12) if f"call-{number}" in log.names}
+        calls = list(log.tables["exchanges"])
+        return [call for call in calls if call["request"] in requests], [call for call in calls if call["status"] == 3]
+
+    until(lambda: [len(found) for found in rows()] == [12, 1])
+    answered, _ = rows()
+    assert len({int(call["request"]) for call in answered}) == 12
+    assert len({int(call["number"]) >> 40 for call in answered} - {0}) == 2
+    for call in answered:
+        assert (call["status"], call["bytes_in"]) == (200, len(body(1.0)))
+        assert 0 < call["received"] <= call["decoded"] <= call["answered"] <= call["encoded"] <= call["drained"]
+
+
 def clients_of(process: psutil.Process) -> set[int]:
     """The ports of the clients that are connected to a process."""
     return {client.raddr.port for client in process.net_connections() if client.status == psutil.CONN_ESTABLISHED}
@@ -163,6 +197,8 @@ def test_a_killed_process_loses_its_own_connections_only(server: ConchProcess) -
         futures = [threads.submit(load, connection) for connection in connections]
         try:
             killed.kill()
+            with tritonclient.http.InferenceServerClient(server.http) as control, suppress(HTTPException, OSError):
+                control.load_model("echo")  # a reload meanwhile changes nothing
             until(lambda: len({process.pid for process in frontends(server)} - {killed.pid}) == 2)
         finally:
             stop.set()
@@ -298,6 +334,54 @@ def test_processes_end_with_a_killed_server(tmp_path: Path) -> None:
         return False
 
     until(refused)
+
+
+def test_more_clients_than_descriptors(server: ConchProcess) -> None:
+    """Clients without a descriptor are turned away at once; connected ones are served, and others when it passes."""
+    connected = [connect(server) for _ in range(4)]
+    assert [ask(connection) for connection in connected] == [200] * 4
+    processes = frontends(server)
+    limits = [process.rlimit(resource.RLIMIT_NOFILE) for process in processes]
+
+    def served(client: HTTPConnection) -> bool:
+        with suppress(HTTPException, OSError):
+            return ask(client) == 200
+        return False
+
+    for process, (_, hard) in zip(processes, limits, strict=True):
+        highest = max(int(file.name) for file in Path(f"/proc/{process.pid}/fd").iterdir())
+        process.rlimit(resource.RLIMIT_NOFILE, (highest + 4, hard))
+    try:
+        crowd = [connect(server) for _ in range(24)]
+        assert 0 < sum(map(served, crowd)) < 24
+        assert [ask(connection) for connection in connected] == [200] * 4
+        for client in crowd:
+            client.close()
+    finally:
+        for process, limit in zip(processes, limits, strict=True):
+            process.rlimit(resource.RLIMIT_NOFILE, limit)
+
+    def room_again() -> bool:
+        with closing(connect(server)) as client:
+            return served(client)
+
+    until(room_again)
+    assert {process.pid for process in frontends(server)} == {process.pid for process in processes}
+    for connection in connected:
+        connection.close()
+
+
+def test_shared_memory_takes_no_space_of_dev_shm(server: ConchProcess) -> None:
+    """Containers have 64 MB there; a larger tensor passes, and no process maps a file of it."""
+    values = np.ones(20_000_000, np.float32)
+    with tritonclient.http.InferenceServerClient(server.http) as client:
+        given = tritonclient.http.InferInput("INPUT0", values.shape, "FP32")
+        given.set_data_from_numpy(values)
+        np.testing.assert_array_equal(client.infer("echo", [given]).as_numpy("OUTPUT0"), values)
+    for process in (psutil.Process(server.process.pid), *frontends(server)):
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        assert "conch frontend" in maps
+        assert "/dev/shm/" not in maps
 
 
 async def test_a_stopped_process_is_replaced_and_a_full_arena_costs_speed_only(

@@ -180,10 +180,11 @@ class ChangeRow(Row):
 class EventRecorder:
     """The rings of one server; `size_bytes` is what they take when they are full, 0 for no recording.
 
-    Methods belong to the event loop's thread, but for `pause`, which any thread may call that runs Python.
+    Methods belong to the event loop's thread, but for `pause`, which any thread may call that runs Python. Numbers are
+    above `last_number`.
     """
 
-    def __init__(self, size_bytes: int = 0) -> None:
+    def __init__(self, size_bytes: int = 0, last_number: int = 0) -> None:
         self.on = size_bytes > 0
         self.rings = {
             kind: Ring(max(int(size_bytes * share / row_bytes), _MIN_ROWS))
@@ -193,7 +194,7 @@ class EventRecorder:
         self._batches = self.rings["batches"]
         self.exchanges = self.rings["exchanges"]
         self._steps = self.rings["steps"]
-        self._number = 0
+        self._number = last_number
 
     def number(self) -> int:
         """Return the next number of a request, a batch or an exchange."""

@@ -24,6 +24,7 @@ from conch.server.frontends.processes.link import (
     CALLED,
     CANCEL,
     DELTAS,
+    EXCHANGE,
     FINISH,
     FORWARD,
     GENERATE,
@@ -37,9 +38,10 @@ from conch.server.frontends.processes.link import (
     Placed,
     encode_answer,
 )
-from conch.server.frontends.processes.remote_models import delta_to_plain, end_to_plain, timeline_of
+from conch.server.frontends.processes.remote_models import delta_to_plain, end_to_plain, exchange_of, timeline_of
 from conch.server.frontends.processes.values import describe_error, of_plain, restored_error
 from conch.server.frontends.v2_grpc.service import Method
+from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.tracing.observer import Observer
 
 _log: Final = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class CoreParts:
         self,
         inference: Inference,
         observer: Observer,
+        recorder: EventRecorder,
         regions: Regions,
         routers: Mapping[str, Router],
         methods: Mapping[str, Method],
@@ -59,6 +62,7 @@ class CoreParts:
     ) -> None:
         self.inference = inference
         self.observer = observer
+        self.recorder = recorder
         self.regions = regions
         self.routers = routers
         self.methods = methods
@@ -101,6 +105,8 @@ class CoreLink:
             self._infer(message)
         elif kind == GENERATE:
             self._generate(message)
+        elif kind == EXCHANGE:
+            self._parts.recorder.exchanges.add(exchange_of(message))
         elif kind == FORWARD:
             self._forward(message)
         elif kind == CALL:

@@ -12,6 +12,7 @@ first item is its kind:
     CANCEL: a request or call needs no answer
     FINISH: a generation is to end as if the model had
     WRITABLE: whether a client keeps up
+    EXCHANGE: a row of the event log
     STARTED, STOPPED, REPORT, LOG, REFUSED             OPTIONS, CATALOG, STATE, COMMAND
     RELEASED: blocks of shared memory are free         RELEASED
 
@@ -53,7 +54,8 @@ from conch.server.frontends.processes.values import describe_error, restored_err
     REPORT,
     LOG,
     RELEASED,
-) = range(22)
+    EXCHANGE,
+) = range(23)
 
 Message = tuple[Any, ...]
 

@@ -60,11 +60,12 @@ from conch.server.frontends.processes.link import (
 )
 from conch.server.frontends.processes.mirror import CatalogMirror
 from conch.server.frontends.processes.observing import RemoteObserver
-from conch.server.frontends.processes.remote_models import Calls, MirroredCatalog
+from conch.server.frontends.processes.remote_models import Calls, MirroredCatalog, RemoteExchanges
 from conch.server.frontends.processes.values import of_plain
 from conch.server.frontends.services import Service, http_listener, http_tls
 from conch.server.frontends.v2_grpc.service import InferenceService
 from conch.server.limits.limiter import Limiter
+from conch.server.observability.event_log import EventRecorder
 from conch.server.options.server_options import ServerOptions
 
 # The link, and the arenas of tensors to and from the core.
@@ -145,12 +146,14 @@ class FrontendProcess:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _start(self, options_: Any, listen: bool, memory_bytes: int) -> None:
+    async def _start(self, options_: Any, listen: bool, memory_bytes: int, first_call: int) -> None:
         options: ServerOptions = of_plain(options_)
         if not options.process_debugging:
             prctl.set_dumpable(False)
         _configure_log(self.link, options)
         self._budget = BodyBudget(memory_bytes)
+        recorder = EventRecorder(options.event_log_bytes, first_call)
+        recorder.exchanges = RemoteExchanges(self.link)
         try:
             keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
             if keys:
@@ -163,6 +166,7 @@ class FrontendProcess:
                 self._inference,
                 cast("ModelManager", None),  # endpoints that need one are the core's
                 observer=self._observer,
+                recorder=recorder,
                 budget=self._budget,
                 keys=keys,
                 ignored_fields=_StrictFields(options.openai_strict),

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from conch.base.errors import Cancelled, ConchError, QueueFull, Unavailable
+from conch.domain.events.rows import ExchangeRow, Ring, Row
 from conch.domain.generation import Delta, DeltaCallback, FinishableGeneration, FinishReason, GenerationRequest, Usage
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Respond, Timeline, TokenMeter
@@ -21,6 +22,7 @@ from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel
 from conch.server.frontends.processes.link import (
     CANCEL,
+    EXCHANGE,
     FINISH,
     GENERATE,
     INFER,
@@ -302,6 +304,34 @@ class ForwardedContext:
         """Do nothing: the core has ended it."""
 
 
+class RemoteExchanges(Ring):
+    """Sends the rows of clients' calls to the core, whose event log is the only one."""
+
+    def __init__(self, link: FrontendLink) -> None:
+        super().__init__(0)
+        self._link = link
+
+    def add(self, row: Row) -> None:
+        assert isinstance(row, ExchangeRow)
+        sizes = (int(row.status), row.bytes_in, row.bytes_out)
+        times = (row.first_byte, row.received, row.body_done, row.encoded, row.written, row.drained)
+        self._link.send((EXCHANGE, row.number, row.protocol, row.id, *sizes, *times))
+
+
+def exchange_of(message: Message) -> ExchangeRow:
+    """Return the row that was sent. Reading the log adds what the request knows."""
+    row = ExchangeRow(message[1], message[2], message[8])
+    row.id, row.status, row.bytes_in, row.bytes_out = message[3], message[4], message[5], message[6]
+    row.first_byte, row.body_done, row.encoded, row.written, row.drained = (
+        message[7],
+        message[9],
+        message[10],
+        message[11],
+        message[12],
+    )
+    return row
+
+
 def context_of(span: object) -> tuple[str, str, str] | None:
     """Return the trace context of a request as it travels."""
     return (span.protocol, span.parent, span.state) if isinstance(span, ForwardedContext) else None
@@ -315,25 +345,26 @@ def place_of(source: object) -> tuple[str, int, int]:
 
 def times_of(timeline: Timeline) -> tuple[int, ...]:
     """Return what the core continues of a timeline."""
-    return (timeline.received, timeline.deadline, timeline.first_token_by)
+    return (timeline.received, timeline.deadline, timeline.first_token_by, timeline.exchange)
 
 
 def timeline_of(times: Sequence[int]) -> Timeline:
     """Return the timeline that was sent."""
     timeline = Timeline(times[0])
-    timeline.deadline, timeline.first_token_by = times[1], times[2]
+    timeline.deadline, timeline.first_token_by, timeline.exchange = times[1], times[2], times[3]
     return timeline
 
 
 def delta_to_plain(delta: Delta) -> tuple[Any, ...]:
     """Return a delta as it travels."""
-    reason = delta.finish_reason
+    reason, given = delta.finish_reason, delta.token_ids
+    token_ids = given if type(given) is list else list(given)
     if reason is None and not delta.logprobs and delta.prompt is None:
-        return (delta.index, delta.text, list(delta.token_ids))
+        return (delta.index, delta.text, token_ids)
     return (
         delta.index,
         delta.text,
-        list(delta.token_ids),
+        token_ids,
         None if reason is None else reason.value,
         delta.stop_reason,
         to_plain(delta.logprobs),

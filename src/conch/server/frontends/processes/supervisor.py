@@ -52,6 +52,8 @@ _MAX_UNSENT_BYTES = 1 << 28
 _START_TIMEOUT_S = 60.0
 _CORES_OF_ONE_LOOP, _MAX_AUTO = 4, 8
 _STOP_GRACE_S = 1.0
+# Of the numbers of calls in the event log, which differ among all processes that there ever were.
+_NUMBER_BITS = 40
 # A process that ends sooner after its start is replaced after this time.
 _BACKOFF_S = 1.0
 
@@ -188,6 +190,7 @@ class FrontendProcesses:
         self.ended: dict[str, Traffic] = {}  # of processes that have exited, by port
         self._ended_cpu_s = 0.0
         self.restarts = 0
+        self._launched = 0  # processes, with those that have exited
 
     @property
     def running(self) -> list[_Frontend]:
@@ -209,6 +212,7 @@ class FrontendProcesses:
         self._core = CoreParts(
             parts.inference,
             parts.observer,
+            parts.recorder,
             parts.regions,
             self._routers,
             InferenceService(parts).methods(),
@@ -296,7 +300,8 @@ class FrontendProcesses:
         memory = self._parts.budget.limit_bytes // self._count
         link.send((CATALOG, list(self._publisher.entries.values())))
         link.send((STATE, *self._state))
-        link.send((OPTIONS, self._options, self.listening, memory))
+        self._launched += 1
+        link.send((OPTIONS, self._options, self.listening, memory, self._launched << _NUMBER_BITS))
         async with asyncio.timeout(_START_TIMEOUT_S):
             problem = await frontend.started
         if problem:

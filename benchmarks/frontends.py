@@ -3,11 +3,19 @@
     python -m benchmarks.frontends 1 2
 
 starts a server for each number of frontend processes, and prints the rows of the table in docs/frontend-processes.md.
+
+    python -m benchmarks.frontends --cores
+
+pins the server to one core, then to one more, up to all. The client has the last core, which it shares with the server
+where that has all. It prints throughput for each, and what the processor times project for up to 16 cores, and draws
+both into docs/images/frontends.svg.
+
 Times are those of the scheduler's counters (/proc/<pid>/task/*/schedstat) divided by answers. Rates, medians and times
 suffer where other programs share the cores: compare rows of one run.
 """
 
 import json
+import os
 import re
 import select
 import socket
@@ -22,8 +30,15 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.harness.machine import CHECKOUT
+from conch.base.report.axis import Axis
+from conch.base.report.chart import Chart, ChartPoint, ChartSeries, svg_file
+
 _WARM_UP_S, _WINDOW_S = 0.7, 3.0
 _STREAMS = 64
+_CONNECTIONS = 64  # of the client that finds the throughput
+_PROJECTED_CORES = (1, 2, 4, 8, 16)
+_PICTURE = CHECKOUT / "docs" / "images" / "frontends.svg"
 _IDENTITY = """name: "echo" backend: "identity"
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
@@ -31,15 +46,18 @@ output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 
 
 def main() -> None:
-    """Print a row for each load of each server."""
-    print("| Load | Processes | Answers/s | Median, µs | Core, µs each | Frontends, µs each |")
-    print("|---|---:|---:|---:|---:|---:|")
+    """Print a row for each load of each server, or throughput by cores."""
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "models")
         _write(models / "echo", _IDENTITY)
         _write(models / "talker", 'name: "talker" backend: "scripted"')
         script = {"reply": "again " * 3000, "step_ms": 10}
         (models / "talker" / "1" / "model.json").write_text(json.dumps(script))
+        if sys.argv[1:] == ["--cores"]:
+            _by_cores(models, Path(folder, "log"))
+            return
+        print("| Load | Processes | Answers/s | Median, µs | Core, µs each | Frontends, µs each |")
+        print("|---|---:|---:|---:|---:|---:|")
         for processes in map(int, sys.argv[1:] or ["1", "2"]):
             with _served(models, processes, Path(folder, "log")) as (port, pids):
                 for connections in (1, 16, 64):
@@ -49,6 +67,40 @@ def main() -> None:
                         _requests(port, pids, connections),
                     )
                 _show(f"tokens, {_STREAMS} streams", processes, _tokens(port, pids))
+
+
+def _by_cores(models: Path, log: Path) -> None:
+    """Print throughput on pinned cores with the projection, and draw the picture."""
+    cores = sorted(os.sched_getaffinity(0))
+    measured, core_us, frontends_us = {}, 0.0, 0.0
+    print("| Cores | Client | Processes | Answers/s | Core, µs each | Frontends, µs each |")
+    print("|---:|---|---:|---:|---:|---:|")
+    for count in range(1, len(cores) + 1):
+        for processes in (1, max(count, 2)):
+            os.sched_setaffinity(0, cores[:count])
+            with _served(models, processes, log) as (port, pids):
+                os.sched_setaffinity(0, cores[-1:])
+                rate, _, core, others = _requests(port, pids, _CONNECTIONS)
+            client = "on one of them" if count == len(cores) else "on another core"
+            print(f"| {count} | {client} | {processes} | {rate:,.0f} | {core:.1f} | {others:.1f} |", flush=True)
+            measured[count, processes > 1] = rate
+            if processes > 1:
+                core_us, frontends_us = core, others
+    print("\nProjected from the processor times of the last row, not measured:\n\n| Cores | Answers/s |\n|---:|---:|")
+    # One core at most is the core's process; the work of the frontends divides.
+    projected = {count: min(1e6 / core_us, count * 1e6 / (core_us + frontends_us)) for count in _PROJECTED_CORES}
+    for count, rate in projected.items():
+        print(f"| {count} | {rate:,.0f} |")
+    one, several = [
+        [ChartPoint(count, rate) for (count, many), rate in measured.items() if many is kind] for kind in (False, True)
+    ]
+    series = [
+        ChartSeries("projected", [ChartPoint(*point) for point in projected.items()], color=2, dashed=True),
+        ChartSeries("one process", one, "dots", color=1),
+        ChartSeries("frontends", several, "dots", color=0),
+    ]
+    title = "Small JSON requests by cores of the server"
+    _PICTURE.write_text(svg_file([Chart(title, Axis("cores"), Axis("requests/s"), series)]))
 
 
 def _write(folder: Path, config: str) -> None:

@@ -1,7 +1,7 @@
 """Join requests along the batch axis into the arrays of one execution, and split its outputs.
 
-Tensors of a single request are not copied. Inputs of several requests are copied once, into the joined buffer; their
-outputs are views.
+Tensors of a single request are not copied, except for large indices. Inputs of several requests are copied once, into
+the joined buffer; their outputs are views.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,11 @@ import numpy.typing as npt
 from conch.base.errors import BackendError
 from conch.domain.request import InferRequest
 from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor, unpack_bytes
+from conch.server.backends.child.conch_child.ipc.arena import MAX_INLINE_BYTES
 
 # numpy has no bfloat16: arrays of it hold the bits.
 BF16_BITS = np.dtype("<u2")
+_INDICES = ("INT32", "INT64")
 
 
 def join(requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]]:
@@ -80,4 +82,7 @@ def _array(datatype: str, shape: Sequence[int], data: Any) -> npt.NDArray[Any]:
         array = np.empty(len(elements), dtype=np.object_)
         array[:] = elements
         return array.reshape(shape)
-    return np.frombuffer(data, dtype=NUMPY_DTYPES.get(datatype, BF16_BITS)).reshape(shape)
+    array = np.frombuffer(data, dtype=NUMPY_DTYPES.get(datatype, BF16_BITS)).reshape(shape)
+    # A process that made a large tensor can still write to it. Frameworks check indices before they use them, so
+    # indices that change in between would let them read outside of their memory.
+    return array.copy() if datatype in _INDICES and array.nbytes >= MAX_INLINE_BYTES else array

@@ -22,6 +22,15 @@ def test_one_request_is_not_copied() -> None:
     assert joined["a"].tolist() == [[9, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.parametrize(("datatype", "shared"), [("INT32", False), ("INT64", False), ("FP32", True), ("UINT8", True)])
+def test_large_indices_cannot_change_while_they_are_used(datatype: str, shared: bool) -> None:
+    data = np.zeros(2**16, np.uint8)  # as a model's process may still write to
+    count = len(data) // NUMPY_DTYPES[datatype].itemsize
+    array = join([request(Tensor("X", datatype, (count,), data))])["X"]
+    data[:] = 1
+    assert array.any() == shared
+
+
 def test_requests_of_several_sizes_are_joined_in_order() -> None:
     parts = [np.full((size, 2), size, np.float32) for size in (1, 3, 2)]
     joined = join([request(Tensor.from_numpy("a", part)) for part in parts])

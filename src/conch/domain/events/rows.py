@@ -1,5 +1,5 @@
 # Compiled by mypyc in wheels.
-"""Rings of rows of the event log, and the row of a client's call, which protocols and frontends fill together."""
+"""Rings of rows of the event log, and the rows of requests, executions and clients' calls, which many parts fill."""
 
 from mypy_extensions import mypyc_attr
 
@@ -21,22 +21,15 @@ class Ring:
         self.size = size
         self.written = 0  # how many rows, with those that are overwritten
 
-    def reused(self) -> Row | None:
-        """Return the oldest row, to be overwritten; None while there is room for another."""
-        index = self.written
-        self.written = index + 1
-        if index < self.size:
-            return None
-        return self.rows[index % self.size]
-
-    def add(self, row: Row) -> None:
-        """Add a new row instead of reusing the oldest."""
+    def add(self, row: Row) -> bool:
+        """Add a row in the place of the oldest; return whether the ring keeps it, so that it must not be reused."""
         index = self.written
         self.written = index + 1
         if index < self.size:
             self.rows.append(row)
         else:
             self.rows[index % self.size] = row
+        return True
 
     @property
     def lost(self) -> int:
@@ -78,3 +71,81 @@ class ExchangeRow(Row):
         self.request = self.status = self.bytes_in = self.bytes_out = 0
         self.first_byte = self.received = self.body_done = received
         self.decoded = self.answered = self.encoded = self.written = self.drained = 0
+
+
+@mypyc_attr(acyclic=True)
+class RequestRow(Row):
+    """One request to a model version."""
+
+    __slots__ = (
+        "batch",
+        "batch_size",
+        "cache_hit",
+        "completion_tokens",
+        "correlation",
+        "deadline",
+        "done",
+        "exchange",
+        "first_token",
+        "id",
+        "infer_done",
+        "input_bytes",
+        "input_done",
+        "model",
+        "number",
+        "outcome",
+        "output_bytes",
+        "parent",
+        "priority",
+        "prompt_tokens",
+        "queued",
+        "reason",
+        "received",
+        "shape",
+        "started",
+        "tenant",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.number = self.parent = self.exchange = self.batch = self.version = 0
+        self.model = self.tenant = self.reason = self.shape = self.id = ""
+        self.outcome = "unfinished"
+        self.cache_hit = self.priority = self.batch_size = self.prompt_tokens = self.completion_tokens = 0
+        self.correlation = self.input_bytes = self.output_bytes = 0
+        self.received = self.queued = self.started = self.input_done = self.infer_done = self.done = 0
+        self.first_token = self.deadline = 0
+
+
+@mypyc_attr(acyclic=True)
+class BatchRow(Row):
+    """One execution."""
+
+    __slots__ = (
+        "ahead",
+        "cpu_ns",
+        "cpu_wait_ns",
+        "failed",
+        "formed",
+        "infer_done",
+        "input_done",
+        "instance",
+        "members",
+        "model",
+        "number",
+        "released",
+        "size",
+        "started",
+        "switches",
+        "version",
+        "waiting",
+        "why_now",
+    )
+
+    def __init__(self) -> None:
+        self.number = self.version = self.members = self.size = self.waiting = self.switches = 0
+        self.model = self.instance = ""
+        self.why_now = "single"
+        self.ahead = self.failed = 0
+        self.formed = self.started = self.input_done = self.infer_done = self.released = 0
+        self.cpu_ns = self.cpu_wait_ns = 0

@@ -43,7 +43,7 @@ from conch.server.backends.base import Worker
 from conch.server.backends.engines.base import Engine
 from conch.server.core.pending import Pending
 from conch.server.core.served_model import ServedModel, missed_deadline
-from conch.server.observability.event_log import RequestRow
+from conch.server.observability.event_log import StepRow
 
 # Characters of the longest token of common vocabularies: 128 spaces.
 _MAX_TOKEN_CHARS: Final = 128
@@ -310,7 +310,7 @@ class GenerativeModel(ServedModel):
         if self.events.on:
             failure = end if isinstance(end, ConchError) else None
             tokens = (end.prompt_tokens, end.completion_tokens) if isinstance(end, Usage) else (0, 0)
-            self.events.generated(self.events.recorder.request(), live.request, failure, tokens)
+            self.events.recorder.add("requests", self.events.generated(live.request, failure, tokens))
         if self._prompts:
             self._give_next()
         if timeline.deadline and now > timeline.deadline and not isinstance(end, ConchError):
@@ -340,15 +340,10 @@ class GenerativeModel(ServedModel):
             self.statistics.first_response.add(first - timeline.received)
 
     def unfinished(self) -> Iterable[tuple[str, Row]]:
-        rows: list[tuple[str, Row]] = []
-        for live in self._live:
-            row = RequestRow()
-            self.events.generated(row, live.request, None, (0, 0))
-            rows.append(("requests", row))
-        return rows
+        return [("requests", self.events.generated(live.request, None, (0, 0))) for live in self._live]
 
     def _log_step(self, started: int, ended: int, cpu_ns: int, cpu_wait_ns: int, tokens: int) -> None:
-        load, row = self.engine.load, self.events.recorder.step()
+        load, row = self.engine.load, StepRow()
         row.model, row.version = self.events.model, self.events.version
         row.started, row.ended, row.cpu_ns, row.cpu_wait_ns = started, ended, cpu_ns, cpu_wait_ns
         row.running, row.waiting = load.running, load.waiting
@@ -356,6 +351,7 @@ class GenerativeModel(ServedModel):
         row.preemptions = max(load.preemptions - self._preemptions, 0)
         row.cache_used = round(load.kv_cache_usage * 1000)
         self._preemptions = load.preemptions
+        self.events.recorder.add("steps", row)
 
     def _discard(self, live: "LiveGeneration") -> None:
         self._live.discard(live)

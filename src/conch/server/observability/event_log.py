@@ -1,27 +1,29 @@
 # Compiled by mypyc in wheels.
 """Recorder of the event log: rows in rings of bounded size, always on.
 
-A row is an object whose attributes have the names of the columns in `domain.events.layout`: in compiled code, writing
-one takes some 20 ns, without a call that packs numbers into bytes. Rows are made until a ring has its size, and reused
-from then on; what is not used takes no memory. Names and codes are texts, which reading the log turns into numbers.
+A row is an object whose attributes have the names of the columns in `domain.events.layout`. The rings of requests,
+batches and exchanges keep it as a line of `domain.events.lines`, because a ring is far larger than a processor's cache;
+the row itself is filled again for the next. What is not used takes no memory. Names and codes are texts, which reading
+the log turns into numbers.
 """
 
 from time import monotonic_ns
-from typing import Final, cast
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from conch.base.errors import Cancelled, ConchError, FailureReason, QueueTimeout
-from conch.domain.events.rows import ExchangeRow, Ring, Row
+from conch.domain.events.lines import BatchLine, Columns, ExchangeLine, LineRing, RequestLine
+from conch.domain.events.rows import BatchRow, ExchangeRow, RequestRow, Ring, Row
 from conch.domain.generation import GenerationRequest
 from conch.domain.request import InferRequest, InferResponse, Timeline
 
-# By kind: its share of the log's size, and the bytes of a row where it is compiled, with its texts. A request has about
-# one batch and one call.
+# By kind: its share of the log's size, and the bytes of a row where it is compiled, with its place in a list. A request
+# has about one batch and one call.
 _SHARES: Final = {
-    "requests": (0.40, 256),
-    "batches": (0.28, 176),
-    "exchanges": (0.24, 152),
+    "requests": (0.38, 136),
+    "batches": (0.30, 104),
+    "exchanges": (0.24, 88),
     "steps": (0.05, 128),
     "pauses": (0.01, 64),
     "instances": (0.01, 80),
@@ -32,88 +34,6 @@ _MIN_ROWS: Final = 64
 _MAX_SHAPES: Final = 1024
 _MAX_ID_CHARACTERS: Final = 128
 _HASH_MASK: Final = (1 << 60) - 1
-
-
-@mypyc_attr(acyclic=True)
-class RequestRow(Row):
-    """One request to a model version."""
-
-    __slots__ = (
-        "batch",
-        "batch_size",
-        "cache_hit",
-        "completion_tokens",
-        "correlation",
-        "deadline",
-        "done",
-        "exchange",
-        "first_token",
-        "id",
-        "infer_done",
-        "input_bytes",
-        "input_done",
-        "model",
-        "number",
-        "outcome",
-        "output_bytes",
-        "parent",
-        "priority",
-        "prompt_tokens",
-        "queued",
-        "reason",
-        "received",
-        "shape",
-        "started",
-        "tenant",
-        "version",
-    )
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Set all columns to nothing."""
-        self.number = self.parent = self.exchange = self.batch = self.version = 0
-        self.model = self.tenant = self.reason = self.shape = self.id = ""
-        self.outcome = "unfinished"
-        self.cache_hit = self.priority = self.batch_size = self.prompt_tokens = self.completion_tokens = 0
-        self.correlation = self.input_bytes = self.output_bytes = 0
-        self.received = self.queued = self.started = self.input_done = self.infer_done = self.done = 0
-        self.first_token = self.deadline = 0
-
-
-@mypyc_attr(acyclic=True)
-class BatchRow(Row):
-    """One execution."""
-
-    __slots__ = (
-        "ahead",
-        "cpu_ns",
-        "cpu_wait_ns",
-        "failed",
-        "formed",
-        "infer_done",
-        "input_done",
-        "instance",
-        "members",
-        "model",
-        "number",
-        "released",
-        "size",
-        "started",
-        "switches",
-        "version",
-        "waiting",
-        "why_now",
-    )
-
-    def __init__(self) -> None:
-        self.number = self.version = self.members = self.size = self.waiting = self.switches = 0
-        self.model = self.instance = ""
-        self.why_now = "single"
-        self.ahead = self.failed = 0
-        self.formed = self.started = self.input_done = self.infer_done = self.released = 0
-        self.cpu_ns = self.cpu_wait_ns = 0
 
 
 @mypyc_attr(acyclic=True)
@@ -186,14 +106,18 @@ class EventRecorder:
 
     def __init__(self, size_bytes: int = 0, last_number: int = 0) -> None:
         self.on = size_bytes > 0
-        self.rings = {
-            kind: Ring(max(int(size_bytes * share / row_bytes), _MIN_ROWS))
-            for kind, (share, row_bytes) in _SHARES.items()
+        sizes = {
+            kind: max(int(size_bytes * share / row_bytes), _MIN_ROWS) for kind, (share, row_bytes) in _SHARES.items()
         }
-        self._requests = self.rings["requests"]
-        self._batches = self.rings["batches"]
-        self.exchanges = self.rings["exchanges"]
-        self._steps = self.rings["steps"]
+        columns = Columns()
+        self._requests = LineRing(sizes["requests"], RequestLine, columns)
+        self._batches = LineRing(sizes["batches"], BatchLine, columns)
+        self.exchanges: Ring = LineRing(sizes["exchanges"], ExchangeLine, columns)
+        self.rings: dict[str, Ring] = {kind: Ring(size) for kind, size in sizes.items()}
+        self.rings |= {"requests": self._requests, "batches": self._batches, "exchanges": self.exchanges}
+        # To be filled, then added to a ring.
+        self.request = RequestRow()
+        self.batch = BatchRow()
         self._number = last_number
 
     def number(self) -> int:
@@ -201,38 +125,21 @@ class EventRecorder:
         self._number += 1
         return self._number
 
-    def request(self) -> RequestRow:
-        """Return the row of a request, whose columns must all be set."""
-        row = self._requests.reused()
-        if row is not None:
-            return cast("RequestRow", row)
-        new = RequestRow()
-        self._requests.rows.append(new)
-        return new
+    def add_request(self) -> None:
+        """Add `request`, all of whose columns must have been set."""
+        if self._requests.add(self.request):
+            self.request = RequestRow()
 
-    def batch(self) -> BatchRow:
-        """Return the row of a batch, whose columns must all be set."""
-        row = self._batches.reused()
-        if row is not None:
-            return cast("BatchRow", row)
-        new = BatchRow()
-        self._batches.rows.append(new)
-        return new
+    def add_batch(self) -> None:
+        """Add `batch`, all of whose columns must have been set."""
+        if self._batches.add(self.batch):
+            self.batch = BatchRow()
 
     def exchange(self, timeline: Timeline, protocol: str) -> ExchangeRow:
         """Return the row of a client's call; the code that writes the response adds it to `exchanges`."""
         number = self.number()
         timeline.exchange = number
         return ExchangeRow(number, protocol, timeline.received)
-
-    def step(self) -> StepRow:
-        """Return the row of an engine's step, whose columns must all be set."""
-        row = self._steps.reused()
-        if row is not None:
-            return cast("StepRow", row)
-        new = StepRow()
-        self._steps.rows.append(new)
-        return new
 
     def pause(self, kind: str, started: int, ended: int, cpu_ns: int = 0, cpu_wait_ns: int = 0) -> None:
         """Record a pause of the event loop."""
@@ -275,7 +182,7 @@ class EventRecorder:
         return RecordedChange(self, change, model)
 
     def add(self, kind: str, row: Row) -> None:
-        """Add a new row: for what is rare or written by other threads."""
+        """Add a new row."""
         if self.on:
             self.rings[kind].add(row)
 
@@ -324,7 +231,7 @@ class ModelEvents:
         cache_hit: bool = False,
     ) -> None:
         """Record a request that has ended; its timeline is complete."""
-        row = self.recorder.request()
+        row = self.recorder.request
         self.fill(row, request, batch)
         row.first_token = first_response
         row.cache_hit = int(cache_hit)
@@ -339,6 +246,7 @@ class ModelEvents:
         else:
             row.outcome = outcome_of(error)
             row.reason = reason_of(error)
+        self.recorder.add_request()
 
     def fill(self, row: RequestRow, request: InferRequest, batch: int) -> None:
         """Fill the row of a request, as far as it has come; what only its end has is set to nothing."""
@@ -379,12 +287,10 @@ class ModelEvents:
         self.fill(row, request, batch)
         return row
 
-    def generated(
-        self, row: RequestRow, request: GenerationRequest, error: ConchError | None, tokens: tuple[int, int]
-    ) -> None:
-        """Fill the row of a generation, whose first token ends its queue; `tokens` are those of prompt and answer."""
+    def generated(self, request: GenerationRequest, error: ConchError | None, tokens: tuple[int, int]) -> RequestRow:
+        """Return the row of a generation, whose first token ends its queue; `tokens` are those of prompt and answer."""
         timeline = request.timeline
-        row.clear()
+        row = RequestRow()
         row.number, row.parent, row.exchange = request.number, request.parent, timeline.exchange
         row.model, row.version = self.model, self.version
         row.tenant = "" if request.meter is None else request.meter.tenant
@@ -398,6 +304,7 @@ class ModelEvents:
             row.infer_done = row.done = timeline.done
             row.outcome = "ok" if error is None else outcome_of(error)
             row.reason = "" if error is None else reason_of(error)
+        return row
 
     def refused(self, timeline: Timeline, error: ConchError, now: int) -> None:
         """Record a request that was refused before it was decoded."""

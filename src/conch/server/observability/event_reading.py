@@ -17,10 +17,10 @@ from conch.base.build_info import is_compiled
 from conch.domain.events.layout import CODE, KINDS, NAME, TIME
 from conch.domain.events.log import EventLog, NameTable, table_of
 from conch.domain.events.packing import Table
-from conch.domain.events.rows import ExchangeRow, Ring, Row
+from conch.domain.events.rows import ExchangeRow, RequestRow, Ring, Row
 from conch.domain.exposition import Family, Point
 from conch.machine.cores import usable_cores
-from conch.server.observability.event_log import EventRecorder, RequestRow
+from conch.server.observability.event_log import EventRecorder
 
 # Rows that are read before the event loop runs other callbacks: about a millisecond.
 _SLICE_ROWS = 400

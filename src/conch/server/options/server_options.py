@@ -188,7 +188,7 @@ class ServerOptions:
     event_log_bytes: int = _flag(
         64 << 20,
         "Server",
-        "Maximum bytes of the event log in memory, which explains the time of requests: about 100,000 of the last "
+        "Maximum bytes of the event log in memory, which explains the time of requests: about 180,000 of the last "
         "requests with their batches. Grows as they come; 0 for none.",
         BYTES,
     )

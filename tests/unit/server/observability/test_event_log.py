@@ -6,7 +6,7 @@ import pytest
 
 from conch.base.errors import BackendError, Cancelled, ConchError, LimitExceeded, QueueFull, QueueTimeout
 from conch.domain.events.layout import KINDS
-from conch.domain.events.rows import ExchangeRow, Row
+from conch.domain.events.rows import BatchRow, ExchangeRow, RequestRow, Row
 from conch.domain.request import InferRequest, InferResponse, Timeline
 from conch.domain.tensor import Tensor
 from conch.server.observability import event_log
@@ -14,8 +14,8 @@ from conch.server.observability.event_log import EventRecorder, ModelEvents, out
 from conch.server.observability.event_reading import EventReader
 
 ROWS = {
-    "requests": event_log.RequestRow,
-    "batches": event_log.BatchRow,
+    "requests": RequestRow,
+    "batches": BatchRow,
     "exchanges": lambda: ExchangeRow(0, "", 0),
     "steps": event_log.StepRow,
     "pauses": event_log.PauseRow,
@@ -129,7 +129,10 @@ def test_texts_of_clients_are_bounded() -> None:
         made = request(number + 1, 100, (1, number))
         made.id = "x" * 1000
         events.ended(made, 0, None, None)
-    assert all(len(row.id) == 128 for row in recorder.rings["requests"].rows if isinstance(row, event_log.RequestRow))
+    ring = recorder.rings["requests"]
+    rows = [ring.row(number) for number in range(ring.lost, ring.written)]
+    assert len(rows) == ring.size
+    assert all(isinstance(row, RequestRow) and len(row.id) == 128 for row in rows)
     log = EventReader(recorder).read(1e9)
     assert log.names[log.requests[-1]["shape"]] == "A FP32 [1,2999]"
 

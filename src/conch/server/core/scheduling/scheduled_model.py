@@ -15,7 +15,7 @@ from time import monotonic_ns
 from typing import Final
 
 from conch.base.errors import ConchError, Unavailable
-from conch.domain.events.rows import Row
+from conch.domain.events.rows import BatchRow, Row
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import InferRequest, InferResponse, Room
 from conch.domain.scheduling.estimate import ServiceTimes
@@ -29,7 +29,6 @@ from conch.server.core.scheduling.timer import Timer
 from conch.server.core.scheduling.warmup import warm_up
 from conch.server.core.served_model import ServedModel
 from conch.server.core.validation import RequestValidator, Reshaper
-from conch.server.observability.event_log import BatchRow
 
 _log: Final = getLogger(__name__)
 
@@ -306,7 +305,9 @@ class ScheduledModel(ServedModel):
         if batch.infer_done:
             self.statistics.count_execution(size, batch.started, batch.input_done, batch.infer_done, now)
         if self.events.on:
-            self._fill(self.events.recorder.batch(), instance, batch, size, now)
+            recorder = self.events.recorder
+            self._fill(recorder.batch, instance, batch, size, now)
+            recorder.add_batch()
         self._drop_batch(instance, batch)
         self._after_release(batch)
 

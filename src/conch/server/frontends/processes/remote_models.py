@@ -311,11 +311,12 @@ class RemoteExchanges(Ring):
         super().__init__(0)
         self._link = link
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Row) -> bool:
         assert isinstance(row, ExchangeRow)
         sizes = (int(row.status), row.bytes_in, row.bytes_out)
         times = (row.first_byte, row.received, row.body_done, row.encoded, row.written, row.drained)
         self._link.send((EXCHANGE, row.number, row.protocol, row.id, *sizes, *times))
+        return False
 
 
 def exchange_of(message: Message) -> ExchangeRow:

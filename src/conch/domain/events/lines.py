@@ -290,7 +290,7 @@ class RequestLine(Line):
 
 
 @mypyc_attr(acyclic=True)
-class BatchLine(Line):
+class ExecutionLine(Line):
     """An execution."""
 
     __slots__ = (

@@ -13,7 +13,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from conch.base.errors import Cancelled, ConchError, FailureReason, QueueTimeout
-from conch.domain.events.lines import BatchLine, Columns, ExchangeLine, LineRing, RequestLine
+from conch.domain.events.lines import Columns, ExchangeLine, ExecutionLine, LineRing, RequestLine
 from conch.domain.events.rows import BatchRow, ExchangeRow, RequestRow, Ring, Row
 from conch.domain.generation import GenerationRequest
 from conch.domain.request import InferRequest, InferResponse, Timeline
@@ -111,7 +111,7 @@ class EventRecorder:
         }
         columns = Columns()
         self._requests = LineRing(sizes["requests"], RequestLine, columns)
-        self._batches = LineRing(sizes["batches"], BatchLine, columns)
+        self._batches = LineRing(sizes["batches"], ExecutionLine, columns)
         self.exchanges: Ring = LineRing(sizes["exchanges"], ExchangeLine, columns)
         self.rings: dict[str, Ring] = {kind: Ring(size) for kind, size in sizes.items()}
         self.rings |= {"requests": self._requests, "batches": self._batches, "exchanges": self.exchanges}

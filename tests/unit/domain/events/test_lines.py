@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from conch.domain.events.layout import KINDS, TIME, first_time
-from conch.domain.events.lines import BatchLine, Columns, ExchangeLine, Line, LineRing, RequestLine
+from conch.domain.events.lines import Columns, ExchangeLine, ExecutionLine, Line, LineRing, RequestLine
 from conch.domain.events.rows import BatchRow, ExchangeRow, RequestRow, Row
 
 LINES: dict[str, tuple[Callable[[], Line], Callable[[], Row]]] = {
     "requests": (RequestLine, RequestRow),
-    "batches": (BatchLine, BatchRow),
+    "batches": (ExecutionLine, BatchRow),
     "exchanges": (ExchangeLine, lambda: ExchangeRow(0, "http", 0)),
 }
 # The second of them fit in no line, nor do negative numbers.

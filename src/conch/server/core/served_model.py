@@ -2,7 +2,6 @@
 """A served model version: the interface of everything that the catalog holds."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic_ns
 from typing import Final
@@ -26,8 +25,12 @@ _WAY_PART: Final = 32
 _MAX_WAY_NS: Final = 20_000_000
 
 
-class ServedModel(ABC):
-    """A served model version. Life: `start` → `submit`* → `drain` → `stop`."""
+class ServedModel:
+    """A served model version. Life: `start` → `submit`* → `drain` → `stop`.
+
+    No ABC: compiled classes share the cache of `isinstance` of an abstract base, so that a model of one kind would be
+    taken for one of another.
+    """
 
     def __init__(self, config: ModelConfig, version: int, labels: Mapping[str, Sequence[str]]) -> None:
         self.config = config
@@ -52,9 +55,9 @@ class ServedModel(ABC):
         return ModelId(self.statistics.namespace, self.config.name)
 
     @property
-    @abstractmethod
     def ready(self) -> bool:
         """Whether a request that is sent now would be executed."""
+        raise NotImplementedError
 
     @property
     def takes_sources(self) -> bool:
@@ -104,9 +107,9 @@ class ServedModel(ABC):
         """Return the rows of the event log for what has not ended: kind and row."""
         return ()
 
-    @abstractmethod
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request, which then ends exactly once. Raises InvalidRequest, QueueFull, Unavailable."""
+        raise NotImplementedError
 
     def submit_within(self, span: Span | None, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request made on behalf of another, and trace it as a child of its `span`. Raises as `submit`."""
@@ -120,12 +123,12 @@ class ServedModel(ABC):
                 request.span.settled(request, error)
             raise
 
-    @abstractmethod
     def refusal(self, now: int, meter: TokenMeter | None = None) -> QueueFull | None:
         """Return the rejection of any request at `now` (monotonic ns); None while there is room.
 
         `meter` says whose request it is.
         """
+        raise NotImplementedError
 
     def expected(
         self,
@@ -183,18 +186,18 @@ class ServedModel(ABC):
         if isinstance(error, DeadlineMissed):
             self.statistics.deadline_misses[error.stage] += 1
 
-    @abstractmethod
     async def start(self) -> None:
         """Start the model. Raises ModelLoadError; then nothing is left running."""
+        raise NotImplementedError
 
-    @abstractmethod
     async def stop(self) -> None:
         """Release everything; requests that are still unanswered fail."""
+        raise NotImplementedError
 
-    async def kill(self) -> None:  # noqa: B027 - an ensemble holds nothing
+    async def kill(self) -> None:
         """End child processes now, without waiting for requests."""
 
-    def take_over(self, old: "ServedModel") -> None:  # noqa: B027 - only sequences survive a replacement
+    def take_over(self, old: "ServedModel") -> None:
         """Succeed the version that this one replaces, which gets requests only from here."""
 
     async def drain(self) -> None:

@@ -280,9 +280,7 @@ class ModelBuilder:
                 if served.cache is not None:
                     served.cache.events = served.events
             load = ModelId(files.namespace, config.name)
-            # Not isinstance: compiled classes share the cache of their abstract base, and the next check of whether a
-            # model is an ensemble would be true for any model.
-            if hasattr(served, "on_warm_up"):
+            if isinstance(served, ScheduledModel):
                 served.on_warm_up = partial(self._catalog.loads.enter, load, "warming up")
             self._catalog.loads.enter(load, "starting")
             await served.start()

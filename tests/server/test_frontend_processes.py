@@ -155,7 +155,7 @@ def test_calls_of_both_processes_have_rows_in_the_event_log(server: ConchProcess
         calls = list(log.tables["exchanges"])
         return [call for call in calls if call["request"] in requests], [call for call in calls if call["status"] == 3]
 
-    until(lambda: [len(found) for found in rows()] == [12, 1])
+    until(lambda: [len(calls) for calls in rows()] == [12, 1])
     answered, _ = rows()
     assert len({int(call["request"]) for call in answered}) == 12
     assert len({int(call["number"]) >> 40 for call in answered} - {0}) == 2

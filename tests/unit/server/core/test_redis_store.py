@@ -5,7 +5,9 @@ from contextlib import suppress
 
 import pytest
 
-pytest.importorskip("redis")
+pytest.importorskip(
+    "redis", reason="the client of Redis comes with the extra dev-all, which `make quick` does not install"
+)
 
 from conch.server.core.redis_store import RedisSettings, RedisStore
 

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.harness.conch_install import ConchInstall
 from benchmarks.harness.machine import CHECKOUT
 from conch.base.report.axis import Axis
 from conch.base.report.chart import Chart, ChartPoint, ChartSeries, svg_file
@@ -38,6 +39,7 @@ _WARM_UP_S, _WINDOW_S = 0.7, 3.0
 _STREAMS = 64
 _CONNECTIONS = 64  # of the client that finds the throughput
 _PROJECTED_CORES = (1, 2, 4, 8, 16)
+_INSTALL = ConchInstall(CHECKOUT, CHECKOUT / ".bench")
 _PICTURE = CHECKOUT / "docs" / "images" / "frontends.svg"
 _IDENTITY = """name: "echo" backend: "identity"
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
@@ -47,6 +49,7 @@ output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 
 def main() -> None:
     """Print a row for each load of each server, or throughput by cores."""
+    _INSTALL.ensure()
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "models")
         _write(models / "echo", _IDENTITY)
@@ -114,7 +117,7 @@ def _served(models: Path, processes: int, log: Path) -> Iterator[tuple[int, list
     flags = [f"--model-repository={models}", f"--frontend-processes={processes}", "--http-address=127.0.0.1"]
     flags += ["--http-port=0", "--metrics-port=0", "--allow-grpc=false"]
     with log.open("wb") as output:
-        server = subprocess.Popen([sys.executable, "-m", "conch", "serve", *flags], stderr=output)
+        server = subprocess.Popen([str(_INSTALL.python), "-m", "conch", "serve", *flags], stderr=output)
     try:
         started, text = None, ""
         while started is None or '"models"' not in text:

@@ -128,10 +128,9 @@ def batching_sentence(explainer: Explainer, model: str) -> str:
         return ""
     shares = [(why, count / len(batches)) for why, count in reasons.most_common(_MAX_REASONS)]
     texts = [f"{share:.0%} because {_WHY_NOW[why]}" for why, share in shares if share >= _MIN_REASON]
-    return (
-        f'{len(batches):,} batches of "{model}" have {batches["members"].mean():.2g} requests on average: they ran '
-        f"{', '.join(texts)}"
-    )
+    mean = f"{batches['members'].mean():.2g}"
+    requests = "request" if mean == "1" else "requests"
+    return f'{len(batches):,} batches of "{model}" have {mean} {requests} on average: they ran {", ".join(texts)}'
 
 
 def waits(request: RequestParts) -> list[tuple[int, int]]:

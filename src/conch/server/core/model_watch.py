@@ -188,7 +188,7 @@ class ModelWatch:
 def _conditions(model: ServedModel, now: Counters, watched: _Watched) -> Iterator[tuple[str, str]]:
     name = str(model.id)
     if missing := now.since(watched.last).missing:
-        yield "instances_missing", f"{missing} instances of model '{name}' are not ready"
+        yield "instances_missing", f"instances of model '{name}' that are not ready: {missing}"
     if now.misses >= MIN_REQUESTS and not now.hits:
         yield "cache_never_hit", f"the response cache had no hit in {now.misses} requests of model '{name}'"
     if model.cache is not None and model.cache.noted_surplus:

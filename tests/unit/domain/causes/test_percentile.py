@@ -64,7 +64,7 @@ def test_small_batches_for_no_visible_reason() -> None:
     for row in rows.tables["batches"]:
         row["why_now"] = "idle"
     said = batching_sentence(Explainer(rows.log()), "detector")
-    assert said.startswith('200 batches of "detector" have 1 requests on average: they ran 100% because')
+    assert said.startswith('200 batches of "detector" have 1 request on average: they ran 100% because')
     assert batching_sentence(Explainer(incident()), "preprocess") == ""
 
 

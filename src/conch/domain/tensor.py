@@ -103,7 +103,7 @@ class Tensor:
     `source` fetches them on the first access to `data`.
     """
 
-    __slots__ = ("_data", "datatype", "name", "shape", "source")
+    __slots__ = ("_data", "_nbytes", "datatype", "name", "shape", "source")
 
     def __init__(
         self, name: str, datatype: str, shape: Sequence[int], data: Buffer = b"", source: Source | None = None
@@ -113,6 +113,7 @@ class Tensor:
         self.shape = tuple(shape)
         self.source = source
         self._data = data
+        self._nbytes = -1  # unknown until it is asked for
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.datatype}{list(self.shape)}, {self.nbytes} B)"
@@ -127,12 +128,12 @@ class Tensor:
     def fetch(self) -> None:
         """Copy the bytes from the source, and release it. Raises ConchError if the source is gone."""
         if self.source is not None:
-            self._data = self.source.read()
-            self.source = None
+            self.replace_source(self.source.read())
 
     def replace_source(self, data: Buffer) -> None:
         """Set the bytes that were copied from the source, and release it."""
         self._data = data
+        self._nbytes = -1
         self.source = None
 
     @property
@@ -140,10 +141,10 @@ class Tensor:
         """Size of the wire bytes."""
         if self.source is not None:
             return self.source.size
-        data = self._data
-        if type(data) is memoryview:
-            return data.nbytes
-        return len(data) if type(data) is bytes else memoryview(data).nbytes
+        if self._nbytes < 0:
+            data = self._data
+            self._nbytes = len(data) if type(data) is bytes else memoryview(data).nbytes
+        return self._nbytes
 
     def renamed(self, name: str) -> "Tensor":
         """Return the tensor with another name; the data are shared."""

@@ -7,6 +7,7 @@ Triton's, because clients match on them.
 """
 
 from collections.abc import Callable, Iterable, Set
+from functools import lru_cache
 from math import prod
 from typing import Any, Final
 
@@ -75,16 +76,21 @@ def read_header_length(value: bytes | None, body_size: int) -> int | None:
     """
     if value is None:
         return None if body_size else 0
+    length: int = _header_length(value)
+    if not 0 <= length <= body_size:
+        raise InvalidRequest(f"inference header size should be in range (0, {body_size}), got: {length}")
+    return length
+
+
+@lru_cache(maxsize=256)  # a client's requests mostly have the same
+def _header_length(value: bytes) -> int:
     digits = value.strip()
     if not digits.removeprefix(b"-").isdigit() or len(digits) > 11 or int(digits) > MAX_INT32:
         raise InvalidRequest(
             f"Unable to parse Inference-Header-Content-Length, got: {shown(digits.decode('latin-1'))}; "
             "it is the size of the JSON part of the body in bytes"
         )
-    length = int(digits)
-    if not 0 <= length <= body_size:
-        raise InvalidRequest(f"inference header size should be in range (0, {body_size}), got: {length}")
-    return length
+    return int(digits)
 
 
 def decode_request(
@@ -185,27 +191,42 @@ def place(outputs: Iterable[Tensor], options: OutputOptions) -> None:
 def _write(
     response: InferResponse, outputs: Iterable[Tensor], options: OutputOptions, encode_data: Callable[[Tensor], Any]
 ) -> tuple[bytes, list[Buffer]]:
-    entries: list[dict[str, Any]] = []
+    entries: list[bytes] = []
     binary: list[Buffer] = []
     for tensor in outputs:
         name = tensor.name
-        entry: dict[str, Any] = {"name": name, "datatype": tensor.datatype, "shape": tensor.shape}
-        if name in options.parts or name in options.placed:
-            pass  # already written
+        if name in options.parts or name in options.placed:  # already written
+            entries.append(_entry(name, tensor.datatype, tensor.shape, -1))
         elif options.binary.get(name, options.binary_default):
             data = tensor.data if type(tensor.data) is bytes else memoryview(tensor.data).cast("B")
-            entry["parameters"] = {"binary_data_size": len(data)}
+            entries.append(_entry(name, tensor.datatype, tensor.shape, len(data)))
             binary.append(data)
         else:
-            entry["data"] = encode_data(tensor)
-        entries.append(entry)
-    document: dict[str, Any] = {"id": response.id} if response.id else {}
-    document["model_name"] = response.model_name
-    document["model_version"] = str(response.model_version)
+            data = orjson.dumps(encode_data(tensor), option=orjson.OPT_SERIALIZE_NUMPY)
+            entries.append(b'%b,"data":%b}' % (_entry(name, tensor.datatype, tensor.shape, -1)[:-1], data))
+    head = _model(response.model_name, response.model_version)
+    if response.id:
+        head = b'"id":%b,%b' % (orjson.dumps(response.id), head)
     if response.parameters:
-        document["parameters"] = response.parameters
-    document["outputs"] = entries
-    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), binary
+        head += b',"parameters":' + orjson.dumps(response.parameters)
+    return b'{%b,"outputs":[%b]}' % (head, b",".join(entries)), binary
+
+
+# What the responses of a model have in common is written once.
+
+
+@lru_cache(maxsize=1024)
+def _entry(name: str, datatype: str, shape: tuple[int, ...], binary_size: int) -> bytes:
+    """Write an output without data in JSON; `binary_size` is -1 if it has no binary data either."""
+    entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
+    if binary_size >= 0:
+        entry["parameters"] = {"binary_data_size": binary_size}
+    return orjson.dumps(entry, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+@lru_cache(maxsize=1024)
+def _model(name: str, version: int) -> bytes:
+    return orjson.dumps({"model_name": name, "model_version": str(version)})[1:-1]
 
 
 def read_parameters(request: InferRequest, parameters: dict[str, Any]) -> bool:

@@ -47,10 +47,8 @@ class ConchInstall:
         stamp.unlink(missing_ok=True)
         if not known:
             venv.create(self.environment, clear=True, with_pip=True)
+        # pip builds and installs a folder again, whatever its version.
         self._pip(f"{self.checkout}[{EXTRAS}]")
-        if known:
-            # The version has not changed, so pip sees nothing to do.
-            self._pip("--force-reinstall", "--no-deps", str(self.checkout))
         stamp.write_text(wanted)
 
     def _pip(self, *arguments: str) -> None:

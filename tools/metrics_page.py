@@ -1,8 +1,11 @@
 """Write the reference page of all metrics, `docs/reference/metrics.md`: `python -m tools.metrics_page`."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from conch.domain.metrics.catalog import areas
+from conch.domain.metrics.dcgm import LEGACY_LABELS, dcgm_fields
 from conch.domain.metrics.metric import MetricDefinition
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"
@@ -12,9 +15,7 @@ _BEGINNING = """\
 # Metrics
 
 `GET /metrics` on `--metrics-port` (8002) returns these metrics. [Server metrics](../observability/metrics.md) describes
-formats, options and custom metrics. `make docs` writes this page from the definitions in the code.
-
-Labels in parentheses are optional.
+formats, options and custom metrics. Labels in parentheses are optional.
 
 | Label | On | Meaning |
 |---|---|---|
@@ -58,7 +59,7 @@ Accelerators: the normal form, with base units and the same names for every vend
     "accelerators_native": """\
 Accelerators under their vendors' names: what the vendors' own exporters expose, in their units.
 
-Dashboards for those exporters work with them. DCGM's names for NVIDIA are in a separate module.""",
+Dashboards for those exporters work with them. DCGM's names for NVIDIA are below.""",
     "alerts": """\
 Alerts: metrics of `conch alerts receive`.""",
     "custom": """\
@@ -66,7 +67,9 @@ Custom metrics: the state of the metrics that `--metrics-config=custom_metrics=F
     "dcgm": """\
 NVIDIA GPUs, names of DCGM: metrics of `conch gpu-exporter`, named as before DCGM 4.7 and as since.
 
-DCGM 4.7 renamed most fields; the new names have base units. `--dcgm-names` chooses.
+DCGM 4.7 renamed most fields: the second name of a row is the new one, which has base units; a unit in the meaning is
+that of the first. `--dcgm-names` chooses. Old names also have the optional labels `Hostname` and
+`DCGM_FI_DRIVER_VERSION`, new ones `hostname` and `DCGM_FI_SYSTEM_DRIVER_VERSION`.
 [GPU metrics](../observability/gpu.md) lists which are exposed by default, and what they are read from.""",
     "gpu": """\
 NVIDIA GPUs, names of Triton: metrics of the GPUs of a server, and the state of accelerators.""",
@@ -86,20 +89,41 @@ def _section(area: str) -> list[str]:
     first, _, rest = _AREAS[area].partition("\n\n")
     heading, _, summary = first.partition(":")
     text = f"{summary.strip()[:1].upper()}{summary.strip()[1:]}\n\n{rest}".strip()
+    tables = [_dcgm_table()] if area == "dcgm" else _tables(areas()[area])
+    return [f"## {heading.strip()}\n", *([f"{text}\n"] if text else []), *(part for table in tables for part in table)]
+
+
+def _tables(metrics: Sequence[MetricDefinition]) -> list[list[str]]:
     groups: dict[str, list[MetricDefinition]] = {}
-    for metric in areas()[area]:
+    for metric in metrics:
         groups.setdefault(metric.labels[0] if metric.labels else "", []).append(metric)
     few = [metric for group in groups.values() if len(group) < _MIN_GROUP for metric in group]
     tables = [*(group for group in groups.values() if len(group) >= _MIN_GROUP), few]
-    parts = [part for table in tables if table for part in _table(table)]
-    return [f"## {heading.strip()}\n", *([f"{text}\n"] if text else []), *parts]
+    return [part for table in tables if table for part in _split(table)]
+
+
+def _split(metrics: list[MetricDefinition]) -> list[list[str]]:
+    """Return the metrics as a table, or as two if several have the same labels that others lack."""
+    shared = {name for name in _all_labels(metrics[0]) if all(name in _all_labels(metric) for metric in metrics)}
+    alike = Counter(tuple(name for name in _all_labels(metric) if name not in shared) for metric in metrics)
+    labels, number = max(alike.items(), key=lambda item: item[1] if item[0] else 0)
+    if not labels or not _MIN_GROUP <= number < len(metrics):
+        return [_table(metrics)]
+    same = [metric for metric in metrics if set(labels) <= set(_all_labels(metric))]
+    return [
+        _table(same),
+        *([_table(others)] if (others := [metric for metric in metrics if metric not in same]) else []),
+    ]
+
+
+def _all_labels(metric: MetricDefinition) -> tuple[str, ...]:
+    return (*metric.labels, *metric.optional_labels)
 
 
 def _table(metrics: list[MetricDefinition]) -> list[str]:
     """Return the metrics as a table; labels that all have are above it."""
     every = [name for name in metrics[0].labels if all(name in metric.labels for metric in metrics)]
     perhaps = [name for name in metrics[0].optional_labels if all(name in metric.optional_labels for metric in metrics)]
-    shared = _names(every, perhaps)
     rest = [
         _names(
             [name for name in metric.labels if name not in every],
@@ -107,17 +131,35 @@ def _table(metrics: list[MetricDefinition]) -> list[str]:
         )
         for metric in metrics
     ]
-    named = any(rest)
-    columns = ["Name", "Type", *(["Labels"] if named else []), "Meaning"]
-    rows = [
-        " | ".join([f"| `{metric.name}`", metric.kind, *([labels] if named else []), f"{metric.help} |"])
-        for metric, labels in zip(metrics, rest, strict=True)
-    ]
-    head = [f"Labels{' of all' if named else ''}: {shared}.\n"] if shared else []
-    return [*head, f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", *rows, ""]
+    return _rows(
+        _names(every, perhaps),
+        [
+            (f"`{metric.name}`", metric.kind, f"{metric.help} Labels: {labels}." if labels else metric.help)
+            for metric, labels in zip(metrics, rest, strict=True)
+        ],
+    )
 
 
-def _names(labels: list[str], optional: list[str]) -> str:
+def _dcgm_table() -> list[str]:
+    """Return the fields of DCGM, each with the name before 4.7 and the one since."""
+    fields = dcgm_fields()
+    [plain, *_] = (field.legacy for field in fields)
+    every = list(plain.labels)
+    perhaps = [name for name in plain.optional_labels if name not in LEGACY_LABELS]
+    rows = []
+    for field in fields:
+        names = ", ".join(dict.fromkeys((f"`{field.legacy.name}`", f"`{field.current.name}`")))
+        extra = _names([name for name in field.legacy.labels if name not in every], [])
+        rows.append((names, field.legacy.kind, f"{field.legacy.help} Labels: {extra}." if extra else field.legacy.help))
+    return _rows(_names(every, perhaps), rows)
+
+
+def _rows(shared: str, rows: Iterable[tuple[str, str, str]]) -> list[str]:
+    head = [f"Labels of all: {shared}.\n"] if shared else []
+    return [*head, "| Name | Type | Meaning |\n|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def _names(labels: Iterable[str], optional: Iterable[str]) -> str:
     return ", ".join([*(f"`{name}`" for name in labels), *(f"(`{name}`)" for name in optional)])
 
 

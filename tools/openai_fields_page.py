@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from textwrap import fill
 
-from conch.protocols.openai.field_rules import ALL_RULES, CHAT, COMPLETION, EMPTY, FieldRule
+from conch.protocols.openai.field_rules import ALL_RULES, EMPTY, FieldRule
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "openai-fields.md"
 _COLUMNS = 120
@@ -23,20 +23,34 @@ A request is served although some of its fields have no effect. Each field is on
 * **refused** with status 400, because the answer would not be what it seems without the field. The error names the
   alternative.
 
-Values that a row accepts ask for what happens anyway, as `null` does, and have no consequence. Empty is `false`, `""`,
-`[]` or `{}`.
+A field that is ignored or refused accepts `null`, and values that ask for what happens anyway: those that its row
+names, else `false`, `""`, `[]` and `{}`; only `null` if it is always refused.
 """
-_SHARED = "Chat completions and completions"
+# Sections with what several other sections share: their rules are not repeated there.
+_SHARED = {
+    "Chat completions and completions": ("Chat completions", "Completions"),
+    "Rerank, score, classify and pooling": ("Rerank", "Score", "Classify", "Pooling"),
+    "Classify and pooling": ("Classify", "Pooling"),
+    "Ollama's API": ("Ollama's `/api/chat`", "Ollama's `/api/generate`", "Ollama's `/api/embed` and `/api/embeddings`"),
+    "Ollama's `/api/chat` and `/api/generate`": ("Ollama's `/api/chat`", "Ollama's `/api/generate`"),
+}
 
 
 def page() -> str:
     """Return the page as Markdown."""
-    shared = [rule for rule in CHAT.values() if COMPLETION.get(rule.name) == rule]
-    parts = [_HEAD, *_section(_SHARED, shared)]
-    for title, rules in ALL_RULES.items():
-        parts += _section(
-            title, (rule for rule in rules.values() if rules not in (CHAT, COMPLETION) or rule not in shared)
-        )
+    parts = [_HEAD]
+    left = {title: dict(rules) for title, rules in ALL_RULES.items()}
+    for title in ALL_RULES:
+        for heading, members in _SHARED.items():
+            if title == members[0]:
+                first, *others = (left[member] for member in members)
+                shared = [rule for rule in first.values() if all(other.get(rule.name) == rule for other in others)]
+                for rules in (first, *others):
+                    for rule in shared:
+                        del rules[rule.name]
+                parts += _section(heading, shared)
+        if left[title]:
+            parts += _section(title, left[title].values())
     return "\n".join(parts)
 
 
@@ -48,7 +62,8 @@ def _section(title: str, rules: Iterable[FieldRule]) -> list[str]:
     plain = groups.pop(("used", ""), [])
     used = [_wrapped(f"Used: {', '.join(plain)}.") + "\n"] if plain else []
     rows = [f"| {', '.join(names)} | {decision} | {note} |" for (decision, note), names in groups.items()]
-    return [f"## {title}\n", *used, "| Field | Decision | Notes |\n|---|---|---|", *rows, ""]
+    table = ["| Field | Decision | Notes |\n|---|---|---|", *rows, ""] if rows else []
+    return [f"## {title}\n", *used, *table]
 
 
 def _wrapped(text: str) -> str:
@@ -56,8 +71,10 @@ def _wrapped(text: str) -> str:
 
 
 def _decision(rule: FieldRule) -> str:
-    neutral = "empty" if rule.neutral is EMPTY else ", ".join(f"`{json.dumps(value)}`" for value in rule.neutral)
-    return f"{rule.decision}; accepts {neutral}" if neutral else rule.decision
+    if rule.neutral is EMPTY or rule.decision in ("used", "label"):
+        return rule.decision
+    accepted = ", ".join(f"`{json.dumps(value)}`" for value in rule.neutral)
+    return f"{rule.decision}; accepts {accepted}" if accepted else f"always {rule.decision}"
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ _ACCEPTED_NAMES = {
     "triton.image.name": "image.name",
     "triton.image.pullSecrets": "image.pullSecrets",
 }
-_TYPES = {"string": "text", "integer": "integer", "number": "number", "boolean": "`true`, `false`", "null": "`null`"}
-_TABLE = "| Key | Type | Default | Meaning |\n|---|---|---|---|\n"
+_NAMES = {"string": "text"}
+_TABLE = "| Key | Default | Meaning |\n|---|---|---|\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +93,32 @@ class ChartValues:
         return "".join(parts)
 
     def _row(self, key: ValueKey) -> str:
-        default = json.dumps(key.default, ensure_ascii=False)
-        cells = (f"`{'.'.join(key.path)}`", self._type(key.schema), f"`{default}`", key.description)
+        default = f"`{json.dumps(key.default, ensure_ascii=False)}`"
+        if other := self._other_values(key.schema).replace(default.replace('"', "") + ", ", "", 1):
+            default += f" ({other})"
+        cells = (f"`{'.'.join(key.path)}`", default, key.description)
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
-    def _type(self, schema: Mapping[str, Any]) -> str:
+    def _other_values(self, schema: Mapping[str, Any]) -> str:
+        """Return what a value may be, as far as its default does not show it."""
         if "$ref" in schema:
-            return self._type(self._schema["$defs"][schema["$ref"].rpartition("/")[2]])
+            return self._other_values(self._schema["$defs"][schema["$ref"].rpartition("/")[2]])
         if "enum" in schema:
-            return ", ".join(f"`{choice}`" for choice in schema["enum"])
+            return ", ".join(f"`{choice}`" for choice in schema["enum"] if choice)
         if "anyOf" in schema:
-            return " or ".join(self._type(alternative) for alternative in schema["anyOf"])
+            return " or ".join(
+                filter(
+                    None, (self._other_values(choice) or _NAMES.get(choice.get("type")) for choice in schema["anyOf"])
+                )
+            )
         if schema["type"] == "array":
-            items = self._type(schema["items"])
-            return f"list of {'texts' if items == 'text' else items.replace('mapping', 'mappings', 1)}"
+            return self._other_values(schema["items"]) or ("texts" if schema["items"].get("type") == "string" else "")
         if "properties" in schema:
-            return "mapping of " + ", ".join(f"`{name}`" for name in schema["properties"])
-        most = f" ≤ {schema['maximum']}" if schema.get("maximum", _MAX_INT32) != _MAX_INT32 else ""
-        least = f" ≥ {schema['minimum']}" if "minimum" in schema else ""
-        return _TYPES.get(schema["type"], "mapping") + least + most
+            return ", ".join(f"`{name}`" for name in schema["properties"])
+        if "minimum" not in schema:
+            return ""
+        most = schema.get("maximum", _MAX_INT32)
+        return f"≥ {schema['minimum']}" if most == _MAX_INT32 else f"{schema['minimum']} to {most}"
 
 
 _OTHER_CHARTS = """

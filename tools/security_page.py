@@ -70,7 +70,8 @@ def seconds(count: float) -> str:
 MIN_REQUEST_MEMORY = size(memory.MIN_REQUEST_MEMORY_BYTES)
 WORKER_MEMORY = f"{size(memory.MIN_WORKER_MEMORY_BYTES)} to {size(pool.MAX_WORKER_MEMORY_BYTES)}"
 
-# Heading below "## Bounds" → bound, number and flag ("fixed" without one).
+_TABLE = "| bound | number |"
+# Heading below "## Bounds" → bound, number and the flag that changes it, if any.
 BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "Per request": (
         ("HTTP request head", f"{size(HTTP.head_bytes)}, {HTTP.head_fields} fields"),
@@ -215,10 +216,10 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
 def page(text: str) -> str:
     """Return the page with the present bounds."""
     for heading, bounds in BOUNDS.items():
-        rows = [f"| {bound} | {number} | {flag[0] if flag else 'fixed'} |" for bound, number, *flag in bounds]
-        table = "\n".join(("| bound | number | flag |", "| --- | --- | --- |", *rows))
+        rows = [f"| {bound} | {', '.join((number, *flag))} |" for bound, number, *flag in bounds]
+        table = "\n".join((_TABLE, "| --- | --- |", *rows))
         before, title, after = text.partition(f"### {heading}\n")
-        introduction, _, rest = after.partition("| bound | number | flag |\n")
+        introduction, _, rest = after.partition(f"{_TABLE}\n")
         after_table = re.sub(r"\A(?:\|.*\n)*", "", rest)
         text = f"{before}{title}{introduction}{table}\n{after_table}"
     return text

@@ -11,15 +11,24 @@ _HEAD = """\
 # Endpoints
 
 Every endpoint of the server, with the scope of [API keys](../access.md) that it needs and the
-[restricted API](../access.md#restricted-apis) that it belongs to. The server routes requests by the table from which
-this page is written. Ports are those of `--http-port`, `--openai-port` and `--metrics-port`; below `/openai` the HTTP
-port has the paths of `/v1` too. A part of a path in brackets is optional. Some endpoints need a flag, and
-[hosting platforms](../compatibility.md#hosting-platforms) have other ports and paths.
+[restricted API](../access.md#restricted-apis) that it belongs to. Ports are those of `--http-port`, `--openai-port` and
+`--metrics-port`; below `/openai` the HTTP port has the paths of `/v1` too. A part of a path in brackets is optional.
+Some endpoints need a flag, and [hosting platforms](../compatibility.md#hosting-platforms) have other ports and paths.
 
 `GET /openapi.json` describes the endpoints of its port in OpenAPI 3.1, with the typed inputs and outputs of the loaded
 models. `GET /docs` is a page that lists them and sends requests; it is for clients on the server's machine unless
 `--docs-remote=true`.
 
+"""
+
+
+_GRPC = """
+## gRPC
+
+Names without a service belong to `inference.GRPCInferenceService`.
+
+| Protocol | Scope | Calls |
+|---|---|---|
 """
 
 
@@ -31,17 +40,21 @@ def page() -> str:
     parts = [_HEAD, "## HTTP\n"]
     for (category, ports), endpoints in groups.items():
         parts.append(f"\n**{category}**: scope {_scope(category)}, port {' and '.join(ports)}\n\n")
-        parts += ["| Endpoint | Purpose |\n|---|---|\n", *(_row(endpoint) for endpoint in endpoints)]
+        parts += ["| Endpoint | Purpose |\n|---|---|\n", *_rows(endpoints)]
     calls: dict[str, list[str]] = {}
     for path, category in GRPC_CALLS.items():
-        calls.setdefault(category, []).append(f"`{path[1:]}`")
-    parts.append("\n## gRPC\n\n| Protocol | Scope | Calls |\n|---|---|---|\n")
+        calls.setdefault(category, []).append(f"`{path[1:].removeprefix('inference.GRPCInferenceService/')}`")
+    parts.append(_GRPC)
     parts += [f"| {category} | {_scope(category)} | {', '.join(paths)} |\n" for category, paths in calls.items()]
     return "".join(parts)
 
 
-def _row(endpoint: ApiEndpoint) -> str:
-    return f"| `{endpoint.methods.replace(' ', ', ')} {endpoint.path}` | {endpoint.summary} |\n"
+def _rows(endpoints: list[ApiEndpoint]) -> list[str]:
+    """Return a row for each purpose, which several paths may have."""
+    paths: dict[str, list[str]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.summary, []).append(f"`{endpoint.methods.replace(' ', ', ')} {endpoint.path}`")
+    return [f"| {', '.join(names)} | {purpose} |\n" for purpose, names in paths.items()]
 
 
 def _scope(category: str) -> str:

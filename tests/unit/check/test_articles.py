@@ -8,7 +8,6 @@ and has no rule: the number of requests.
 from pathlib import Path
 
 import pytest
-from tools.check_page import MISTAKES as DOCUMENTED
 
 from conch.check.check_paths import check_paths
 from conch.check.finding import Finding
@@ -85,14 +84,6 @@ def test_every_other_finding_is_meant(findings: list[Finding]) -> None:
     assert {
         (where(finding), finding.rule.id, finding.place.line) for finding in findings if finding.rule.id not in missing
     } == expected
-
-
-def test_all_mistakes_but_arithmetic_have_a_rule() -> None:
-    tested: dict[int, set[str]] = {}
-    for number, _, rule, *_ in MISTAKES:
-        tested.setdefault(number, set()).add(rule)
-    documented = {number: set(rules) for number, (_, rules) in enumerate(DOCUMENTED, 1)}
-    assert documented == tested | {15: set()}
 
 
 def test_a_single_file_of_an_article() -> None:

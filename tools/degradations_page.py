@@ -33,7 +33,7 @@ def page() -> str:
     """Return the page as Markdown."""
     parts = [_HEAD]
     for scope, title in _TITLES.items():
-        parts.append(f"## {title}\n\n| DegradationReason | `--strict` | What it costs | Cure |\n|---|---|---|---|")
+        parts.append(f"## {title}\n\n| Reason | `--strict` | What it costs | Cure |\n|---|---|---|---|")
         parts += [_row(reason) for reason in REASONS.values() if reason.scope == scope]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"

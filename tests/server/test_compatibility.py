@@ -45,7 +45,8 @@ def _rows() -> dict[str, list[Row]]:
     page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     sections: dict[str, list[Row]] = {}
     for section in page.split("\n## ")[1:]:
-        rows = re.findall(r"^\| `([^`]+)` \| ([a-z ]+) \| (.*?) ?\|$", section, re.MULTILINE)
+        cells = re.findall(r"^\| (`[^|]+`) \| ([a-z ]+) \| (.*?) ?\|$", section, re.MULTILINE)
+        rows = [(name, *rest) for names, *rest in cells for name in re.findall(r"`([^`]+)`", names)]
         lists = re.findall(r"^Supported: (.+?)\.$", section, re.MULTILINE | re.DOTALL)
         plain = [Row(name, "supported", "") for names in lists for name in re.findall(r"`([^`]+)`", names)]
         sections[section.partition("\n")[0]] = [*plain, *(Row(*row) for row in rows)]

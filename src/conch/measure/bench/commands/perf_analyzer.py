@@ -209,10 +209,14 @@ def help_text() -> str:
 
 def table() -> str:
     """Return the table of docs/benchmarking.md as Markdown: a row for flags of the same treatment and meaning."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for flag in FLAGS:
-        meaning = "" if flag.treatment is Treatment.SAME else flag.meaning
-        key = (flag.treatment.value, "; ".join(text for text in (meaning, flag.note) if text))
-        groups.setdefault(key, []).extend(f"`{name}`" for name in flag.names)
-    rows = [f"| {' '.join(names)} | {treatment} | {meaning} |" for (treatment, meaning), names in groups.items()]
-    return "\n".join(["| Flag | Treatment | Meaning here |", "| --- | --- | --- |", *rows])
+        if flag.treatment is Treatment.SAME:
+            meaning = "the same flag"
+        elif flag.treatment is Treatment.MEANS:
+            meaning = "; ".join(text for text in (flag.meaning, flag.note) if text)
+        else:
+            meaning = f"{flag.treatment.value}: {flag.note}"
+        groups.setdefault(meaning, []).extend(f"`{name}`" for name in flag.names)
+    rows = [f"| {' '.join(names)} | {meaning} |" for meaning, names in groups.items()]
+    return "\n".join(["| Flag | Meaning here |", "| --- | --- |", *rows])

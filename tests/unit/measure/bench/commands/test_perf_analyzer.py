@@ -87,7 +87,7 @@ def test_flags_that_are_the_same_exist() -> None:
 def test_every_flag_says_what_it_means() -> None:
     assert all(flag.meaning or flag.note for flag in FLAGS)
     assert "--binary-search" in help_text()
-    assert "| `--binary-search` | accepted |" in table()
+    assert "| `--binary-search` | `--find-max`; " in table()
 
 
 def test_the_table_of_the_docs_is_the_table_of_the_command() -> None:

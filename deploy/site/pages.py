@@ -11,11 +11,18 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 _ROOT = Path(__file__).parents[2]
+_CSS = """\
+/* Tables of code on a phone: names break after their punctuation only, so that a table may be wider than the page. */
+.md-typeset td code { word-break: normal; overflow-wrap: normal; }
+"""
 _LINK = re.compile(r"(\]\()(?!https?://|#|mailto:)([^)\s]+)(\))")
+_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+_CODE = re.compile(r"(?<=<code>)[^<]*(?=</code>)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the README as index.md."""
+    """Add the README as index.md, and the style sheet."""
+    files.append(File.generated(config, "site.css", content=_CSS))
     files.append(File.generated(config, "index.md", content=(_ROOT / "README.md").read_text(encoding="utf-8")))
     return files
 
@@ -34,10 +41,21 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         elif target == "README.md":
             link = "../" * page.file.src_uri.count("/") + "index.md"
         else:
-            link = f"{config.repo_url}/blob/main/{target}"
+            link = f"{config.extra['repository']}/blob/main/{target}"
         return f"{match[1]}{link}{'#' + anchor if anchor else ''}{match[3]}"
 
-    return _LINK.sub(rewrite, markdown)
+    markdown = _LINK.sub(rewrite, markdown)
+    # GitHub wants the bar escaped also in code, of which Python-Markdown would show the backslash.
+    return _ROW.sub(lambda row: re.sub(r"`[^`]*`", lambda code: code[0].replace("\\|", "|"), row[0]), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let long names in tables break after punctuation."""
+    return re.sub(r"<td.*?</td>", lambda cell: _CODE.sub(_breakable, cell[0]), html, flags=re.DOTALL)
+
+
+def _breakable(code: re.Match[str]) -> str:
+    return re.sub(r"(?<=[\w\]}>])([_./=:,|-])(?=\w|\{|&lt;)", r"\1<wbr>", code[0])
 
 
 def on_post_build(config: Any) -> None:

@@ -33,8 +33,8 @@ _LANES = (
 )
 _WIDTH, _LANE, _SIZE, _GAP = 760, 124, 22, 4  # pixels
 _QUEUE_X, _INSTANCE_X, _DONE_X, _Y = 500, 580, 736, 52
-_STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.request{fill:#0a8f82}.box{fill:none;stroke:#57606a}
-.number{font-size:11px;fill:#fff;text-anchor:middle}@media(prefers-color-scheme:dark){text{fill:#e6edf3}
+_STYLE = """text{font:17px system-ui,sans-serif;fill:#24292f}.request{fill:#0a8f82}.box{fill:none;stroke:#57606a}
+.number{font-size:13px;fill:#fff;text-anchor:middle}@media(prefers-color-scheme:dark){text{fill:#e6edf3}
 .box{stroke:#9198a1}.number{fill:#fff}}"""
 
 

@@ -13,18 +13,18 @@ _CHART = ROOT / "docs" / "images" / "comparison.svg"
 
 # Workload of the tables → its name in the chart.
 _ROWS = {
-    "identity-json-16": "HTTP, JSON: requests per second",
-    "identity-binary-16": "HTTP, binary: requests per second",
-    "identity-grpc-16": "gRPC: requests per second",
-    "identity-stream-100": "gRPC streams: messages per second",
-    "ensemble-binary-16": "ensembles: requests per second",
-    "sequence-binary-32": "sequences: requests per second",
-    "image-binary-4": "images of 4.9 MB: bytes per second",
-    "detect-binary-4": "detection pipeline: images per second",
-    "densenet-binary-4": "DenseNet-121: images per second",
+    "identity-json-16": "HTTP, JSON: requests/s",
+    "identity-binary-16": "HTTP, binary: requests/s",
+    "identity-grpc-16": "gRPC: requests/s",
+    "identity-stream-100": "gRPC streams: messages/s",
+    "ensemble-binary-16": "ensembles: requests/s",
+    "sequence-binary-32": "sequences: requests/s",
+    "image-binary-4": "images of 4.9 MB: bytes/s",
+    "detect-binary-4": "detection pipeline: images/s",
+    "densenet-binary-4": "DenseNet-121: images/s",
 }
-_NAME, _UNIT, _ROW, _TOP, _WIDTH = 300, 130, 26, 30, 760  # pixels
-_OTHER_UNIT = 18
+_NAME, _UNIT, _ROW, _TOP, _WIDTH = 200, 100, 26, 30, 560  # pixels
+_OTHER_UNIT = 14
 _STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.bar{fill:#0a8f82}.worse{fill:#b7791f}
 .one{stroke:#57606a;stroke-dasharray:3 3}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.one{stroke:#9198a1}}"""
 
@@ -66,7 +66,7 @@ def draw(values: dict[str, float], others: dict[str, float]) -> str:
             tag("rect", x=_NAME, y=y, width=f"{length:.0f}", height=_ROW - 8, rx=2, class_=better),
             tag("text", f"{values[workload]:.1f}", x=f"{_NAME + length + 6:.0f}", y=y + 13),
         ]
-    parts.append(tag("text", "Python functions (another scale): times the requests per second of", x=_NAME, y=end + 16))
+    parts.append(tag("text", "Python functions, another scale: requests/s relative to", x=_NAME, y=end + 16))
     for index, (name, ratio) in enumerate(sorted(others.items())):
         y, length = end + _TOP - 4 + _ROW * index, ratio * _OTHER_UNIT
         bar = tag("rect", x=_NAME, y=y, width=f"{length:.0f}", height=_ROW - 8, rx=2, class_="bar")

@@ -7,7 +7,7 @@ from conch.check.rules import Rule, families
 PAGE = Path(__file__).parents[1] / "docs" / "check.md"
 
 _PAGE = """\
-# `conch check`
+# Checks before a deployment: `conch check`
 
     conch check PATH…
 

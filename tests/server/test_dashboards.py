@@ -16,8 +16,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 
 from conch.domain.metrics.catalog import all_metrics
-from conch.operate.monitoring.dashboards.catalog import all_dashboards
-from conch.operate.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard, PanelQuery
+from conch.operate.monitoring.dashboards.catalog import DashboardPanel, GrafanaDashboard, PanelQuery, all_dashboards
 from tests.machine.accelerators.exporter import GpuExporter
 from tests.machine.accelerators.nvml import GPM, H100, VALUES, compile_library, gpu, machine_with
 from tests.server.backends.onnxruntime.onnx_models import FP32

@@ -1,5 +1,6 @@
 """Check paths, or a text: find models and files, apply the rules, drop suppressed findings, fix what is safe to fix."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,6 @@ from conch.check.models.model_files import check_files, check_labels
 from conch.check.python.check import check_other_python, check_python_model, declared_metrics
 from conch.check.rules import unapplied_rules
 from conch.check.source import SourceFile, SourceReader, UncheckedFileError
-from conch.check.suppressions import unsuppressed
 
 STDIN_NAME = Path("<stdin>")
 # Kind → the name of the file that has such contents.
@@ -224,3 +224,24 @@ def _diff(path: Path, before: str) -> str:
         before.splitlines(), (after.text if after else "").splitlines(), str(path), str(path), lineterm=""
     )
     return "".join(f"{line}\n" for line in lines)
+
+
+_SUPPRESSION = re.compile(r"(?:#|//|<!--|\{#|\{\{/\*)[^\n]{0,200}?\bconch: ignore\[([\w, -]+)\]")
+
+
+def unsuppressed(findings: Iterable[Finding], reader: SourceReader) -> Iterator[Finding]:
+    """Yield the findings that no comment suppresses."""
+    suppressed: dict[Place, set[str]] = {}  # by line
+    for finding in findings:
+        line = replace(finding.place, column=0)
+        if line not in suppressed:
+            source = reader.read(line.path) if line.line else None
+            near = (source.text[source.span(number)] for number in (line.line - 1, line.line)) if source else ()
+            suppressed[line] = {suppressed_id for text in near for suppressed_id in _suppressed_ids(text)}
+        if finding.rule_id not in suppressed[line]:
+            yield finding
+
+
+def _suppressed_ids(line: str) -> set[str]:
+    match = _SUPPRESSION.search(line)
+    return {part.strip() for part in match[1].split(",")} if match else set()

@@ -6,8 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-from conch.domain.metrics.metric import Kind, MetricDefinition
-from conch.domain.metrics.units import conversion
+from conch.domain.metrics.metric import Kind, MetricDefinition, conversion
 
 LEGACY_LABELS = ("Hostname", "DCGM_FI_DRIVER_VERSION")
 CURRENT_LABELS = ("hostname", "DCGM_FI_SYSTEM_DRIVER_VERSION")

@@ -36,7 +36,7 @@ def _view(given: Namespace) -> int:
     for warning in traces.warnings:
         print(f"conch trace view: {warning}", file=sys.stderr)
     if given.html is not None:
-        from conch.operate.traces.html_page import html_page
+        from conch.operate.traces.waterfall import html_page
 
         if status := write_text("conch trace view", given.html, html_page(chosen)):
             return status
@@ -46,7 +46,7 @@ def _view(given: Namespace) -> int:
     elif given.html is None:
         from rich.console import Console
 
-        from conch.operate.traces.terminal import print_list, print_waterfall
+        from conch.operate.traces.waterfall import print_list, print_waterfall
 
         console = Console(highlight=False)
         if not given.id and len(traces.requests) > 1:

@@ -7,7 +7,7 @@ import pytest
 from conch.base.errors import ModelLoadError
 from conch.domain.model_config import ModelConfig
 from conch.server.backends.base import ModelSource
-from conch.server.backends.engines.interpreter import interpreter
+from conch.server.backends.engines.backend import interpreter
 
 
 def source(directory: Path, parameter: str = "", flag: str = "") -> ModelSource:

@@ -15,10 +15,9 @@ from rich.console import Console
 
 from conch.base.errors import InvalidRequest
 from conch.base.report.waterfall import duration
-from conch.operate.traces.html_page import html_page
 from conch.operate.traces.read import read_traces
 from conch.operate.traces.spans import link, reason
-from conch.operate.traces.terminal import print_list, print_waterfall
+from conch.operate.traces.waterfall import html_page, print_list, print_waterfall
 
 MS = 1_000_000
 COMPUTE = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")

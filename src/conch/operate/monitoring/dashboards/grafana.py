@@ -16,8 +16,8 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from conch.domain.metrics.units import UNITS
-from conch.operate.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard
+from conch.domain.metrics.metric import UNITS
+from conch.operate.monitoring.dashboards.catalog import DashboardPanel, GrafanaDashboard
 
 PanelBuilder: TypeAlias = timeseries.Panel | stat.Panel | heatmap.Panel
 _DATASOURCE = models.DataSourceRef("prometheus", "${datasource}")

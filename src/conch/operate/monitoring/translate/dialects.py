@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from conch.domain.metrics.catalog import all_metrics
 from conch.domain.metrics.dcgm import dcgm_fields
-from conch.domain.metrics.metric import Kind
-from conch.domain.metrics.units import conversion
+from conch.domain.metrics.metric import Kind, conversion
 
 _FILE = Path(__file__).with_name("dialects.toml")
 _CONDITION = re.compile(r'(\w+)="([^"]*)"')

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from conch.domain.metrics.units import UNITS
+from conch.domain.metrics.metric import UNITS
 from conch.operate.monitoring import promql
 from conch.operate.monitoring.translate.dialects import LABELS, Dialect, Untranslatable
 from conch.operate.monitoring.translate.expression import Part, Rewriter, original_unit

@@ -19,9 +19,8 @@ from conch.domain.arrivals import parse_burst, parse_ramp, steady
 from conch.domain.benchmark_document import read_benchmark
 from conch.domain.load_traces import TraceError
 from conch.operate.deployment.chart import shipped_autoscaler, shipped_metrics
+from conch.operate.scaling.commands.comparison import document, page, report
 from conch.operate.scaling.commands.flags import DEFAULT_POLICIES, SimulationSettings
-from conch.operate.scaling.commands.page import page
-from conch.operate.scaling.commands.table import document, report
 from conch.operate.scaling.hpa.spec import HpaSettings, HpaSpec, read_hpa
 from conch.operate.scaling.keda.spec import ScaledObjectSpec, read_scaled_object
 from conch.operate.scaling.object_reader import format_quantity, milli, parse_quantity

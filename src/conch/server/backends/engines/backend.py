@@ -4,10 +4,12 @@ A library may also pool: embed, score or classify texts. Such models execute bat
 generated: each instance is a process of the python backend that runs `conch_child/python/adapters/pooling_model.py`.
 """
 
+import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConfigError, ModelLoadError
@@ -16,7 +18,6 @@ from conch.domain.llm.text_form import TEXT_TASK
 from conch.domain.llm.text_model import Task, checkpoint_task, is_pooling
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.server.backends.engines.base import Engine
-from conch.server.backends.engines.interpreter import interpreter
 from conch.server.backends.engines.memory import EngineMemory
 from conch.server.backends.engines.process_engine import ProcessEngine
 from conch.server.backends.engines.tensors import engine_document, pooling_document
@@ -24,7 +25,7 @@ from conch.server.backends.processes.fork_server import ForkServer
 from conch.server.backends.processes.launch import ChildEnvironment
 from conch.server.backends.processes.sandbox import SETTINGS as SANDBOX_SETTINGS
 from conch.server.backends.python.backend import PythonBackend
-from conch.server.backends.python.environment import PARAMETER
+from conch.server.backends.python.environment import PARAMETER, environment_path
 from conch.server.backends.python.model_code import Adapter
 
 _ADAPTER = "conch_child.python.adapters.pooling_model"
@@ -121,3 +122,37 @@ class EngineBackend(Backend):
     def cache_bytes(self, options: Mapping[str, Any]) -> int | None:  # noqa: ARG002 - for overrides
         """Return the KV cache's size in the machine's memory from options in `model.json`, None for the default."""
         return 0
+
+
+_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+
+
+def interpreter(source: ModelSource, package: str, extra: str) -> Path | None:
+    """Return the interpreter that runs a model's engine, None for the server's.
+
+    The model's parameter EXECUTION_ENV_PATH takes precedence over `--backend-config=<backend>,env-path=<folder>`. A
+    relative path is resolved below the model's folder if the model names it, and in the server's working directory if
+    the flag does. Raises ModelLoadError if the environment is missing, or if none is named and the server's lacks
+    `package`, which the extra `extra` of Conch installs.
+    """
+    flag = f"--backend-config={source.config.backend},env-path"
+    by_model, by_flag = source.config.parameters.get(PARAMETER, ""), source.settings.get("env-path", "")
+    if not by_model and not by_flag:
+        if importlib.util.find_spec(package) is None:
+            raise ModelLoadError(
+                f"backend '{source.config.backend}' needs the package '{package}': "
+                f"pip install 'conch-server[{extra}]', or name an environment that has it by the parameter {PARAMETER} "
+                f"or {flag}=<folder>"
+            )
+        return None
+    if by_model:
+        path = environment_path(by_model, source.directory)
+    else:
+        path = Path(by_flag.replace(_MODEL_DIRECTORY, str(source.directory))).absolute()
+    for program in (path, path / "bin" / "python"):
+        if program.is_file():
+            return program
+    named = f"{PARAMETER} '{path}'" if by_model else f"{flag}={by_flag}: '{path}'"
+    if not path.exists():
+        raise ModelLoadError(f"{named} does not exist; it must be a Python environment or its interpreter")
+    raise ModelLoadError(f"{named} is not an interpreter and has no bin/python; it must be a Python environment")

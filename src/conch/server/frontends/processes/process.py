@@ -58,8 +58,7 @@ from conch.server.frontends.processes.link import (
     Message,
     NamedRegions,
 )
-from conch.server.frontends.processes.mirror import CatalogMirror
-from conch.server.frontends.processes.observing import RemoteObserver
+from conch.server.frontends.processes.mirror import CatalogMirror, RemoteObserver
 from conch.server.frontends.processes.remote_models import Calls, MirroredCatalog, RemoteExchanges
 from conch.server.frontends.processes.values import of_plain
 from conch.server.frontends.services import Service, http_listener, http_tls

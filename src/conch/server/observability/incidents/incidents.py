@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,13 +20,35 @@ from typing import Any
 from conch.base.build_info import build_line
 from conch.base.errors import Unavailable
 from conch.base.files.atomic import replace_file
+from conch.base.logs import LineFormatter
 from conch.domain.events.bundle import SUFFIX, Bundle
 from conch.domain.events.log import EventLog
 from conch.domain.events.merge import pieces
 from conch.domain.events.redaction import Redaction
 from conch.domain.exposition import Family, Point
-from conch.server.observability.incidents.log_tail import LogTail
 from conch.server.observability.incidents.triggers import Counts, Incident, Triggers
+
+_MAX_LINES = 2000
+_MAX_CHARACTERS = 4096  # of a line
+
+
+class LogTail(logging.Handler):
+    """Keeps the last lines, without those of single requests, which the event log has."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
+        self.setFormatter(LineFormatter(iso8601=False))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        if record.msg != "request":
+            self._lines.append(self.format(record)[:_MAX_CHARACTERS])
+
+    def text(self) -> str:
+        """Return the lines."""
+        return "".join(f"{line}\n" for line in list(self._lines))
+
 
 _log = logging.getLogger(__name__)
 

@@ -13,13 +13,12 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from conch.base.yaml_documents import load_documents
 from conch.check.check_paths import check_paths
 from conch.domain.metrics.catalog import all_metrics
-from conch.domain.metrics.units import UNITS
+from conch.domain.metrics.metric import UNITS
 from conch.operate.monitoring import promql
 from conch.operate.monitoring.commands.dashboards import dashboards
 from conch.operate.monitoring.dashboards import grafana
-from conch.operate.monitoring.dashboards.catalog import all_dashboards
+from conch.operate.monitoring.dashboards.catalog import GrafanaDashboard, all_dashboards
 from conch.operate.monitoring.dashboards.grafana import dashboard_json, dashboard_object
-from conch.operate.monitoring.dashboards.panel import GrafanaDashboard
 from conch.operate.monitoring.translate.document import Translator
 from conch.operate.monitoring.translate.variables import parse_template
 

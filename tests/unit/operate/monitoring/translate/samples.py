@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from conch.domain.metrics.units import UNITS
+from conch.domain.metrics.metric import UNITS
 from conch.operate.monitoring import promql
 from conch.operate.monitoring.translate.dialects import DIALECTS, LABELS, Dialect, DialectSeries, correspondences
 

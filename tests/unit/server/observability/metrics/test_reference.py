@@ -5,7 +5,7 @@ import re
 from tools.metrics_page import PAGE, reference
 
 from conch.domain.metrics.catalog import all_metrics
-from conch.domain.metrics.units import UNITS
+from conch.domain.metrics.metric import UNITS
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -6,7 +6,7 @@ from threading import Barrier
 
 from conch.server.repository.remote.cache import Cache
 from conch.server.repository.remote.listing import RemoteFile
-from conch.server.repository.remote.offline_index import OfflineIndex
+from conch.server.repository.remote.mirror import OfflineIndex
 
 
 def test_concurrent_updates_are_all_kept(tmp_path: Path) -> None:

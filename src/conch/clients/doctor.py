@@ -220,16 +220,10 @@ def _is_installed(name: str) -> bool:
 def _processor() -> Iterator[Diagnosis]:
     cores, present = usable_cores(), os.cpu_count() or 1
     yield _condition("machine", "cores", "one_core", condition.one_core(), f"{cores} of {present} usable")
-    throttled = _throttled_share()
+    periods, stopped = condition.throttled_periods()
+    throttled = stopped / max(periods, 1)
     text = f"{throttled:.0%} of the periods of the CPU quota were throttled" if throttled > 0.05 else ""
     yield _condition("machine", "CPU quota", "cpu_throttled", text, "not throttled")
-
-
-def _throttled_share(file: Path = Path("/sys/fs/cgroup/cpu.stat")) -> float:
-    with suppress(OSError, ValueError, KeyError, ZeroDivisionError):
-        values = dict(line.split() for line in file.read_text().splitlines())
-        return int(values["nr_throttled"]) / int(values["nr_periods"])
-    return 0.0
 
 
 def _memory() -> Iterator[Diagnosis]:

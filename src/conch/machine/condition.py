@@ -22,6 +22,7 @@ _MIN_THROTTLED, _MIN_PERIODS = 0.05, 20
 _MAX_STEP_S = 0.5
 _MAX_AHEAD_S = 3600.0
 _WARN_DAYS = 14
+_CPU_STATISTICS = Path("/sys/fs/cgroup/cpu.stat")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
 
 
@@ -81,28 +82,33 @@ def certificate_expiring(file: str, now_s: Callable[[], float] = time.time) -> s
     return f"the certificate '{file}' {'expired' if left_s < 0 else 'expires'} at {end}"
 
 
+def throttled_periods(file: Path = _CPU_STATISTICS) -> tuple[int, int]:
+    """Return in how many periods the CPU quota of the control group applied so far, and in how many it stopped threads.
+
+    0 without a quota.
+    """
+    try:
+        values = dict(line.split() for line in file.read_text().splitlines())
+        return int(values["nr_periods"]), int(values["nr_throttled"])
+    except (OSError, KeyError, ValueError):
+        return 0, 0
+
+
 class Throttling:
     """Whether the CPU quota of the control group stops this process in more than 5 % of the periods."""
 
-    def __init__(self, file: Path = Path("/sys/fs/cgroup/cpu.stat")) -> None:
+    def __init__(self, file: Path = _CPU_STATISTICS) -> None:
         self._file = file
-        self._periods, self._throttled = self._read()
+        self._periods, self._throttled = throttled_periods(self._file)
 
     def __call__(self) -> str:
         """Return how much of the time since the last call was throttled, "" for little."""
         before = self._periods, self._throttled
-        self._periods, self._throttled = self._read()
+        self._periods, self._throttled = throttled_periods(self._file)
         periods, throttled = self._periods - before[0], self._throttled - before[1]
         if periods < _MIN_PERIODS or throttled < _MIN_THROTTLED * periods:
             return ""
         return f"the CPU quota of the control group stopped threads in {throttled} of {periods} periods"
-
-    def _read(self) -> tuple[int, int]:
-        try:
-            values = dict(line.split() for line in self._file.read_text().splitlines())
-            return int(values["nr_periods"]), int(values["nr_throttled"])
-        except (OSError, KeyError, ValueError):  # no quota
-            return 0, 0
 
 
 class ClockWatch:

@@ -1,6 +1,6 @@
 """Charts in SVG of any width: positions across are percentages, so that lines stretch and texts keep their size."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Literal
@@ -117,7 +117,6 @@ def draw_heat_map(
     columns: Sequence[str],
     rows: Sequence[tuple[str, Sequence[float | None]]],
     *,
-    text: Callable[[float], str] = number,
     summary: str = "",
 ) -> Markup:
     """Return values as cells that are the darker the higher they are; None is an empty cell."""
@@ -134,7 +133,7 @@ def draw_heat_map(
             if value is None:
                 continue
             shade = 0.08 + 0.42 * ((value - low) / (high - low) if high > low else 1.0)
-            tip = tag("title", f"{name}, {columns[index]}: {text(value)}")
+            tip = tag("title", f"{name}, {columns[index]}: {number(value)}")
             cell = tag(
                 "rect",
                 tip,
@@ -147,14 +146,14 @@ def draw_heat_map(
             )
             parts.append(cell)
             middle = _at((index + 0.5) * width / 100)
-            parts.append(tag("text", text(value), x=middle, y=_ROW * line + 22, text_anchor="middle", class_="value"))
+            parts.append(tag("text", number(value), x=middle, y=_ROW * line + 22, text_anchor="middle", class_="value"))
     plot = tag("svg", parts, height=bottom, role="img", aria_label=title)
     return _figure(title, summary, (), plot, kind="plot heat")
 
 
-def svg_file(charts: Sequence[Chart], width: int = 900) -> str:
+def svg_file(charts: Sequence[Chart]) -> str:
     """Return charts, one below the other, as an SVG file."""
-    left, gap = 64, 92
+    width, left, gap = 900, 64, 92
     parts = [tag("style", Markup(stylesheet())), tag("rect", width="100%", height="100%", class_="paper")]  # noqa: S704 the package's own file
     for index, chart in enumerate(charts):
         top = index * (_HEIGHT + gap) + 48

@@ -40,7 +40,7 @@ class AcceleratorMonitor:
     """Samples accelerators and exposes them. Life: `start` → `stop`. A scrape reads no driver.
 
     `dcgm` exposes NVIDIA GPUs under DCGM's names, and `triton_names` those under Triton's. `pods` and `models`
-    attribute devices, if given; `native_names` is whether vendors' own names are exposed as well as the normal form.
+    attribute devices, if given.
     Vendors that are read by a tool are sampled every `tool_interval_s` at most. `expected` are the vendors whose
     absence is logged and exposed as a collector that is down.
     """
@@ -52,7 +52,6 @@ class AcceleratorMonitor:
         *,
         dcgm: DcgmView | None = None,
         triton_names: bool = False,
-        native_names: bool = True,
         pods: PodAttribution | None = None,
         models: ModelAttribution | None = None,
         timeout_s: float | None = None,
@@ -61,7 +60,6 @@ class AcceleratorMonitor:
     ) -> None:
         self._triton = TritonView() if triton_names else None
         self._dcgm = dcgm
-        self._native_names = native_names
         self._pods = pods
         self._models = models
         self._expected = expected
@@ -149,9 +147,8 @@ class AcceleratorMonitor:
         if self._triton is not None:
             yield from self._triton.families(samples)
         yield from sample_families(samples, containers)
-        if self._native_names:
-            others = [sample for sample in samples if sample.vendor != NVIDIA]
-            yield from native_families(others, containers, all_metrics())
+        others = [sample for sample in samples if sample.vendor != NVIDIA]
+        yield from native_families(others, containers, all_metrics())
         yield from model_families(() if self._models is None else self._models.usage)
         yield self._devices_up()
         statuses = self._statuses()

@@ -53,7 +53,6 @@ class Sampler:
         first_delay_s: float = _FIRST_DELAY_S,
         on_sample: Callable[[VendorSample], None] | None = None,
         on_absent: Callable[[], None] | None = None,
-        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.vendor = vendor
         self.sample: VendorSample | None = None  # the last one; None while the collector is down
@@ -64,7 +63,6 @@ class Sampler:
         self._first_delay_s = first_delay_s
         self._on_sample = on_sample
         self._on_absent = on_absent
-        self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._process: Process | None = None
         self._failures = 0
@@ -90,7 +88,7 @@ class Sampler:
         """Return the state of the collector, None if the vendor is absent."""
         if self._absent and self._sampled_at is None:
             return None
-        age = None if self._sampled_at is None else self._clock() - self._sampled_at
+        age = None if self._sampled_at is None else monotonic() - self._sampled_at
         return CollectorStatus(
             self.vendor, self.sample is not None, self._duration_s, age, self._unsupported, self._error
         )
@@ -108,7 +106,7 @@ class Sampler:
 
     async def _supervise(self) -> None:
         while True:
-            began = self._clock()
+            began = monotonic()
             missing = missing_driver(self.vendor)
             try:
                 absent = bool(missing) or await self._run()
@@ -123,7 +121,7 @@ class Sampler:
                 await self._wait_for_driver(bool(missing))
                 continue
             self._absent = False
-            if self._clock() - began >= _STABLE_S:
+            if monotonic() - began >= _STABLE_S:
                 self._failures = 0
             self._failures += 1
             delay = backoff_s(self._failures, self._first_delay_s, _MAX_DELAY_S)
@@ -210,7 +208,7 @@ class Sampler:
             self._duration_s = float(duration)
         except ValueError as error:
             raise CollectorError(f"malformed duration {duration[:80]!r}") from error
-        self._sampled_at = self._clock()
+        self._sampled_at = monotonic()
         self._error = ""
         self.sample = sample
         if self._on_sample is not None:

@@ -57,14 +57,14 @@ def simulate(
     return _replay(learn(log, model, documents), changes_of(model, change), factor)
 
 
-def counterfactual(log: EventLog, model: str, numbers: Sequence[int], documents: Documents | None = None) -> str | None:
+def counterfactual(log: EventLog, model: str, numbers: Sequence[int]) -> str | None:
     """Return by what these requests would have been faster, such as "with a second instance 3.1 ms instead of 41 ms".
 
     None if none of the changes that are tried helps, or if the log does not say enough. `numbers` are those of
     requests to the model.
     """
     try:
-        learnt = learn(log, model, documents)
+        learnt = learn(log, model)
         if len(next(iter(learnt.executions.values())).work) < _MIN_EXECUTIONS:
             return None
         base = _replay(learnt, {})

@@ -39,9 +39,8 @@ class ServerObserver(ABC):
 class Sampling:
     """Samples observers once a second in a thread. Start it after the load has forked its processes."""
 
-    def __init__(self, observers: Sequence[ServerObserver], interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, observers: Sequence[ServerObserver]) -> None:
         self._observers = observers
-        self._interval_s = interval_s
         self._wake = threading.Event()
         self._ending = False
         self._thread: threading.Thread | None = None
@@ -91,7 +90,7 @@ class Sampling:
                 observer.sample()
             if ending:
                 return
-            self._wake.wait(self._interval_s)
+            self._wake.wait(_INTERVAL_S)
 
 
 def _merged(first: ServerFigures | None, second: ServerFigures | None) -> ServerFigures | None:

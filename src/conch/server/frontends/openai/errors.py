@@ -22,9 +22,9 @@ def is_messages(request: HttpRequest) -> bool:
     return path.startswith(_MESSAGES) or (path.startswith(_MODELS) and b"anthropic-version" in request.headers)
 
 
-def send_error(reply: HttpReply, error: ConchError, status: int | None = None, code: str | None = None) -> None:
+def send_error(reply: HttpReply, error: ConchError, status: int | None = None) -> None:
     """Answer with an error, and with the time after which to try again where it is known."""
-    send_refusal(reply, refusal_of(error, status, code))
+    send_refusal(reply, refusal_of(error, status))
 
 
 def refusal_of(error: ConchError, status: int | None = None, code: str | None = None) -> HttpRefusal:

@@ -49,12 +49,9 @@ _CAUSES = {
 class ObjectStoreSource:
     """The objects below a prefix. Credentials are read again for every listing, so that they can be renewed."""
 
-    def __init__(
-        self, location: ObjectStoreLocation, downloader: Downloader, environ: Mapping[str, str] = os.environ
-    ) -> None:
+    def __init__(self, location: ObjectStoreLocation, downloader: Downloader) -> None:
         self._location = location
         self._downloader = downloader
-        self._environ = environ
 
     def contents(self, model: str | None = None) -> Contents:
         """List the whole repository or one model. Raises ConfigError, Unavailable, NotFound."""
@@ -149,8 +146,8 @@ class ObjectStoreSource:
             raise ConfigError(f"{self._location}: cannot be opened: {reason}") from error
 
     def _s3(self) -> Any:
-        settings = aws_settings(str(self._location), self._environ)
-        environment = self._environ.get("AWS_ENDPOINT_URL_S3") or self._environ.get("AWS_ENDPOINT_URL") or ""
+        settings = aws_settings(str(self._location), os.environ)
+        environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
         endpoint = self._location.endpoint or environment or settings.endpoint
         options: dict[str, str] = {"endpoint": endpoint} if endpoint else {}
         if settings.region:
@@ -166,9 +163,9 @@ class ObjectStoreSource:
 
     def _gcs(self) -> Any:
         options: dict[str, Any] = {}
-        if path := triton_credential("gs", str(self._location), self._environ):
+        if path := triton_credential("gs", str(self._location), os.environ):
             options["service_account"] = str(path)
-        emulator = self._environ.get("STORAGE_EMULATOR_HOST", "")
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
         if emulator:
             url = emulator if "://" in emulator else f"http://{emulator}"
             options |= {"base_url": url, "skip_signature": True}
@@ -181,10 +178,10 @@ class ObjectStoreSource:
         )
 
     def _azure(self) -> Any:
-        entry = triton_credential("as", str(self._location), self._environ) or {}
-        key = entry.get("account_key") or self._environ.get("AZURE_STORAGE_KEY")
-        client = entry.get("client_id") or self._environ.get("AZURE_STORAGE_CLIENT_ID")
-        endpoint = self._environ.get("AZURE_STORAGE_ENDPOINT", "")
+        entry = triton_credential("as", str(self._location), os.environ) or {}
+        key = entry.get("account_key") or os.environ.get("AZURE_STORAGE_KEY")
+        client = entry.get("client_id") or os.environ.get("AZURE_STORAGE_CLIENT_ID")
+        endpoint = os.environ.get("AZURE_STORAGE_ENDPOINT", "")
         options = {"account_name": entry.get("account_str") or self._location.account, "account_key": key}
         options |= {"client_id": client, "endpoint": endpoint}
         return store.AzureStore(

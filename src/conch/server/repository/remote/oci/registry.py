@@ -81,12 +81,9 @@ def _login(entry: Mapping[str, str]) -> RegistryLogin:
 class Registry:
     """One image in a registry. Thread-safe."""
 
-    def __init__(
-        self, location: ImageLocation, *, writes: bool = False, environ: Mapping[str, str] = os.environ
-    ) -> None:
+    def __init__(self, location: ImageLocation, *, writes: bool = False) -> None:
         self._location = location
         self._actions = "pull,push" if writes else "pull"
-        self._environ = environ
         self._client = HttpClient()
         self._authorization = ""
         self._lock = threading.Lock()
@@ -177,7 +174,7 @@ class Registry:
 
     def _authorize(self, challenge: str) -> str:
         """Return the Authorization header for a challenge. Raises Unavailable without a login."""
-        login = registry_login(self._location.registry, self._environ)
+        login = registry_login(self._location.registry, os.environ)
         kind = challenge.partition(" ")[0].lower()
         if kind == "basic" and login is not None:
             return _basic(login)

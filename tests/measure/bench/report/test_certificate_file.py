@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from conch.base.errors import InvalidRequest
+from conch.measure.bench.commands.command import write_certificate
 from conch.measure.bench.measurement import Estimate
-from conch.measure.bench.report.certificate import SCHEMA_VERSION
-from conch.measure.bench.report.certificate_file import from_json, read_certificate, to_json, write_json
+from conch.measure.bench.report.certificate import SCHEMA_VERSION, from_json, read_certificate, to_json
 from tests.measure.bench.report.samples import ab_certificate, certificate, hostile_certificate, s0_certificate
 
 DOCUMENT = json.loads(to_json(certificate(1, requests=50)))
@@ -22,7 +22,7 @@ DOCUMENT = json.loads(to_json(certificate(1, requests=50)))
 @pytest.mark.parametrize("make", [ab_certificate, hostile_certificate, s0_certificate, certificate])
 def test_what_is_written_is_read(make, tmp_path: Path) -> None:
     written = make()
-    write_json(written, tmp_path / "run.json")
+    write_certificate("json", written, tmp_path / "run.json")
     assert read_certificate(tmp_path / "run.json") == written
 
 
@@ -124,12 +124,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 FULL_DISK = """
 import errno, resource, sys
 from pathlib import Path
-from conch.measure.bench.report.certificate_file import write_json
+from conch.measure.bench.commands.command import write_certificate
 from tests.measure.bench.report.samples import ab_certificate
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
-    write_json(ab_certificate(), Path(sys.argv[1]))
+    write_certificate("json", ab_certificate(), Path(sys.argv[1]))
 except OSError as error:
     assert error.errno == errno.EFBIG
 else:
@@ -147,6 +147,6 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_the_file_has_the_usual_permissions(tmp_path: Path) -> None:
-    write_json(certificate(), tmp_path / "run.json")
+    write_certificate("json", certificate(), tmp_path / "run.json")
     (tmp_path / "usual").touch()
     assert (tmp_path / "run.json").stat().st_mode == (tmp_path / "usual").stat().st_mode

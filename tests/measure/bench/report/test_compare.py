@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conch.measure.bench.commands.command import write_certificate
 from conch.measure.bench.commands.compare import compare
 from conch.measure.bench.measurement import Estimate, Level, Note
 from conch.measure.bench.report.certificate import Certificate
-from conch.measure.bench.report.certificate_file import write_json
 from conch.measure.bench.report.comparison import (
     FALSE_ALARM_RATE,
     ConditionOutcome,
@@ -20,7 +20,6 @@ from conch.measure.bench.report.comparison import (
     parse_condition,
     pooled,
 )
-from conch.measure.bench.report.html import write_html
 from tests.measure.bench.report.samples import HOSTILE, ab_certificate, certificate, hostile_certificate, measurement
 
 
@@ -45,8 +44,8 @@ def base() -> Certificate:
 
 @pytest.fixture
 def files(base: Certificate, tmp_path: Path) -> list[str]:
-    write_json(base, tmp_path / "a.json")
-    write_html(slower(base, 1.3), tmp_path / "b.html")
+    write_certificate("json", base, tmp_path / "a.json")
+    write_certificate("html", slower(base, 1.3), tmp_path / "b.html")
     return [str(tmp_path / "a.json"), str(tmp_path / "b.html")]
 
 
@@ -111,8 +110,8 @@ def test_an_interval_that_contains_the_limit_decides_nothing(files: list[str], c
     ],
 )
 def test_runs_that_are_not_comparable_are_refused(base, change, message: str, tmp_path: Path, capsys) -> None:
-    write_json(base, tmp_path / "a.json")
-    write_json(change(base), tmp_path / "b.json")
+    write_certificate("json", base, tmp_path / "a.json")
+    write_certificate("json", change(base), tmp_path / "b.json")
     assert compare([str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--fail-if", "p99 > +5 %"]) == 2
     output = capsys.readouterr()
     assert message in output.out
@@ -135,11 +134,11 @@ def test_what_questions_a_comparison_is_a_warning(base, change, message: str) ->
 
 
 def test_a_run_of_two_servers_is_compared_by_itself(tmp_path: Path, capsys) -> None:
-    write_json(ab_certificate(), tmp_path / "ab.json")
+    write_certificate("json", ab_certificate(), tmp_path / "ab.json")
     assert compare([str(tmp_path / "ab.json"), "--fail-if", "throughput > +4.7 %"]) == 0  # three decisions
     assert compare([str(tmp_path / "ab.json"), "--fail-if", "throughput > +4 %"]) == 1
     capsys.readouterr()
-    write_json(certificate(1), tmp_path / "one.json")
+    write_certificate("json", certificate(1), tmp_path / "one.json")
     assert compare([str(tmp_path / "one.json")]) == 2
     assert "name two certificates, or measure with --against URL" in capsys.readouterr().err
 
@@ -173,7 +172,7 @@ def test_github_gets_annotations_and_a_summary(files: list[str], tmp_path: Path,
 
 def test_hostile_names_stay_texts(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    write_json(hostile_certificate(), tmp_path / "x.json")
+    write_certificate("json", hostile_certificate(), tmp_path / "x.json")
     for form in ("text", "github", "json"):
         compare([str(tmp_path / "x.json"), str(tmp_path / "x.json"), "--format", form])
         out = capsys.readouterr().out

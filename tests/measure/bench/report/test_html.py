@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conch.measure.bench.commands.command import write_certificate
 from conch.measure.bench.measurement import Estimate
-from conch.measure.bench.report.certificate import Certificate
-from conch.measure.bench.report.certificate_file import read_certificate
-from conch.measure.bench.report.html import to_html, write_html
+from conch.measure.bench.report.certificate import Certificate, read_certificate
+from conch.measure.bench.report.html import to_html
 from tests.measure.bench.report.browser import chromium
 from tests.measure.bench.report.samples import (
     HOSTILE,
@@ -49,7 +49,7 @@ def test_the_page_refers_to_nothing_outside() -> None:
 
 @pytest.mark.parametrize("make", [ab_certificate, hostile_certificate, s0_certificate, certificate])
 def test_the_page_can_be_read_as_a_certificate(make, tmp_path: Path) -> None:
-    write_html(make(), tmp_path / "run.html")
+    write_certificate("html", make(), tmp_path / "run.html")
     assert read_certificate(tmp_path / "run.html") == make()
 
 
@@ -63,7 +63,9 @@ def test_no_name_becomes_markup() -> None:
 def test_a_long_run_fits(tmp_path: Path) -> None:
     long = measurement(8)
     series = {name: values * 400 for name, values in long.series.items()}  # an hour
-    write_html(replace(certificate(), measurements=(replace(long, series=series),) * 32), tmp_path / "run.html")
+    write_certificate(
+        "html", replace(certificate(), measurements=(replace(long, series=series),) * 32), tmp_path / "run.html"
+    )
     assert (tmp_path / "run.html").stat().st_size < MAX_BYTES
     assert len(read_certificate(tmp_path / "run.html").measurements) == 32
 
@@ -84,7 +86,7 @@ def near_percentiles(low_s: float, high_s: float) -> Certificate:
 @pytest.mark.parametrize("columns", [1280, 500])
 @pytest.mark.parametrize("high_s", [0.0104, 0.013, 0.028, 0.1])
 def test_labels_of_percentiles_do_not_overlap(high_s: float, columns: int, tmp_path: Path) -> None:
-    write_html(near_percentiles(0.01, high_s), tmp_path / "run.html")
+    write_certificate("html", near_percentiles(0.01, high_s), tmp_path / "run.html")
     page, console = chromium(tmp_path / "run.html", tmp_path, "--dump-dom", columns=columns)
     assert not console
     texts = re.findall(r'<text x="([\d.]+)%" dx="-?4" y="(\d+)" text-anchor="(\w+)" class="mark">(P[^<]+)</text>', page)
@@ -113,7 +115,7 @@ def test_labels_of_percentiles_do_not_overlap(high_s: float, columns: int, tmp_p
     ids=["ab", "hostile", "language model", "32 levels", "published table", "empty"],
 )
 def test_a_browser_draws_the_plots(make, plots: int, tmp_path: Path) -> None:
-    write_html(make(), tmp_path / "run.html")
+    write_certificate("html", make(), tmp_path / "run.html")
     page, console = chromium(tmp_path / "run.html", tmp_path, "--dump-dom")
     assert console == ""
     elements = Elements(page).found
@@ -126,6 +128,6 @@ def test_a_browser_draws_the_plots(make, plots: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_page_prints(tmp_path: Path) -> None:
-    write_html(certificate(1, 5, 30), tmp_path / "run.html")
+    write_certificate("html", certificate(1, 5, 30), tmp_path / "run.html")
     chromium(tmp_path / "run.html", tmp_path, f"--print-to-pdf={tmp_path / 'run.pdf'}")
     assert (tmp_path / "run.pdf").read_bytes()[:5] == b"%PDF-"

@@ -16,6 +16,7 @@ from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flags import settings_of
 from conch.base.command_line.wait_for_model import wait_for_model
 from conch.base.errors import ConchError, InvalidRequest
+from conch.base.files.atomic import replace_file
 from conch.measure.bench.commands.perf_analyzer import help_text, translate
 from conch.measure.bench.levels import levels_of, trace_of
 from conch.measure.bench.plan import GROUPS, BenchPlan, Interruption
@@ -28,13 +29,13 @@ if TYPE_CHECKING:  # what is not needed to ask the server is imported after that
     from conch.measure.bench.report.request_records import RequestRecords
     from conch.measure.bench.run_view import RunView
 
-# Option → module of conch.measure.bench.report and the function that writes the file.
-_WRITERS = {
-    "json": ("certificate_file", "write_json"),
-    "html": ("html", "write_html"),
-    "csv": ("csv_tables", "write_csv"),
-    "long_csv": ("csv_tables", "write_long_csv"),
-    "markdown": ("markdown", "write_markdown"),
+# Option → module of conch.measure.bench.report and the function that returns the content of the file.
+_FORMS = {
+    "json": ("certificate", "to_json"),
+    "html": ("html", "to_html"),
+    "csv": ("csv_tables", "perf_analyzer_csv"),
+    "long_csv": ("csv_tables", "long_csv"),
+    "markdown": ("markdown", "to_markdown"),
 }
 _DEFAULT_COLUMNS = 80
 _EXAMPLES = """\
@@ -220,12 +221,12 @@ def _report(certificate: "Certificate", plan: BenchPlan) -> int:
     print_certificate(certificate)
     sys.stdout.flush()
     status = 0
-    for name in _WRITERS:
+    for name in _FORMS:
         path = getattr(plan, name)
         if path is None:
             continue
         try:
-            _write(name, certificate, Path(path))
+            write_certificate(name, certificate, Path(path))
         except OSError as error:
             status = _fail(f"cannot write {path}: {error.strerror or error}", _FAILURE)
         except ConchError as error:
@@ -236,16 +237,17 @@ def _report(certificate: "Certificate", plan: BenchPlan) -> int:
     return status
 
 
-def _write(name: str, certificate: "Certificate", path: Path) -> None:
-    """Write one form. Raises OSError, InvalidRequest."""
-    module, function = _WRITERS[name]
-    getattr(import_module(f"conch.measure.bench.report.{module}"), function)(certificate, path)
+def write_certificate(form: str, certificate: "Certificate", path: Path) -> None:
+    """Write one form, such as "json", atomically. Raises OSError, InvalidRequest."""
+    module, function = _FORMS[form]
+    content = getattr(import_module(f"conch.measure.bench.report.{module}"), function)(certificate)
+    replace_file(path, content if isinstance(content, bytes) else content.encode())
 
 
 def _check_outputs(plan: BenchPlan) -> None:
     """Raise InvalidRequest for files that cannot be written, before minutes are spent on measuring."""
     flags: dict[Path, str] = {}
-    for name in (*_WRITERS, "records"):
+    for name in (*_FORMS, "records"):
         path = getattr(plan, name)
         if path is None:
             continue

@@ -73,7 +73,7 @@ class CompareFlags:
 
 def compare(arguments: Sequence[str]) -> int:
     """Compare, print, and return the exit status."""
-    from conch.measure.bench.report.certificate_file import read_certificate
+    from conch.measure.bench.report.certificate import read_certificate
 
     given = _parser().parse_args(arguments)
     flags = settings_of(CompareFlags, given)

@@ -3,9 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator
-from pathlib import Path
 
-from conch.base.files.atomic import replace_file
 from conch.measure.bench.measurement import BATCH_SIZE, Estimate, Measurement
 from conch.measure.bench.report.certificate import Certificate
 from conch.measure.bench.statistics.quantities import QUANTITIES
@@ -18,16 +16,6 @@ _SERVER_COLUMNS = {
 }
 _PERCENTILES = ("50", "90", "95", "99")
 _LONG_COLUMNS = ("load", "level", "quantity", "value", "low", "high")
-
-
-def write_csv(certificate: Certificate, path: Path) -> None:
-    """Write the columns of perf_analyzer, atomically. Raises OSError."""
-    replace_file(path, perf_analyzer_csv(certificate).encode())
-
-
-def write_long_csv(certificate: Certificate, path: Path) -> None:
-    """Write one line for each value, atomically. Raises OSError."""
-    replace_file(path, long_csv(certificate).encode())
 
 
 def perf_analyzer_csv(certificate: Certificate) -> str:

@@ -4,17 +4,21 @@ import base64
 import gzip
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from markupsafe import Markup
 
-from conch.base.files.atomic import replace_file
 from conch.base.report.chart import draw
 from conch.base.report.page import charts, embedded_json, facts, figures, page, table, tag
 from conch.base.report.page import verdict as verdict_box
 from conch.measure.bench.measurement import Measurement, Note
-from conch.measure.bench.report.certificate import Certificate, all_notes, shell_line, target_line, verdict_lines
-from conch.measure.bench.report.certificate_file import to_json
+from conch.measure.bench.report.certificate import (
+    Certificate,
+    all_notes,
+    shell_line,
+    target_line,
+    to_json,
+    verdict_lines,
+)
 from conch.measure.bench.report.charts import draw_effects, level_charts, one_level_charts
 from conch.measure.bench.report.fact_tables import (
     FactTable,
@@ -34,11 +38,6 @@ _MAX_DOCUMENT_BYTES = 100_000
 _MAX_DRAWN_LEVELS = 6
 _FOOTER = """Intervals are of 95 %. The data of this page are embedded as JSON: conch bench compare A.html B.html
 compares two certificates."""
-
-
-def write_html(certificate: Certificate, path: Path) -> None:
-    """Write a certificate as a page, atomically. Raises OSError."""
-    replace_file(path, to_html(certificate).encode())
 
 
 def to_html(certificate: Certificate) -> str:

@@ -2,20 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
-from conch.base.files.atomic import replace_file
 from conch.measure.bench.report.certificate import Certificate, all_notes, shell_line, target_line
 from conch.measure.bench.report.fact_tables import effect_table, error_table, settings_table
 from conch.measure.bench.report.level_columns import asked_percentiles, level_table, remarks
 
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&#~$@]")
 _BADGES = {"invalid": "❌", "warning": "⚠️"}
-
-
-def write_markdown(certificate: Certificate, path: Path) -> None:
-    """Write a certificate as Markdown, atomically. Raises OSError."""
-    replace_file(path, to_markdown(certificate).encode())
 
 
 def to_markdown(certificate: Certificate) -> str:

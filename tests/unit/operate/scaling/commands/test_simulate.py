@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conch.measure.bench.report.certificate_file import write_json
+from conch.measure.bench.report.certificate import to_json
 from conch.operate.scaling.commands.command import autoscale
 from conch.operate.scaling.hpa.spec import read_hpa
 from tests.measure.bench.report.samples import certificate
@@ -122,7 +122,7 @@ def test_published_autoscalers(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_service_times_of_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "bench.json"
-    write_json(certificate(1, 4, 16), report)
+    report.write_bytes(to_json(certificate(1, 4, 16)))
     assert autoscale([*LOAD, "--service-time", str(report), "--policy", "fixed"]) == 0
     assert "A replica serves" in capsys.readouterr().out
     report.write_text("{}")

@@ -78,6 +78,11 @@ class _Mistake:
         match = re.search(r"(\w+)\s*:?\s*$", self.before)
         return shortened(match[1]) if match else ""
 
+    @property
+    def owner(self) -> str:
+        """The name of the field, or of what has the value within a list."""
+        return self.field or "a list element"
+
 
 def _explain(mistake: _Mistake) -> str:
     # The parser puts the place, and often the line, before its message.
@@ -87,6 +92,8 @@ def _explain(mistake: _Mistake) -> str:
         detail = f"{detail[:_MAX_CONTEXT_CHARS]}…{detail[-_MAX_CONTEXT_CHARS:]}"
     for pattern, explain in _EXPLANATIONS:
         if match := pattern.search(detail):
+            if isinstance(explain, str):
+                return explain.format(**match.groupdict(), at=mistake)
             return explain(mistake, match)
     return shortened(detail)
 
@@ -113,47 +120,8 @@ def _no_close(mistake: _Mistake, match: re.Match[str]) -> str:
     return f"expected '{match['token']}', found '{mistake.found}'"
 
 
-def _no_colon(mistake: _Mistake, _: re.Match[str]) -> str:
-    return f"expected ':' and a value after '{mistake.field}', found '{mistake.found}'"
-
-
-def _no_comma(mistake: _Mistake, _: re.Match[str]) -> str:
-    return f"expected ',' or ']', found '{mistake.found}'; the elements of a list are separated by commas"
-
-
-def _no_string(mistake: _Mistake, _: re.Match[str]) -> str:
-    return f"'{mistake.field}' is a string: write it in quotes, \"{mistake.found}\""
-
-
-def _no_integer(mistake: _Mistake, _: re.Match[str]) -> str:
-    return f"expected an integer for '{mistake.field or 'a list element'}', found {shortened(mistake.found)}"
-
-
-def _out_of_range(mistake: _Mistake, _: re.Match[str]) -> str:
-    return f"{shortened(mistake.found)} is out of range for '{mistake.field or 'a list element'}'"
-
-
-def _no_unicode(_: _Mistake, __: re.Match[str]) -> str:
-    return "the string before this place is not valid UTF-8"
-
-
-def _no_bool(mistake: _Mistake, _: re.Match[str]) -> str:
-    return f"expected true or false for '{mistake.field}', found '{mistake.found}'"
-
-
-def _one_of(_: _Mistake, match: re.Match[str]) -> str:
-    return f"'{match['second']}' and '{match['first']}' are mutually exclusive; remove one of them"
-
-
-def _twice(_: _Mistake, match: re.Match[str]) -> str:
-    return f"'{match['field']}' is given twice in {match['type']}"
-
-
-def _no_field_name(mistake: _Mistake, _: re.Match[str]) -> str:
-    return f"expected the name of a field, found '{mistake.found}'"
-
-
-_EXPLANATIONS: tuple[tuple[re.Pattern[str], Callable[[_Mistake, re.Match[str]], str]], ...] = (
+# What protobuf says, and in its place a function or a text with the groups of the pattern and `at`, the mistake.
+_EXPLANATIONS: tuple[tuple[re.Pattern[str], str | Callable[[_Mistake, re.Match[str]], str]], ...] = (
     (
         re.compile(r'Message type "(?P<type>[^"]+)" has no field named "(?P<field>[^"]*)"'),
         lambda _, match: unknown_field(match["type"], shortened(match["field"])),
@@ -162,19 +130,25 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Callable[[_Mistake, re.Match[str]], 
         re.compile(r'Enum type "(?P<type>[^"]+)" has no value (?:named|with number) (?P<value>.+?)\.?$'),
         lambda _, match: unknown_value(match["type"], shortened(match["value"])),
     ),
-    (re.compile(r'Field "(?P<second>\w+)" is specified along with field "(?P<first>\w+)"'), _one_of),
+    (
+        re.compile(r'Field "(?P<second>\w+)" is specified along with field "(?P<first>\w+)"'),
+        "'{second}' and '{first}' are mutually exclusive; remove one of them",
+    ),
     (
         re.compile(r'Message type "(?:\w+\.)?(?P<type>[\w.]+)" should not have multiple "(?P<field>\w+)" fields'),
-        _twice,
+        "'{field}' is given twice in {type}",
     ),
     (re.compile(r'Expected "\{"\.$'), _no_brace),
     (re.compile(r'Expected "(?P<token>[}\]>])"\.$'), _no_close),
-    (re.compile(r'Expected ":"\.$'), _no_colon),
-    (re.compile(r'Expected ","\.$'), _no_comma),
-    (re.compile(r'Expected "true" or "false"\.$'), _no_bool),
-    (re.compile(r"Expected string but found"), _no_string),
-    (re.compile(r"Couldn't parse integer"), _no_integer),
-    (re.compile(r"Value out of range"), _out_of_range),
-    (re.compile(r" codec can't "), _no_unicode),
-    (re.compile(r"Expected identifier or number"), _no_field_name),
+    (re.compile(r'Expected ":"\.$'), "expected ':' and a value after '{at.field}', found '{at.found}'"),
+    (
+        re.compile(r'Expected ","\.$'),
+        "expected ',' or ']', found '{at.found}'; the elements of a list are separated by commas",
+    ),
+    (re.compile(r'Expected "true" or "false"\.$'), "expected true or false for '{at.field}', found '{at.found}'"),
+    (re.compile(r"Expected string but found"), "'{at.field}' is a string: write it in quotes, \"{at.found}\""),
+    (re.compile(r"Couldn't parse integer"), "expected an integer for '{at.owner}', found {at.found}"),
+    (re.compile(r"Value out of range"), "{at.found} is out of range for '{at.owner}'"),
+    (re.compile(r" codec can't "), "the string before this place is not valid UTF-8"),
+    (re.compile(r"Expected identifier or number"), "expected the name of a field, found '{at.found}'"),
 )

@@ -206,7 +206,7 @@ def _powers(limit: int) -> tuple[int, ...]:
     return tuple(sorted({1 << n for n in range(limit.bit_length()) if 1 << n <= limit} | {limit}))
 
 
-# TrialReading and writing the fields.
+# Reading and writing the fields.
 
 
 def _groups(document: Document) -> list[Document]:
@@ -326,34 +326,25 @@ def _onnx_backends(document: Document, _cores: int) -> tuple[Value, ...]:
     return _ONNX_BACKENDS if _is_onnx(document) else (backend_of(document),)
 
 
-def _text_parameter(name: str, backend: str) -> tuple[Callable[[Document], Value], Callable[[Document, Value], None]]:
-    """Return how to read and write a parameter that one backend has; other backends ignore the value."""
-
-    def read(document: Document) -> Value:
-        return _parameter(document, name) or None
-
-    def write(document: Document, value: Value) -> None:
-        if backend_of(document) == backend:
-            _set_parameter(document, name, value)
-
-    return read, write
-
-
 def _parameter_knob(
     name: str, parameter: str, backend: str, text: str, values: tuple[Value, ...], *, ordered: bool = True
 ) -> Knob:
-    read, write = _text_parameter(parameter, backend)
+    """Return the knob of a parameter that one backend has; other backends ignore the value."""
 
-    def read_typed(document: Document) -> Value:
-        value = read(document)
-        return int(value) if ordered and isinstance(value, str) and value.isdecimal() else value
+    def read(document: Document) -> Value:
+        value = _parameter(document, parameter)
+        return int(value) if ordered and value.isdecimal() else value or None
+
+    def write(document: Document, value: Value) -> None:
+        if backend_of(document) == backend:
+            _set_parameter(document, parameter, value)
 
     return Knob(
         name,
         text,
         f"parameters.{parameter}",
         write,
-        read_typed,
+        read,
         lambda _document, _cores: values,
         # `backend` may change it.
         backends=_ONNX_BACKENDS,

@@ -143,7 +143,10 @@ def document(
         ],
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": _error(), **{f"Data.{datatype}": _data(datatype) for datatype in _DATATYPES}},
+            "schemas": {
+                "Error": _object(error=_TEXT),
+                **{f"Data.{datatype}": _data(datatype) for datatype in _DATATYPES},
+            },
         },
     }
     yield orjson.dumps(head)[:-1] + b',"paths":{'
@@ -240,10 +243,6 @@ def _content(last: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": _json(schema) | ({_EVENTS: {}} if last in _STREAMED else {})}
 
 
-def _error() -> dict[str, Any]:
-    return {"type": "object", "required": ["error"], "properties": {"error": _TEXT}}
-
-
 def _fields(rules: field_rules.FieldRules) -> dict[str, Any]:
     """Describe a body by the table of its fields; others are accepted without effect."""
     properties: dict[str, Any] = {}
@@ -271,30 +270,17 @@ def _of_model(config: ModelConfig, operations: Mapping[str, Operation]) -> Itera
 
 def _infer_request(config: ModelConfig) -> dict[str, Any]:
     required = [spec for spec in config.inputs if not spec.optional]
-    outputs = {"type": "object", "required": ["name"], "properties": {"name": _one_of_names(config.outputs)}}
-    return {
-        "type": "object",
-        "required": ["inputs"],
-        "properties": {
-            "id": _TEXT,
-            "parameters": _OBJECT,
-            "inputs": _tensors(config.inputs, config, len(required)),
-            "outputs": {"type": "array", "items": outputs},
-        },
-    }
+    outputs = _array(_object(name={"enum": [spec.name for spec in config.outputs]}))
+    inputs = _tensors(config.inputs, config, len(required))
+    return _object({"id": _TEXT, "parameters": _OBJECT, "outputs": outputs}, inputs=inputs)
 
 
 def _infer_answer(config: ModelConfig) -> dict[str, Any]:
-    properties = {**_answer_names(config), "id": _TEXT, "outputs": _tensors(config.outputs, config, 0)}
-    return {"type": "object", "required": ["model_name", "model_version", "outputs"], "properties": properties}
+    return _object({"id": _TEXT}, **_answer_names(config), outputs=_tensors(config.outputs, config, 0))
 
 
 def _answer_names(config: ModelConfig) -> dict[str, Any]:
     return {"model_name": {"const": config.name}, "model_version": _TEXT}
-
-
-def _one_of_names(specs: Iterable[TensorSpec]) -> dict[str, Any]:
-    return {"enum": [spec.name for spec in specs]}
 
 
 def _tensors(specs: Iterable[TensorSpec], config: ModelConfig, minimum: int) -> dict[str, Any]:
@@ -304,14 +290,12 @@ def _tensors(specs: Iterable[TensorSpec], config: ModelConfig, minimum: int) -> 
 
 def _tensor(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
     dims = [-1, *spec.dims] if max_batch_size > 0 else list(spec.dims)
-    properties = {
-        "name": {"const": spec.name},
-        "datatype": {"const": spec.datatype},
-        "shape": _shape(dims, max_batch_size),
-        "data": {"$ref": f"#/components/schemas/Data.{spec.datatype}"},
-        "parameters": _OBJECT,
-    }
-    return {"type": "object", "required": ["name", "datatype", "shape"], "properties": properties}
+    return _object(
+        {"data": {"$ref": f"#/components/schemas/Data.{spec.datatype}"}, "parameters": _OBJECT},
+        name={"const": spec.name},
+        datatype={"const": spec.datatype},
+        shape=_shape(dims, max_batch_size),
+    )
 
 
 def _shape(dims: list[int], max_batch_size: int) -> dict[str, Any]:
@@ -341,7 +325,7 @@ def _element(datatype: str) -> dict[str, Any]:
 def _data(datatype: str) -> dict[str, Any]:
     """Describe elements as a flat list or as lists in lists."""
     nested = {"$ref": f"#/components/schemas/Data.{datatype}"}
-    return {"type": "array", "items": {"anyOf": [_element(datatype), nested]}}
+    return _array({"anyOf": [_element(datatype), nested]})
 
 
 def _generate_request(config: ModelConfig) -> dict[str, Any]:
@@ -351,8 +335,7 @@ def _generate_request(config: ModelConfig) -> dict[str, Any]:
 
 
 def _generate_answer(config: ModelConfig) -> dict[str, Any]:
-    properties = {**_answer_names(config), **_flat(config.outputs, config)}
-    return {"type": "object", "required": ["model_name", "model_version"], "properties": properties}
+    return _object(_flat(config.outputs, config), **_answer_names(config))
 
 
 def _flat(specs: Iterable[TensorSpec], config: ModelConfig) -> dict[str, Any]:
@@ -360,7 +343,7 @@ def _flat(specs: Iterable[TensorSpec], config: ModelConfig) -> dict[str, Any]:
     values = {}
     for spec in specs:
         element = _element(spec.datatype)
-        values[spec.name] = {} if spec.name in structured else {"anyOf": [element, {"type": "array", "items": element}]}
+        values[spec.name] = {} if spec.name in structured else {"anyOf": [element, _array(element)]}
     return values
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import BOOLEAN, value_kind
@@ -214,24 +214,7 @@ class EndOfChat(Exception):
     """The user ends the conversation."""
 
 
-class Conversed(Protocol):
-    """The conversation that commands change."""
-
-    model: str
-    system: str
-    settings: dict[str, Any]
-    context_used: int
-    context_limit: int
-
-    @property
-    def turns(self) -> int:
-        """How many messages the model gets."""
-
-    def clear(self) -> None:
-        """Forget the messages."""
-
-
-def command_answer(conversation: Conversed, text: str) -> str:
+def command_answer(conversation: TerminalChat, text: str) -> str:
     """Execute a command; return what to print. Raises InvalidRequest for an invalid one, EndOfChat."""
     name, _, rest = text.partition(" ")
     if name in ("/bye", "/exit", "/quit"):
@@ -248,7 +231,7 @@ def command_answer(conversation: Conversed, text: str) -> str:
     raise InvalidRequest(f"unknown command '{name}'{did_you_mean(name, _COMMANDS)}; /help lists the commands")
 
 
-def _set(conversation: Conversed, assignment: str) -> str:
+def _set(conversation: TerminalChat, assignment: str) -> str:
     name, _, text = assignment.partition(" ")
     text = text.strip()
     if name == "system":
@@ -264,7 +247,7 @@ def _set(conversation: Conversed, assignment: str) -> str:
     return f"{name} is {conversation.settings[name]}"
 
 
-def _shown(conversation: Conversed) -> str:
+def _shown(conversation: TerminalChat) -> str:
     limit = f" of {conversation.context_limit}" if conversation.context_limit else ""
     lines = [
         f"model        {conversation.model}",

@@ -54,17 +54,28 @@ __all__ = [
     "ModelInput",
     "ModelInstanceGroup",
     "ModelQueuePolicy",
+    "config_datatype",
     "datatype_name",
     "enum_name",
     "model_config_pb2",
     "service_pb2",
+    "wire_datatype",
 ]
 
 
 def datatype_name(number: int) -> str:
     """Return the wire name of a `DataType`, "" for TYPE_INVALID. Raises ConfigError for an unknown number."""
-    name = enum_name(model_config_pb2.DataType, number)
+    return wire_datatype(enum_name(model_config_pb2.DataType, number))
+
+
+def wire_datatype(name: str) -> str:
+    """Return the wire name of a datatype of a configuration, such as FP32 for TYPE_FP32; "" for TYPE_INVALID."""
     return {"TYPE_STRING": BYTES, "TYPE_INVALID": ""}.get(name, name.removeprefix("TYPE_"))
+
+
+def config_datatype(datatype: str) -> str:
+    """Return the name that a configuration has for a wire datatype, such as TYPE_STRING for BYTES."""
+    return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
 
 
 def enum_name(enum: Any, number: int) -> str:

@@ -8,6 +8,7 @@ from conch.base.errors import ConfigError
 from conch.domain.config.pbtxt import parse_pbtxt
 from conch.domain.config.validate import validate_ensemble
 from conch.domain.files.signature import TensorInfo
+from conch.domain.triton_messages import config_datatype
 from conch.measure.advise.advice_facts import DeclaredTensors, ModelFacts
 
 _NAME = "pipeline"
@@ -161,7 +162,7 @@ def _lines(
     for kind, tensors in (("input", inputs), ("output", outputs)):
         for name, info in tensors.items():
             dims = ", ".join(map(str, info.dims))
-            yield f"{kind} [ {{ name: {_quoted(name)} data_type: {_config_type(info.datatype)} dims: [ {dims} ] }} ]"
+            yield f"{kind} [ {{ name: {_quoted(name)} data_type: {config_datatype(info.datatype)} dims: [ {dims} ] }} ]"
     yield "ensemble_scheduling {"
     for step in steps:
         yield "  step {"
@@ -176,7 +177,3 @@ def _lines(
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _config_type(datatype: str) -> str:
-    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"

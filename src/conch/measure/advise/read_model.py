@@ -13,6 +13,7 @@ from conch.domain.files.ir_file import NotIr, read_ir
 from conch.domain.files.model_folder import is_model, is_model_name
 from conch.domain.files.onnx_file import NotOnnx, read_onnx
 from conch.domain.files.signature import TensorInfo
+from conch.domain.triton_messages import wire_datatype
 from conch.measure.advise.advice_facts import DeclaredTensors, Failure, ModelFacts, ModelForm
 from conch.measure.advise.planning.checkpoint import read_checkpoint
 
@@ -26,7 +27,6 @@ _FORMS = {
     ".py": ModelForm.PYTHON,
 }
 _TREE_FILES = ("xgboost.model", "xgboost.json", "xgboost.ubj", "model.txt", "checkpoint.tl")  # of the fil backend
-_DATATYPES = {"TYPE_STRING": "BYTES"}  # others have the same name on the wire
 _VALID = (
     "expected the folder of a checkpoint with config.json, a .gguf, .onnx, .xml, .pt, .pt2, .plan or .py file, or a "
     "repository of models with config.pbtxt"
@@ -199,11 +199,7 @@ def _declared(document: dict[str, Any]) -> DeclaredTensors | None:
     """Return the tensors of a configuration; None if it leaves them to its model's file."""
     tensors = [
         tuple(
-            TensorInfo(
-                entry["name"],
-                _DATATYPES.get(entry["data_type"], entry["data_type"].removeprefix("TYPE_")),
-                (*entry["dims"],),
-            )
+            TensorInfo(entry["name"], wire_datatype(entry["data_type"]), (*entry["dims"],))
             for entry in document.get(kind, ())
         )
         for kind in ("input", "output")

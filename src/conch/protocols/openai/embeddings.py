@@ -51,21 +51,27 @@ def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = 
     dimensions = fields.integer("dimensions")
     if dimensions is not None and dimensions < 0:
         raise fields.wrong("dimensions", f"'dimensions' must be at least 1, or 0 for all, got {dimensions}")
-    truncate, side = fields.integer("truncate_prompt_tokens"), fields.text("truncation_side") or "right"
-    if truncate is not None and (truncate < -1 or truncate == 0):
-        text = f"'truncate_prompt_tokens' must be -1 or at least 1, got {truncate}"
-        raise fields.wrong("truncate_prompt_tokens", text)
-    if side not in ("left", "right"):
-        raise fields.wrong("truncation_side", f"'truncation_side' must be 'left' or 'right', got '{side}'")
+    truncate, keep_last = truncation(fields)
     return EmbeddingCall(
         model=model,
         inputs=inputs,
         encoding="float" if encoding == "float" else "base64",
         dimensions=dimensions or None,  # clients of infinity send 0
-        truncate=truncate,
-        keep_last=side == "left",
+        truncate=truncate or None,
+        keep_last=keep_last,
         ignored=fields.done(),
     )
+
+
+def truncation(fields: Fields) -> tuple[int, bool]:
+    """Return how many tokens to keep, 0 for none named, -1 for the model's maximum, and whether the last ones."""
+    limit, side = fields.integer("truncate_prompt_tokens"), fields.text("truncation_side") or "right"
+    if limit is not None and (limit < -1 or limit == 0):
+        text = f"'truncate_prompt_tokens' must be -1 or at least 1, got {limit}"
+        raise fields.wrong("truncate_prompt_tokens", text)
+    if side not in ("left", "right"):
+        raise fields.wrong("truncation_side", f"'truncation_side' must be 'left' or 'right', got '{side}'")
+    return limit or 0, side == "left"
 
 
 def embeddings(name: str, vectors: Sequence[npt.NDArray[np.float32]], prompt_tokens: int, encoding: str) -> bytes:

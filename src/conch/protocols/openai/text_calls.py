@@ -18,7 +18,7 @@ import orjson
 
 from conch.domain.llm.text_model import Task
 from conch.domain.tensor import Buffer
-from conch.protocols.openai.embeddings import MAX_INPUTS, EmbeddingCall
+from conch.protocols.openai.embeddings import MAX_INPUTS, EmbeddingCall, truncation
 from conch.protocols.openai.field_rules import CLASSIFY, COHERE_EMBED, POOLING, RERANK, SCORE
 from conch.protocols.openai.fields import Fields, IgnoredField, InvalidField, read_object
 
@@ -105,7 +105,7 @@ def read_rerank(body: Buffer) -> TextCall:
         raise fields.wrong("top_n", f"'top_n' must be at least 1, or 0 for all documents, got {top}")
     if limit is not None and limit < 1:
         raise fields.wrong("max_tokens_per_doc", f"'max_tokens_per_doc' must be at least 1, got {limit}")
-    truncate, keep_last = _truncation(fields)
+    truncate, keep_last = truncation(fields)
     returns = fields.boolean("return_documents")
     raw = not fields.boolean("use_activation", default=True) or fields.boolean("raw_scores")
     returned = [{"text": document} if isinstance(document, str) else document for document in documents]
@@ -144,7 +144,7 @@ def read_score(body: Buffer) -> TextCall:
             names[0],
             f"'{names[0]}' must hold one text, or as many as '{names[1]}': got {len(firsts)} and {len(others)}",
         )
-    truncate, keep_last = _truncation(fields)
+    truncate, keep_last = truncation(fields)
     raw = not fields.boolean("use_activation", default=fields.boolean("activation", default=True))
     return _checked(
         TextCall(
@@ -166,7 +166,7 @@ def read_classify(body: Buffer) -> TextCall:
     """Read a request of vLLM's classify. Raises InvalidField."""
     fields = Fields(read_object(body), CLASSIFY)
     model, texts = fields.required_text("model"), _inputs(fields)
-    truncate, keep_last = _truncation(fields)
+    truncate, keep_last = truncation(fields)
     raw = not fields.boolean("use_activation", default=fields.boolean("activation", default=True))
     return _checked(
         TextCall(
@@ -193,7 +193,7 @@ def read_pooling(body: Buffer) -> TextCall:
     if encoding not in ("float", "base64"):
         raise fields.wrong("encoding_format", f"'encoding_format' must be 'float' or 'base64', got '{encoding}'")
     dimensions = _dimensions(fields, "dimensions")
-    truncate, keep_last = _truncation(fields)
+    truncate, keep_last = truncation(fields)
     raw = not fields.boolean("use_activation", default=fields.boolean("normalize", default=True))
     return _checked(
         TextCall(
@@ -462,17 +462,6 @@ def _strings(fields: Fields, name: str) -> Sequence[str]:
 
 def _has(fields: Fields, names: tuple[str, str]) -> bool:
     return None not in [fields.take(name) for name in names]
-
-
-def _truncation(fields: Fields) -> tuple[int, bool]:
-    """Return how many tokens to keep, 0 for none named, -1 for the model's maximum, and whether the last ones."""
-    limit, side = fields.integer("truncate_prompt_tokens"), fields.text("truncation_side") or "right"
-    if limit is not None and (limit < -1 or limit == 0):
-        text = f"'truncate_prompt_tokens' must be -1 or at least 1, got {limit}"
-        raise fields.wrong("truncate_prompt_tokens", text)
-    if side not in ("left", "right"):
-        raise fields.wrong("truncation_side", f"'truncation_side' must be 'left' or 'right', got '{side}'")
-    return limit or 0, side == "left"
 
 
 def _dimensions(fields: Fields, name: str) -> int | None:

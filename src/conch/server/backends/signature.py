@@ -11,7 +11,7 @@ from typing import Any
 from conch.base.errors import ConfigError
 from conch.domain.files.signature import Signature, TensorInfo
 from conch.domain.model_config import BatchInput, BatchInputKind, ModelConfig, TensorSpec
-from conch.domain.tensor import BYTES
+from conch.domain.triton_messages import config_datatype
 from conch.server.backends.base import ModelSource
 
 
@@ -140,7 +140,7 @@ def _shape(tensor: Mapping[str, Any]) -> Sequence[int]:
 def _declaration(info: TensorInfo, kind: str, model: str, *, batching: bool) -> dict[str, Any]:
     if not info.datatype:
         raise ConfigError(f"autofill failed for model '{model}': {_no_tensor(info, kind)}")
-    declaration: dict[str, Any] = {"name": info.name, "data_type": _config_datatype(info.datatype)}
+    declaration: dict[str, Any] = {"name": info.name, "data_type": config_datatype(info.datatype)}
     dims = list(info.dims[1:] if batching else info.dims)
     declaration["dims"] = dims or [1]
     if not dims and batching:
@@ -159,17 +159,13 @@ def _no_tensor(info: TensorInfo, kind: str) -> str:
     return problem + f"declare the {kind}s to be served in config.pbtxt"
 
 
-def _config_datatype(datatype: str) -> str:
-    return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
-
-
 def _check_datatype(model: str, kind: str, spec: TensorSpec, info: TensorInfo) -> None:
     if not info.datatype:
         raise ConfigError(f"unable to load model '{model}': {_no_tensor(info, kind)}")
     if spec.datatype != info.datatype:
-        provided = _config_datatype(info.datatype)
+        provided = config_datatype(info.datatype)
         raise ConfigError(
-            f"unable to load model '{model}', configuration expects datatype {_config_datatype(spec.datatype)} for "
+            f"unable to load model '{model}', configuration expects datatype {config_datatype(spec.datatype)} for "
             f"{kind} '{spec.name}', model provides {provided}"
         )
 

@@ -19,6 +19,7 @@ from conch.domain.llm.text_model import FILES as TEXT_FILES
 from conch.domain.llm.text_model import TOKENIZER, is_encoder
 from conch.domain.tensor import BYTES, DATATYPES
 from conch.domain.triton_messages import ModelConfig as ConfigMessage
+from conch.domain.triton_messages import config_datatype
 from conch.server.backends.fil.forest_files import FILENAMES, detect_form
 from conch.server.backends.pytorch.archive import Format, open_archive
 from conch.server.repository.model_kinds import (
@@ -348,7 +349,7 @@ def _tensor(flag: str, name: str, datatype: str, dims: Sequence[int]) -> dict[st
     if wire not in DATATYPES:
         hint = did_you_mean(wire, sorted(DATATYPES), f"; expected {', '.join(sorted(DATATYPES))}")
         raise InvalidRequest(f"{flag} {name}: unknown datatype '{datatype}'{hint}")
-    return {"name": name, "data_type": "TYPE_STRING" if wire == BYTES else f"TYPE_{wire}", "dims": dims}
+    return {"name": name, "data_type": config_datatype(wire), "dims": dims}
 
 
 def _beside(path: Path, needed: Path, kind: str) -> Path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from conch.base.errors import ConfigError
 from conch.domain.model_config import EnsembleStep, ModelConfig, TensorSpec
+from conch.domain.triton_messages import config_datatype
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,4 @@ def _remedy(source: _End, target: _End) -> str:
         dims = dims[1:]
     elif other.batched:
         return f"set max_batch_size of the ensemble to that of the step, or declare it with dims: {[*dims]}"
-    return f"declare {own.owner} '{own.name}' with data_type: {_type_name(other.datatype)} dims: {[*dims]}"
-
-
-def _type_name(datatype: str) -> str:
-    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    return f"declare {own.owner} '{own.name}' with data_type: {config_datatype(other.datatype)} dims: {[*dims]}"

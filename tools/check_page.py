@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conch.check.rules import Rule, families
+from conch.check.finding import Rule, families
 
 PAGE = Path(__file__).parents[1] / "docs" / "check.md"
 

@@ -9,8 +9,7 @@ import tritonclient.http as client
 from onnx import helper
 
 from conch.check.check_paths import check_paths
-from conch.check.finding import Finding
-from conch.check.rules import Severity
+from conch.check.finding import Finding, Severity
 from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.backends.onnxruntime.onnx_models import FP32, write_model
 from tests.server.check_cases import CASES, python, write_cases

@@ -13,13 +13,12 @@ from conch.base.files.atomic import replace_file
 from conch.check.deployment.check import Served, check_deployment
 from conch.check.deployment.plain_text import check_images, check_page
 from conch.check.discovery import files_contents, find_contents, is_model
-from conch.check.finding import Finding, Place, Related
+from conch.check.finding import Finding, Place, Related, unapplied_rules
 from conch.check.models.checked_model import CheckedModel
 from conch.check.models.config import check_config
 from conch.check.models.ensembles import check_ensembles
 from conch.check.models.model_files import check_files, check_labels
 from conch.check.python.check import check_other_python, check_python_model, declared_metrics
-from conch.check.rules import unapplied_rules
 from conch.check.source import SourceFile, SourceReader, UncheckedFileError
 
 STDIN_NAME = Path("<stdin>")

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from conch.check.check_paths import Report
-    from conch.check.finding import Finding
-    from conch.check.rules import Rule
+    from conch.check.finding import Finding, Rule
 
 _CLEAN, _FOUND, _USAGE_ERROR = 0, 1, 2
 _UNWRAPPED = 1000  # columns
@@ -26,7 +25,7 @@ def check(arguments: Sequence[str]) -> int:
     """Check repositories and files, print the findings, and return the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    from conch.check.rules import Severity, rules, unapplied_rules
+    from conch.check.finding import Severity, rules, unapplied_rules
 
     known = rules()
     for unknown in sorted({*options.rule, *options.ignore, *options.explain} - known.keys()):
@@ -111,8 +110,8 @@ def _print(options: Namespace, report: "Report", findings: "Sequence[Finding]", 
 
         text = "\n".join(annotations(findings))
     elif options.format == "sarif":
+        from conch.check.finding import rules
         from conch.check.formats import as_sarif
-        from conch.check.rules import rules
 
         text = json.dumps(as_sarif(findings, [*rules().values()], Path.cwd()), indent=2)
     else:

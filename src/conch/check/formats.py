@@ -17,8 +17,7 @@ from rich.text import Text
 
 from conch import __version__
 from conch.check.check_paths import Report
-from conch.check.finding import Finding, Place
-from conch.check.rules import Rule, Severity
+from conch.check.finding import Finding, Place, Rule, Severity
 from conch.check.source import SourceReader
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTICE: "bold cyan"}

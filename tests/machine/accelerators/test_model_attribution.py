@@ -204,7 +204,7 @@ async def test_a_failure_of_attribution_is_logged_and_retried(caplog: pytest.Log
 def test_the_exporter_names_the_extra_that_pod_labels_need() -> None:
     script = (
         "import sys; sys.modules['grpc'] = None\n"
-        "from conch.operate.exporter.command import gpu_exporter; sys.exit(gpu_exporter(['--kubernetes']))"
+        "from conch.operate.exporter import gpu_exporter; sys.exit(gpu_exporter(['--kubernetes']))"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 2

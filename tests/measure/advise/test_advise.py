@@ -82,7 +82,7 @@ def test_replicas_are_servers_with_other_gpus(models: Path) -> None:
 @pytest.mark.parametrize("source", ["classifier.onnx", "mixed", "pipeline", "chat"])
 def test_conch_check_accepts_what_is_written(source: str, models: Path, tmp_path: Path) -> None:
     from conch.check.check_paths import check_paths
-    from conch.check.rules import Severity
+    from conch.check.finding import Severity
 
     source = "mixed/chat/1/model.gguf" if source == "chat" else source
     target = tmp_path / "written"

@@ -10,8 +10,8 @@ from conch.base.errors import ConchError
 from conch.domain.request import InferRequest, Timeline
 from conch.protocols.compression import decompress
 from conch.protocols.http.connection import HttpConnection
+from conch.protocols.v2_json.documents import read_index, read_load, read_unload
 from conch.protocols.v2_json.inference import OutputOptions, decode_request
-from conch.protocols.v2_json.repository import read_index, read_load, read_unload
 from conch.protocols.v2_json.request_cache import JsonRequestCache
 from tests.server.robustness import http_input
 from tests.server.robustness.fuzz_server import MAX_INPUT_BYTES, Finding, FuzzServer

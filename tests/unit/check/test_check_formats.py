@@ -9,7 +9,7 @@ import pytest
 
 from conch.check.check_paths import KINDS
 from conch.check.command import check
-from conch.check.rules import rules
+from conch.check.finding import rules
 from tests.unit.check.repository import TENSORS, write, write_python
 
 BAD_CONFIG = TENSORS + "max_batchsize: 4"

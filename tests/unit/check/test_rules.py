@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 from tools.check_page import reference
 
-from conch.check.rules import families, rules
+from conch.check.finding import families, rules
 from tests.server.backends.onnxruntime.onnx_models import FP32, write_model
 from tests.support.packages import require
 from tests.unit.check.deployment.test_files import WRONG as WRONG_FILES

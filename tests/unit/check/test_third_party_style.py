@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.check.rules import Severity
+from conch.check.finding import Severity
 from tests.unit.check.repository import ECHO, found, write
 
 IMAGE = 'input [ { name: "IN" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ 3, 224, 224 ] } ]'

@@ -14,7 +14,7 @@ from conch.check import source
 from conch.check.check_paths import check_paths
 from conch.check.command import check
 from conch.check.deployment import schema
-from conch.check.rules import Severity
+from conch.check.finding import Severity
 from tests.unit.check.repository import found, ids, one, write
 
 DEPLOYMENT = """

@@ -208,7 +208,7 @@ TASKS = MappingProxyType(
                 statuses="0 intact; 1 damaged; 2 unreadable, or invalid arguments",
             ),
             "gpu-exporter": Command(
-                "operate.exporter.command",
+                "operate.exporter",
                 "export metrics of GPUs and other accelerators",
                 ("conch gpu-exporter", "conch gpu-exporter -a 127.0.0.1:9400 --dcgm-names both"),
             ),

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConfigError
-from conch.check.finding import Finding, Place
+from conch.check.finding import Finding, Place, Severity
 from conch.check.models.checked_model import CheckedModel
 from conch.check.models.config import named_gpus
 from conch.check.models.framework_files import check_readable
-from conch.check.rules import Severity
 from conch.check.source import SourceFile
 from conch.domain.config.resolve import resolve
 from conch.domain.files.gguf_file import NotGguf, read_gguf

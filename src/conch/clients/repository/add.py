@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, Unavailable
 from conch.base.files.atomic import atomic_replace
 from conch.check.check_paths import check_paths
-from conch.check.rules import Severity
+from conch.check.finding import Severity
 from conch.server.backends.registry import install_command
 from conch.server.repository.model_entry import FIRST_VERSION, Entry, EntryOptions, entry_of, link, write_entry
 from conch.server.repository.model_kinds import SINGLE_FILES, is_model_folder, name_of

@@ -1,15 +1,20 @@
-"""Encode metadata, configurations, statistics, the repository index and errors as JSON.
+"""Metadata, configurations, statistics, the model repository, trace and log settings and errors, in JSON.
 
-Members have Triton's names and order.
+Members have Triton's names and order. A request without a body means the defaults.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import orjson
 
+from conch.base.errors import Code, ConchError, InvalidRequest
 from conch.domain.model_config import ModelConfig, TensorSpec
 from conch.domain.statistics.model_statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
+from conch.domain.tensor import Buffer
+from conch.protocols.json_document import boolean, key_at_end, parameters_of, parse, shown, text
 
 _SYSTEM_SHARED_MEMORY = "system_shared_memory"
 # Extensions of the v2 protocol, with Triton's names and order.
@@ -122,3 +127,138 @@ def _statistics(model: ModelStatistics) -> dict[str, Any]:
 def _durations(counted: ModelStatistics | BatchStatistics | ResponseStatistics, names: Sequence[str]) -> dict[str, Any]:
     durations: list[Duration] = [getattr(counted, name) for name in names]
     return {name: {"count": duration.count, "ns": duration.ns} for name, duration in zip(names, durations, strict=True)}
+
+
+_TEXTS = ("trace_rate", "trace_count", "log_frequency")
+_SWITCHES = ("log_info", "log_warning", "log_error")
+_MAX_LEVEL = 2**31 - 1
+
+
+def read_trace_changes(body: Buffer) -> dict[str, Sequence[str] | None]:
+    """Return the settings to change by name, None for those to reset. Raises ConchError."""
+    changes: dict[str, Sequence[str] | None] = {}
+    for name, value in _members(body).items():
+        if name == "trace_file":
+            changes[name] = None  # refused for any value
+        elif name == "trace_level":
+            changes[name] = None if value is None else _levels(value)
+        elif name in _TEXTS:
+            changes[name] = None if value is None else [_text(value, name)]
+    return changes
+
+
+def read_log_changes(body: Buffer) -> dict[str, str | bool | int]:
+    """Return the settings to change by name. Raises ConchError."""
+    changes: dict[str, str | bool | int] = {}
+    for name, value in _members(body).items():
+        if value is None:
+            continue  # as if missing
+        if name == "log_file":
+            changes[name] = ""  # refused for any value
+        elif name == "log_format":
+            changes[name] = _text(value, name)
+        elif name in _SWITCHES:
+            if type(value) is not bool:
+                raise _wrong_type("boolean", name)
+            changes[name] = value
+        elif name == "log_verbose_level":
+            if type(value) is not int or not 0 <= value <= _MAX_LEVEL:
+                raise _wrong_type("unsigned-integer", name)
+            changes[name] = value
+    return changes
+
+
+def settings_document(settings: Mapping[str, Any]) -> bytes:
+    """Encode settings."""
+    return orjson.dumps(settings)
+
+
+def _members(body: Buffer) -> dict[str, Any]:
+    if not body:
+        raise ConchError("failed to parse the request JSON buffer: The document is empty. at 0", Code.INTERNAL)
+    try:
+        document = parse(body)
+    except InvalidRequest as error:
+        raise ConchError(error.message, Code.INTERNAL) from None
+    return document if type(document) is dict else {}
+
+
+def _levels(value: Any) -> list[str]:
+    if type(value) is not list:
+        raise _wrong_type("array", "trace_level")
+    return [_text(level, "trace_level") for level in value]
+
+
+def _text(value: Any, name: str) -> str:
+    if type(value) is not str:
+        raise _wrong_type("string", name)
+    return value
+
+
+def _wrong_type(kind: str, name: str) -> ConchError:
+    return ConchError(f"attempt to access JSON non-{kind} as {kind} ('{name}')", Code.INTERNAL)
+
+
+_FILE_PREFIX = "file:"
+_Value = TypeVar("_Value")
+
+
+def read_index(body: Buffer) -> bool:
+    """Return whether to list ready models only. Raises InvalidRequest."""
+    return _checked(boolean, _object(body).get("ready", False), "ready")
+
+
+def read_load(body: Buffer) -> tuple[str | None, dict[str, bytes]]:
+    """Return the configuration for a load, as JSON text, and the files, "<version>/<path>" → content.
+
+    Raises InvalidRequest for unknown parameters, wrong types, and content that is not base64.
+    """
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in _parameters(body).items():
+        if key == "config":
+            config = _checked(text, value, key)
+        elif key.startswith(_FILE_PREFIX):
+            files[key.removeprefix(_FILE_PREFIX)] = _decoded(key, _checked(text, value, key))
+        else:
+            raise InvalidRequest(f"unrecognized load parameter {shown(key)}: there are 'config' and 'file:<path>'")
+    return config, files
+
+
+def read_unload(body: Buffer) -> bool:
+    """Return whether to unload the steps of an ensemble with it. Raises InvalidRequest."""
+    unload_dependents = False
+    for key, value in _parameters(body).items():
+        if key != "unload_dependents":
+            raise InvalidRequest(f"unrecognized unload parameter {shown(key)}: there is 'unload_dependents'")
+        unload_dependents = _checked(boolean, value, key)
+    return unload_dependents
+
+
+def _checked(read: Callable[[Any, str], _Value], value: Any, key: str) -> _Value:
+    try:
+        return read(value, key)
+    except InvalidRequest as error:
+        raise key_at_end(error, key) from None
+
+
+def _parameters(body: Buffer) -> dict[str, Any]:
+    document = _object(body)
+    try:
+        return parameters_of(document)
+    except InvalidRequest as error:
+        raise key_at_end(error, "parameters") from None
+
+
+def _object(body: Buffer) -> dict[str, Any]:
+    document = parse(body) if body else {}
+    if type(document) is not dict:
+        raise InvalidRequest(f"the request body is a JSON object, not {shown(document)}")
+    return document
+
+
+def _decoded(key: str, content: str) -> bytes:
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(f"content of {shown(key)} is not valid base64: {error}") from None

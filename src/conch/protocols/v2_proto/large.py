@@ -10,8 +10,7 @@ from conch.base.errors import InvalidRequest
 from conch.domain.tensor import MAX_RANK, Buffer
 from conch.domain.triton_messages import service_pb2
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
-from conch.protocols.v2_proto.contents import pack_contents
-from conch.protocols.v2_proto.inference import check_counts, read_varint, split_fields
+from conch.protocols.v2_proto.inference import check_counts, pack_contents, read_varint, split_fields
 
 # Larger than a configuration may be.
 MAX_TEXT_BYTES = 4 * 2**20

@@ -1,7 +1,7 @@
 import pytest
 
 from conch.base.errors import InvalidRequest
-from conch.protocols.v2_json.repository import read_index, read_load, read_unload
+from conch.protocols.v2_json.documents import read_index, read_load, read_unload
 
 
 def test_empty_bodies_ask_for_the_defaults():

@@ -219,7 +219,7 @@ def _render(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
 
 
 def _load(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocols.v2_json.repository import read_load
+    from conch.protocols.v2_json.documents import read_load
 
     config, files = read_load(parts[0])
     return {"config": config, "files": list(files)}, tuple(files.values())

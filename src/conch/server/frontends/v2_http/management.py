@@ -15,10 +15,16 @@ from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.regions import missing_name, not_allowed
 from conch.protocols.v2_json import documents
+from conch.protocols.v2_json.documents import (
+    read_index,
+    read_load,
+    read_log_changes,
+    read_trace_changes,
+    read_unload,
+    settings_document,
+)
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.protocols.v2_json.regions import read_cuda_registration, read_registration
-from conch.protocols.v2_json.repository import read_index, read_load, read_unload
-from conch.protocols.v2_json.trace_log_settings import read_log_changes, read_trace_changes, settings_document
 from conch.server.core.inference import Inference
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.parts import Parts

@@ -1,1 +1,0 @@
-"""`conch gpu-exporter`: metrics of accelerators over HTTP."""

@@ -173,7 +173,7 @@ def encode_response(
         place(outputs, options)
     try:
         header, binary = _write(response, outputs, options, encode)
-        if header.find(b"null") >= 0:  # `in` on bytes costs an exception of its own in CPython
+        if header.find(b"null") >= 0:  # `in` on bytes raises an exception inside CPython
             # orjson writes null for NaN and infinities; a false positive, such as a string "null", is only slower.
             header, binary = _write(response, outputs, options, encode_exactly)
     except (orjson.JSONEncodeError, ValueError) as error:

@@ -179,7 +179,11 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
             "Batches; of a tenant, which have not ended; files",
             f"{batch_store.MAX_BATCHES:,}; {batch_store.MAX_ACTIVE:,}; {batch_store.MAX_FILES:,}",
         ),
-        ("Size of the files of batches", size(OPTIONS.batch_max_bytes), "`--batch-max-bytes`"),
+        (
+            "Size of the files of batches; of a tenant's",
+            f"{size(OPTIONS.batch_max_bytes)}; 1/2 of what others leave",
+            "`--batch-max-bytes`",
+        ),
         ("Concurrent readings of the event log", f"{debug_endpoints.MAX_READING}"),
         ("Traces queued for writing", f"{observer.MAX_QUEUED_TRACES:,}, {size(observer.MAX_QUEUED_BYTES)}"),
         ("Key file reload delay", f"{2 * api_keys.WATCH_S:g} s"),

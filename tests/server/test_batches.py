@@ -25,7 +25,7 @@ FORM = (
     b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
     b'--x\r\nContent-Disposition: form-data; name="file"%b\r\n\r\n{}\r\n--x--\r\n'
 )
-ENDLESS = {"model": "slow", "messages": [{"role": "user", "content": "word " * 10_000}]}
+ENDLESS: dict[str, Any] = {"model": "slow", "messages": [{"role": "user", "content": "word " * 10_000}]}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
     keys = folder / "keys"
     keys.write_text("one infer key-one\ntwo infer key-two\nops manage,metrics key-ops\n")
     keys.chmod(0o600)
-    flags = (f"--batch-dir={folder / 'batches'}", "--batch-max-bytes=200000", f"--api-key-file={keys}")
+    flags = (f"--batch-dir={folder / 'batches'}", "--batch-max-bytes=400000", f"--api-key-file={keys}")
     with ConchProcess(models, *flags, log=folder / "log") as process:
         yield process
 
@@ -220,11 +220,13 @@ def test_ids_are_not_paths(server: ConchProcess, file_id: str) -> None:
         assert b"passwd:" not in answer
 
 
-def test_uploads_are_bounded(client: openai.OpenAI) -> None:
+def test_uploads_are_bounded(server: ConchProcess, client: openai.OpenAI) -> None:
     kept = uploaded(client, b"x" * 150_000)
     with pytest.raises(openai.APIStatusError, match="batch-max-bytes") as full:
         uploaded(client, b"x" * 60_000)
     assert full.value.status_code == 413
+    with connected(server, "key-two") as other:  # for whom half of the rest is left
+        other.files.delete(uploaded(other, b"x" * 100_000))
     client.files.delete(kept)
     assert client.files.retrieve(uploaded(client, b"x" * 60_000)).bytes == 60_000
     with pytest.raises(openai.BadRequestError, match="purpose"):
@@ -285,6 +287,20 @@ def test_malformed_batches_are_refused(client: openai.OpenAI, change: dict[str, 
     document = {"input_file_id": uploaded(client, b"{}"), "endpoint": CHAT, "completion_window": "24h", **change}
     with pytest.raises((openai.BadRequestError, openai.NotFoundError)):
         client.post("/batches", cast_to=object, body=document)
+
+
+def test_tenants_take_turns(server: ConchProcess, client: openai.OpenAI) -> None:
+    """A batch of a tenant, of a few turns, ends before as many batches of another."""
+    with connected(server, "key-two") as other:
+        stream = client.chat.completions.create(**ENDLESS, stream=True)  # until all have been created
+        many = [begun(client, line("a", asked("word " * 40, "slow"))) for _ in range(8)]
+        last = begun(other, b"".join(line(f"{number}", asked("weather")) for number in range(130)))
+        stream.close()
+        batch = ended(other, last)
+        for file in other.files.list():
+            other.files.delete(file.id)
+    assert batch.status == "completed"
+    assert batch.completed_at < max(ended(client, batch_id).completed_at for batch_id in many)
 
 
 def test_batches_continue_after_a_restart(models: Path, tmp_path: Path) -> None:

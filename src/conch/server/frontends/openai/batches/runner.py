@@ -145,7 +145,8 @@ class BatchRunner:
         return self._inference.idle and monotonic() - self._last_request >= quiet_s
 
     async def _run(self) -> None:
-        cleaned = 0.0
+        """Give tenants turns, and a tenant's batches in its turns."""
+        cleaned, turn = 0.0, 0
         while True:
             try:
                 if monotonic() - cleaned > _CLEAN_UP_S:
@@ -153,9 +154,13 @@ class BatchRunner:
                     await self.blocking(self.store.delete_expired)
             except OSError as error:
                 _log.warning("cannot delete expired files of batches: %s", error)
-            active = [batch for batch in list(self.store.batches.values()) if not batch.ended]
-            for batch in active:
-                await self._take_turn(batch)
+            active: dict[str, list[RequestBatch]] = {}
+            for batch in list(self.store.batches.values()):
+                if not batch.ended:
+                    active.setdefault(batch.owner, []).append(batch)
+            turn += 1
+            for batches in active.values():
+                await self._take_turn(batches[turn % len(batches)])
             if not active:
                 self._wake.clear()
                 await self._waited(_CLEAN_UP_S)
@@ -302,7 +307,7 @@ class BatchRunner:
                 line = answered(_line_id(batch, run.number), run.line.custom_id, run.status, uuid4().hex, run.body)
                 results[file_id] = results.get(file_id, b"") + line
         for file_id, lines in results.items():
-            await self.blocking(self.store.append, file_id, lines)
+            await self.blocking(self.store.append, batch, file_id, lines)
         for run in ended:
             if run.status and run.status not in _REPEATED:
                 self._count(batch, progress, run.number, run.status < 400)
@@ -324,7 +329,7 @@ class BatchRunner:
                 written = [
                     unanswered(_line_id(batch, number), line.custom_id, "batch_expired", text) for number, line in lines
                 ]
-                await self.blocking(self.store.append, batch.error_id, b"".join(written))
+                await self.blocking(self.store.append, batch, batch.error_id, b"".join(written))
                 batch.failed += len(lines)
         await self._end(batch, "expired")
 

@@ -3,6 +3,7 @@
 Ids are made here. A file of results is `<id>.part` until its batch ends. All methods but look-ups block.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -108,14 +109,14 @@ class RequestBatch:
 
 
 class BatchStore:
-    """The folder of one server. `used` bytes of contents are never more than `max_bytes`."""
+    """The folder of one server. Contents have `max_bytes` at most, those of a tenant half of what others leave."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         self.clock = CautiousClock()  # of what expires
         self._lock = -1
-        self.used = 0
+        self.used: Counter[str] = Counter()  # bytes of contents, by owner
         self.files: dict[str, StoredFile] = {}
         self.batches: dict[str, RequestBatch] = {}
 
@@ -148,19 +149,21 @@ class BatchStore:
             except (ValueError, TypeError) as error:
                 raise ConfigError(f"--batch-dir: '{path}' is not valid: {error}") from None
         results = {
-            file_id
+            file_id: batch.owner
             for batch in self.batches.values()
             if not batch.ended
             for file_id in (batch.output_id, batch.error_id)
         }
         for path in (*self._folder.glob("*.jsonl"), *self._folder.glob("*.part")):
-            if path.stem in results:
+            if (owner := results.get(path.stem)) is not None:
                 self.files.pop(path.stem, None)  # the server ended before it wrote that the batch has
                 path = path.rename(self.part(path.stem))
             elif path.suffix == ".part" or path.stem not in self.files:
                 path.unlink()
                 continue
-            self.used += path.stat().st_size
+            else:
+                owner = self.files[path.stem].owner
+            self.used[owner] += path.stat().st_size
 
     def content(self, file_id: str) -> Path:
         """Return the path of a file's content."""
@@ -184,26 +187,33 @@ class BatchStore:
             raise NotFound(f"No batch found with id '{batch_id[:64]}'.")
         return found
 
-    def check_room(self, size: int) -> None:
-        """Raise TooLarge if the contents would exceed the maximum with `size` further bytes."""
-        if self.used + size > self._max_bytes or len(self.files) >= MAX_FILES:
-            raise TooLarge(
-                f"the files of batches have {self.used} bytes, {size} more exceed the maximum of {self._max_bytes} "
-                f"(--batch-max-bytes) or of {MAX_FILES} files; delete some"
-            )
+    def check_room(self, owner: str, size: int) -> None:
+        """Raise TooLarge if a tenant's contents would exceed its share with `size` further bytes."""
+        files = Counter(file.owner for file in self.files.values())
+        for used, maximum, more, what in (
+            (self.used, self._max_bytes, size, "bytes (--batch-max-bytes)"),
+            (files, MAX_FILES, 1, "files"),
+        ):
+            room = maximum - used.total() + used[owner]
+            share = room // 2 if owner else room  # a tenant leaves as much to others as it takes
+            if used[owner] + more > share:
+                raise TooLarge(
+                    f"the files of batches have {used[owner]} {what}; {more} more exceed the {share} that "
+                    f"{'a tenant' if owner else 'they'} may have of {maximum}; delete some"
+                )
 
     def add_file(
         self, owner: str, filename: str, purpose: str, content: bytes, expires_after_s: int | None
     ) -> StoredFile:
         """Keep a file. Raises OSError, TooLarge."""
-        self.check_room(len(content))
-        self.used += len(content)  # before another thread asks
+        self.check_room(owner, len(content))
+        self.used[owner] += len(content)  # before another thread asks
         file = self._described(_new_file_id(), owner, filename, purpose, len(content), expires_after_s)
         try:
             replace_file(self.content(file.id), content, _MODE)
             self._save(file)
         except BaseException:
-            self.used -= len(content)
+            self.used[owner] -= len(content)
             self.content(file.id).unlink(missing_ok=True)
             raise
         self.files[file.id] = file
@@ -216,7 +226,7 @@ class BatchStore:
         if self.files.pop(file.id, None) is not None:
             (self._folder / f"{file.id}.json").unlink(missing_ok=True)
             self.content(file.id).unlink(missing_ok=True)
-            self.used -= file.bytes
+            self.used[file.owner] -= file.bytes
 
     def delete_expired(self) -> None:
         """Delete files that have expired, and batches a file's time after their end. Raises OSError."""
@@ -259,13 +269,18 @@ class BatchStore:
         """Write what is known of a batch. Raises OSError."""
         self._save(batch)
 
-    def append(self, file_id: str, lines: bytes) -> None:
-        """Append results of a batch. Raises TooLarge, OSError."""
-        self.check_room(len(lines))
-        self.used += len(lines)
-        descriptor = os.open(self.part(file_id), os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, _MODE)
-        with os.fdopen(descriptor, "ab") as file:
-            file.write(lines)
+    def append(self, batch: RequestBatch, file_id: str, lines: bytes) -> None:
+        """Append results of a batch, all of them or none. Raises TooLarge, OSError."""
+        self.check_room(batch.owner, len(lines))
+        with open(self.part(file_id), "ab", buffering=0, opener=_private) as file:
+            size = file.tell()
+            try:
+                if file.write(lines) < len(lines):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(size)
+                raise
+        self.used[batch.owner] += len(lines)
 
     def close_results(self, batch: RequestBatch) -> None:
         """Make files of the results of a batch, durably. Raises OSError."""
@@ -294,7 +309,7 @@ class BatchStore:
                         break
                     whole += len(line)
                     yield int(orjson.loads(line)["id"].rpartition("-")[2]), successful
-                self.used -= part.stat().st_size - whole
+                self.used[batch.owner] -= part.stat().st_size - whole
                 results.truncate(whole)
 
     def _described(
@@ -305,6 +320,10 @@ class BatchStore:
 
     def _save(self, stored: StoredFile | RequestBatch) -> None:
         replace_file(self._folder / f"{stored.id}.json", orjson.dumps(asdict(stored)), _MODE)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, _MODE)
 
 
 def _new_file_id() -> str:

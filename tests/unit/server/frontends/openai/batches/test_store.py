@@ -29,13 +29,13 @@ def test_a_restart_finds_files_and_removes_what_it_does_not_know(tmp_path: Path)
     store = opened(tmp_path / "new")
     file = store.add_file("me", "lines.jsonl", "batch", b"x" * 10, None)
     batch = store.add_batch("me", file, "/v1/completions", "24h", 3600, {})
-    store.append(batch.output_id, b'{"id":"batch_req_x-7"}\n{"id":"batch_req_x-9"}\n{"id":"torn')
+    store.append(batch, batch.output_id, b'{"id":"batch_req_x-7"}\n{"id":"batch_req_x-9"}\n{"id":"torn')
     store.close()
     (tmp_path / "new" / "file-0.part").write_bytes(b"x")
     again = opened(tmp_path / "new")
     assert again.file(file.id, "me") == file
     assert [*again.results(again.batch(batch.id, "me"))] == [(7, True), (9, True)]
-    assert again.used == 10 + 2 * len(b'{"id":"batch_req_x-7"}\n')
+    assert again.used.total() == 10 + 2 * len(b'{"id":"batch_req_x-7"}\n')
     assert not (tmp_path / "new" / "file-0.part").exists()
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()} == {0o600}
     for owner in ("", "other"):
@@ -51,12 +51,14 @@ def test_a_restart_finds_files_and_removes_what_it_does_not_know(tmp_path: Path)
 def test_the_contents_are_bounded(tmp_path: Path) -> None:
     store = opened(tmp_path)
     file = store.add_file("", "a", "batch", b"x" * 900, None)
+    batch = store.add_batch("", file, "/v1/completions", "24h", 3600, {})
     with pytest.raises(TooLarge, match="--batch-max-bytes"):
         store.add_file("", "b", "batch", b"x" * 101, None)
     with pytest.raises(TooLarge):
-        store.append(file.id, b"x" * 101)
+        store.append(batch, batch.output_id, b"x" * 101)
+    batch.become("failed")
     store.delete_file(file)
-    assert (store.used, store.files) == (0, {})
+    assert (store.used.total(), store.files) == (0, {})
     store.close()
 
 
@@ -72,7 +74,7 @@ def test_files_expire_but_not_by_a_step_of_the_clock(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         store.file(file.id, "")
     store.delete_expired()
-    assert (store.used, store.files) == (0, {})
+    assert (store.used.total(), store.files) == (0, {})
     store.close()
 
 

@@ -152,6 +152,27 @@ found[0] = "sent"
     assert infer(server, "hostile", "found[0] = 'back'") == (200, "back")
 
 
+def test_a_process_that_does_not_read_its_answers_is_ended(tmp_path: Path) -> None:
+    """Answers to its calls fill the shared memory, then the socket."""
+    write_python(tmp_path / "models", "hostile", CONFIG, EXECUTE)
+    write_python(tmp_path / "models", "other", CONFIG, ECHO)
+    large = "return pb_utils.InferenceResponse([pb_utils.Tensor('OUT', np.array([b'x' * 2**24], dtype=np.object_))])"
+    write_python(tmp_path / "models", "large", CONFIG, large)
+    flood = """
+inputs = [("IN", "BYTES", (1,), -1, 5)]
+for number in range(1_000_000, 1_000_100):
+    send(40, (), number, (), False, False, call(name="large", inputs=inputs), payload=b"\\x01\\x00\\x00\\x00x")
+time.sleep(600)
+"""
+    flags = ("--backend-config=python,shm-limit-byte-size=67108864",)
+    with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log") as server, OtherClients(server):
+        status, error = infer(server, "hostile", flood)
+        assert status == 500
+        assert "MiB of answers" in error
+        server.until("/v2/models/hostile/ready")
+        assert infer(server, "hostile", "found[0] = 'back'") == (200, "back")
+
+
 def test_memory_and_descriptors_are_flat(server: ConchProcess) -> None:
     process = psutil.Process(server.process.pid)
     attack = (

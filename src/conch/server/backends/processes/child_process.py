@@ -47,6 +47,8 @@ _MAX_LINE_BYTES = 1 << 14
 _TAIL_LINES, _TAIL_BYTES = 8, 1 << 12
 # Time for the messages of one child per iteration of the event loop.
 MAX_TURN_NS = 5_000_000
+# Unread messages that the child has caused itself.
+MAX_UNREAD_BYTES = 256 * 2**20
 # Of a connection to which a write has failed: more than a socket holds, and no stream without end.
 _MAX_REST_READS = 64
 
@@ -78,6 +80,8 @@ class ChildProcess:
         self.name = name
         self.max_values = MAX_VALUES  # in the header of a message
         self.max_payload = max_payload
+        self.caused: frozenset[int] = frozenset()  # types of messages that answer the child's own
+        self._unread = 0  # bytes of these in the write buffer, at most
         self.alive = False  # from the launch until the exit is reported
         self.exit: Exit | None = None
         self._on_message = on_message
@@ -128,8 +132,8 @@ class ChildProcess:
         """Send a message; no-op if the child has exited, which `on_exit` reports."""
         if self._held:
             self._held.append(_HeldMessage((message, payload, payload_size)))
-        elif self._control is not None and not self._control.is_closing():
-            self._control.write(encode_to_child(message, payload, payload_size))
+        else:
+            self._write(message, payload, payload_size)
 
     def hold(self) -> Callable[..., None]:
         """Hold back later messages until the returned function is called, once.
@@ -144,8 +148,23 @@ class ChildProcess:
         held.frame, held.complete = frame, True
         while self._held and self._held[0].complete:
             frame = self._held.popleft().frame
-            if frame and self._control is not None and not self._control.is_closing():
-                self._control.write(encode_to_child(*frame))
+            if frame:
+                self._write(*frame)
+
+    def _write(self, message: Message, payload: Sequence[Any] = (), payload_size: int = 0) -> None:
+        """Write a message, and kill a child that does not read what it has caused."""
+        control = self._control
+        if control is None or control.is_closing():
+            return
+        frame = encode_to_child(message, payload, payload_size)
+        if message[0] not in self.caused:
+            control.write(frame)
+            return
+        unsent = control.get_write_buffer_size()
+        control.write(frame)
+        self._unread = min(self._unread, unsent) + control.get_write_buffer_size() - unsent
+        if self._unread > MAX_UNREAD_BYTES:
+            self.kill(f"it has not read {self._unread >> 20} MiB of answers")
 
     def kill(self, why: str = "") -> None:
         """Kill the child and its process group, immediately or as soon as it is launched; no-op after its exit.

@@ -88,6 +88,7 @@ class InFlightRequests:
     ) -> None:
         """`calls` makes the model's BLS calls; without it, the model cannot call others."""
         self._child = child
+        child.caused = frozenset({messages.CALL_ANSWERED, messages.FETCHED, messages.CONTROLLED, messages.RELEASE})
         self._source = source
         self._settings = settings
         self._metrics = metrics

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,21 @@ def test_adapters_survive_the_death_of_the_engine(server: ConchProcess) -> None:
         assert time.monotonic() < deadline, server.text
         time.sleep(0.05)
     assert complete(server, "poems") == "Hello."
-    assert unload(server, "poems")[0] == 200
+    assert [unload(server, name)[0] for name in ("poems", "probe")] == [200, 200]
+
+
+def test_loads_at_the_same_time_are_counted(server: ConchProcess) -> None:
+    """However many clients load at once, a model has at most 256 adapters, and a name is loaded once."""
+    with ThreadPoolExecutor(40) as pool:
+        names = [f"many{number}" for number in range(300)]
+        answers = [*pool.map(lambda name: load(server, name, "poems"), names)]
+        assert [status for status, _ in answers].count(200) == 256
+        assert {text for _, text in answers if "256 adapters, which is the maximum" in text}
+        loaded = [name for name, (status, _) in zip(names, answers, strict=True) if status == 200]
+        assert [*pool.map(lambda name: unload(server, name)[0], loaded)] == [200] * 256
+        same = [*pool.map(lambda _: load(server, "same", "poems")[0], range(40))]
+    assert (same.count(200), {*same} - {200}) == (1, {400, 503} & {*same})
+    assert unload(server, "same")[0] == 200
 
 
 def test_the_metric_of_adapters(server: ConchProcess) -> None:

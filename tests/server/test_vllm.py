@@ -198,6 +198,10 @@ def test_adapters_are_loaded_and_unloaded_at_run_time(
     assert (status, "LoRA rank 16 is greater than max_lora_rank 8" in text) == (400, True)
     status, text = change("load", "twin", lora_path="other", load_inplace=True)
     assert (status, "deserializing header" in text) == (400, True)
+    with (loras / "large" / "adapter_model.safetensors").open("r+b") as weights:
+        weights.truncate(33 << 30)  # sparse
+    status, text = change("load", "large", lora_path="large")
+    assert (status, "34359738368 bytes are the maximum" in text) == (400, True)
     assert change("load", "outside", lora_path="../repository/words/1/red")[0] == 400
     assert said("twin") == said("other")
     # An adapter in use is removed when its last request ends.

@@ -4,7 +4,7 @@ import asyncio
 import re
 from pathlib import Path
 
-from conch.base.errors import InvalidRequest, NotFound, Unsupported
+from conch.base.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.message import HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
@@ -27,6 +27,7 @@ class AdaptersApi:
         self._inference = parts.inference
         self._models = models
         self._tasks = ReplyTasks(send_error)
+        self._changing: set[tuple[str, str]] = set()  # models and their adapters that are loaded or unloaded now
 
     def load(self, request: HttpRequest, reply: HttpReply) -> None:
         """Load an adapter. Raises ConchError."""
@@ -39,14 +40,14 @@ class AdaptersApi:
         if name in {served.config.name for served in self._inference.models()}:
             raise fields.wrong("lora_name", f"'lora_name' must differ from the names of models, got '{name}'")
         known = model.engine.info.adapters
-        if len(known) >= _MAX_ADAPTERS:
-            raise InvalidRequest(f"model '{model.config.name}' has {len(known)} adapters, which is the maximum")
+        if len(known) + sum(changing == model.config.name for changing, _ in self._changing) >= _MAX_ADAPTERS:
+            raise InvalidRequest(f"model '{model.config.name}' has {_MAX_ADAPTERS} adapters, which is the maximum")
         if name in known and not (again and name in model.engine.loaded_adapters):
             raise InvalidRequest(
                 f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
                 "'load_inplace' to True."
             )
-        self._tasks.run(reply, self._load(reply, model, name, path))
+        self._begin(reply, model, name, path or ".")
 
     def unload(self, request: HttpRequest, reply: HttpReply) -> None:
         """Unload an adapter that was loaded by `load`. Raises ConchError."""
@@ -54,7 +55,7 @@ class AdaptersApi:
         if name not in model.engine.loaded_adapters:
             listed = " It is listed in multi_lora.json." if name in model.engine.info.adapters else ""
             raise NotFound(f"The lora adapter '{name[:128]}' cannot be found among those loaded at run time.{listed}")
-        self._tasks.run(reply, self._unload(reply, model, name))
+        self._begin(reply, model, name, "")
 
     def _read(self, request: HttpRequest) -> tuple[Fields, str, GenerativeModel]:
         """Return the fields, the adapter's name and its model, which is the only one if the client names none."""
@@ -63,14 +64,22 @@ class AdaptersApi:
         found, _ = self._models.find(model) if model else self._models.only()
         return fields, name, found
 
-    async def _load(self, reply: HttpReply, model: GenerativeModel, name: str, path: str) -> None:
-        folder = await asyncio.to_thread(_inside, Path(self._folder), path)
-        await model.engine.set_adapter(name, str(folder))
-        reply.send(200, _TEXT, f"Success: LoRA adapter '{name}' added successfully.".encode())
+    def _begin(self, reply: HttpReply, model: GenerativeModel, name: str, path: str) -> None:
+        """Load an adapter, or unload it if `path` is "". Raises Unavailable while it changes."""
+        changing = (model.config.name, name)
+        if changing in self._changing:
+            raise Unavailable(f"the lora adapter '{name}' is being loaded or unloaded", retry_after_s=1.0)
+        self._changing.add(changing)
+        self._tasks.run(reply, self._change(reply, model, name, path))
 
-    async def _unload(self, reply: HttpReply, model: GenerativeModel, name: str) -> None:
-        await model.engine.set_adapter(name, "")
-        reply.send(200, _TEXT, f"Success: LoRA adapter '{name}' removed successfully.".encode())
+    async def _change(self, reply: HttpReply, model: GenerativeModel, name: str, path: str) -> None:
+        try:
+            folder = str(await asyncio.to_thread(_inside, Path(self._folder), path)) if path else ""
+            await model.engine.set_adapter(name, folder)
+        finally:
+            self._changing.discard((model.config.name, name))
+        done = "added" if path else "removed"
+        reply.send(200, _TEXT, f"Success: LoRA adapter '{name}' {done} successfully.".encode())
 
 
 def _inside(root: Path, path: str) -> Path:

@@ -56,6 +56,7 @@ _SIZES = {"kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_ove
 _MIN_CACHE_BYTES = 1 << 26
 # What vLLM reads of an adapter's folder.
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.*", "new_embeddings.*")
+_MAX_COPIES_BYTES = 32 << 30  # of adapters, on the disk of temporary files
 _DELTA_ITEMS = 6  # of a delta without a prompt
 _FAILED = "error"  # a finish reason of vLLM
 
@@ -73,6 +74,7 @@ class VllmEngine(LoopEngine):
         self._adapter_numbers = count(len(self._adapters) + 1)
         self._read_adapters: set[int] = set()  # that vLLM could read
         self._retired: dict[int, LoRARequest] = {}  # unloaded ones that requests still use
+        self._copies: dict[str, int] = {}  # bytes of adapters' copies by folder
         self._scratch = options["scratch"]
         self._size_cache(arguments, options["memory"])
         loggers: list[Any] = [] if arguments.get("disable_log_stats") else [_StepStats]
@@ -110,11 +112,10 @@ class VllmEngine(LoopEngine):
     async def set_adapter(self, name: str, path: str) -> None:
         if not self._takes_adapters:
             raise Refused('LoRA adapters need "enable_lora": true in model.json', messages.UNSUPPORTED)
-        earlier = self._adapters.get(name)
-        if path:
-            self._adapters[name] = await self._add_adapter(name, Path(path))
-        else:
-            del self._adapters[name]
+        added = await self._add_adapter(name, Path(path)) if path else None
+        earlier = self._adapters.pop(name, None)
+        if added is not None:
+            self._adapters[name] = added
         if earlier is not None:
             self._retired[earlier.lora_int_id] = earlier
             self._discard_unused(earlier)
@@ -125,15 +126,22 @@ class VllmEngine(LoopEngine):
         vLLM reads an adapter again after it evicted it, which ends its core if the files are gone, and takes prefixes
         of the KV cache from adapters of the same name and path, whose weights may have been others.
         """
-        if not (path / "adapter_config.json").is_file():
-            raise Refused(f"'{path}' has no adapter_config.json")
+        files, size = _adapter_files(path)
+        used = sum(self._copies.values())
+        if used + size > _MAX_COPIES_BYTES:
+            raise Refused(
+                f"'{path}' has {size} bytes, and copies of other adapters {used}; {_MAX_COPIES_BYTES} bytes are the "
+                "maximum: unload some"
+            )
         copy = mkdtemp(prefix="lora-", dir=self._scratch)
+        self._copies[copy] = size
         try:
-            await asyncio.to_thread(_copy_adapter, path, Path(copy))
+            await asyncio.to_thread(_copy_files, files, copy)
             adapter = LoRARequest(name, next(self._adapter_numbers), copy)
             await self._engine.add_lora(adapter)
         except BaseException:
             shutil.rmtree(copy)
+            del self._copies[copy]
             raise
         self._read_adapters.add(adapter.lora_int_id)
         return adapter
@@ -147,6 +155,7 @@ class VllmEngine(LoopEngine):
     async def _discard(self, adapter: LoRARequest) -> None:
         await self._engine.remove_lora(adapter.lora_int_id)
         await asyncio.to_thread(shutil.rmtree, adapter.lora_path)
+        del self._copies[adapter.lora_path]
 
     def finish(self, request: _Request) -> None:
         """Drop a request that has ended."""
@@ -404,10 +413,17 @@ class _StepStats(PrometheusStatLogger):  # type: ignore[misc]
         """Do nothing: the server receives the refusal."""
 
 
-def _copy_adapter(path: Path, target: Path) -> None:
-    for pattern in _ADAPTER_FILES:
-        for file in path.glob(pattern):
-            shutil.copyfile(file, target / file.name)
+def _adapter_files(path: Path) -> tuple[list[Path], int]:
+    """Return what vLLM reads of an adapter, and its bytes. Raises Refused."""
+    if not (path / "adapter_config.json").is_file():
+        raise Refused(f"'{path}' has no adapter_config.json")
+    files = [file for pattern in _ADAPTER_FILES for file in path.glob(pattern)]
+    return files, sum(file.stat().st_size for file in files)
+
+
+def _copy_files(files: list[Path], folder: str) -> None:
+    for file in files:
+        shutil.copyfile(file, Path(folder) / file.name)
 
 
 def _refusal(error: Exception) -> tuple[int, str]:

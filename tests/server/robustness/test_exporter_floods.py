@@ -74,6 +74,15 @@ def test_more_connections_than_the_usual_descriptors(arguments: Callable[[Path],
         assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.parametrize("arguments", [receiver, exporter])
+def test_incomplete_heads_delay_no_other_client(arguments: Callable[[Path], list[str]], tmp_path: Path) -> None:
+    with running(tmp_path, *arguments(tmp_path)) as (_, port, _), ExitStack() as stack:
+        for _ in range(MAX_FILES - 200):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            client.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert answers(port)
+
+
 def test_incomplete_webhooks_have_little_memory_together(tmp_path: Path) -> None:
     with running(tmp_path, *receiver(tmp_path)) as (process, port, _), ExitStack() as stack:
         before = peak_bytes(process.pid)

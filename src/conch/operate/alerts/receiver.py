@@ -188,7 +188,6 @@ def _family(name: str, values: dict[str, int] | dict[str, float]) -> Family:
 
 _DEFAULT_BODY_BYTES = 2**20  # larger ones have the limit below, whose message names no flag of conch serve
 _MAX_BODY_BYTES = 16 * 2**20
-_MAX_CONNECTIONS = 256
 _MAX_BODIES_BYTES = 64 * 2**20  # of all clients
 _CLOSE_S = 5.0
 _STOP_S = 20.0  # longer than an attempt usually takes
@@ -214,12 +213,11 @@ async def _run(config: ReceiverConfig, folder: Path, address: str, port: int) ->
     executor = ThreadPoolExecutor(1, thread_name_prefix="conch-alerts-queue")
     deliveries = [thread.delivery for thread in threads.values()]
     receiver = WebhookReceiver(config, queue, deliveries, lambda name: threads[name].wake(), executor)
-    limits = HttpLimits(connections=_MAX_CONNECTIONS, body_bytes=_DEFAULT_BODY_BYTES)
     server = HttpServer(
         receiver,
         address,
         port,
-        limits=limits,
+        limits=HttpLimits(body_bytes=_DEFAULT_BODY_BYTES),
         body_limit=lambda _: _MAX_BODY_BYTES,
         refusal=receiver.refusal,
         budget=BodyBudget(_MAX_BODIES_BYTES),

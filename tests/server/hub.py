@@ -25,6 +25,7 @@ class Hub:
         commit: str = COMMIT,
         redirect: str = "",
         stops_at: int = 0,
+        endless: bool = False,
     ) -> None:
         self.models = models
         self.gated = gated
@@ -32,6 +33,7 @@ class Hub:
         self.commit = commit
         self.redirect = redirect  # base URL that files are redirected to
         self.stops_at = stops_at  # bytes of a file that are sent until `goes_on` is set
+        self.endless = endless  # the list of files
         self.goes_on = Event()
         self.ranges: list[str] = []  # that were asked for
         self.fetched: list[str] = []
@@ -89,6 +91,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(model, "/".join(rest[2:]))
 
     def _list(self, model: str, *, tree: bool) -> None:
+        if self.hub.endless:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(ConnectionError):
+                while True:
+                    self.wfile.write(bytes(1 << 20))
         files = self.hub.models[model]
         entries = [
             {"type": "file", "path": name, "oid": _etag(content), "size": self.hub.announced.get(name, len(content))}

@@ -54,6 +54,13 @@ def test_more_bytes_than_the_disk_has(tmp_path: Path) -> None:
     assert "set HF_HOME to another disk" in result.stderr
 
 
+def test_a_list_without_end(tmp_path: Path) -> None:
+    with Hub({"team/one": {"one.gguf": b"GGUF"}}, endless=True) as hub:
+        result = from_hub(hub, tmp_path, "hf://team/one")
+    assert result.returncode == 1
+    assert "cannot be fetched: the Hub's answer takes too much memory" in result.stderr
+
+
 @pytest.mark.parametrize("name", ["../../evil.gguf", "/tmp/evil.gguf", "a\x1b[2J\n.gguf", "a\\..\\b.gguf"])
 def test_names_that_lead_out_or_control_the_terminal(tmp_path: Path, name: str) -> None:
     with Hub({"team/one": {name: b"GGUF"}}) as hub:

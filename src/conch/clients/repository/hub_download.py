@@ -23,6 +23,7 @@ from conch.server.repository.remote.listing import inside
 _LOCATION = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^/]+))?(?:/(?P<file>.+))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _TIMEOUT_S = 30.0  # for the list of files
+_LIST_BYTES, _DOWNLOAD_BYTES = 1 << 30, 4 << 30  # of this process's memory for the list, and while files come
 _OTHER_FILES_BYTES = 16 << 20  # such as the library's list of the files
 
 
@@ -59,9 +60,10 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
     exist, access is denied, the Hub cannot be reached, a name is unsafe, or a file is larger than the Hub announces.
     """
     try:
-        info = HfApi().model_info(
-            location.repo, revision=location.revision or None, timeout=_TIMEOUT_S, files_metadata=True
-        )
+        with _limited(resource.RLIMIT_DATA, _data_bytes() + _LIST_BYTES):
+            info = HfApi().model_info(
+                location.repo, revision=location.revision or None, timeout=_TIMEOUT_S, files_metadata=True
+            )
         commit = info.sha or location.revision
         if info.sha and not _COMMIT.fullmatch(info.sha):  # a folder's name in the Hub's cache
             raise ConfigError(f"{constants.ENDPOINT}: {commit[:80]!a} is not a commit")
@@ -75,7 +77,11 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
         files = found.names[0] if len(found.names) == 1 else f"{len(found.names)} files"
         report(f"fetching {files} of {location.repo} at {commit[:12]} from {constants.ENDPOINT}")
         patterns = [escape(name) for name in found.names]
-        with _limited_files(max((size for size in sizes if size is not None), default=0)):
+        largest = max((size for size in sizes if size is not None), default=0)
+        with (
+            _limited(resource.RLIMIT_FSIZE, largest + _OTHER_FILES_BYTES if largest else resource.RLIM_INFINITY),
+            _limited(resource.RLIMIT_DATA, _data_bytes() + _DOWNLOAD_BYTES),
+        ):
             bars = bounded_bars(sum(size or 0 for size in sizes) + _OTHER_FILES_BYTES)
             fetched = snapshot_download(location.repo, revision=commit, allow_patterns=patterns, tqdm_class=bars)
             folder = Path(fetched)
@@ -87,19 +93,19 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
 
 
 @contextmanager
-def _limited_files(size: int) -> Iterator[None]:
-    """Limit files that this process writes to `size` bytes and the library's own small files; 0 for no limit.
-
-    The library compares sizes only at the end of a transfer.
-    """
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limits = [limit for limit in before if limit != resource.RLIM_INFINITY]
-    if size:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (min([size + _OTHER_FILES_BYTES, *limits]), before[1]))
+def _limited(kind: int, maximum: int) -> Iterator[None]:
+    """Limit a resource of this process: the library reads answers whole, and compares files' sizes at the end."""
+    before = resource.getrlimit(kind)
+    limits = [limit for limit in (maximum, *before) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(kind, (min(limits, default=maximum), before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(kind, before)
+
+
+def _data_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 def bounded_bars(limit: int) -> type[tqdm]:
@@ -136,6 +142,8 @@ def _explained(location: HubLocation, error: Exception) -> ConchError:
         return NotFound(f"{where} has no revision '{location.revision}'")
     if isinstance(error, RepositoryNotFoundError):
         return NotFound(f"{where} does not exist, or it is private and HF_TOKEN has no token with access to it")
+    if isinstance(error, MemoryError):
+        error = MemoryError("the Hub's answer takes too much memory")
     reason = (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")
     return Unavailable(
         f"{where} cannot be fetched: {reason}. Set HF_ENDPOINT to a mirror or HTTPS_PROXY to a proxy, or download the "

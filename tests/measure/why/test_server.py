@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from conch.domain.causes.cause import CAUSES
 from conch.domain.causes.explain import Explainer
 from conch.domain.events.log import EventLog
 from conch.measure.why.source import fetch_log
@@ -155,28 +154,3 @@ def test_a_file_of_the_log(server: ConchProcess, tmp_path: Path) -> None:
         path.write_bytes(response.read())
     command: list[Any] = [sys.executable, "-m", "conch", "why", "in-a-file", "--file", path]
     assert "(in-a-file), work version 1" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def header_of(server: ConchProcess, **headers: str) -> str | None:
-    """The header of an answer to a request with headers."""
-    document = {"inputs": [{"name": "WORK", "datatype": "UINT8", "shape": [1, 1], "data": [0]}]}
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    url = f"http://{server.http}/v2/models/work/infer"
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(document).encode(), named), timeout=60) as reply:
-        assert json.load(reply)["outputs"][0]["data"] == [0]
-        found: str | None = reply.headers["X-Conch-Why"]
-        return found
-
-
-def test_an_answer_says_where_its_time_went(server: ConchProcess) -> None:
-    text = header_of(server, X_Conch_Why="1")
-    assert text is not None
-    names = [part.partition(";dur=")[0] for part in text.split(", ")]
-    assert names[0] == "total"
-    assert {*names[1:]} <= {*CAUSES}
-    assert header_of(server) is None
-
-
-def test_only_clients_that_may_read_the_event_log_get_the_header(server: ConchProcess) -> None:
-    assert header_of(server, X_Conch_Why="1", X_Forwarded_For="192.0.2.1") is None
-    assert header_of(server, X_Conch_Why="1", Host="models.example") is None

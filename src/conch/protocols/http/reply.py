@@ -3,8 +3,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from time import monotonic_ns
-from typing import Final
+from typing import Final, TypeAlias
 
 from conch.domain.degradations import HEADER
 from conch.domain.events.rows import ExchangeRow, Ring
@@ -13,6 +14,11 @@ from conch.protocols.http.message import HttpRequest, error_in_json, header, siz
 
 # Up to this size, copying parts together is cheaper than handing several to the kernel.
 _JOIN_BYTES: Final = 32_768
+_EVENT_STREAM: Final = b"text/event-stream"
+
+# Calls back with where the time of a call went, "" if that is not known: of its number in the event log, and when it
+# was received (monotonic ns).
+Explain: TypeAlias = Callable[[int, int, Callable[[str], None]], None]
 
 
 class ReplyChannel(ABC):
@@ -76,11 +82,21 @@ class HttpReply:
     """The answer to one request: whole by `send`, or in pieces by `begin`, `write`… and `end`; now or later.
 
     After the client has disconnected, what is written is dropped. `on_disconnect`, if set, is called once if the client
-    disconnects before the answer is complete. `headers` are further lines of the answer, an error's too. `explain`, if
-    set, gets the first whole answer instead of the client, and sends it.
+    disconnects before the answer is complete. `headers` are further lines of the answer, an error's too. With `explain`
+    the answer says where its time went: in the header X-Conch-Why, or in a comment at the end of a stream of events.
     """
 
-    __slots__ = ("_channel", "_exchange", "_request", "_ring", "_streaming", "explain", "headers", "on_disconnect")
+    __slots__ = (
+        "_channel",
+        "_exchange",
+        "_explained",
+        "_request",
+        "_ring",
+        "_streaming",
+        "explain",
+        "headers",
+        "on_disconnect",
+    )
 
     def __init__(self, channel: ReplyChannel, request: HttpRequest) -> None:
         self._channel: ReplyChannel | None = channel
@@ -90,7 +106,8 @@ class HttpReply:
         self._exchange: ExchangeRow | None = None
         self._ring: Ring | None = None
         self.on_disconnect: Callable[[], object] | None = None
-        self.explain: Callable[[HttpReply, int, bytes, tuple[Buffer, ...]], None] | None = None
+        self.explain: Explain | None = None
+        self._explained: ReplyChannel | None = None  # while the end of a stream waits for its explanation
 
     @property
     def open(self) -> bool:
@@ -106,11 +123,6 @@ class HttpReply:
     def begun(self) -> bool:
         """Whether `begin` was called: status and headers have been sent."""
         return self._streaming
-
-    @property
-    def recorded(self) -> tuple[int, int]:
-        """The number of the call in the event log, and when it was received (monotonic ns); 0 if it is not recorded."""
-        return (0, 0) if self._exchange is None else (self._exchange.number, self._exchange.received)
 
     @property
     def last(self) -> bool:
@@ -134,7 +146,7 @@ class HttpReply:
         explain = self.explain
         if explain is not None:
             self.explain = None
-            explain(self, status, headers, parts)
+            self._call(explain, partial(self._send_explained, status, headers, parts))
             return
         self._channel = None
         self.on_disconnect = None  # breaks a reference cycle: the garbage collector is not needed
@@ -161,6 +173,21 @@ class HttpReply:
             self._log(channel, exchange)
         channel.finished(keep_alive)
 
+    def _call(self, explain: Explain, finish: Callable[[str], None]) -> None:
+        exchange = self._exchange
+        explain(0 if exchange is None else exchange.number, 0 if exchange is None else exchange.received, finish)
+
+    def _send_explained(self, status: int, headers: bytes, parts: tuple[Buffer, ...], text: str) -> None:
+        if text:
+            self.headers += header(b"X-Conch-Why", text.encode())
+        self.send(status, headers, *parts)
+
+    def _end_explained(self, text: str) -> None:
+        self._channel, self._explained = self._explained, None
+        if text:
+            self.write(b": X-Conch-Why: %s\n\n" % text.encode())
+        self.end()
+
     def fail(self) -> None:
         """Answer 500, or abort the connection if an answer has begun: the server failed."""
         if self._streaming and self._channel is not None:
@@ -173,6 +200,8 @@ class HttpReply:
         if self._channel is None:
             return
         self._streaming = True
+        if self.explain is not None and _EVENT_STREAM not in headers:
+            self.explain = None
         # Without chunks the end of the connection is the only mark of the body's end.
         chunked = not self._request.old_version
         keep_alive = chunked and self._request.keep_alive and not self._channel.ending
@@ -197,6 +226,12 @@ class HttpReply:
             return
         self._channel = None
         self.on_disconnect = None
+        explain = self.explain
+        if explain is not None:
+            self.explain = None
+            self._explained = channel
+            self._call(explain, self._end_explained)
+            return
         if not self._request.old_version and self._request.method != b"HEAD":
             channel.write(b"0\r\n\r\n")
         if self._exchange is not None:
@@ -244,6 +279,7 @@ class HttpReply:
 
     def disconnect(self) -> None:
         """Drop the answer: the client has disconnected."""
+        self._explained = None
         if self._channel is not None:
             self._channel = None
             if self._exchange is not None and self._ring is not None:

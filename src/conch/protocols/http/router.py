@@ -4,18 +4,17 @@
 Paths are compared as sent, like Triton's: no unquoting, no trailing slash, case matters, the query is ignored.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from logging import getLogger
 from typing import Final, NamedTuple
 
 from conch.base.errors import ConchError, InvalidRequest
-from conch.domain.tensor import Buffer
 from conch.protocols.access.authorization import Access, scope_of
 from conch.protocols.http.cors import Cors, is_preflight
 from conch.protocols.http.errors import ErrorForm, send_refusal
 from conch.protocols.http.message import HttpRefusal, HttpRequest, header
-from conch.protocols.http.reply import HttpReply
+from conch.protocols.http.reply import Explain, HttpReply
 
 _log: Final = getLogger(__name__)
 
@@ -81,13 +80,12 @@ class Router:
         unread: Callable[[HttpRequest, HttpRefusal], None] | None = None,
         alias: tuple[str, str] | None = None,
         cors: Cors | None = None,
-        explain: Callable[[HttpReply, int, bytes, tuple[Buffer, ...]], None] | None = None,
+        explain: Explain | None = None,
     ) -> None:
         """`unread` is called with each request for inference that `access` refuses.
 
         Paths below `alias[0] + alias[1]` are those below `alias[1]`. `cors` opens all endpoints but local ones to pages
-        of other sites. `explain` sends the answers of clients that ask why they took their time and may read
-        `/v2/debug/events`.
+        of other sites. `explain` explains the answers of clients that ask for it and may read `/v2/debug/events`.
         """
         self._explain = explain
         self._alias = alias
@@ -134,7 +132,7 @@ class Router:
             refusal is None
             and route is not None
             and route.local is not None
-            and not is_local_client(request, reply.peer)
+            and not is_local_client(request.headers, reply.peer)
         ):
             refusal = route.form.refused(request, 403, _not_local(request.path, route))
         if refusal is not None or route is None:
@@ -163,7 +161,7 @@ class Router:
         route = None if match is None else match.routes.get(b"GET")
         if route is None or self._denied(request, route.category, route.form) is not None:
             return False
-        return route.local is None or is_local_client(request, reply.peer)
+        return route.local is None or is_local_client(request.headers, reply.peer)
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if that depends on the body."""
@@ -268,13 +266,12 @@ def _with_methods(refusal: HttpRefusal, methods: Iterable[bytes]) -> HttpRefusal
     return HttpRefusal(refusal.status, refusal.message, headers + header(b"Allow", b", ".join(methods)), body)
 
 
-def is_local_client(request: HttpRequest, peer: str) -> bool:
+def is_local_client(headers: Mapping[bytes, bytes], peer: str) -> bool:
     """Whether a client is on this machine, not behind a proxy on it, and not the page of another site in a browser.
 
     A name of another machine in `Host`, or a page of one in `Origin`, is how a site reaches the server by the browser
     of a user here. `Host` may be any address: a browser sends there what a page asks of that address itself.
     """
-    headers = request.headers
     if any(name in headers for name in _FORWARDED):
         return False
     address = _address(peer.partition("%")[0])

@@ -125,6 +125,7 @@ class RequestHead(NamedTuple):
     path: bytes
     fields: list[Field]
     size: int
+    authority: bytes = b""
 
 
 class RequestBlocks(HeaderBlocks[Head]):
@@ -159,7 +160,7 @@ def _request_head(fields: Iterable[Field]) -> RequestHead:
     method, path = pseudo.get(b":method"), pseudo.get(b":path")
     if not method or not path or not pseudo.get(b":scheme"):
         raise StreamFault(ErrorCode.PROTOCOL_ERROR, "missing pseudo-field")
-    return RequestHead(method, path, regular, size)
+    return RequestHead(method, path, regular, size, pseudo.get(b":authority", b""))
 
 
 def _is_text(name: bytes, value: bytes) -> bool:

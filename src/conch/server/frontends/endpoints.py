@@ -44,7 +44,6 @@ from conch.server.frontends.v2_http.infer import HttpInferEndpoint, ReplyForm
 from conch.server.frontends.v2_http.limits_endpoints import LimitsEndpoints
 from conch.server.frontends.v2_http.management import RepositoryEndpoints, SettingsEndpoints, SharedMemoryEndpoints
 from conch.server.frontends.v2_http.server_endpoints import ServerEndpoints
-from conch.server.frontends.why_header import ExplainedReplies
 from conch.server.options.server_options import ServerOptions
 
 # Ports, by the prefixes of their flags.
@@ -117,7 +116,6 @@ class Handlers:
         self.repository = RepositoryEndpoints(parts, tasks)
         self.limits = LimitsEndpoints(parts, tasks)
         self.debug = DebugEndpoints(parts, tasks)
-        self._explain = ExplainedReplies(parts.events, tasks).send if parts.events is not None else None
         self.models = OpenAiModels(parts, int(time.time()))
         self.tokens = TokensEndpoint(parts, self.models)
         self.generations = Generations(parts, self.models)
@@ -132,7 +130,8 @@ class Handlers:
         alias = (_KSERVE, _V1) if port == HTTP_PORT else None
         cors = _cors(self.parts.options) if port != METRICS_PORT else None
         access, unread = self.parts.http_access, self.parts.observer.unread_http
-        return Router(routes, _FALLBACKS[port], access, unread, alias, cors, self._explain)
+        explain = None if self.parts.short_forms is None else self.parts.short_forms.explain
+        return Router(routes, _FALLBACKS[port], access, unread, alias, cors, explain)
 
     def answer(self, endpoint: "ApiEndpoint") -> Callable[..., None] | None:
         """Return what answers the requests of an endpoint; None where it is not served."""

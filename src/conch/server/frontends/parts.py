@@ -17,6 +17,7 @@ from conch.server.frontends.openai.batches.runner import BatchRunner
 from conch.server.frontends.openai.chat import ChatPrompts
 from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.request_headers import Tenants
+from conch.server.frontends.why_header import ShortForms
 from conch.server.limits.manager import LimitManager
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.event_reading import EventReader
@@ -74,6 +75,11 @@ class Parts:
     def secret_headers(self) -> frozenset[str]:
         """Names of the headers that hold the secrets of restricted APIs."""
         return secret_headers(self.options.http_restricted_api, self.options.grpc_restricted_protocol)
+
+    @cached_property
+    def short_forms(self) -> ShortForms | None:
+        """Explains calls in short; None without an event log."""
+        return None if self.events is None else ShortForms(self.events)
 
     @cached_property
     def tenants(self) -> Tenants:

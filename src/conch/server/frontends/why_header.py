@@ -1,55 +1,53 @@
-"""`X-Conch-Why: 1`: answers say in a header where their time went, to clients that may read the event log."""
+"""`X-Conch-Why: 1`: answers say where their time went, to clients that may read the event log."""
 
 import asyncio
+import logging
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Final
 
 from conch.domain.causes.explain import Explainer
 from conch.domain.causes.sentences import short_text
 from conch.domain.events.log import EventLog
-from conch.domain.tensor import Buffer
-from conch.protocols.http.long_replies import ReplyTasks
-from conch.protocols.http.message import header
-from conch.protocols.http.reply import HttpReply
 from conch.server.observability.event_reading import EventReader
 
 # Of the log before the request, for what is usual.
 _BEFORE_S: Final = 5.0
 _MAX_S: Final = 60.0
-# Answers that are explained at the same time; others are sent without the header.
+# Answers that are explained at the same time; others are sent without.
 _MAX_EXPLAINED: Final = 4
 
+_log = logging.getLogger(__name__)
 
-class ExplainedReplies:
-    """Sends replies with the header. Reading the log delays such a reply, not the event loop."""
 
-    def __init__(self, events: EventReader, tasks: ReplyTasks) -> None:
+class ShortForms:
+    """Explains the calls of clients in short. Reading the log delays their answers, not the event loop."""
+
+    def __init__(self, events: EventReader) -> None:
         self._events = events
-        self._tasks = tasks
-        self._running = 0
+        self._running: set[asyncio.Task[None]] = set()
 
-    def send(self, reply: HttpReply, status: int, headers: bytes, parts: tuple[Buffer, ...]) -> None:
-        """Send a reply, later where it can be explained."""
-        number, received = reply.recorded
-        if not number or self._running >= _MAX_EXPLAINED:
-            reply.send(status, headers, *parts)
+    def explain(self, call: int, received: int, finish: Callable[[str], None]) -> None:
+        """Call `finish` with the short form for a call's number in the event log, "" where that is not known.
+
+        `received` is when the call was received, in monotonic ns. `finish` completes the answer.
+        """
+        if not call or len(self._running) >= _MAX_EXPLAINED:
+            finish("")
             return
-        self._running += 1
-        self._tasks.run(reply, self._explain(reply, number, received, (status, headers, parts)))
+        task = asyncio.get_running_loop().create_task(self._explain(call, received, finish))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
-    async def _explain(
-        self, reply: HttpReply, number: int, received: int, content: tuple[int, bytes, tuple[Buffer, ...]]
-    ) -> None:
+    async def _explain(self, call: int, received: int, finish: Callable[[str], None]) -> None:
+        text = ""
         try:
             last_s = min((monotonic_ns() - received) / 1e9 + _BEFORE_S, _MAX_S)
             log = await self._events.read_in_slices(last_s)
-            text = await asyncio.to_thread(_text, log, number)
-        finally:
-            self._running -= 1
-        if text:
-            reply.headers += header(b"X-Conch-Why", text.encode())
-        status, headers, parts = content
-        reply.send(status, headers, *parts)
+            text = await asyncio.to_thread(_text, log, call)
+        except Exception:
+            _log.exception("an answer could not be explained")
+        finish(text)
 
 
 def _text(log: EventLog, call: int) -> str:

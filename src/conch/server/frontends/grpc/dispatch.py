@@ -14,6 +14,8 @@ from conch.protocols.access.authorization import Access, Denial
 from conch.protocols.access.restrictions import grpc_restrictions
 from conch.protocols.connections.loop_budget import LoopBudget, ParseBudget
 from conch.protocols.connections.traffic import Traffic
+from conch.protocols.http.reply import Explain
+from conch.protocols.http.router import is_local_client
 from conch.protocols.http2.flow_control import Http2Stream, Receiver
 from conch.protocols.http2.header_blocks import RequestHead
 from conch.protocols.v2_proto import health
@@ -23,10 +25,10 @@ from conch.server.frontends.grpc.framing import AnswerForm
 from conch.server.frontends.grpc.request import GrpcRequest, read_request
 from conch.server.frontends.grpc.status import GrpcError, Status
 from conch.server.frontends.grpc.stream_call import StreamCall
-from conch.server.frontends.grpc.unary import InferCall, TaskCall
+from conch.server.frontends.grpc.unary import ExplainedInferCall, InferCall, TaskCall
 from conch.server.frontends.parts import Parts
-from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata
-from conch.server.frontends.v2_grpc.infer_stream import InferStream, MessageStream
+from conch.server.frontends.v2_grpc.infer import WHY, GrpcInferEndpoint, Metadata
+from conch.server.frontends.v2_grpc.infer_stream import ExplainedInferStream, InferStream, MessageStream
 from conch.server.frontends.v2_grpc.service import HEALTH_SERVICE, INFERENCE_SERVICE, Method
 from conch.server.frontends.v2_grpc.service_streams import HealthWatches, ReflectionStream
 from conch.server.observability.tracing.observer import Observer
@@ -45,6 +47,7 @@ _INFER = f"/{INFERENCE_SERVICE}/ModelInfer"
 _STREAM_INFER = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
 _WATCH = f"/{HEALTH_SERVICE}/Watch"
 _REFLECTION = tuple(f"/{service}/ServerReflectionInfo" for service in SERVICES)
+_DEBUG = "debug"  # category of the event log
 _STREAMS = frozenset({_STREAM_INFER, _WATCH, *_REFLECTION})
 
 
@@ -56,6 +59,8 @@ class Dispatcher:
         self._traffic = traffic
         self._methods = methods
         self._endpoint = GrpcInferEndpoint(parts)
+        self._explain = None if parts.short_forms is None else parts.short_forms.explain
+        self._debug_remote = parts.options.debug_remote
         self._access = Access(grpc_restrictions(parts.options.grpc_restricted_protocol), parts.keys)
         self._budget = parts.budget
         self._compression = parts.options.grpc_infer_response_compression_level
@@ -85,7 +90,8 @@ class Dispatcher:
         request = read_request(head, self._header_limit, self._check)
         if request.refusal is not None:
             return _refuse(request, request.refusal, self._traffic, self._endpoint.observer)
-        return self._opener(request, AnswerForm(self._compression, request.accepted, self._traffic))
+        form = AnswerForm(self._compression, request.accepted, self._traffic)
+        return self._explained_opener(head, request, form) or self._opener(request, form)
 
     def stop_streams(self) -> None:
         """End the open streams after the answers to the requests that they have."""
@@ -97,12 +103,7 @@ class Dispatcher:
         category = GRPC_CALLS.get(path)
         if category is None:
             raise Unsupported(f"this server has no method '{path}'")
-
-        def values_of(key: str) -> list[bytes]:
-            values = [value for name, value in metadata if name == key]
-            return [value if isinstance(value, bytes) else value.encode("latin-1") for value in values]
-
-        denied = self._access.denied(category, values_of)
+        denied = self._access.denied(category, partial(_values_of, metadata))
         if denied is None:
             return
         if denied.why is Denial.RESTRICTED:
@@ -118,13 +119,36 @@ class Dispatcher:
             return lambda stream: self._open_stream(request, form, stream)
         return lambda stream: self._open_task(request, form, stream)
 
+    def _explained_opener(self, head: RequestHead, request: GrpcRequest, form: AnswerForm) -> Opener | None:
+        """Return the opener for calls that ask where their time goes and may read the event log, None for others."""
+        fields = {**dict(head.fields), b"host": head.authority}
+        if self._explain is None or WHY not in fields or request.path not in (_INFER, _STREAM_INFER):
+            return None
+        if self._access.denied(_DEBUG, partial(_values_of, request.metadata)) is not None:
+            return None
+        explain, plain = self._explain, self._opener(request, form)
+        local = not self._debug_remote and not self._access.protects(_DEBUG)
+
+        def opened(stream: Http2Stream) -> Receiver:
+            if local and not is_local_client(fields, stream.peer):
+                return plain(stream)
+            if request.path == _STREAM_INFER:
+                return self._open_stream(request, form, stream, explain)
+            call = ExplainedInferCall(self._endpoint, self._loop_budget, request, form, stream, self._budget)
+            call.explain = explain
+            return call
+
+        return opened
+
     def _open_task(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> TaskCall:
         _log.debug("gRPC request: %s", request.path)
         return TaskCall(self._methods[request.path], self._tasks, request, form, stream, self._budget)
 
-    def _open_stream(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> StreamCall:
+    def _open_stream(
+        self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream, explain: Explain | None = None
+    ) -> StreamCall:
         call = StreamCall(
-            partial(self._stream_of, request),
+            partial(self._stream_of, request, explain),
             request,
             form,
             stream,
@@ -135,13 +159,22 @@ class Dispatcher:
         self._streams.add(call)
         return call
 
-    def _stream_of(self, request: GrpcRequest, sink: StreamCall) -> MessageStream:
+    def _stream_of(self, request: GrpcRequest, explain: Explain | None, sink: StreamCall) -> MessageStream:
         if request.path == _STREAM_INFER:
             ends_at = 0 if request.timeout_s is None else monotonic_ns() + int(request.timeout_s * 1e9)
-            return InferStream(self._endpoint, request.metadata, sink, ends_at, request.deadline)
+            if explain is None:
+                return InferStream(self._endpoint, request.metadata, sink, ends_at, request.deadline)
+            explained = ExplainedInferStream(self._endpoint, request.metadata, sink, ends_at, request.deadline)
+            explained.explain = explain
+            return explained
         if request.path == _WATCH:
             return self._watches.open(sink)
         return ReflectionStream(self._reflection.answer, sink)
+
+
+def _values_of(metadata: Metadata, key: str) -> list[bytes]:
+    values = [value for name, value in metadata if name == key]
+    return [value if isinstance(value, bytes) else value.encode("latin-1") for value in values]
 
 
 def _health_status(ready: bool) -> bytes:

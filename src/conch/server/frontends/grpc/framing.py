@@ -215,10 +215,10 @@ class AnswerForm:
         if self._coding != IDENTITY:
             self.head = response_block(200, [CONTENT_TYPE, ACCEPTED_CODINGS, (b"grpc-encoding", self._coding)])
 
-    def error_block(self, error: ConchError | GrpcError) -> bytes:
+    def error_block(self, error: ConchError | GrpcError, metadata: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
         """Return the block that answers a call which failed, and count it if it is refused."""
         self._traffic.count_refusal(refusal_reason(error))
-        return error_block(error)
+        return error_block(error, metadata)
 
     def message(self, parts: Sequence[Buffer]) -> tuple[list[Buffer], int]:
         """Frame a message that is given in parts. Returns the parts to send and their size. Raises InvalidRequest."""

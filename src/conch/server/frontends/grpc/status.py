@@ -5,8 +5,6 @@ from enum import IntEnum
 from math import ceil
 
 from conch.base.errors import Code, ConchError, DeadlineMissed, Exhausted, LimitExceeded, TooLarge
-from conch.domain.degradations import HEADER
-from conch.protocols.http2.flow_control import Http2Stream
 from conch.protocols.http2.header_blocks import response_block, trailers_block
 
 
@@ -61,11 +59,6 @@ def ok_trailers(metadata: Sequence[tuple[bytes, bytes]]) -> bytes:
     return trailers_block([_OK, *metadata]) if metadata else OK_TRAILERS
 
 
-def note_degraded(stream: Http2Stream, reason: str) -> None:
-    """Add a reason why an answer is worse than asked to the trailers; see `conch.domain.degradations`."""
-    stream.trailing_metadata = [*stream.trailing_metadata, (HEADER.lower().encode(), reason.encode())]
-
-
 class GrpcError(Exception):
     """An error with a status that only gRPC has."""
 
@@ -116,14 +109,14 @@ def error_fields(error: ConchError | GrpcError) -> list[tuple[bytes, bytes]]:
     return fields
 
 
-def error_trailers(error: ConchError | GrpcError) -> bytes:
+def error_trailers(error: ConchError | GrpcError, metadata: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
     """Return the block that ends an answer of which something was sent."""
-    return trailers_block(error_fields(error))
+    return trailers_block([*error_fields(error), *metadata])
 
 
-def error_block(error: ConchError | GrpcError) -> bytes:
+def error_block(error: ConchError | GrpcError, metadata: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
     """Return the block that is the whole answer to a call that failed."""
-    return response_block(200, [CONTENT_TYPE, *error_fields(error)])
+    return response_block(200, [CONTENT_TYPE, *error_fields(error), *metadata])
 
 
 def status_text(text: str) -> str:

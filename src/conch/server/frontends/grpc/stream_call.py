@@ -14,7 +14,7 @@ from conch.protocols.connections.loop_budget import ParseBudget
 from conch.protocols.http2.flow_control import Http2Stream
 from conch.server.frontends.grpc.framing import AnswerForm, Compressed, MessageReader
 from conch.server.frontends.grpc.request import GrpcRequest
-from conch.server.frontends.grpc.status import GrpcError, Status, error_trailers, no_memory, note_degraded, ok_trailers
+from conch.server.frontends.grpc.status import GrpcError, Status, error_trailers, no_memory, ok_trailers
 from conch.server.frontends.grpc.unary import error_of
 from conch.server.frontends.v2_grpc.infer_stream import MessageStream
 
@@ -107,9 +107,9 @@ class StreamCall:
             self._stream.begin(self._form.head)
         self._stream.write(parts, size)
 
-    def note_degraded(self, reason: str) -> None:
-        """Send the reason of a degraded response at the end of the call."""
-        note_degraded(self._stream, reason)
+    def add_trailer(self, name: bytes, value: str) -> None:
+        """Send metadata at the end of the call."""
+        self._stream.trailing_metadata = [*self._stream.trailing_metadata, (name, value.encode())]
 
     def finish(self, error: ConchError | None) -> None:
         """End the call, well or with an error."""
@@ -169,13 +169,14 @@ class StreamCall:
         self.inference.cancel()
 
     def _end(self, error: ConchError | GrpcError | None) -> None:
+        metadata = self._stream.trailing_metadata
         if not self._begun and error is not None:
-            self._stream.answer_head(self._form.error_block(error))
+            self._stream.answer_head(self._form.error_block(error, metadata))
             return
         if not self._begun:
             self._begun = True
             self._stream.begin(self._form.head)
-        self._stream.end(ok_trailers(self._stream.trailing_metadata) if error is None else error_trailers(error))
+        self._stream.end(ok_trailers(metadata) if error is None else error_trailers(error, metadata))
 
     def _expired(self) -> None:
         self._stop(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))

@@ -16,6 +16,7 @@ from conch.domain.tensor import Buffer
 from conch.protocols.connections.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.protocols.connections.loop_budget import LoopBudget
 from conch.protocols.http.deadlines import set_deadlines
+from conch.protocols.http.reply import Explain
 from conch.protocols.http2.flow_control import Http2Stream
 from conch.server.frontends.exchange_log import log_grpc
 from conch.server.frontends.grpc.framing import (
@@ -28,8 +29,8 @@ from conch.server.frontends.grpc.framing import (
     too_large,
 )
 from conch.server.frontends.grpc.request import GrpcRequest
-from conch.server.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, no_memory, status_of
-from conch.server.frontends.v2_grpc.infer import Cancellable, GrpcInferEndpoint
+from conch.server.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, no_memory, ok_trailers, status_of
+from conch.server.frontends.v2_grpc.infer import WHY, Cancellable, GrpcInferEndpoint
 from conch.server.frontends.v2_grpc.service import Method
 
 _log: Final = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class UnaryCall(ABC):
 
     # For the answer.
 
-    def _reply(self, answer: Sequence[Buffer] | ConchError) -> None:
+    def _reply(self, answer: Sequence[Buffer] | ConchError, trailers: bytes = OK_TRAILERS) -> None:
         if self._stream.closed:
             return
         if isinstance(answer, ConchError):
@@ -141,14 +142,14 @@ class UnaryCall(ABC):
             self._exchange.encoded = monotonic_ns()
             self._exchange.bytes_out = size
         self._release()
-        self._stream.answer(self._form.head, parts, size, OK_TRAILERS)
+        self._stream.answer(self._form.head, parts, size, trailers)
 
     def _fail(self, error: ConchError | GrpcError) -> None:
         if self._exchange is not None:
             self._exchange.encoded = monotonic_ns()
             self._exchange.status = status_of(error)
         self._release()
-        self._stream.answer_head(self._form.error_block(error))
+        self._stream.answer_head(self._form.error_block(error, self._stream.trailing_metadata))
 
     def _expired(self) -> None:
         self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
@@ -278,6 +279,25 @@ class InferCall(UnaryCall):
         admitted, self._admitted = self._admitted, None
         if admitted is not None:
             admitted.cancel()
+
+
+class ExplainedInferCall(InferCall):
+    """ModelInfer whose answer says where its time went."""
+
+    __slots__ = ("explain",)
+
+    explain: Explain  # set by the dispatcher, at once
+
+    def _answered(self, answer: Sequence[Buffer] | ConchError) -> None:
+        row = self._exchange
+        finish = partial(self._reply_explained, answer)
+        self.explain(0 if row is None else row.number, 0 if row is None else row.received, finish)
+
+    def _reply_explained(self, answer: Sequence[Buffer] | ConchError, text: str) -> None:
+        if text:
+            self._stream.trailing_metadata = [(WHY, text.encode())]
+        self._admitted = None
+        self._reply(answer, ok_trailers(self._stream.trailing_metadata))
 
 
 class TaskCall(UnaryCall):

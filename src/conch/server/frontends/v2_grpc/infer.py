@@ -39,6 +39,8 @@ _MAX_CLASSIFIED_BYTES: Final = 16 * 1024
 # The metadata of the W3C trace context.
 _TRACE_CONTEXT_KEYS = ("traceparent", "tracestate")
 _NO_OPTIONS: Final = ResponseOptions()
+# Metadata by which a client asks where the time goes, and which says so in trailers.
+WHY: Final = b"x-conch-why"
 
 
 class Cancellable(Protocol):

@@ -23,17 +23,19 @@ from time import monotonic_ns
 from typing import Final, Protocol
 
 from conch.base.errors import ConchError, Unavailable
+from conch.domain.degradations import HEADER
 from conch.domain.events.rows import ExchangeRow
 from conch.domain.request import Admitted, InferRequest, InferResponse, Respond, Timeline
 from conch.domain.tensor import Buffer
 from conch.protocols.http.deadlines import set_deadlines
+from conch.protocols.http.reply import Explain
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.protocols.v2_proto.inference import ResponseOptions, encode_stream_error
 from conch.protocols.v2_proto.request_cache import RequestMessage
 from conch.server.core.served_model import ServedModel
 from conch.server.frontends.exchange_log import log_grpc
 from conch.server.frontends.grpc.framing import Compressed
-from conch.server.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata, place_outputs
+from conch.server.frontends.v2_grpc.infer import WHY, GrpcInferEndpoint, Metadata, place_outputs
 from conch.server.observability.tracing.request_trace import Trace
 
 _MAX_UNREAD_MESSAGES: Final = 256
@@ -43,6 +45,7 @@ MAX_UNSENT_BYTES: Final = 256 * 2**20
 _MESSAGE_OVERHEAD: Final = 128
 # How long the client of an answered stream has to read the answer and to end the call, when the server stops.
 _LINGER_S: Final = 3.0
+_DEGRADED: Final = HEADER.lower().encode()
 
 
 class ResponseSink(Protocol):
@@ -59,8 +62,8 @@ class ResponseSink(Protocol):
     def send(self, message: Sequence[Buffer]) -> None:
         """Send a message."""
 
-    def note_degraded(self, reason: str) -> None:
-        """Send the reason of a degraded response at the end of the call."""
+    def add_trailer(self, name: bytes, value: str) -> None:
+        """Send metadata at the end of the call."""
 
     def finish(self, error: ConchError | None) -> None:
         """End the call, with an error or OK. Called at most once, as the last call."""
@@ -255,7 +258,7 @@ class InferStream(MessageStream):
 
     def note_degraded(self, reason: str) -> None:
         """Send the reason of a degraded response at the end of the call."""
-        self._sink.note_degraded(reason)
+        self._sink.add_trailer(_DEGRADED, reason)
 
     def encode(self, response: InferResponse, final: bool) -> Sequence[Buffer]:
         """Serialize a response. Raises ConchError if a parameter does not fit its message."""
@@ -297,7 +300,10 @@ class InferStream(MessageStream):
                     self._lingering = self._loop.call_at(self._answered_at + _LINGER_S, self.end)
             else:
                 self.closed = self._finished = True
-                self._sink.finish(self._error)
+                self._finish()
+
+    def _finish(self) -> None:
+        self._sink.finish(self._error)
 
     def _decode(self, message: RequestMessage, exchange: "_Exchange", timeline: Timeline) -> InferRequest:
         exchange.id = message.id
@@ -336,6 +342,27 @@ class InferStream(MessageStream):
         self._lingers = False
         if self._lingering is not None:
             self._lingering.cancel()
+
+
+class ExplainedInferStream(InferStream):
+    """A stream whose end says where the time of its slowest request went."""
+
+    explain: Explain  # set by the dispatcher, at once
+    _slowest: tuple[int, int, int] = (0, 0, 0)  # ns, its number, when it was received
+
+    def settle(self, exchange: "_Exchange") -> None:
+        row = exchange.row
+        if row is not None:
+            self._slowest = max(self._slowest, (monotonic_ns() - row.received, row.number, row.received))
+        super().settle(exchange)
+
+    def _finish(self) -> None:
+        self.explain(self._slowest[1], self._slowest[2], self._finish_explained)
+
+    def _finish_explained(self, text: str) -> None:
+        if text:
+            self._sink.add_trailer(WHY, text)
+        super()._finish()
 
 
 class _Exchange:

@@ -1,5 +1,6 @@
 """Send the requests of an incident to a server at their recorded times, with the load generator of `conch bench`."""
 
+import secrets
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 from conch.base.errors import InvalidRequest
 from conch.domain.events.log import EventLog
 from conch.domain.tensor import DATATYPES, Tensor, pack_bytes
-from conch.measure.bench.generator import LoadPlan
-from conch.measure.bench.input_settings import InputError, InputSettings
+from conch.measure.bench.generator import Endpoint, LoadPlan
+from conch.measure.bench.input_settings import Amount, InputError, InputSettings
+from conch.measure.bench.inputs.language import LanguageInputs, RequestSize
 from conch.measure.bench.inputs.tensor_request import tensor_encoder
 from conch.measure.bench.inputs.tensors import TensorGenerator, input_forms
 from conch.measure.bench.levels import Replay, window_for
@@ -22,9 +24,9 @@ from conch.measure.bench.plan import MeasuringWindow
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TensorMetadata
-from conch.measure.incidents.stand_in import service_times
 
 _TIMEOUT_S = 300.0
+_ID_BITS = 30  # of correlation ids, which may be 32-bit integers in a model
 
 
 def arrivals_of(log: EventLog, models: Sequence[str]) -> NDArray[Any]:
@@ -45,49 +47,100 @@ def client_models(log: EventLog) -> list[str]:
     return [log.names[number] for number in numbers[np.argsort(-counts, kind="stable")]]
 
 
-def refusal(log: EventLog, model: str, config: Mapping[str, Any] | None, *, stand_in: bool) -> str:
-    """Return why requests to a model cannot be sent to a server, or to its stand-in; "" if they can."""
+def is_language_model(log: EventLog, model: str) -> bool:
+    """Whether a model has generated tokens."""
     rows = log.requests[log.requests["model"] == log.names.index(model)]
-    if rows["completion_tokens"].any():
-        return "it is a language model"
-    if (config or {}).get("sequence_batching"):
-        return "its requests are of sequences"
-    if not stand_in:
-        return ""
-    if config is None:
-        return "the bundle does not have its configuration"
-    if config.get("ensemble_scheduling"):
-        return "it is an ensemble"
-    return "" if service_times(log, model) else "the bundle has none of its executions"
+    return bool(rows["completion_tokens"].any())
 
 
-def send(
-    url: str, log: EventLog, models: Sequence[str], speed: float, kept: Sequence[Mapping[str, Any]] = ()
-) -> Measurement:
-    """Send the requests: the inputs that the bundle kept of them, else random values of the recorded shapes.
+class LiveReplay:
+    """The requests of a log, prepared for a server.
 
-    Returns what the client measured. Raises InvalidRequest, TargetError, ConnectionError.
+    Tensors are the inputs that the bundle kept, else random values of the recorded shapes. Language models get prompts
+    of random words with the recorded number of tokens, and generate as many as they did.
     """
-    rows = arrivals_of(log, models)
-    whole = {int(request["number"]): tensors for request in kept if (tensors := kept_tensors(request))}
-    targets = {model: discover(url, protocol=Protocol.HTTP, model=model, metrics=False) for model in models}
-    indices: dict[tuple[int, ...], int] = {}
-    requests: list[PreparedRequest] = []
-    order = np.zeros(len(rows), np.int64)
-    for place, row in enumerate(rows):
-        number = int(row["number"])
-        key = (number,) if number in whole else (0, int(row["model"]), int(row["shape"]), int(row["batch_size"]))
-        if key not in indices:
-            indices[key] = len(requests)
-            target = targets[log.names[row["model"]]]
-            tensors = whole.get(number) or _generated(target, log.names[row["shape"]], int(row["batch_size"]))
-            requests.append(_request(len(requests), target, tensors))
-        order[place] = indices[key]
-    level = Replay((rows["received"] - rows["received"][0]) / 1e9 / speed, f"incident ×{speed:g}")
-    pacing = replace(level.pacing(0), requests=order)
-    endpoint = next(iter(targets.values())).endpoint
-    plan = LoadPlan(endpoint, FixedRequests(requests), pacing, _TIMEOUT_S, has_tokens=False)
-    return measure_level(plan, window_for(level, MeasuringWindow(grace_s=30.0)), level.level)
+
+    def __init__(
+        self, url: str, log: EventLog, models: Sequence[str], speed: float, kept: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Ask the server for its models, and language models a few requests more.
+
+        Raises InvalidRequest, TargetError, ConnectionError.
+        """
+        rows = arrivals_of(log, models)
+        self._requests: list[PreparedRequest] = []
+        self._order = np.zeros(len(rows), np.int64)
+        self._endpoint: Endpoint | None = None
+        self._has_tokens = False
+        for model in models:
+            places = np.flatnonzero(rows["model"] == log.names.index(model))
+            generates = is_language_model(log, model)
+            target = discover(url, protocol=Protocol.OPENAI if generates else None, model=model, metrics=False)
+            self._endpoint = target.endpoint
+            self._has_tokens = self._has_tokens or generates
+            if generates:
+                self._add_prompts(target, rows[places], places)
+            else:
+                self._add_tensors(target, log, rows[places], places, kept)
+        self._level = Replay((rows["received"] - rows["received"][0]) / 1e9 / speed, f"incident ×{speed:g}")
+
+    def send(self) -> Measurement:
+        """Send the requests at their times. Returns what the client measured."""
+        assert self._endpoint is not None  # there are requests
+        pacing = replace(self._level.pacing(0), requests=self._order)
+        source = FixedRequests(self._requests)
+        plan = LoadPlan(self._endpoint, source, pacing, _TIMEOUT_S, has_tokens=self._has_tokens)
+        return measure_level(plan, window_for(self._level, MeasuringWindow(grace_s=30.0)), self._level.level)
+
+    def _add_prompts(self, target: BenchTarget, rows: NDArray[Any], places: NDArray[Any]) -> None:
+        sizes = [RequestSize(int(row["prompt_tokens"]), int(row["completion_tokens"])) for row in rows]
+        prepared = LanguageInputs(target, InputSettings(output_tokens=Amount(1))).of_sizes(sizes, 1).source.fixed
+        for place, request in zip(places, prepared or (), strict=True):
+            self._order[place] = self._add(request)
+
+    def _add_tensors(
+        self,
+        target: BenchTarget,
+        log: EventLog,
+        rows: NDArray[Any],
+        places: NDArray[Any],
+        kept: Sequence[Mapping[str, Any]],
+    ) -> None:
+        whole = {int(request["number"]): tensors for request in kept if (tensors := kept_tensors(request))}
+        sequences = _sequence_parameters(rows, text_ids=target.model.text_sequence_ids)
+        encoder = tensor_encoder(target, InputSettings())
+        indices: dict[tuple[int, ...], int] = {}
+        for place, row, parameters in zip(places, rows, sequences, strict=True):
+            number, batch_size = int(row["number"]), int(row["batch_size"])
+            unique = number in whole or parameters
+            key = (number,) if unique else (0, int(row["shape"]), batch_size)
+            if key not in indices:
+                tensors = whole.get(number) or _generated(target, log.names[row["shape"]], batch_size)
+                indices[key] = self._add(PreparedRequest(0, *encoder.encode(tensors, parameters), encoder.response))
+            self._order[place] = indices[key]
+
+    def _add(self, request: PreparedRequest) -> int:
+        index = len(self._requests)
+        self._requests.append(replace(request, index=index))
+        return index
+
+
+def _sequence_parameters(rows: NDArray[Any], *, text_ids: bool) -> list[dict[str, Any]]:
+    """Return the parameters of requests: a sequence begins with its first one in the log and ends with its last."""
+    known, last, which = np.unique(rows["correlation"][::-1], return_index=True, return_inverse=True)
+    first_id = 1 + secrets.randbits(_ID_BITS)
+    begun: set[int] = set()
+    found = list[dict[str, Any]]()
+    for place, number in enumerate(which[::-1].tolist()):
+        if not known[number]:
+            found.append({})
+            continue
+        identifier = first_id + number
+        ends = place == len(rows) - 1 - last[number]
+        id_ = f"conch-replay-{identifier}" if text_ids else identifier
+        found.append({"sequence_id": id_, "sequence_start": number not in begun, "sequence_end": bool(ends)})
+        begun.add(number)
+    return found
 
 
 def kept_tensors(request: Mapping[str, Any]) -> list[Tensor]:
@@ -132,8 +185,3 @@ def _generated(target: BenchTarget, shapes: str, batch_size: int) -> list[Tensor
         return [generator.tensor(form) for form in recorded_forms(shapes) or input_forms(model, settings)]
     except InputError:
         raise InvalidRequest(f"the shapes of requests to model '{model.name}' are not in the bundle") from None
-
-
-def _request(index: int, target: BenchTarget, tensors: Sequence[Tensor]) -> PreparedRequest:
-    encoder = tensor_encoder(target, InputSettings())
-    return PreparedRequest(index, *encoder.encode(tensors, {}), encoder.response)

@@ -28,7 +28,7 @@ _DESCRIPTION = """\
 Run the requests of an incident bundle again at their recorded times, and compare latencies and batches. A simulation
 takes seconds and is exact: it makes Conch's decisions with the recorded durations. A stand-in is a server on this
 machine whose models take as long as the recorded ones did. Servers get the inputs that the bundle has, else random
-values of the recorded shapes.
+values of the recorded shapes, and prompts with the recorded numbers of tokens.
 """
 
 
@@ -91,6 +91,8 @@ class _Replay:
         log, given = self.bundle.log, self.given
         change = Change(instances=given.instances, max_batch_size=given.max_batch_size, delay_us=given.delay_us)
         for model in self.models:
+            if self._leaves_out(model):
+                continue
             try:
                 replayed = simulate(log, model, change, documents=self.configs, factor=given.speed)
             except ConchError as error:
@@ -112,13 +114,16 @@ class _Replay:
     def live(self) -> "Iterator[ReplayComparison]":
         """Send the requests to a server; yield the comparison of each model. Raises ConchError, ConnectionError."""
         from conch.measure.incidents.comparison import ReplayComparison, run_of
-        from conch.measure.incidents.live_replay import arrivals_of, refusal, send
+        from conch.measure.incidents.live_replay import LiveReplay, arrivals_of
+        from conch.measure.incidents.stand_in import refusal
         from conch.measure.why.source import fetch_log
 
         given, log = self.given, self.bundle.log
         models = []
         for model in self.models:
-            if why := refusal(log, model, self.configs.get(model), stand_in=given.on == STAND_IN):
+            if given.on == STAND_IN and self._leaves_out(model):
+                continue
+            if given.on == STAND_IN and (why := refusal(log, model, self.configs)):
                 self._skip(model, why)
             else:
                 models.append(model)
@@ -127,9 +132,10 @@ class _Replay:
         rows = arrivals_of(log, models)
         length_s = int(rows["received"][-1] - rows["received"][0]) / 1e9 / given.speed
         with self._server(models) as url:
+            live = LiveReplay(url, log, models, given.speed, self.bundle.requests)
             begun = fetch_log(url, 0, given.api_key_file).monotonic_ns
             print(f"conch replay: sending {len(rows):,} requests in {length_s:.0f} s to {url}", file=sys.stderr)
-            measured = send(url, log, models, given.speed, self.bundle.requests)
+            measured = live.send()
             for message, number in measured.errors[:3]:
                 print(f"conch replay: {number:,} requests failed: {printable(message)}", file=sys.stderr)
             replayed = fetch_log(url, length_s + _END_S, given.api_key_file)
@@ -137,6 +143,21 @@ class _Replay:
             print("conch replay: rows of the server's event log were overwritten meanwhile", file=sys.stderr)
         for model in models:
             yield ReplayComparison(model, run_of(log, model), run_of(replayed, model, begun))
+
+    def _leaves_out(self, model: str) -> bool:
+        """Whether a model is left out because neither a simulation nor a stand-in, so changed, can have it."""
+        from conch.measure.incidents.live_replay import is_language_model
+
+        given = self.given
+        changed = (given.instances, given.max_batch_size, given.delay_us) != (None, None, None)
+        why = ""
+        if is_language_model(self.bundle.log, model):
+            why = "it is a language model, whose steps are not simulated; give a URL or a folder that has it"
+        elif changed and self.configs.get(model, {}).get("ensemble_scheduling"):
+            why = "it is an ensemble, which has no such setting; conch whatif changes one of its steps (--stage)"
+        if why:
+            self._skip(model, why)
+        return bool(why)
 
     def _skip(self, model: str, why: str) -> None:
         """Say why a model is left out. Raises InvalidRequest if it was asked for by name."""
@@ -157,15 +178,14 @@ class _Replay:
                 yield given.on if "://" in given.on else f"http://{given.on}"
                 return
         from conch.base.process.local_server import local_server
-        from conch.measure.incidents.stand_in import StandInChange, write_stand_in
+        from conch.measure.incidents.stand_in import StandInChange, write_stand_ins
 
         with TemporaryDirectory(prefix="conch-replay-") as folder:
             repository = Path(given.on)
             if given.on == STAND_IN:
                 repository = Path(folder) / "models"
                 change = StandInChange(given.instances, given.max_batch_size, given.delay_us)
-                for model in models:
-                    write_stand_in(repository, self.bundle.log, self.configs[model], change)
+                write_stand_ins(repository, self.bundle.log, self.configs, models, change)
             flags = (f"--model-repository={repository}", f"--event-log-bytes={_EVENT_LOG_BYTES}")
             with local_server(Path(folder) / "server.log", *flags) as url:
                 yield url

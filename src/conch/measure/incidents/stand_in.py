@@ -1,10 +1,10 @@
 """Stand-ins: models with the configuration of recorded ones, that take as long as those did."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -25,7 +25,7 @@ class StandInChange:
     delay_us: int | None = None
 
     def of_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a changed document."""
+        """Return a changed document. Raises InvalidRequest if the model has no such setting."""
         changed = dict(config)
         if self.instances is not None:
             groups = changed.get("instance_group") or [{}]
@@ -33,28 +33,70 @@ class StandInChange:
         if self.max_batch_size is not None:
             changed["max_batch_size"] = self.max_batch_size
         if self.delay_us is not None:
+            if changed.get("sequence_batching"):
+                raise InvalidRequest(
+                    f"model '{config.get('name')}' has sequence batching, which has no delay to change"
+                )
             batching = changed.get("dynamic_batching") or {}
             changed["dynamic_batching"] = {**batching, "max_queue_delay_microseconds": self.delay_us}
         return changed
 
 
 # What the stand-in of a configuration keeps; other fields are of the files and the devices of the model.
-_KEPT = ("name", "max_batch_size", "input", "output", "dynamic_batching", "version_policy")
+_KEPT = ("name", "max_batch_size", "input", "output", "dynamic_batching", "sequence_batching", "version_policy")
+_KEPT_OF_ENSEMBLES = ("platform", "ensemble_scheduling")
+Configs: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
-def write_stand_in(repository: Path, log: EventLog, config: Mapping[str, Any], change: StandInChange) -> None:
-    """Write the stand-in of a model, of which the log has executions. Raises InvalidRequest if `config` is damaged."""
+def refusal(log: EventLog, model: str, configs: Configs) -> str:
+    """Return why a model cannot have a stand-in, "" if it can. `configs` are recorded ones by name."""
+    config = configs.get(model)
+    if config is None:
+        return f"the bundle does not have the configuration of model '{model}'"
+    steps = _steps(config)
+    if steps:
+        return next(filter(None, (refusal(log, step, configs) for step in steps)), "")
+    return "" if service_times(log, model) else f"the bundle has no execution of model '{model}'"
+
+
+def _steps(config: Mapping[str, Any]) -> list[str]:
+    """Return the models of an ensemble's steps, none for other models."""
+    return [str(step.get("model_name")) for step in (config.get("ensemble_scheduling") or {}).get("step") or ()]
+
+
+def write_stand_ins(
+    repository: Path, log: EventLog, configs: Configs, models: Sequence[str], change: StandInChange
+) -> None:
+    """Write stand-ins of models without a refusal, changed, and of the steps of ensembles among them.
+
+    Raises InvalidRequest if a configuration is damaged.
+    """
+    due = list(models)
+    written: set[str] = set()
+    while due:
+        name = due.pop()
+        if name not in written:
+            written.add(name)
+            due += _steps(configs[name])
+            _write(repository, log, configs[name], change if name in models else StandInChange())
+
+
+def _write(repository: Path, log: EventLog, config: Mapping[str, Any], change: StandInChange) -> None:
     from google.protobuf.json_format import ParseDict, ParseError
     from google.protobuf.text_format import MessageToString
 
     from conch.domain.triton_messages import model_config_pb2
 
     name = str(config.get("name"))
-    times = service_times(log, name)
-    changed = change.of_config(config)
-    document = {key: changed[key] for key in _KEPT if changed.get(key)}
-    count = sum(int(group.get("count") or 1) for group in changed.get("instance_group") or [{}])
-    document |= {"backend": "python", "instance_group": [{"count": count, "kind": "KIND_CPU"}]}
+    ensemble = bool(_steps(config))
+    changed = dict(config) if ensemble else change.of_config(config)
+    kept = (*_KEPT, *_KEPT_OF_ENSEMBLES) if ensemble else _KEPT
+    document = {key: changed[key] for key in kept if changed.get(key)}
+    if not ensemble:
+        count = sum(int(group.get("count") or 1) for group in changed.get("instance_group") or [{}])
+        document |= {"backend": "python", "instance_group": [{"count": count, "kind": "KIND_CPU"}]}
+    if "sequence_batching" in document:  # whose states are the model's
+        document["sequence_batching"] = {**document["sequence_batching"], "state": []}
     try:
         text = MessageToString(ParseDict(document, model_config_pb2.ModelConfig()))
     except ParseError as error:
@@ -64,6 +106,9 @@ def write_stand_in(repository: Path, log: EventLog, config: Mapping[str, Any], c
     folder = repository / name / "1"
     folder.mkdir(parents=True)
     (folder.parent / "config.pbtxt").write_text(text, encoding="utf-8")
+    if ensemble:
+        return
+    times = service_times(log, name)
     (folder / "model.py").write_text(files(__package__).joinpath(_CODE).read_text("utf-8"), encoding="utf-8")
     (folder / "service_times.json").write_bytes(orjson.dumps({str(size): found for size, found in times.items()}))
 

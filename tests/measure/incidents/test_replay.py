@@ -174,7 +174,8 @@ def _last(server: ConchProcess) -> int:
 def test_a_file_that_cannot_be_written_is_an_error(
     server: ConchProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert record([server.http, "-o", str(tmp_path / "gone" / "x")]) == 1
-    assert "cannot write" in capsys.readouterr().err
+    for path in (tmp_path / "gone" / "x", Path("/dev/full")):  # the latter is a full disk
+        assert record([server.http, "-o", str(path)]) == 1
+        assert "cannot write" in capsys.readouterr().err
     assert record(["127.0.0.1:1", "-o", str(tmp_path / "x")]) == 1
     assert "connection refused" in capsys.readouterr().err

@@ -122,10 +122,12 @@ class Explainer:
         return self._parts(row, clipped(parts, start, end))
 
     def _parts(self, row: Any, parts: Iterable[TimePart]) -> RequestParts:
-        """Return parts as a whole, with collections of garbage where the event loop worked."""
+        """Return parts as a whole, with collections of garbage and missing processors where the event loop worked."""
         some = list(parts)
         start, end = (some[0].start, some[-1].end) if some else (int(row["received"]), int(row["received"]))
         some = carve(some, self._pauses(start, end, stalls=False), "gc", _ON_LOOP)
+        waits = [(first, first + waited) for first, _, waited in self._stalls(start, end)]
+        some = carve(some, waits, "cpu", ("serialisation",))
         return RequestParts(row, self._name(row["model"]), start, end, joined(some))
 
     def _stages(self, row: Any, times: Sequence[tuple[str, int]]) -> list[TimePart]:
@@ -274,8 +276,9 @@ class Explainer:
         seen = [] if not start else model.lasted(int(batch["instance"]), _STOPPED, computing, end + _LOOK_NS)
         waited = max(int(batch["cpu_wait_ns"]), 0)
         # The process may have waited for a processor before it had the inputs: what computing does not explain.
-        before = min(max(waited - max(end - computing - (usual.for_kind or usual.for_size), 0), 0), computing - start)
-        cpu = min(waited - before, max(end - computing, 0))
+        worked = max(int(batch["cpu_ns"]), usual.for_kind or usual.for_size)
+        before = min(max(waited - max(end - computing - worked, 0), 0), computing - start)
+        cpu = min(waited - before, max(end - computing - int(batch["cpu_ns"]), 0))
         work = max(end - computing - cpu, 0)
         expected, large, slow = min(usual.for_kind or usual.for_size or work, work), 0, 0
         if usual.is_large and (usual.for_kind or work) > (1 + _MIN_SLOW) * usual.for_size:

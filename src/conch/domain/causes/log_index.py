@@ -153,6 +153,8 @@ class ModelBatches:
         whole = (by_number["infer_done"] > 0) & (by_number["failed"] == 0)
         times = by_number["infer_done"].astype(np.int64) - by_number["input_done"].astype(np.int64)
         waits = by_number["cpu_wait_ns"].astype(np.int64)
+        # A thread does not wait while it runs: the rest was before it had the inputs.
+        waits = np.minimum(waits, np.maximum(times - by_number["cpu_ns"].astype(np.int64), 0))
         times, waits = np.maximum(times - waits, 0)[whole], waits[whole]
         columns = (by_number["size"], shapes, _magnitude(each).astype(int))
         kinds = list(zip(*(column[whole].tolist() for column in columns), strict=True))

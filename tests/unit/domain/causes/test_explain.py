@@ -86,6 +86,16 @@ def test_a_process_without_a_processor() -> None:
     assert times(log, 21) == {"compute": 10 * MS, "cpu": 40 * MS}
 
 
+def test_waits_before_and_after_executions_are_not_in_them() -> None:
+    """A thread's wait is counted from the end of one execution to that of the next."""
+    model = SimulatedModel(cpu_wait=lambda start: 0 if start < 2 * SECOND else 40 * MS)
+    rows = serve(model, [*steady(), Arrival(2 * SECOND)])
+    for row in rows.tables["batches"]:
+        row |= {"cpu_ns": 10 * MS, "cpu_wait_ns": row["cpu_wait_ns"] + 15 * MS}
+    assert times(rows.log(), 20) == {"compute": 10 * MS}
+    assert times(rows.log(), 21) == {"compute": 10 * MS, "cpu": 40_020 * US}
+
+
 def test_the_usual_wait_for_a_processor_does_not_make_a_queue_slow() -> None:
     model = SimulatedModel(cpu_wait=lambda _start: 10 * MS)
     log = serve(model, [*steady(every=40 * MS), *(Arrival(2 * SECOND) for _ in range(3))]).log()

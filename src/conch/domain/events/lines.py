@@ -132,6 +132,11 @@ class LineRing(Ring):
         return row.row(self._columns.texts) if isinstance(row, Line) else row
 
 
+def _difference(time: i64, before: i64) -> i64:
+    """Return what is stored of a time: its difference to the one before, plus 1; 0 for none, -1 for an earlier one."""
+    return time - before + 1 or -1 if time else 0
+
+
 def _times(before: int, *stored: int) -> list[int]:
     """Return times of what is stored: the difference of each to the one before that is not 0, plus 1; 0 for none."""
     times: list[int] = []
@@ -143,8 +148,7 @@ def _times(before: int, *stored: int) -> list[int]:
 
 
 # Attributes are in the order of their sizes, so that there are no gaps between them. Ranges are checked for many
-# values at once: shifting keeps the sign, so negative numbers are out of range, too. A time is its difference to the
-# one before, plus 1; 0 for none. An integer of more than 64 bits is a ValueError in compiled code.
+# values at once: shifting keeps the sign, so negative numbers are out of range, too. An integer of more than 64 bits is a ValueError in compiled code.
 
 
 @mypyc_attr(acyclic=True)
@@ -235,16 +239,11 @@ class RequestLine(Line):
         if batch:
             batch -= number
         before = received
-        if queued:
-            queued, before = queued - before + 1 or -1, queued
-        if started:
-            started, before = started - before + 1 or -1, started
-        if input_done:
-            input_done, before = input_done - before + 1 or -1, input_done
-        if infer_done:
-            infer_done, before = infer_done - before + 1 or -1, infer_done
-        if done:
-            done = done - before + 1 or -1
+        queued, before = _difference(queued, before), queued or before
+        started, before = _difference(started, before), started or before
+        input_done, before = _difference(input_done, before), input_done or before
+        infer_done, before = _difference(infer_done, before), infer_done or before
+        done = _difference(done, before)
         model, tenant = columns.model.number(row.model), columns.tenant.number(row.tenant)
         shape, reason = columns.shape.number(row.shape), columns.reason.number(row.reason)
         if (
@@ -353,14 +352,10 @@ class ExecutionLine(Line):
         except (OverflowError, ValueError):
             return False
         before = formed
-        if started:
-            started, before = started - before + 1 or -1, started
-        if input_done:
-            input_done, before = input_done - before + 1 or -1, input_done
-        if infer_done:
-            infer_done, before = infer_done - before + 1 or -1, infer_done
-        if released:
-            released = released - before + 1 or -1
+        started, before = _difference(started, before), started or before
+        input_done, before = _difference(input_done, before), input_done or before
+        infer_done, before = _difference(infer_done, before), infer_done or before
+        released = _difference(released, before)
         model, instance = columns.model.number(row.model), columns.instance.number(row.instance)
         if (started | input_done | infer_done | released | cpu | cpu_wait | waiting) >> 31 or (
             members | size | switches | version | model | instance
@@ -441,16 +436,11 @@ class ExchangeLine(Line):
         except (OverflowError, ValueError):
             return False
         before = first_byte
-        if received:
-            received, before = received - before + 1 or -1, received
-        if body_done:
-            body_done, before = body_done - before + 1 or -1, body_done
-        if encoded:
-            encoded, before = encoded - before + 1 or -1, encoded
-        if written:
-            written, before = written - before + 1 or -1, written
-        if drained:
-            drained = drained - before + 1 or -1
+        received, before = _difference(received, before), received or before
+        body_done, before = _difference(body_done, before), body_done or before
+        encoded, before = _difference(encoded, before), encoded or before
+        written, before = _difference(written, before), written or before
+        drained = _difference(drained, before)
         if (received | body_done | encoded | written | drained | bytes_in | bytes_out) >> 31 or status >> 15:
             return False
         self._number, self._first_byte = number, first_byte

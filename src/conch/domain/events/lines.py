@@ -147,8 +147,9 @@ def _times(before: int, *stored: int) -> list[int]:
     return times
 
 
-# Attributes are in the order of their sizes, so that there are no gaps between them. Ranges are checked for many
-# values at once: shifting keeps the sign, so negative numbers are out of range, too. An integer of more than 64 bits is a ValueError in compiled code.
+# Attributes are in the order of their sizes, so that there are no gaps between them. Ranges are checked for many values
+# at once: shifting keeps the sign, so negative numbers are out of range, too. An integer of more than 64 bits is a
+# ValueError in compiled code.
 
 
 @mypyc_attr(acyclic=True)

@@ -11,6 +11,7 @@ from tests.support.ports import free_port
 
 END = "Ctrl-C stops the server"
 TIMEOUT_S = 60
+ASCII_ONLY = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:

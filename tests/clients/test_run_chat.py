@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.running import Running, conch, environment
+from tests.clients.running import ASCII_ONLY, Running, conch, environment
 from tests.support.models import write_scripted
 from tests.support.ports import free_port
 from tests.support.screen import Screen
@@ -103,8 +103,7 @@ def test_a_prompt_is_answered_once(home: Path) -> None:
 
 
 def test_a_prompt_on_stdin_is_answered_once_also_in_ascii(home: Path) -> None:
-    ascii_only = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    result = conch(home, "run", str(home / "words"), f"--port={free_port()}", text="Hi\n", **ascii_only)
+    result = conch(home, "run", str(home / "words"), f"--port={free_port()}", text="Hi\n", **ASCII_ONLY)
     assert (result.returncode, result.stdout) == (0, "Well.\n"), result.stderr
 
 

@@ -15,7 +15,7 @@ from conch.base.errors import ConchError
 from conch.clients.run.command import run_parser
 from conch.clients.run.memory import check_memory
 from conch.clients.run.source import RunSource, chats, find_source
-from tests.clients.running import conch
+from tests.clients.running import ASCII_ONLY, conch
 from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.backends.engines.ir_model import write_ir
 from tests.server.backends.makers import PYTHON, onnx_doubling
@@ -252,8 +252,7 @@ def test_what_is_not_a_model_is_named(name: str, tmp_path: Path) -> None:
 def test_the_command_prints_the_refusal_in_ascii(tmp_path: Path) -> None:
     path = tmp_path / "schön.onnx"
     path.write_bytes(b"")
-    ascii_only = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    result = conch(tmp_path, "run", str(path), COLUMNS="40", **ascii_only)
+    result = conch(tmp_path, "run", str(path), COLUMNS="40", **ASCII_ONLY)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.isascii()
     assert "is empty" in result.stderr

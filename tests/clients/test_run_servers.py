@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.running import TIMEOUT_S, Running, conch, environment
+from tests.clients.running import ASCII_ONLY, TIMEOUT_S, Running, conch, environment
 from tests.support.models import write_identity
 from tests.support.ports import free_port
 from tests.support.screen import Screen
@@ -88,7 +88,7 @@ def test_ps_fits_forty_columns_and_watches_until_ctrl_c(home: Path, models: Runn
         os.close(keyboard)
 
 
-def test_a_load_that_takes_long_shows_its_time(tmp_path: Path) -> None:
+def test_a_load_that_takes_long_shows_its_time_in_forty_columns_and_ascii(tmp_path: Path) -> None:
     app = tmp_path / "app.py"
     app.write_text(
         "import os, time, conch\n\n@conch.model\nclass Slow:\n    def __init__(self):\n"
@@ -101,14 +101,14 @@ def test_a_load_that_takes_long_shows_its_time(tmp_path: Path) -> None:
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
-        env=environment(tmp_path, TERM="xterm", COLUMNS="200", NO_COLOR="1"),
+        env=environment(tmp_path, TERM="xterm", COLUMNS="40", NO_COLOR="1", **ASCII_ONLY),
         start_new_session=True,
     )
     os.close(terminal)
     try:
         screen = Screen(keyboard)
         screen.until("of memory")
-        screen.until("app.py: starting Slow 0:00:0")
+        screen.until("| starting Slow 0:00:0")
         (tmp_path / "go").touch()
         screen.until("Slow is ready on")
         screen.until(", starting ")

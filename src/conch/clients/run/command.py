@@ -101,7 +101,7 @@ def _serve(given: Namespace, source: "RunSource", need: int, writer: int | None 
         descriptor = writer
         if writer is None and sys.stderr.isatty():
             print(f"loading {printable(given.model)}, about {size_text(need)} of memory", file=sys.stderr)
-            descriptor = shown.enter_context(shown_loading(given.model))
+            descriptor = shown.enter_context(shown_loading())
         clock = LoadClock(descriptor)
 
         def ready(server: "Server") -> None:
@@ -171,7 +171,7 @@ def _child(given: Namespace, source: "RunSource", need: int) -> "Iterator[LoadRe
     os.close(writer)
     try:
         load = LoadReader(reader)
-        load.show(given.model)
+        load.show()
         if not load.address:
             server.join()
             raise Unavailable(f"the server of '{given.model}' ended with status {server.exitcode}")

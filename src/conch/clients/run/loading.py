@@ -78,8 +78,8 @@ class LoadReader:
         self.ended = bool(self.address) or not data
         return lines[-1] if lines else ""
 
-    def show(self, name: str) -> None:
-        """Show on a terminal, until the end, that a model loads, in which phase and for how long."""
+    def show(self) -> None:
+        """Show on a terminal, until the end, the phase of the load and its time."""
         phase, shown_at = _START, monotonic() + _SHOWN_AFTER_S
         while not self.ended and (left := shown_at - monotonic()) > 0:
             phase = self.read(left) or phase
@@ -90,20 +90,21 @@ class LoadReader:
         from rich.table import Column
 
         console = Console(stderr=True)
-        text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
-        columns = (SpinnerColumn(), text, TimeElapsedColumn())
+        text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="crop"))
+        spinner = SpinnerColumn("dots" if console.encoding.startswith("utf") else "line")
+        columns = (spinner, text, TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task(f"loading {printable(name)}: {phase}", total=None)
+            task = progress.add_task(phase, total=None)
             while not self.ended:
                 phase = self.read() or phase
-                progress.update(task, description=f"loading {printable(name)}: {phase}")
+                progress.update(task, description=phase)
 
 
 @contextmanager
-def shown_loading(name: str) -> Iterator[int]:
-    """Show in another process that a model loads; yield the writing end of its pipe."""
+def shown_loading() -> Iterator[int]:
+    """Show the phases of a load in another process; yield the writing end of its pipe."""
     reader, writer = os.pipe()
-    display = get_context("fork").Process(target=_show, args=(name, reader, writer))
+    display = get_context("fork").Process(target=_show, args=(reader, writer))
     display.start()
     os.close(reader)
     try:
@@ -114,8 +115,8 @@ def shown_loading(name: str) -> Iterator[int]:
         display.kill()  # no-op after the end
 
 
-def _show(name: str, reader: int, writer: int) -> None:
+def _show(reader: int, writer: int) -> None:
     die_with_parent()
     os.close(writer)
     with suppress(KeyboardInterrupt):
-        LoadReader(reader).show(name)
+        LoadReader(reader).show()

@@ -28,7 +28,7 @@ def test_a_server_that_ends_leaves_no_address() -> None:
     load = LoadReader(reader)
     LoadClock(writer).enter(DIGITS, "reading\t")
     os.close(writer)
-    load.show("digits")
+    load.show()
     assert (load.ended, load.address) == (True, "")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.running import TIMEOUT_S, Running, conch
+from tests.clients.running import ASCII_ONLY, TIMEOUT_S, Running, conch
 from tests.support.encoders import write_encoder, write_tokenizer
 
 EXAMPLES = Path(__file__).parents[2] / "examples/models"
@@ -56,6 +56,17 @@ def test_a_checkpoint_of_a_cross_encoder_is_served_as_a_ranker(home: Path, tmp_p
         assert f"{server.url}/v1/rerank" in server.curl
         assert {result["index"] for result in json.loads(printed_by(server.curl))["results"]} == {0, 1}
         assert "'relevance_score': 0." in printed_by([sys.executable, "-c", server.python])
+
+
+def test_a_python_file_and_a_model_may_have_names_that_the_locale_lacks(home: Path, tmp_path: Path) -> None:
+    app = tmp_path / "caf\u00e9.py"
+    name = "f\u00fcr" + 240 * "x"  # with "conch … inputs" longer than the name of a memfd
+    lines = ["import conch", 'print("\u2713")', "@conch.model", f"def {name}(x: float) -> float:"]
+    app.write_text("\n".join([*lines, '    print("\u2713")', "    return x"]))
+    with Running(home, str(app), **ASCII_ONLY) as server:
+        assert server.text.isascii()
+        assert json.loads(printed_by(server.curl))["model_name"] == name
+        assert f'"{name}"' in printed_by([sys.executable, "-c", server.python])
 
 
 def test_a_port_in_use_is_replaced_by_the_next_free_one(digits: Running, home: Path) -> None:

@@ -18,6 +18,7 @@ from tests.support.server_process import ConchProcess
 
 SECRETS = {"openai": "first-s3cret", "variable": "second-s3cret", "address": "third-s3cret", "grpc": "fourth-s3cret"}
 INPUT = f"input {tensor('PATH', 'STRING', 1)} output {tensor('FOUND', 'STRING', 1)}"
+ALWAYS = ("PYTHONUNBUFFERED", "PYTHONIOENCODING")
 # Reads a file for the client.
 READER = """
 path = request.inputs()[0].as_numpy()[0].decode().replace("PARENT", str(os.getppid()))
@@ -134,12 +135,8 @@ def descriptors(pid: int) -> list[str]:
 
 def test_patterns_choose_variables() -> None:
     environ = {"PATH": "/bin", "CONCH_ID": "x", "AWS_KEY": "k", "HF_TOKEN": "t", "LC_ALL": "C"}
-    assert set(ChildEnvironment().variables(environ)) == {"PATH", "AWS_KEY", "HF_TOKEN", "LC_ALL", "PYTHONUNBUFFERED"}
-    assert set(ChildEnvironment(allow=("HF_*",)).variables(environ)) == {
-        "PATH",
-        "HF_TOKEN",
-        "LC_ALL",
-        "PYTHONUNBUFFERED",
-    }
+    assert set(ChildEnvironment().variables(environ)) == {"PATH", "AWS_KEY", "HF_TOKEN", "LC_ALL", *ALWAYS}
+    allowed = ChildEnvironment(allow=("HF_*",)).variables(environ)
+    assert set(allowed) == {"PATH", "HF_TOKEN", "LC_ALL", *ALWAYS}
     denied = ChildEnvironment(allow=("HF_*", "AWS_*"), deny=("AWS_*", "LC_*")).variables(environ)
-    assert set(denied) == {"PATH", "HF_TOKEN", "PYTHONUNBUFFERED"}
+    assert set(denied) == {"PATH", "HF_TOKEN", *ALWAYS}

@@ -1,6 +1,7 @@
 """A root that is one Python file with models: functions and classes that `conch.model` declares."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -24,13 +25,14 @@ _DESCRIBE = (
     "import sys; sys.path.append(sys.argv[1]); from conch_child.python.app.describe import main; main(sys.argv[2])"
 )
 _TIMEOUT_S = 600  # of an import, which may load large libraries
-_MODEL_PY = """# Runs a model of {file}; written by Conch.
+# In ASCII: a path may have bytes that UTF-8 cannot encode.
+_MODEL_PY = """# Runs a model of {file!a}; written by Conch.
 from conch_child.python.app.function_model import from_file
 
 
 class TritonPythonModel:
     def __new__(cls):
-        return from_file({file!r}, {name!r})()
+        return from_file({file!a}, {name!a})()
 """
 
 
@@ -68,7 +70,10 @@ def _import(file: Path) -> _Imported:
     started = time.time_ns()
     command = [sys.executable, "-c", _DESCRIBE, str(Path(child.__file__).parent), str(file)]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_TIMEOUT_S)
+        environment = {**os.environ, "PYTHONIOENCODING": f"{sys.stderr.encoding}:backslashreplace"}
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment, timeout=_TIMEOUT_S
+        )
         answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         answer = {"error": f"{file}: the import has not ended within {_TIMEOUT_S} s"}
@@ -160,4 +165,4 @@ class PythonAppRoot:
 def _write(folder: Path, config: str, file: Path, name: str) -> None:
     (folder / "config.pbtxt").write_text(config, encoding="utf-8")
     (folder / "1").mkdir()
-    (folder / "1" / "model.py").write_text(_MODEL_PY.format(file=str(file), name=name), encoding="utf-8")
+    (folder / "1" / "model.py").write_text(_MODEL_PY.format(file=str(file), name=name), encoding="ascii")

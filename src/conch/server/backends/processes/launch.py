@@ -34,8 +34,8 @@ class ChildEnvironment:
     def variables(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the environment of a child; `environ` is this process's by default."""
         passed = {name: value for name, value in (environ or os.environ).items() if self._passes(name)}
-        # So that printed lines appear in the log immediately.
-        return {**passed, "PYTHONUNBUFFERED": "1"}
+        # Printed lines appear in the log immediately, whatever their characters.
+        return {**passed, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
 
     def _passes(self, name: str) -> bool:
         if _matches(name, (*_SERVER, *self.deny)):

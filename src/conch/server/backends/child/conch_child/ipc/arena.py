@@ -41,6 +41,8 @@ LENT = 1 << 52
 # Places from here to LENT are numbers of tensors that the server keeps.
 KEPT = 1 << 51
 
+_MAX_NAME_BYTES = 249  # of a memfd
+
 
 def create(name: str, size: int, reserved: int = 0) -> int:
     """Create a sealed arena of `size` bytes and return its file descriptor. It takes no memory until it is written to.
@@ -49,7 +51,8 @@ def create(name: str, size: int, reserved: int = 0) -> int:
 
     Raises OSError if this process has too many descriptors open, or may not create files of that size (`ulimit -f`).
     """
-    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    shown = name.encode("ascii", "backslashreplace")[:_MAX_NAME_BYTES].decode()
+    descriptor = os.memfd_create(shown, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE + reserved)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,21 @@ def test_a_python_file_and_a_model_may_have_names_that_the_locale_lacks(home: Pa
         assert server.text.isascii()
         assert json.loads(printed_by(server.curl))["model_name"] == name
         assert f'"{name}"' in printed_by([sys.executable, "-c", server.python])
+
+
+def test_a_script_that_raises_at_import_keeps_what_is_served(home: Path, tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    code = "import conch\n\n@conch.model\ndef first(x: float) -> float:\n    return x\n"
+    app.write_text(code)
+    with Running(home, str(app), "--reload") as server:
+        app.write_text(f"{code}\nraise RuntimeError('oops')\n")
+        while "RuntimeError: oops" not in server.errors:
+            time.sleep(0.05)
+        assert json.loads(printed_by(server.curl))["output"] == 1
+        app.write_text(code.replace("first", "second"))
+        command = server.curl.replace("first", "second")
+        while json.loads(printed_by(command)).get("output") != 1:
+            time.sleep(0.05)
 
 
 def test_a_port_in_use_is_replaced_by_the_next_free_one(digits: Running, home: Path) -> None:

@@ -144,6 +144,22 @@ def test_a_model_that_is_served_alone_is_stopped_with_its_server(home: Path, tmp
         assert "no server runs; conch run X starts one" in conch(tmp_path, "ps").stdout
 
 
+def test_a_model_of_two_servers_is_stopped_by_its_server_also_without_a_home(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()  # nothing can be created in it, even by root
+    (tmp_path / "temporary").mkdir()
+    more = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "temporary")}
+    write_identity(tmp_path / "models", "left", "FP32", 4)
+    model = str(tmp_path / "models/left")
+    with Running(tmp_path, model, **more) as first, Running(tmp_path, model, port=first.port, **more) as second:
+        assert f"port {first.port} is in use" in second.text
+        result = conch(tmp_path, "stop", "left", **more)
+        assert result.returncode == 1
+        assert "'left' is loaded more than once: name the server instead, by its pid" in result.stderr
+        assert f"{second.url} (pid {second.process.pid})" in result.stderr
+        assert conch(tmp_path, "stop", str(first.process.pid), **more).stdout.endswith(f"at {first.url}\n")
+        assert conch(tmp_path, "stop", "left", **more).stdout == f"stopped 'left' at {second.url}\n"
+
+
 def test_a_server_that_does_not_answer_is_listed(home: Path, tmp_path: Path) -> None:
     write_identity(tmp_path, "alone", "FP32", 4)
     with Running(tmp_path, str(tmp_path / "alone")) as server:

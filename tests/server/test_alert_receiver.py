@@ -150,6 +150,11 @@ def test_nothing_that_the_receiver_writes_has_a_secret(tmp_path: Path) -> None:
             server._server.server_close()
         test = conch_alerts("test", "--config", str(tmp_path / "receiver.yaml"), environment=environment)
         assert "slack: target failed: 127.0.0.1: connection refused" in test.stderr
+        command = ("test", "--config", str(tmp_path / "receiver.yaml"), "--target", "slack", "--json")
+        refused = conch_alerts(*command, environment=environment)
+        reason = "127.0.0.1: connection refused"
+        assert json.loads(refused.stdout) == {"slack": {"verdict": "target failed", "reason": reason}}
+        assert (refused.returncode, refused.stderr) == (1, "")
         texts += [test.stderr, running.log]
         assert r"target \"dingtalk\" failed: HTTP status 500: cannot serve /***" in running.log
         assert "Traceback" not in running.log

@@ -137,6 +137,9 @@ def test_the_past_is_recorded(server: ConchProcess, tmp_path: Path, capsys: pyte
     path = tmp_path / "x.conch.tar.zst"
     assert record([server.http, "-o", str(path), "--last", "10m"]) == 0
     assert "20 requests" in capsys.readouterr().out
+    assert record([server.http, "-o", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["file"], facts["requests"], facts["bytes"]) == (str(path), 20, path.stat().st_size)
     assert path.stat().st_mode & 0o777 == 0o600
     found = Bundle.read(path)
     assert found.manifest["reason"] == "request"

@@ -1,5 +1,6 @@
 """`conch record`: fetch an incident bundle from a running server: of the past, or of the time to come."""
 
+import json
 import sys
 import time
 from argparse import Namespace
@@ -55,6 +56,10 @@ def _record(given: Namespace) -> int:
     except OSError as error:
         print(f"conch record: cannot write '{path}': {error.strerror or error}", file=sys.stderr)
         return _FAILURE
+    if given.json:
+        row = {"file": str(path), "requests": len(bundle.log.requests), "bytes": len(data), "missing": bundle.missing}
+        print(json.dumps(row))
+        return 0
     for text in bundle.missing:
         print(f"conch record: {printable(text)}", file=sys.stderr)
     print(f"{path}: {len(bundle.log.requests):,} requests, {len(data):,} bytes")
@@ -142,4 +147,5 @@ def _parser() -> CommandParser:
         "--duration", type=duration, metavar="TIME", help="record from now on for so long; Ctrl-C ends it"
     )
     parser.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
+    parser.add_argument("--json", action="store_true", help="print JSON: file, requests, bytes, what is missing")
     return parser

@@ -1,5 +1,6 @@
 """`conch alerts`: receive webhooks of Alertmanager and deliver them to chat services."""
 
+import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -66,18 +67,23 @@ def _test(config: "ReceiverConfig", given: Namespace) -> int:
     from conch.operate.alerts.webhook import sample_alert
 
     names = given.target or list(config.targets)
-    failed = False
+    failed, verdicts = False, dict[str, dict[str, str]]()
     for name in names:
         target = config.targets.get(name)
         if target is None:
             print(f"conch alerts test: unknown target '{name}'; known are {', '.join(config.targets)}", file=sys.stderr)
             return _USAGE_ERROR
         outcome = attempt(target, [sample_alert()], HttpPoster(target.ca_file))
+        verdicts[name] = {"verdict": outcome.verdict.value, "reason": outcome.reason}
+        failed = failed or outcome.verdict is not Verdict.DELIVERED
+        if given.json:
+            continue
         if outcome.verdict is Verdict.DELIVERED:
             print(f"{name}: {target.service.name} accepted the test message")
         else:
-            failed = True
             print(f"{name}: {outcome.verdict.value}: {outcome.reason}", file=sys.stderr)
+    if given.json:
+        print(json.dumps(verdicts))
     return _FAILURE if failed else 0
 
 
@@ -102,6 +108,7 @@ def _parser() -> CommandParser:
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration in YAML")
     receiving.add_flags(ReceiverOptions)
     testing.add_argument("--target", action="append", metavar="NAME", help="only this target; repeatable")
+    testing.add_argument("--json", action="store_true", help="print JSON: verdict and reason of each target")
     showing.add_argument(
         "--url", default=f"http://127.0.0.1:{_DEFAULT_PORT}/", help="where Alertmanager reaches the receiver"
     )

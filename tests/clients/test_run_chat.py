@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.clients.running import ASCII_ONLY, Running, conch, environment
-from tests.support.models import write_scripted
+from tests.support.models import ECHO, tensor, write_python, write_scripted
 from tests.support.ports import free_port
 from tests.support.screen import Screen
 
@@ -25,6 +25,8 @@ SCRIPT: dict[str, Any] = {
     "reply": "Well.",
     "step_ms": 10,
 }
+
+X = tensor("INPUT0", "FP32", 1)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +75,13 @@ def test_a_conversation_on_a_terminal(home: Path) -> None:
         os.close(keyboard)
 
 
-def test_ctrl_c_while_loading_ends_the_server(tmp_path: Path) -> None:
-    write_scripted(tmp_path, "late", {**SCRIPT, "load_s": 600})
+@pytest.mark.parametrize(("flag", "status"), [("hello", 130), ("--serve", 0)])
+def test_ctrl_c_while_loading_ends_the_server(tmp_path: Path, flag: str, status: int) -> None:
+    root = tmp_path / "models"
+    write_scripted(root, "words", SCRIPT)
+    write_python(root, "late", f"input {X} output {X}", ECHO, more="def initialize(self, args): time.sleep(600)")
     process = subprocess.Popen(
-        [sys.executable, "-m", "conch", "run", str(tmp_path / "late"), "hello", f"--port={free_port()}"],
+        [sys.executable, "-m", "conch", "run", str(root), flag, f"--port={free_port()}"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -91,7 +96,7 @@ def test_ctrl_c_while_loading_ends_the_server(tmp_path: Path) -> None:
         output, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert (process.returncode, output) == (130, ""), errors
+    assert (process.returncode, output) == (status, ""), errors
     assert "Traceback" not in errors
     assert list(servers.glob("*.json")) == []
 

@@ -56,7 +56,7 @@ def _check_repositories(options: ServerOptions) -> Iterable[str]:
 
 def _not_a_directory(path: str) -> str:
     if Path(path).exists():
-        return f"'{path}' is a file; 'conch repo add {path}' adds it to ./models, which is then the repository"
+        return f"'{path}' is a file: 'conch run {path}' serves it, 'conch repo add {path}' adds it to ./models"
     return f"directory '{path}' does not exist; 'conch repo add' makes a repository from a model file"
 
 

@@ -187,7 +187,7 @@ def _meant_by(word: str, known: Iterable[str]) -> str:
         if "://" in word or Path(word).is_dir():
             return f"did you mean '--{_FOLDER_FLAG}={word}'?"
         if _MODEL_FILE.search(word) or Path(word).is_file():
-            return f"add a file to a repository with 'conch repo add {word}', then serve it: --{_FOLDER_FLAG}=models"
+            return f"'conch run {word}' serves a file, 'conch repo add {word}' adds it to a --{_FOLDER_FLAG}, ./models"
     return "flags begin with two dashes"
 
 

@@ -195,7 +195,7 @@ def test_all_problems_are_reported_together() -> None:
             "CONCH_GRPC_PORT: expected a whole number (port), 0 to 65535, got 'x'",
         ),
         (["--frobnicate", "--http-port=8005"], {}, "unknown flag '--frobnicate'; --help lists all flags"),
-        (["model.gguf"], {}, "unexpected argument 'model.gguf'; add a file to a repository with 'conch repo add model"),
+        (["model.gguf"], {}, "unexpected argument 'model.gguf'; 'conch run model.gguf' serves a file, 'conch repo add"),
         (["s3://b/models"], {}, "unexpected argument 's3://b/models'; did you mean '--model-repository=s3://b/models'"),
         (["{r}", "--grpc-use-ssl=true", f"--grpc-server-key={__file__}", "--grpc-server-crt=x"], {}, "unknown flag"),
     ],
@@ -222,8 +222,8 @@ def test_a_repository_is_a_directory_or_of_a_known_kind(tmp_path: Path) -> None:
             "'conch repo add' makes a repository from a model file"
         ),
         (
-            f"--model-repository: '{file}' is a file; 'conch repo add {file}' adds it to ./models, "
-            "which is then the repository"
+            f"--model-repository: '{file}' is a file: 'conch run {file}' serves it, 'conch repo add {file}' "
+            "adds it to ./models"
         ),
         (
             "--model-repository: 'ftp://' is not supported; expected a directory or one of s3://, gs://, as://, "

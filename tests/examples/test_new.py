@@ -72,6 +72,7 @@ def test_refused_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert new(["there", "--from", "onnx"]) == 1
     assert capsys.readouterr().err == "conch new: 'there' exists; choose another name, or remove it\n"
     for arguments, message in (
+        (["my-model", "--from", "onnx"], "letters, digits and _; did you mean 'my_model'?"),
         (["../up", "--from", "onnx"], "'../up' is not valid: a name begins with a letter"),
         (["model", "--from", "onx"], "--from: unknown value 'onx'; did you mean 'onnx'?"),
         (["model"], "the following arguments are required: --from"),

@@ -32,7 +32,9 @@ def new(arguments: Sequence[str]) -> int:
     parser.add_quiet_flag()
     given = parser.parse_args(arguments)
     if not _VALID.fullmatch(given.name):
-        parser.error(f"'{given.name}' is not valid: a name begins with a letter and has letters, digits and _")
+        similar = re.sub(r"\W", "_", given.name, flags=re.ASCII)
+        hint = f"; did you mean '{similar}'?" if _VALID.fullmatch(similar) else ""
+        parser.error(f"'{given.name}' is not valid: a name begins with a letter and has letters, digits and _{hint}")
     folder = Path(given.name)
     if folder.exists():
         print(f"conch new: '{folder}' exists; choose another name, or remove it", file=sys.stderr)

@@ -236,27 +236,21 @@ class _GrpcForm:
             raise InputError("--shared-memory is for raw tensors, not for typed contents")
 
     def encode(self, inputs: Sequence[_Place], outputs: dict[str, _Place]) -> tuple[bytes, bytes]:
+        from conch.protocols.v2_proto.parameters import encode_parameters
+
         message = self._message
         message.ClearField("raw_input_contents")
         message.ClearField("outputs")
         for tensor, place in zip(message.inputs, inputs, strict=True):
-            _set_parameters(tensor.parameters, place)
+            encode_parameters(_parameters(place), tensor.parameters)
         for name, place in outputs.items():
-            _set_parameters(message.outputs.add(name=name).parameters, place)
+            encode_parameters(_parameters(place), message.outputs.add(name=name).parameters)
         return self._head, message.SerializeToString()
 
 
 def _parameters(place: _Place) -> dict[str, str | int]:
     name, offset, size = place
     return {REGION: name, OFFSET: offset, BYTE_SIZE: size}
-
-
-def _set_parameters(parameters: Any, place: _Place) -> None:
-    for key, value in _parameters(place).items():
-        if isinstance(value, str):
-            parameters[key].string_param = value
-        else:
-            parameters[key].int64_param = value
 
 
 def _laid_out(region: str, sizes: dict[str, int]) -> dict[str, _Place]:

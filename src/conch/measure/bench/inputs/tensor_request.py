@@ -116,26 +116,11 @@ class _V2Grpc(TensorRequestEncoder):
 
     def encode(self, tensors: Sequence[Tensor], parameters: ParameterMap) -> tuple[bytes, bytes]:
         from conch.domain.triton_messages import service_pb2
+        from conch.protocols.v2_proto.parameters import encode_parameters
 
         message = service_pb2.ModelInferRequest(model_name=self._model.name, model_version=self._model.version)
-        for key, value in parameters.items():
-            _set_parameter(message.parameters[key], value)
+        encode_parameters(parameters, message.parameters)
         for tensor in tensors:
             message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             message.raw_input_contents.append(bytes(tensor.data))
         return self._head, message.SerializeToString()
-
-
-def _set_parameter(parameter: Any, value: Any) -> None:
-    """Set a value of InferParameter by its type."""
-    if isinstance(value, bool):
-        parameter.bool_param = value
-    elif isinstance(value, int):
-        if value > 2**63 - 1:
-            parameter.uint64_param = value
-        else:
-            parameter.int64_param = value
-    elif isinstance(value, float):
-        parameter.double_param = value
-    else:
-        parameter.string_param = str(value)

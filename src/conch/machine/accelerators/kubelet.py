@@ -5,16 +5,13 @@ The messages are built from the fields that are needed; protobuf skips the other
 
 import errno
 import socket
-from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import grpc
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 
+from conch.base.protobuf_messages import Field, message_classes, message_file
 from conch.machine.accelerators.collectors import CollectorError
 from conch.machine.accelerators.families import PodContainer
 from conch.machine.accelerators.pod_attribution import Allocation
@@ -23,19 +20,18 @@ DEFAULT_TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 16 << 20
 
 _SERVICE = "v1.PodResourcesLister"
-# Message → its fields: name, number, type of message ("" is text), repeated.
-_MESSAGES: Mapping[str, tuple[tuple[str, int, str, bool], ...]] = {
+_MESSAGES = {
     "ListPodResourcesRequest": (),
-    "ListPodResourcesResponse": (("pod_resources", 1, "PodResources", True),),
+    "ListPodResourcesResponse": (Field("pod_resources", 1, "PodResources", repeated=True),),
     "AllocatableResourcesRequest": (),
-    "AllocatableResourcesResponse": (("devices", 1, "ContainerDevices", True),),
+    "AllocatableResourcesResponse": (Field("devices", 1, "ContainerDevices", repeated=True),),
     "PodResources": (
-        ("name", 1, "", False),
-        ("namespace", 2, "", False),
-        ("containers", 3, "ContainerResources", True),
+        Field("name", 1),
+        Field("namespace", 2),
+        Field("containers", 3, "ContainerResources", repeated=True),
     ),
-    "ContainerResources": (("name", 1, "", False), ("devices", 2, "ContainerDevices", True)),
-    "ContainerDevices": (("resource_name", 1, "", False), ("device_ids", 2, "", True)),
+    "ContainerResources": (Field("name", 1), Field("devices", 2, "ContainerDevices", repeated=True)),
+    "ContainerDevices": (Field("resource_name", 1), Field("device_ids", 2, repeated=True)),
 }
 
 
@@ -99,29 +95,11 @@ class PodResources:
         return f"refused with {call.code().name}: {call.details()}"
 
 
-@cache
 def message_class(name: str) -> Any:
     """Return the class of a message of the service."""
-    return GetMessageClass(_pool().FindMessageTypeByName(f"v1.{name}"))
+    return _classes()[name]
 
 
 @cache
-def _pool() -> DescriptorPool:
-    """Return a separate pool, so that definitions elsewhere in the process do not collide."""
-    pool = DescriptorPool()
-    file = FileDescriptorProto(name="conch/podresources.proto", package="v1", syntax="proto3")
-    for name, fields in _MESSAGES.items():
-        file.message_type.add(name=name).field.extend(_fields(fields))
-    pool.Add(file)
-    return pool
-
-
-def _fields(fields: tuple[tuple[str, int, str, bool], ...]) -> Iterator[FieldDescriptorProto]:
-    for name, number, kind, repeated in fields:
-        yield FieldDescriptorProto(
-            name=name,
-            number=number,
-            label=FieldDescriptorProto.LABEL_REPEATED if repeated else FieldDescriptorProto.LABEL_OPTIONAL,
-            type=FieldDescriptorProto.TYPE_MESSAGE if kind else FieldDescriptorProto.TYPE_STRING,
-            type_name=f".v1.{kind}" if kind else None,
-        )
+def _classes() -> dict[str, Any]:
+    return message_classes(message_file("conch/podresources.proto", "v1", _MESSAGES))[1]

@@ -1,27 +1,19 @@
-"""The messages of gRPC's health checking protocol (grpc.health.v1), without the gRPC library that its package needs.
-
-They have a separate descriptor pool. A pool can define a protobuf file only once, and a program may import the package
-`grpc_health` in the same process, as the official clients do.
-"""
-
-from typing import Any
+"""The messages of gRPC's health checking protocol (grpc.health.v1)."""
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 
+from conch.base.protobuf_messages import Field, message_classes, message_file
+
+_STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
 UNKNOWN, SERVING, NOT_SERVING, SERVICE_UNKNOWN = range(4)
 
 
 def _file() -> FileDescriptorProto:
-    file = FileDescriptorProto(name="grpc/health/v1/health.proto", package="grpc.health.v1", syntax="proto3")
-    request = file.message_type.add(name="HealthCheckRequest")
-    request.field.add(
-        name="service", number=1, type=FieldDescriptorProto.TYPE_STRING, label=FieldDescriptorProto.LABEL_OPTIONAL
-    )
-    response = file.message_type.add(name="HealthCheckResponse")
+    messages = {"HealthCheckRequest": (Field("service", 1),), "HealthCheckResponse": ()}
+    file = message_file("grpc/health/v1/health.proto", "grpc.health.v1", messages)
+    response = file.message_type[1]
     statuses = response.enum_type.add(name="ServingStatus")
-    for number, name in enumerate(("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")):
+    for number, name in enumerate(_STATUSES):
         statuses.value.add(name=name, number=number)
     response.field.add(
         name="status",
@@ -31,25 +23,16 @@ def _file() -> FileDescriptorProto:
         label=FieldDescriptorProto.LABEL_OPTIONAL,
     )
     service = file.service.add(name="Health")
-    package = ".grpc.health.v1"
     for name in ("Check", "Watch"):
         service.method.add(
             name=name,
-            input_type=f"{package}.HealthCheckRequest",
-            output_type=f"{package}.HealthCheckResponse",
+            input_type=".grpc.health.v1.HealthCheckRequest",
+            output_type=".grpc.health.v1.HealthCheckResponse",
             server_streaming=name == "Watch",
         )
     return file
 
 
-_pool = DescriptorPool()
-_pool.Add(_file())
-
-
-def _message(name: str) -> Any:
-    return GetMessageClass(_pool.FindMessageTypeByName(f"grpc.health.v1.{name}"))
-
-
-DESCRIPTOR = _pool.FindFileByName("grpc/health/v1/health.proto")
-HealthCheckRequest = _message("HealthCheckRequest")
-HealthCheckResponse = _message("HealthCheckResponse")
+DESCRIPTOR, _classes = message_classes(_file())
+HealthCheckRequest = _classes["HealthCheckRequest"]
+HealthCheckResponse = _classes["HealthCheckResponse"]

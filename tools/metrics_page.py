@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from conch.domain.metrics.catalog import areas
-from conch.domain.metrics.dcgm import LEGACY_LABELS, dcgm_fields
+from conch.domain.metrics.catalog import LEGACY_LABELS, areas, dcgm_fields
 from conch.domain.metrics.metric import MetricDefinition
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"

@@ -1,11 +1,13 @@
 """`conch client`: send requests to Conch or Triton over Triton's gRPC protocol."""
 
 import json
+import re
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,9 +15,8 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import BOOLEAN, value_kind
 from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import count
-from conch.base.errors import ConchError, Unavailable
+from conch.base.errors import ConchError, InvalidRequest, Unavailable
 from conch.base.http.credentials import KEY_HELP
-from conch.clients.prompt_template import DEFAULT_SYSTEM, TEMPLATES
 
 _FAILURE, _INTERRUPTED = 1, 130
 _DEFAULTS: dict[str, Any] = {"temperature": 0.1, "top_p": 0.95, "max_tokens": 256}
@@ -24,10 +25,18 @@ _DESCRIPTION = (
     "backend, and write the answers to a file. Times are measured from sending a prompt to the end of its answer. The "
     "exit status is 1, and PASS is not printed, if any prompt fails."
 )
+# Chat formats: of Llama 2, and of Qwen and many others.
+TEMPLATES = {
+    "llama2": "<s>[INST]<<SYS>>\n{system}\n<</SYS>>\n\n{prompt}\n[/INST]",
+    "chatml": ("<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"),
+    "none": "{prompt}",
+}
+DEFAULT_SYSTEM = "Keep short answers of no more than 100 sentences."
 _TEMPLATE_HELP = (
     f"template for each line: {', '.join(TEMPLATES)} (which sends the line unchanged), or a file that contains "
     "{prompt} and optionally {system}; use the model's own chat format for the best answers (default: none)"
 )
+_PLACES = re.compile(r"\{(prompt|system)\}")
 _REQUESTS, _ANSWERS, _SERVER = "requests", "answers", "the server"
 _FILE = value_kind("FILE")
 
@@ -133,3 +142,38 @@ def _parser() -> CommandParser:
     )
     prompts.add_flags(PromptSettings)
     return parser
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """A text that contains `{prompt}` and optionally `{system}`."""
+
+    text: str
+    system: str
+
+    def __call__(self, prompt: str) -> str:
+        """Return the text with both substituted."""
+        # In one pass, so that placeholders in the prompt are not substituted.
+        return _PLACES.sub(lambda place: prompt if place[1] == "prompt" else self.system, self.text)
+
+
+def read_template(name: str, system: str | None) -> PromptTemplate:
+    """Return the template of this name or file. Raises InvalidRequest if it does not exist or has no placeholder."""
+    text = TEMPLATES.get(name)
+    if text is None:
+        text = read_text(name, f"--template: '{name}' is not one of {', '.join(TEMPLATES)}, and as a file it")
+    if "{prompt}" not in text:
+        raise InvalidRequest(f"--template: '{name}' has no {{prompt}} in it")
+    if system is not None and "{system}" not in text:
+        raise InvalidRequest(f"--system: the template '{name}' has no {{system}} in it")
+    return PromptTemplate(text, DEFAULT_SYSTEM if system is None else system)
+
+
+def read_text(path: str, what: str) -> str:
+    """Return a file's text. Raises InvalidRequest, whose message begins with `what`."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InvalidRequest(f"{what} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{what} is not UTF-8 text: {error.reason} at byte {error.start}") from None

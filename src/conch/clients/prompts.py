@@ -11,8 +11,7 @@ from typing import Any, TextIO
 
 from conch.base.errors import ConchError, InvalidRequest
 from conch.base.http.credentials import client_key
-from conch.clients.client import PromptSettings
-from conch.clients.prompt_template import read_template, read_text
+from conch.clients.client import PromptSettings, read_template, read_text
 from conch.clients.triton_stream import Generated, TritonStream
 
 _SEPARATOR = "\n=========\n\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.domain.metrics.dcgm import dcgm_fields
+from conch.domain.metrics.catalog import dcgm_fields
 from conch.machine.accelerators.collectors import READINGS, DeviceSample, has_nvidia_driver
 from tests.machine.accelerators.nvml import A100, GPM, H100, K80, SLICES, VALUES, gpu, machine_with, write_trace
 from tests.machine.accelerators.sampling import Samples, native, sampling

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 from conch.base.errors import ConfigError
 from conch.domain.exposition import Family, Point
-from conch.domain.metrics.dcgm import CURRENT_LABELS, LEGACY_LABELS, DcgmField, dcgm_fields, fields_by_name
+from conch.domain.metrics.catalog import CURRENT_LABELS, LEGACY_LABELS, DcgmField, dcgm_fields, fields_by_name
 from conch.domain.metrics.metric import Kind, MetricDefinition
 from conch.machine.accelerators.collectors import DeviceIdentity, DeviceSample, VendorSample
 from conch.machine.accelerators.families import Containers, container_labels

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ConfigError
-from conch.domain.metrics.dcgm import dcgm_fields
+from conch.domain.metrics.catalog import dcgm_fields
 from conch.machine.accelerators.collectors import DeviceIdentity, DeviceSample, NativeValue, VendorSample
 from conch.machine.accelerators.families import Containers, PodContainer
 from conch.machine.accelerators.nvidia_views import DcgmNames, DcgmView, TritonView, parse_counters, read_counter_file

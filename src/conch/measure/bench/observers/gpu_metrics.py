@@ -6,7 +6,7 @@ from functools import cache
 from time import monotonic_ns
 
 from conch.base.http.prometheus import ScrapeSettings, scrape
-from conch.domain.metrics.dcgm import fields_by_name
+from conch.domain.metrics.catalog import fields_by_name
 from conch.measure.bench.measurement import GpuFigures, Note
 from conch.measure.bench.observers.observer import Observed, ServerObserver
 from conch.measure.bench.observers.server_metrics import MetricSeries, parse_exposition

@@ -6,7 +6,7 @@ from math import inf
 
 from conch.base.errors import FailureReason
 from conch.base.suggestion import closest, did_you_mean
-from conch.domain.metrics.dcgm import optional_names
+from conch.domain.metrics.catalog import optional_names
 from conch.domain.metrics.metric import MetricDefinition
 
 # Labels that Prometheus, its operator and usual scrape configurations add.

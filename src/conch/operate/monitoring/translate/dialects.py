@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from conch.domain.metrics.catalog import all_metrics
-from conch.domain.metrics.dcgm import dcgm_fields
+from conch.domain.metrics.catalog import all_metrics, dcgm_fields
 from conch.domain.metrics.metric import Kind, conversion
 
 _FILE = Path(__file__).with_name("dialects.toml")

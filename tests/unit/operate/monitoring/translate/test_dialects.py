@@ -2,8 +2,7 @@
 
 import pytest
 
-from conch.domain.metrics.catalog import all_metrics
-from conch.domain.metrics.dcgm import dcgm_fields
+from conch.domain.metrics.catalog import all_metrics, dcgm_fields
 from conch.operate.monitoring.translate.dialects import correspondences, counterparts
 
 

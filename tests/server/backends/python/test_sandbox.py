@@ -3,6 +3,8 @@
 import json
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -187,3 +189,18 @@ async def test_deep_folders_are_removed_with_few_descriptors(directory: Path, us
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert "bin" in os.listdir("/usr")  # noqa: PTH208 - the link was not followed
+
+
+def test_a_removal_ends_soon_after_the_server(tmp_path: Path) -> None:
+    """What a model has left does not keep the process; the rest stays."""
+    for number in range(5000):
+        (tmp_path / str(number)).touch()
+    code = """
+import sys, threading
+from pathlib import Path
+from conch.server.backends.processes import remove_tree
+remove_tree.EXIT_S = 0.0
+threading.Thread(target=remove_tree.remove_tree, args=(Path(sys.argv[1]),)).start()
+"""
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
+    assert any(tmp_path.iterdir())

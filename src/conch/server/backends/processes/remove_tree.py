@@ -3,7 +3,10 @@
 import os
 import stat
 from pathlib import Path
+from threading import main_thread
+from time import monotonic
 
+EXIT_S = 10.0  # for removals when the server exits
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -18,7 +21,7 @@ def remove_tree(folder: Path) -> None:
     except OSError:
         return
     try:
-        _empty(top)
+        _empty(top, _ExitLimit())
         folder.rmdir()
     except OSError:  # what still runs may write there; the operating system's clean-up has the rest
         return
@@ -26,16 +29,32 @@ def remove_tree(folder: Path) -> None:
         os.close(top)
 
 
-def _empty(top: int) -> None:
+class _ExitLimit:
+    """Ends a removal a limited time after the main thread, which the process would wait for else."""
+
+    def __init__(self) -> None:
+        self._until = monotonic() + EXIT_S
+
+    def check(self) -> None:
+        """Raise OSError when the time is over."""
+        now = monotonic()
+        if main_thread().is_alive():
+            self._until = now + EXIT_S
+        elif now >= self._until:
+            raise OSError("the process exits")
+
+
+def _empty(top: int, limit: _ExitLimit) -> None:
     """Remove the entries of an open folder. Raises OSError when a pass removes nothing."""
     number = 0
     while names := os.listdir(top):
         removed = 0
         for name in names:
+            limit.check()
             if _unlinked(name, top):
                 removed += 1
                 continue
-            number = _raise_folders(top, name, number)
+            number = _raise_folders(top, name, number, limit)
             try:
                 os.rmdir(name, dir_fd=top)
                 removed += 1
@@ -45,7 +64,7 @@ def _empty(top: int) -> None:
             raise OSError(f"{len(names)} entries cannot be removed")
 
 
-def _raise_folders(top: int, name: str, number: int) -> int:
+def _raise_folders(top: int, name: str, number: int, limit: _ExitLimit) -> int:
     """Remove the files of a folder in `top` and move its folders into `top`; return the number for the next one."""
     try:
         folder = _opened(top, name)
@@ -53,6 +72,7 @@ def _raise_folders(top: int, name: str, number: int) -> int:
         return number
     try:
         for entry in os.listdir(folder):  # noqa: PTH208 - an open folder has no path
+            limit.check()
             if not _unlinked(entry, folder):
                 number += 1
                 _make_writable(folder, entry)  # a folder moves only if its own entry '..' may be written

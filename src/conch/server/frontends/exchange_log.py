@@ -11,7 +11,6 @@ from conch.protocols.http.reply import HttpReply
 from conch.server.observability.event_log import EventRecorder
 
 _MAX_ID_BYTES: Final = 128
-_TRACE_ID: Final = slice(3, 35)  # within the header traceparent
 
 
 def log_http(
@@ -33,7 +32,7 @@ def log_http(
         _add_id(row, named)
     parent = request.headers.get(b"traceparent")
     if parent is not None:
-        _add_id(row, parent[_TRACE_ID])
+        _add_id(row, _trace_id(parent))
     reply.record(row, recorder.exchanges)
 
 
@@ -51,8 +50,12 @@ def log_grpc(
         if key == "x-request-id":
             _add_id(row, value if isinstance(value, bytes) else value.encode())
         elif key == "traceparent":
-            _add_id(row, (value if isinstance(value, bytes) else value.encode())[_TRACE_ID])
+            _add_id(row, _trace_id(value if isinstance(value, bytes) else value.encode()))
     return row
+
+
+def _trace_id(traceparent: bytes) -> bytes:
+    return traceparent[3:35]  # not by a slice object, which compiled code takes for an integer
 
 
 def _add_id(row: ExchangeRow, value: bytes) -> None:

@@ -146,6 +146,17 @@ def test_compiled_modules_define_no_function_within_a_function() -> None:
     assert found == set()
 
 
+def test_compiled_modules_make_no_slice_objects() -> None:
+    """Compiled code takes one for the index of bytes, and raises TypeError; `data[3:35]` is fine."""
+    found = {
+        f"{module}:{node.lineno}"
+        for module in compiled_modules(ROOT / "src")
+        for node in ast.walk(ast.parse((ROOT / "src" / module).read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "slice"
+    }
+    assert found == set()
+
+
 def test_modules_are_named_for_what_they_hold() -> None:
     assert names([path for path in MODULES if path.stem in {"utils", "util", "helpers", "common", "misc"}]) == []
 

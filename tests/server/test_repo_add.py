@@ -323,7 +323,7 @@ def test_a_list_splits_no_name_on_a_terminal_of_80_columns(tmp_path: Path) -> No
         ({"a.xml": b"<net/>"}, "a.xml", "in 'a.bin', which is not in the same folder"),
         ({"a.xml": b"<svg/>", "a.bin": b"1"}, "a.xml", "is not OpenVINO IR"),
         ({"a.pt": b"\x80\x02"}, "a.pt", "is a pickle"),
-        ({"a.txt": b"?"}, "a.txt", "is not a model: expected .gguf, .onnx, .xml, .pt, .pt2"),
+        ({"a.txt": b"?"}, "a.txt", "is not a model: expected .gguf, .onnx, .xml, .pt, .pth, .pt2"),
         ({"a.txt": b"?"}, "", "contains no model"),
         ({"a.gguf": b"GGUF", "b.gguf": b"GGUF"}, "", "choose one: a.gguf, b.gguf"),
         ({"config.pbtxt": b""}, "", "Could not determine backend for model"),

@@ -51,8 +51,18 @@ _OTHER_FILES = {
     b"\x7felf": "a program or library",
     b"#!": "a script",
 }
+# Endings of models that are not served as they are → what they are.
+_OTHER_MODELS = {
+    **dict.fromkeys(
+        (".h5", ".keras"), "a Keras model: model.export(FOLDER) in Python writes a SavedModel, which is served"
+    ),
+    ".tflite": "a TensorFlow Lite model: ovc (pip install openvino) converts it to .xml",
+    ".pb": "part of a TensorFlow model: name the folder with saved_model.pb",
+    **dict.fromkeys((".safetensors", ".bin"), "a file of weights: name its folder, or the .xml beside it"),
+    **dict.fromkeys((".plan", ".engine"), "a TensorRT plan: it is NAME/1/model.plan in a repository"),
+}
 _COMPRESSED = (b"pk\x03\x04", b"\x1f\x8b")
-_ZIPPED = (".pt", ".pt2", *PICKLES)  # models that are ZIP archives or compressed
+_ZIPPED = (".pt", ".pth", ".pt2", ".keras", *PICKLES)  # models that are ZIP archives or compressed
 _HEAD_BYTES = 64
 _VERSION_FIELD = b"\x08"  # of protobuf: SavedModel.saved_model_schema_version
 SAVED_MODEL = "model.savedmodel"  # the folder, as in Triton
@@ -135,6 +145,8 @@ def _of_file(path: Path, options: EntryOptions) -> Entry:
     make = _forest if is_forest(path.name) or _is_forest_inside(path) else _FILES.get(path.suffix.lower())
     if make is None:
         _check_content(path, unknown=True)
+        if kind := _OTHER_MODELS.get(path.suffix.lower()):
+            raise InvalidRequest(f"'{path}' is {kind}")
         known = ", ".join(ending for ending in (*_FILES, *FOREST_ENDINGS) if ending not in PICKLES)
         raise InvalidRequest(
             f"'{path}' is not a model: expected {known}, a forest of XGBoost or LightGBM "
@@ -314,6 +326,7 @@ _FILES: dict[str, Callable[[Path, EntryOptions], Entry]] = {
     ".onnx": _onnx,
     ".xml": _ir,
     ".pt": _torch,
+    ".pth": _torch,
     ".pt2": _torch,
     **dict.fromkeys(PICKLES, _pickle),
 }

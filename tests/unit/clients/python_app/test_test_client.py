@@ -269,6 +269,23 @@ def test_wrong_results_name_the_output() -> None:
     def short(texts: list[str]) -> list[str]:
         return texts[:1]
 
+    @conch.model
+    def nothing(x: np.ndarray) -> np.ndarray:
+        return None
+
+    @conch.model(batch=True)
+    def none(x: np.ndarray) -> np.ndarray:
+        return None
+
+    @conch.model
+    def word(x: float) -> int:
+        return "word"
+
+    for model in (nothing, none):
+        with pytest.raises(BackendError, match="output 'output' is None: the function returned no value"):
+            call(model, x=1)
+    with pytest.raises(BackendError, match=r"output 'output': invalid literal for int\(\) with base 10: 'word'"):
+        call(word, x=1)
     with pytest.raises(BackendError, match=r'Annotated\[np.ndarray, conch.Tensor\("FP32", \[-1, -1\]\)\]'):
         call(flat, x=1)
     with pytest.raises(BackendError, match="output 'output' has 1 items for a batch of 2"):

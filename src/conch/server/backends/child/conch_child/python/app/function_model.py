@@ -168,14 +168,18 @@ class FunctionModel:
             _check_count("result", result, sum(sizes))
             items = [self._outputs(self._object.postprocess(item)) for item in result]
             columns = {
-                name: np.stack([kind.write(item[name]) for item in items]) for name, kind in endpoint.outputs.items()
+                name: np.stack([_written(name, kind, item[name]) for item in items])
+                for name, kind in endpoint.outputs.items()
             }
         else:
             columns = {}
             for name, value in self._outputs(result).items():
                 _check_count("output '{}'".format(name), value, sum(sizes))
                 kind = endpoint.outputs[name]
-                columns[name] = np.stack([kind.item.write(item) for item in value]) if kind.item else kind.write(value)
+                if kind.item:
+                    columns[name] = np.stack([_written(name, kind.item, item) for item in value])
+                else:
+                    columns[name] = _written(name, kind, value)
         ends = np.cumsum(sizes)[:-1]
         parts = {name: np.split(column, ends) for name, column in columns.items()}
         return [
@@ -205,7 +209,7 @@ class FunctionModel:
 
     def _tensor(self, name: str, value: Any, batch_dimensions: int = 0) -> Tensor:
         kind: TensorKind = self.endpoint.outputs[name]
-        array = value if batch_dimensions else kind.write(value)
+        array = value if batch_dimensions else _written(name, kind, value)
         if array.ndim == 0:
             array = array.reshape(1)
         shape = kind.shape
@@ -277,7 +281,19 @@ def _joined(arrays: List[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
+def _written(name: str, kind: TensorKind, value: Any) -> Any:
+    """Return the array of an output's value. Raises TypeError for a value that its annotation excludes."""
+    if value is None and not kind.is_json:  # NumPy would make NaN of it
+        raise TypeError("output '{}' is None: the function returned no value".format(name))
+    try:
+        return kind.write(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError("output '{}': {}".format(name, error)) from None
+
+
 def _check_count(what: str, values: Any, count: int) -> None:
+    if values is None:
+        raise TypeError("{} is None: the function returned no value".format(what))
     if len(values) != count:
         raise TypeError("{} has {} items for a batch of {}: a batch needs one each".format(what, len(values), count))
 

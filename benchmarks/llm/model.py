@@ -52,6 +52,7 @@ def write_gguf(path: Path) -> None:
     writer.add_pad_token_id(len(tokens) - 3)
     writer.add_eos_token_id(len(tokens) - 1)
     writer.add_add_bos_token(False)
+    writer.add_chat_template("{% for message in messages %}{{ message['content'] }}{% endfor %}")
     for name, _, array in weights():
         # Vectors are F32 in every GGUF file.
         writer.add_tensor(name, array if array.ndim > 1 else array.astype(np.float32))

@@ -27,7 +27,7 @@ class Detail(NamedTuple):
 DETAILS = (Detail(18_000, 2_000, 40), Detail(3_500, 500, 20), Detail(900, 150, 10), Detail(300, 50, 0))
 
 
-class Field(NamedTuple):
+class MessageField(NamedTuple):
     """A labelled value."""
 
     name: str
@@ -41,7 +41,7 @@ class AlertSection:
     firing: bool
     heading: str
     text: str
-    fields: tuple[Field, ...]
+    fields: tuple[MessageField, ...]
     link: str
 
 
@@ -159,12 +159,14 @@ def _section(alert: Alert, detail: Detail) -> AlertSection:
     description = alert.annotations.get("description", "")
     text = "\n".join(part for part in (summary, description if description != summary else "") if part)
     labels = [
-        Field(name, shortened(value, detail.value)) for name, value in alert.labels.items() if name != "alertname"
+        MessageField(name, shortened(value, detail.value))
+        for name, value in alert.labels.items()
+        if name != "alertname"
     ]
-    more = [Field("runbook", alert.annotations["runbook_url"])] if alert.annotations.get("runbook_url") else []
-    times = [Field("since", alert.starts_at)] if alert.starts_at else []
+    more = [MessageField("runbook", alert.annotations["runbook_url"])] if alert.annotations.get("runbook_url") else []
+    times = [MessageField("since", alert.starts_at)] if alert.starts_at else []
     if alert.status == "resolved" and alert.ends_at:
-        times.append(Field("until", alert.ends_at))
+        times.append(MessageField("until", alert.ends_at))
     return AlertSection(
         alert.status == "firing",
         shortened(f"{alert.status.upper()} {alert.name}", _MAX_TITLE),

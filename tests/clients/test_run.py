@@ -99,10 +99,11 @@ def test_another_address_needs_a_key_or_insecure(home: Path) -> None:
     assert "--insecure" in result.stderr
 
 
-def test_a_command_line_without_a_model_says_what_it_may_be(home: Path) -> None:
+def test_invalid_command_lines_say_what_is_valid(home: Path) -> None:
     result = conch(home, "run", "--serve")
     assert result.returncode == 2
     assert "error: X is missing: a file, a folder, a URL or the name of a pulled model\n" in result.stderr
+    assert "argument --port: '70000' is not a valid port" in conch(home, "run", str(DIGITS), "--port=70000").stderr
 
 
 def test_a_prompt_for_a_model_without_language_is_refused(home: Path) -> None:

@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser, printing
-from conch.base.command_line.option_types import count
+from conch.base.command_line.option_types import count, port_or_any
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, InvalidRequest, Unavailable
 
@@ -222,7 +222,11 @@ def run_parser() -> CommandParser:
     parser.add_argument("prompt", nargs="*", help="prompt for a language model, which is answered once")
     parser.add_argument("--serve", action="store_true", help="serve a language model without a chat")
     parser.add_argument(
-        "--port", type=int, default=_PORT, metavar="N", help="first port to try; 0 for any (default: %(default)s)"
+        "--port",
+        type=port_or_any,
+        default=_PORT,
+        metavar="N",
+        help="first port to try; 0 for any (default: %(default)s)",
     )
     parser.add_argument("--address", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--api-key-file", default="", metavar="FILE", help="require a key of this file from clients")

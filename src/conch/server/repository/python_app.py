@@ -142,7 +142,8 @@ class PythonAppRoot:
         try:
             config = MessageToString(ParseDict(document, ConfigMessage()))
         except ParseError as error:
-            raise ConfigError(f"{self._file}: the configuration of model '{name}' is not valid: {error}") from None
+            text = str(error).partition("\n")[0]  # then it lists all fields, in another spelling
+            raise ConfigError(f"{self._file}: the configuration of model '{name}' is not valid: {text}") from None
         try:
             folder = self._folders.write(name, lambda folder: _write(folder, config, self._file, name))
         except OSError as error:

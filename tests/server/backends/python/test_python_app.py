@@ -273,6 +273,11 @@ def _reachable(port: int, process: subprocess.Popen[bytes]) -> bool:
         ("raise SystemExit(3)\n", '{file}: the import failed\n  File "{file}", line 2, in <module>'),
         ("import os\nos._exit(7)\n", "{file}: the import ended the process, with status 7"),
         ("x = (\n", "SyntaxError: '(' was never closed"),
+        (
+            '@conch.model(config={"cash": 1})\ndef a(x: int) -> int: ...\n',
+            "{file}: the configuration of model 'a' is not valid: Message type \"inference.ModelConfig\" has no field "
+            'named "cash" at "ModelConfig".\n',
+        ),
     ],
 )
 def test_conch_run_explains_a_file_that_cannot_be_served(tmp_path: Path, code: str, error: str) -> None:

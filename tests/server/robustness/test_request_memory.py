@@ -231,7 +231,7 @@ def test_a_refused_body_leaves_no_memory_behind(server: ConchProcess, name: str)
             response = connection.getresponse()
             response.read()
             assert response.status in (400, 404, 500), response.status
-        until(lambda: used(server) < MIB, "the body is still counted")
+            until(lambda: used(server) < MIB, "the body is still counted while the connection is open")
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["unary", "stream"])

@@ -17,6 +17,7 @@ from conch.protocols.http.server_context import ServerContext
 
 # What is given to the parser at a time.
 _SLICE_BYTES: Final = 16_384
+_NO_BODY: Final = memoryview(b"")
 
 
 class HttpReceiver:
@@ -100,7 +101,7 @@ class HttpReceiver:
         """Release all resources."""
         self.stop()
         self._reader.close()
-        self._body_receiver = None
+        self._drop_body_receiver()
 
     # Called by the reader.
 
@@ -119,7 +120,7 @@ class HttpReceiver:
         self.stopped = True
         self._reader.drop()
         if self._body_receiver is not None:
-            self._body_receiver = None
+            self._drop_body_receiver()
             self._switch_to(self._protocol)
         self._sender.waiting.append(refusal)
 
@@ -197,9 +198,15 @@ class HttpReceiver:
         except HttpRefusal as refusal:
             self.refuse(refusal)
         else:
-            self._body_receiver = None
+            self._drop_body_receiver()
             self._switch_to(self._protocol)
         self._advance()
+
+    def _drop_body_receiver(self) -> None:
+        """Release the body: uvloop's transport refers to the receiver until it gets another one."""
+        receiver, self._body_receiver = self._body_receiver, None
+        if receiver is not None:
+            receiver.body = _NO_BODY
 
     def _switch_to(self, protocol: asyncio.BaseProtocol) -> None:
         if self._transport.is_closing():

@@ -275,8 +275,7 @@ def _reachable(port: int, process: subprocess.Popen[bytes]) -> bool:
         ("x = (\n", "SyntaxError: '(' was never closed"),
         (
             '@conch.model(config={"cash": 1})\ndef a(x: int) -> int: ...\n',
-            "{file}: the configuration of model 'a' is not valid: Message type \"inference.ModelConfig\" has no field "
-            'named "cash" at "ModelConfig".\n',
+            'model \'a\' is not valid: Message type "inference.ModelConfig" has no field named "cash" at "ModelConfig".\n',
         ),
     ],
 )

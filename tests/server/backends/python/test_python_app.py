@@ -275,7 +275,7 @@ def _reachable(port: int, process: subprocess.Popen[bytes]) -> bool:
         ("x = (\n", "SyntaxError: '(' was never closed"),
         (
             '@conch.model(config={"cash": 1})\ndef a(x: int) -> int: ...\n',
-            'model \'a\' is not valid: Message type "inference.ModelConfig" has no field named "cash" at "ModelConfig".\n',
+            'is not valid: Message type "inference.ModelConfig" has no field named "cash" at "ModelConfig".\n',
         ),
     ],
 )

@@ -1,7 +1,7 @@
 """Runs the requests of batches while clients have none.
 
-The server is idle when models have had no other request for longer than 99.5 % of the last intervals between requests
-of clients, so that hardly one in a hundred of these meets a batch. Then up to `MAX_IN_FLIGHT` requests run, first
+The server is idle when models have had no other request for longer than 99.8 % of the last intervals between requests
+of clients, so that about one in 500 of these meets a batch. Then up to `MAX_IN_FLIGHT` requests run, first
 one and twice as many after each success. A client's request of any model, over any protocol, aborts them at its
 admission; they run again later. Requests that the server refuses for lack of room or for a limit are repeated too.
 """
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 MIN_QUIET_S, MAX_QUIET_S = 1.0, 300.0
 _INTERVALS = 1000  # between requests of clients that are known
-_ONE_IN = 200  # requests of clients may come while a batch runs
+_ONE_IN = 500  # requests of clients may come while a batch runs
 MAX_IN_FLIGHT = 16
 _POLL_S = 0.1  # while others have requests
 _TURN_LINES = 64  # of a batch before the next one's turn

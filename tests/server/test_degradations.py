@@ -51,7 +51,7 @@ def load(server: ConchProcess, model: str, config: str = "") -> tuple[int, str]:
 
 
 def test_gpu_that_is_missing_is_the_first_line_of_the_table(server: ConchProcess) -> None:
-    server.until_logged(f"degraded: instance group .* of model 'hopeful' {NOTICE} .and 2 more.")
+    server.until_logged(rf"degraded: instance group .* of model 'hopeful' {NOTICE} .and \d more.")
     assert server.text.count(f"\"instance group 'hopeful_0' of model 'hopeful' {NOTICE}\"") == 1
     table = server.text.partition('"degraded: ')[2]
     assert "cure: install the driver and a backend with CUDA, or set KIND_CPU" in table

@@ -11,6 +11,7 @@ from typing import Any
 
 from conch.measure.advise.advice import Advice, ModelAdvice
 from conch.measure.advise.advice_facts import CONFIGURED_FORMS, Failure, ModelForm
+from conch.measure.advise.planning.plan import model_json
 from conch.measure.advise.rules import AdvisedBackend
 from conch.measure.tune.pbtxt_edit import edit_pbtxt
 
@@ -103,13 +104,8 @@ def _model_json(advised: ModelAdvice) -> dict[str, Any]:
     if advised.language is None:
         document: dict[str, Any] = {"max_model_len": advised.length, "cache_size": advised.cache_gib}
         return document | {"properties": {"INFERENCE_NUM_THREADS": advised.threads}}
-    split, share = advised.language.split, advised.language.utilization
-    parallel = {"tensor_parallel_size": split.tensor, "pipeline_parallel_size": split.pipeline}
-    path = str(model.path.resolve())
-    if advised.backend is AdvisedBackend.TENSORRT_LLM:
-        cache = {"free_gpu_memory_fraction": share}
-        return {"model": path, **parallel, "max_seq_len": advised.length, "kv_cache_config": cache}
-    return {"model": path, **parallel, "max_model_len": advised.length, "gpu_memory_utilization": share}
+    plan = advised.language
+    return model_json(model.path, plan.split, advised.length, plan.utilization)[advised.backend]
 
 
 def _instance_group(advised: ModelAdvice) -> dict[str, Any]:

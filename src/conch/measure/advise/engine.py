@@ -13,7 +13,17 @@ from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import count, fraction
 from conch.base.errors import ConchError, InvalidRequest
 from conch.measure.advise.planning.checkpoint import QUANTIZATIONS, Checkpoint, read_checkpoint
-from conch.measure.advise.planning.plan import GIB, Gpus, Plan, Split, Workload, detect_gpus, parse_gpus, plan
+from conch.measure.advise.planning.plan import (
+    GIB,
+    Gpus,
+    Plan,
+    Split,
+    Workload,
+    detect_gpus,
+    model_json,
+    parse_gpus,
+    plan,
+)
 
 _TABLE_COLUMNS = 160  # if the output is not a terminal
 _BILLION = 1e9
@@ -185,16 +195,9 @@ def _resources(split: Split, gpus: Gpus) -> str:
 
 
 def _model_json(model: Checkpoint, workload: Workload, best: Split, quantization: str) -> dict[str, dict[str, Any]]:
-    parallel = {"tensor_parallel_size": best.tensor, "pipeline_parallel_size": best.pipeline}
-    name = str(model.path.resolve())
-    vllm: dict[str, Any] = {"model": name, **parallel, "max_model_len": workload.length}
-    vllm["gpu_memory_utilization"] = workload.utilization
-    cache: dict[str, Any] = {"free_gpu_memory_fraction": workload.utilization}
+    documents = model_json(model.path, best, workload.length, workload.utilization)
     if workload.kv_bytes == 1:
-        vllm["kv_cache_dtype"] = cache["dtype"] = "fp8"
+        documents["vllm"]["kv_cache_dtype"] = documents["tensorrtllm"]["kv_cache_config"]["dtype"] = "fp8"
     if quantization in _VLLM_QUANTIZATIONS:
-        vllm["quantization"] = quantization
-    return {
-        "vllm": vllm,
-        "tensorrtllm": {"model": name, **parallel, "max_seq_len": workload.length, "kv_cache_config": cache},
-    }
+        documents["vllm"]["quantization"] = quantization
+    return documents

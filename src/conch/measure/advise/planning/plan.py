@@ -9,6 +9,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from conch.base.errors import InvalidRequest
 from conch.machine.accelerators.gpus import visible_gpus
@@ -249,3 +251,17 @@ def _why_none(model: Checkpoint, gpus: Gpus, workload: Workload, splits: tuple[S
 
 def _gib(size: float) -> str:
     return f"{size / GIB:.1f} GiB"
+
+
+def model_json(checkpoint: Path, split: Split, length: int, utilization: float) -> dict[str, dict[str, Any]]:
+    """Return the model.json of a division, by backend. `utilization` is the share of a GPU's memory."""
+    common = {
+        "model": str(checkpoint.resolve()),
+        "tensor_parallel_size": split.tensor,
+        "pipeline_parallel_size": split.pipeline,
+    }
+    cache = {"free_gpu_memory_fraction": utilization}
+    return {
+        "vllm": {**common, "max_model_len": length, "gpu_memory_utilization": utilization},
+        "tensorrtllm": {**common, "max_seq_len": length, "kv_cache_config": cache},
+    }

@@ -1,4 +1,4 @@
-"""Read parameters of configurations, with errors that name them."""
+"""Read parameters of configurations and settings of backends, with errors that name them."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -19,3 +19,10 @@ def chosen(parameters: Mapping[str, str], name: str, choices: Mapping[str, _Valu
     if word not in choices:
         raise ConfigError(f"parameter '{name}' must be one of {', '.join(choices)}; got '{text}'")
     return choices[word]
+
+
+def whole_number(text: str, name: str) -> int:
+    """Return the number of a text. Raises ConfigError."""
+    if not text.strip().isdecimal():
+        raise ConfigError(f"'{name}' must be a whole number >= 0, got '{text}'")
+    return int(text)

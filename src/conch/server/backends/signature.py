@@ -13,6 +13,7 @@ from conch.domain.files.signature import Signature, TensorInfo
 from conch.domain.model_config import BatchInput, BatchInputKind, ModelConfig, TensorSpec
 from conch.domain.triton_messages import config_datatype
 from conch.server.backends.base import ModelSource
+from conch.server.backends.parameters import whole_number
 
 
 def default_max_batch_size(settings: Mapping[str, str]) -> int:
@@ -20,10 +21,7 @@ def default_max_batch_size(settings: Mapping[str, str]) -> int:
 
     Raises ConfigError if it is not a whole number.
     """
-    text = settings.get("default-max-batch-size", "4")
-    if not text.strip().isdecimal():
-        raise ConfigError(f"'default-max-batch-size' must be a whole number >= 0, got '{text}'")
-    return int(text)
+    return whole_number(settings.get("default-max-batch-size", "4"), "default-max-batch-size")
 
 
 def needs_completion(document: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from conch.server.backends.native_options import checked_session_entry, library_
 from conch.server.backends.onnxruntime.accelerators import CPU, CUDA, choose
 from conch.server.backends.onnxruntime.thread_choice import ThreadChoice, ThreadChoices
 from conch.server.backends.openvino.options import accelerator_options
-from conch.server.backends.parameters import BOOLEANS, chosen
+from conch.server.backends.parameters import BOOLEANS, chosen, whole_number
 from conch.server.backends.signature import check_signature, completed
 from conch.server.backends.stacking import BF16_BITS
 from conch.server.backends.threaded import Arrays, ThreadedInstance
@@ -466,10 +466,4 @@ def _graph_level(document: Mapping[str, Any]) -> ort.GraphOptimizationLevel:
 def _threads(source: ModelSource, key: str) -> int:
     """Return a thread count from the model's parameters, else from `--backend-config`; 0 if neither has it."""
     configured = thread_count(source.config.parameters.get(key, "0"), key, source.config.name)
-    return _integer(configured, key) or _integer(source.settings.get(key, "0"), key)
-
-
-def _integer(text: str, key: str) -> int:
-    if not text.strip().isdecimal():
-        raise ConfigError(f"'{key}' must be a whole number >= 0, got '{text}'")
-    return int(text)
+    return whole_number(configured, key) or whole_number(source.settings.get(key, "0"), key)

@@ -48,28 +48,24 @@ def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
     allocated by the page, but must be a size. Triton does not have `shm-limit-byte-size` and `busy-poll-microseconds`.
     """
     default = PythonSettings()
-    _size(settings, "shm-growth-byte-size", _MIB)
+    _number(settings, "shm-growth-byte-size", _MIB)
     return PythonSettings(
         stub_timeout_s=stub_timeout_s("python", settings),
-        busy_poll_us=int(_number(settings, "busy-poll-microseconds", default.busy_poll_us)),
-        shm_kept_size=_size(settings, "shm-default-byte-size", default.shm_kept_size),
-        shm_limit_size=max(_size(settings, "shm-limit-byte-size", default.shm_limit_size), _MIB),
+        busy_poll_us=_number(settings, "busy-poll-microseconds", default.busy_poll_us),
+        shm_kept_size=_number(settings, "shm-default-byte-size", default.shm_kept_size),
+        shm_limit_size=max(_number(settings, "shm-limit-byte-size", default.shm_limit_size), _MIB),
     )
 
 
 def stub_timeout_s(backend: str, settings: Mapping[str, str]) -> float:
     """Return the timeout for initializing a model, 0 for none. Raises ConfigError."""
-    return _number(settings, "stub-timeout-seconds", 0.0, backend)
+    return float(_number(settings, "stub-timeout-seconds", 0, backend))
 
 
-def _size(settings: Mapping[str, str], key: str, default: int) -> int:
-    return int(_number(settings, key, default))
-
-
-def _number(settings: Mapping[str, str], key: str, default: float, backend: str = "python") -> float:
+def _number(settings: Mapping[str, str], key: str, default: int, backend: str = "python") -> int:
     text = settings.get(key)
     if text is None:
         return default
     if not text.isdecimal():
         raise ConfigError(f"--backend-config={backend},{key}={text}: must be a whole number that is not negative")
-    return float(text)
+    return int(text)

@@ -24,7 +24,7 @@ from benchmarks.llm.model import write_gguf
 
 _MODEL = "small"
 _QUESTION = "WHAT IS THE FIRST TOKEN OF THIS"
-_LIMIT = 8  # tokens of an answer
+_ANSWER_TOKENS = 8
 _MESSAGES = [{"role": "user", "content": _QUESTION}]
 _CHAT = "/v1/chat/completions"
 
@@ -35,11 +35,11 @@ def _request(**fields: Any) -> bytes:
 
 # Path → body, and what is only in events with text.
 _ENDPOINTS: dict[str, tuple[bytes, bytes]] = {
-    _CHAT: (_request(messages=_MESSAGES, max_tokens=_LIMIT), b'"content":"'),
-    "/v1/completions": (_request(prompt=_QUESTION, max_tokens=_LIMIT), b'"text":"'),
-    "/v1/messages": (_request(messages=_MESSAGES, max_tokens=_LIMIT), b'"text_delta"'),
-    "/v1/responses": (_request(input=_QUESTION, max_output_tokens=_LIMIT), b"response.output_text.delta"),
-    "/api/chat": (_request(messages=_MESSAGES, options={"num_predict": _LIMIT}), b'"content":"'),
+    _CHAT: (_request(messages=_MESSAGES, max_tokens=_ANSWER_TOKENS), b'"content":"'),
+    "/v1/completions": (_request(prompt=_QUESTION, max_tokens=_ANSWER_TOKENS), b'"text":"'),
+    "/v1/messages": (_request(messages=_MESSAGES, max_tokens=_ANSWER_TOKENS), b'"text_delta"'),
+    "/v1/responses": (_request(input=_QUESTION, max_output_tokens=_ANSWER_TOKENS), b"response.output_text.delta"),
+    "/api/chat": (_request(messages=_MESSAGES, options={"num_predict": _ANSWER_TOKENS}), b'"content":"'),
 }
 
 

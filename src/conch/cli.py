@@ -56,6 +56,8 @@ def _configure_encodings() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if sys.stdin is None:  # closed by the caller
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
     if isinstance(sys.stdin, TextIOWrapper) and lookup(sys.stdin.encoding).name == "ascii":
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
 

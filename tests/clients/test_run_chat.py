@@ -112,6 +112,18 @@ def test_a_prompt_on_stdin_is_answered_once_also_in_ascii(home: Path) -> None:
     assert (result.returncode, result.stdout) == (0, "Well.\n"), result.stderr
 
 
+def test_without_prompt_and_terminal_the_flag_to_serve_is_named(home: Path) -> None:
+    command = f"{sys.executable} -m conch run {home / 'words'} --port={free_port()}"
+    for stdin in ("</dev/null", "<&-"):
+        result = subprocess.run(
+            f"{command} {stdin}", shell=True, env=environment(home), capture_output=True, text=True, timeout=60
+        )
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr == (
+            "conch run: no prompt, and stdin is not a terminal: --serve serves the model without a chat\n"
+        )
+
+
 def test_serve_only_serves_and_prints_requests_that_work(home: Path) -> None:
     with Running(home, str(home / "words")) as server:
         assert "words is ready on CPU" in server.text

@@ -86,6 +86,10 @@ def _run(given: Namespace) -> int:
         raise InvalidRequest(f"'{given.model}' is not a language model, so it takes no prompt: {given.prompt[0]!r}")
     if not talks or given.serve:
         return _serve(given, source, need)
+    if not given.prompt and not sys.stdin.isatty():
+        given.prompt = [sys.stdin.read().strip()]
+        if not given.prompt[0]:
+            raise InvalidRequest("no prompt, and stdin is not a terminal: --serve serves the model without a chat")
     return _converse(given, source, need)
 
 
@@ -151,7 +155,7 @@ def _converse(given: Namespace, source: "RunSource", need: int) -> int:
     with _child(given, source, need) as load:
         client = OpenAIClient(f"http://{load.address}/v1", client_key(None))
         model = chosen_model(client, given.name)
-        if sys.stdin.isatty() and not given.prompt:
+        if not given.prompt:
             print(f"{model} is ready at http://{load.address}, about {size_text(need)} of memory", file=sys.stderr)
             print(f"loaded in {load.seconds}", file=sys.stderr)
         return talk(client, model, given.prompt, settings_of(AnswerSettings, given))

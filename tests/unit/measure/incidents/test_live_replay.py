@@ -9,7 +9,13 @@ from conch.base.errors import InvalidRequest
 from conch.domain.events.log import EventLog
 from conch.domain.request import InferRequest
 from conch.domain.tensor import Tensor
-from conch.measure.incidents.live_replay import arrivals_of, client_models, kept_tensors, recorded_forms, refusal
+from conch.measure.incidents.live_replay import (
+    arrivals_of,
+    client_models,
+    is_language_model,
+    kept_tensors,
+    recorded_forms,
+)
 from conch.server.observability.incidents.payloads import Payloads
 
 
@@ -61,27 +67,10 @@ def test_clients_requests_are_replayed_by_their_arrival() -> None:
         arrivals_of(log, ["step"])
 
 
-@pytest.mark.parametrize(
-    ("config", "stand_in", "why"),
-    [
-        ({}, False, ""),
-        (None, False, ""),
-        ({}, True, ""),
-        (None, True, "the bundle does not have its configuration"),
-        ({"ensemble_scheduling": {"step": [{}]}}, False, ""),
-        ({"ensemble_scheduling": {"step": [{}]}}, True, "it is an ensemble"),
-        ({"sequence_batching": {"x": 1}}, False, "its requests are of sequences"),
-    ],
-)
-def test_what_cannot_be_sent_is_said(config: dict[str, object] | None, stand_in: bool, why: str) -> None:
-    times = {"started": 1, "input_done": 2, "infer_done": 3, "released": 4}
-    batches = [{"number": 1, "model": "m", "size": 1, **times}]
-    log = EventLog.of_rows({"requests": [{"number": 1, "model": "m"}], "batches": batches})
-    assert refusal(log, "m", config, stand_in=stand_in) == why
-    language = EventLog.of_rows({"requests": [{"number": 1, "model": "m", "completion_tokens": 5}]})
-    assert refusal(language, "m", config, stand_in=stand_in) == "it is a language model"
-
-
-def test_a_model_that_executed_nothing_has_no_stand_in() -> None:
-    log = EventLog.of_rows({"requests": [{"number": 1, "model": "m"}]})
-    assert refusal(log, "m", {}, stand_in=True) == "the bundle has none of its executions"
+def test_language_models_are_known_by_their_tokens() -> None:
+    rows: list[dict[str, int | str]] = [
+        {"number": 1, "model": "m"},
+        {"number": 2, "model": "words", "completion_tokens": 5},
+    ]
+    log = EventLog.of_rows({"requests": rows})
+    assert [is_language_model(log, model) for model in ("m", "words")] == [False, True]

@@ -7,7 +7,7 @@ import pytest
 
 from conch.base.errors import InvalidRequest
 from conch.domain.events.log import EventLog
-from conch.measure.incidents.stand_in import StandInChange, service_times, write_stand_in
+from conch.measure.incidents.stand_in import StandInChange, refusal, service_times, write_stand_ins
 
 CONFIG = {
     "name": "m",
@@ -38,7 +38,7 @@ def test_times_are_by_batch_size_in_the_order_of_execution() -> None:
 
 
 def test_a_stand_in_has_the_scheduling_of_the_model_and_no_files(tmp_path: Path) -> None:
-    write_stand_in(tmp_path, log_of((1, 30)), CONFIG, StandInChange())
+    write_stand_ins(tmp_path, log_of((1, 30)), {"m": CONFIG}, ["m"], StandInChange())
     text = (tmp_path / "m" / "config.pbtxt").read_text()
     assert 'backend: "python"' in text
     assert "count: 3" in text
@@ -51,7 +51,8 @@ def test_a_stand_in_has_the_scheduling_of_the_model_and_no_files(tmp_path: Path)
 
 
 def test_the_world_can_be_changed(tmp_path: Path) -> None:
-    write_stand_in(tmp_path, log_of((1, 30)), CONFIG, StandInChange(instances=5, max_batch_size=2, delay_us=7))
+    change = StandInChange(instances=5, max_batch_size=2, delay_us=7)
+    write_stand_ins(tmp_path, log_of((1, 30)), {"m": CONFIG}, ["m"], change)
     text = (tmp_path / "m" / "config.pbtxt").read_text()
     assert "count: 5" in text
     assert "max_batch_size: 2" in text
@@ -60,11 +61,34 @@ def test_the_world_can_be_changed(tmp_path: Path) -> None:
 
 def test_a_damaged_configuration_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="damaged"):
-        write_stand_in(tmp_path, log_of((1, 30)), {**CONFIG, "input": [{"name": 3}]}, StandInChange())
+        write_stand_ins(tmp_path, log_of((1, 30)), {"m": {**CONFIG, "input": [{"name": 3}]}}, ["m"], StandInChange())
 
 
 def test_a_name_stays_inside_the_repository(tmp_path: Path) -> None:
     log = log_of((1, 30))
     log = EventLog(names=("", "other", "../m"), tables=log.tables)
     with pytest.raises(InvalidRequest, match="not a valid name"):
-        write_stand_in(tmp_path / "models", log, {**CONFIG, "name": "../m"}, StandInChange())
+        write_stand_ins(tmp_path / "models", log, {"../m": {**CONFIG, "name": "../m"}}, ["../m"], StandInChange())
+
+
+ENSEMBLE = {"name": "e", "ensemble_scheduling": {"step": [{"model_name": "m"}]}}
+
+
+def test_an_ensemble_has_stand_ins_of_its_steps(tmp_path: Path) -> None:
+    write_stand_ins(tmp_path, log_of((1, 30)), {"e": ENSEMBLE, "m": CONFIG}, ["e"], StandInChange())
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["e", "m"]
+    assert "backend" not in (tmp_path / "e" / "config.pbtxt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("model", "configs", "why"),
+    [
+        ("m", {"m": CONFIG}, ""),
+        ("m", {}, "the bundle does not have the configuration of model 'm'"),
+        ("gone", {"gone": CONFIG}, "the bundle has no execution of model 'gone'"),
+        ("e", {"e": ENSEMBLE, "m": CONFIG}, ""),
+        ("e", {"e": ENSEMBLE}, "the bundle does not have the configuration of model 'm'"),
+    ],
+)
+def test_why_a_model_has_no_stand_in(model: str, configs: dict[str, dict[str, object]], why: str) -> None:
+    assert refusal(log_of((1, 30)), model, configs) == why

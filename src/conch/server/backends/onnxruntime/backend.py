@@ -216,7 +216,7 @@ class OnnxRuntimeInstance(ThreadedInstance):
         return self._computed(self._part_session or self.session, inputs, outputs, filled)
 
     def _computed(
-        self, session: ort.InferenceSession | None, inputs: Arrays, outputs: Sequence[str], filled: Arrays | None
+        self, session: "ort.InferenceSession | None", inputs: Arrays, outputs: Sequence[str], filled: Arrays | None
     ) -> Mapping[str, npt.NDArray[Any]]:
         if self._substitute is not None:
             return self._substitute.compute(inputs, outputs)

@@ -138,7 +138,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Time for messages per event loop iteration", f"{child_process.MAX_TURN_NS / 1e6:g} ms"),
         ("Log", f"{output_limit.MAX_LINES_PER_S:,} lines and {size(output_limit.MAX_BYTES_PER_S)} per second"),
         ("Text of an error or log message", f"{wire.MAX_TEXT:,} characters"),
-        ("Unread answers to its messages", size(child_process.MAX_UNREAD_BYTES)),
+        ("Unread answers to its messages; unread prompts", f"{size(child_process.MAX_UNREAD_BYTES)} each"),
         ("Open BLS calls; loads and unloads in progress", f"{outgoing_bls.MAX_OPEN:,}; {model_control.MAX_TASKS:,}"),
         (
             "Time series of custom metrics; families",

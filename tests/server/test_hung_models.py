@@ -5,11 +5,16 @@ SIGSTOP is what a hang looks like from outside: the process lives, and answers n
 
 import json
 import os
+import select
 import signal
+import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,3 +93,29 @@ def test_hung_processes_are_replaced_and_their_requests_fail(server: ConchProces
     server.until("/v2/models/llm/ready")
     assert infer(server, 2.0)[0] == 200
     assert complete(server)[0] == 200
+
+
+def test_prompts_that_an_engine_does_not_read_are_bounded(tmp_path: Path) -> None:
+    """Those beyond the bound are refused, and nothing is left of any when their clients have gone."""
+    write_scripted(tmp_path / "models", "llm", {"context_length": 10**8})
+    body = json.dumps({"model": "llm", "prompt": "x" * 2**23}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+        process = engine(server)
+        os.kill(process, signal.SIGSTOP)
+        with ExitStack() as stack:
+            clients = []
+            for _ in range(60):
+                client = stack.enter_context(socket.create_connection(("127.0.0.1", server.ports["http"]), timeout=60))
+                client.sendall(head + body)
+                clients.append(client)
+            (refused, *_), _, _ = select.select(clients, [], [], 60)
+            answer = refused.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 503")
+            assert b"Retry-After: 1" in answer
+            assert b"has not read 256 MiB of other prompts" in answer
+        deadline = time.monotonic() + 60
+        while "conch_request_memory_used_bytes 0" not in server.metrics().splitlines():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        os.kill(process, signal.SIGCONT)

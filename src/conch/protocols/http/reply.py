@@ -285,5 +285,6 @@ class HttpReply:
             if self._exchange is not None and self._ring is not None:
                 self._ring.add(self._exchange)
                 self._exchange = self._ring = None
-            if self.on_disconnect is not None:
-                self.on_disconnect()
+            on_disconnect, self.on_disconnect = self.on_disconnect, None  # breaks a reference cycle
+            if on_disconnect is not None:
+                on_disconnect()

@@ -391,6 +391,10 @@ class GenerativeModel(ServedModel):
             raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support 'priority'")
 
 
+def _deliver_nothing(deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+    """Do nothing: the generation has ended."""
+
+
 class LiveGeneration(Waiting):
     """An admitted request: the `Generation` that its caller gets. Its `batch_size` is about the prompt's tokens."""
 
@@ -464,7 +468,10 @@ class LiveGeneration(Waiting):
             elif isinstance(end, Cancelled | DeadlineMissed):
                 model.stats.aborted(self.finished, self.request.params.n)
             self.generation = None
-        self._deliver(deltas, end)
+        deliver = self._deliver
+        if end is not None:
+            self._deliver = _deliver_nothing  # breaks a reference cycle, which holds the body of a request
+        deliver(deltas, end)
 
     def abort(self) -> None:
         """Cancel the request."""

@@ -29,7 +29,7 @@ from conch.server.backends.engines.untrusted_events import (
     read_times,
 )
 from conch.server.backends.processes import untrusted
-from conch.server.backends.processes.child_process import ChildProcess
+from conch.server.backends.processes.child_process import MAX_UNREAD_BYTES, ChildProcess
 from conch.server.backends.processes.launch import Exit, Launcher
 
 # Then the process is killed.
@@ -143,7 +143,10 @@ class EngineProcess:
         return info
 
     def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> RunningGeneration:
-        """Send a request to the engine."""
+        """Send a request to the engine. Raises Unavailable if it has not read the prompts of others."""
+        if self._child.unsent_bytes > MAX_UNREAD_BYTES:
+            text = f"engine '{self.name}' has not read {MAX_UNREAD_BYTES >> 20} MiB of other prompts; try again later"
+            raise Unavailable(text, retry_after_s=1.0)
         key = next(self._keys)
         params = request.params
         long = request.return_prompt in ("ids", "text") or params.prompt_logprobs is not None

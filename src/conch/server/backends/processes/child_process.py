@@ -47,7 +47,7 @@ _MAX_LINE_BYTES = 1 << 14
 _TAIL_LINES, _TAIL_BYTES = 8, 1 << 12
 # Time for the messages of one child per iteration of the event loop.
 MAX_TURN_NS = 5_000_000
-# Unread messages that the child has caused itself.
+# Unread messages that the child has caused itself; unread prompts of an engine.
 MAX_UNREAD_BYTES = 256 * 2**20
 # Of a connection to which a write has failed: more than a socket holds, and no stream without end.
 _MAX_REST_READS = 64
@@ -109,6 +109,12 @@ class ChildProcess:
     def pid(self) -> int:
         """Process id, 0 before the start."""
         return self._process.pid if self._process is not None else 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of messages that the child has not read, without what its socket holds."""
+        control = self._control
+        return 0 if control is None or control.is_closing() else control.get_write_buffer_size()
 
     @property
     def stderr_tail(self) -> str:

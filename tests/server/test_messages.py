@@ -179,7 +179,7 @@ def test_the_choice_of_tools(client: anthropic.Anthropic) -> None:
     assert none.stop_reason == "end_turn"
     # The scripted engine cannot force a call; the refusal shows that it was asked to.
     for forced in ({"type": "any"}, {"type": "tool", "name": "weather"}):
-        with pytest.raises(anthropic.BadRequestError, match="does not support 'structured'"):
+        with pytest.raises(anthropic.BadRequestError, match="does not support structured output"):
             client.messages.create(**asked, tools=[TOOL], tool_choice=forced)
         assert client.messages.count_tokens(
             model="words", messages=said("call it"), tools=[TOOL], tool_choice=forced

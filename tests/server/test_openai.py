@@ -213,7 +213,7 @@ def test_tools_of_a_model_that_has_no_form_for_them(client: openai.OpenAI) -> No
         tool_choice="none",
     )
     assert answer.choices[0].finish_reason == "stop"
-    with pytest.raises(openai.BadRequestError, match="does not support 'structured'"):
+    with pytest.raises(openai.BadRequestError, match="does not support structured output"):
         client.chat.completions.create(
             model="words",
             messages=ASKED,  # type: ignore[arg-type]

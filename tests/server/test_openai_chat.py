@@ -259,9 +259,9 @@ def test_a_strict_function_is_named_where_it_is_not_enforced(client: openai.Open
             {"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]},
             "only text is supported; send",
         ),
-        ({"response_format": {"type": "json_object"}}, "does not support 'structured'"),
+        ({"response_format": {"type": "json_object"}}, "describe the form in the prompt"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "must hold a 'schema'"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "does not support 'structured'"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "describe the form in the prompt"),
         ({"logprobs": True, "top_logprobs": 2}, "the log probabilities of at most 0 alternatives"),
         ({"n": 1000}, "n must be between 1 and"),
         ({"modalities": ["text", "audio"], "audio": {"voice": "a", "format": "wav"}}, "only text is generated"),
@@ -423,6 +423,12 @@ def test_a_prompt_longer_than_the_context_is_refused_alike(
     assert answer.status == 400
     assert "This model's maximum context length is 400 tokens." in text
     assert "Please reduce the length of the prompt" in text
+
+
+def test_two_system_prompts_reach_the_model(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "system", "content": text} for text in "ab"] + asked("c")
+    answer = client.chat.completions.create(model="roles", messages=messages)
+    assert answer.choices[0].message.content == "system a;system b;user c;"
 
 
 def test_a_developer_is_the_system_to_templates_that_do_not_know_the_role(client: openai.OpenAI) -> None:

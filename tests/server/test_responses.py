@@ -118,7 +118,7 @@ def test_a_structured_answer_needs_an_engine_that_has_them(client: openai.OpenAI
     class City(BaseModel):
         name: str
 
-    with pytest.raises(openai.BadRequestError, match="does not support 'structured'"):
+    with pytest.raises(openai.BadRequestError, match="does not support structured output"):
         client.responses.parse(model="words", input="hi", text_format=City)
 
 

@@ -50,6 +50,11 @@ _MAX_TOKEN_CHARS: Final = 128
 # Characters or tokens of a prompt, whatever the context: messages to engines are bounded.
 _MAX_PROMPT_LENGTH: Final = 12 * 2**20
 _CHARACTERS_PER_TOKEN: Final = 4  # about
+# Parameters that clients know by another name, and what serves instead.
+_UNSUPPORTED: Final = {
+    "structured": "structured output (response formats, required tool calls): describe the form in the prompt, and "
+    "let the model choose tools ('auto')"
+}
 
 
 class GenerativeModel(ServedModel):
@@ -380,7 +385,8 @@ class GenerativeModel(ServedModel):
         info = self.engine.info
         for name in request.params.non_defaults():
             if name not in info.supported_params and name != "fit_max_tokens":
-                raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support '{name}'")
+                what = _UNSUPPORTED.get(name, f"'{name}'")
+                raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support {what}")
         logprobs = max(request.params.logprobs or 0, request.params.prompt_logprobs or 0)
         if logprobs > info.max_logprobs:
             raise InvalidRequest(

@@ -140,12 +140,14 @@ class TritonProcess(LoggedProcess):
         return {name for name in shared_memory() - self._before if "triton" in name}
 
     def port(self) -> int:
-        """Wait for the HTTP port."""
-        while (found := re.search(r"Started HTTPService at \S*:(\d+)", self.text)) is None:
+        """Wait for the HTTP port, which listens a moment after the line about it."""
+        started = None
+        while started is None or not is_alive(int(started[1])):
             assert self.process.poll() is None, self.text[-2000:]
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.2)
-        return int(found[1])
+            started = re.search(r"Started HTTPService at \S*:(\d+)", self.text)
+        return int(started[1])
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,14 +1,13 @@
 # Compiled by mypyc in wheels.
 """Routes requests to endpoints by path and method, and refuses those of clients that may not call an endpoint.
 
-Paths are compared as sent, like Triton's: no trailing slash, case matters, the query is ignored. Names are unquoted.
+Paths are compared as sent, like Triton's: no unquoting, no trailing slash, case matters, the query is ignored.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from logging import getLogger
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
 from conch.base.errors import ConchError, InvalidRequest
 from conch.protocols.access.authorization import Access, scope_of
@@ -251,7 +250,7 @@ class Router:
                         break
                     version = segment
                 else:
-                    name = _unquoted(segment)
+                    name = segment
             else:
                 match = _Match(pattern.routes, name, version)
                 if len(path) <= _MAX_CACHED_PATH:
@@ -260,15 +259,6 @@ class Router:
                     self._matches[path] = match
                 return match
         return None
-
-
-def _unquoted(segment: str) -> str:
-    """Return a name as written, which clients quote; as sent if a name cannot be what is quoted."""
-    try:
-        name = unquote(segment, errors="strict") if "%" in segment else segment
-    except UnicodeDecodeError:
-        return segment
-    return name if name.isprintable() and "/" not in name else segment
 
 
 def _with_methods(refusal: HttpRefusal, methods: Iterable[bytes]) -> HttpRefusal:

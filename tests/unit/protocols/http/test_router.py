@@ -44,10 +44,6 @@ def routed(method: bytes, path: str) -> tuple[int, bytes]:
     [
         (b"POST", "/v2/models/m/infer", ("/v2/models/m/infer", "m", None)),
         (b"POST", "/v2/models/m/versions/3/infer", ("/v2/models/m/versions/3/infer", "m", 3)),
-        (b"POST", "/v2/models/caf%C3%A9/infer", ("/v2/models/caf%C3%A9/infer", "caf\u00e9", None)),
-        (b"POST", "/v2/models/..%2fm/infer", ("/v2/models/..%2fm/infer", "..%2fm", None)),
-        (b"POST", "/v2/models/m%00/infer", ("/v2/models/m%00/infer", "m%00", None)),
-        (b"POST", "/v2/models/m%ff/infer", ("/v2/models/m%ff/infer", "m%ff", None)),
         (b"GET", "/v1/files", ("/v1/files",)),
         (b"GET", "/v1/files/f", ("/v1/files/f", "f")),
         (b"DELETE", "/openai/v1/files/f", ("/v1/files/f", "f")),

@@ -296,7 +296,7 @@ def test_damaged_and_overlong_compressed_requests(serve):
         ("/v2/models//infer", 404, "Not Found"),
         ("/v2//models/identity/infer", 404, "Not Found"),
         ("/V2/models/identity/infer", 404, "Not Found"),
-        ("/v2/models/" + quote("identity ") + "/infer", 404, "Request for unknown model: 'identity ' is not found"),
+        ("/v2/models/" + quote("identity ") + "/infer", 404, "Request for unknown model: 'identity%20' is not found"),
         ("/v2/models/identity/nonsense", 404, "Not Found"),
         ("/v2/models", 404, "Not Found"),
         ("/v2/", 404, "Not Found"),

@@ -16,7 +16,6 @@ from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flags import settings_of
 from conch.base.command_line.wait_for_model import wait_for_model
 from conch.base.errors import ConchError, InvalidRequest
-from conch.base.files.atomic import replace_file
 from conch.measure.bench.commands.perf_analyzer import help_text, translate
 from conch.measure.bench.levels import levels_of, trace_of
 from conch.measure.bench.plan import GROUPS, BenchPlan, Interruption
@@ -239,6 +238,8 @@ def _report(certificate: "Certificate", plan: BenchPlan) -> int:
 
 def write_certificate(form: str, certificate: "Certificate", path: Path) -> None:
     """Write one form, such as "json", atomically. Raises OSError, InvalidRequest."""
+    from conch.base.files.atomic import replace_file
+
     module, function = _FORMS[form]
     content = getattr(import_module(f"conch.measure.bench.report.{module}"), function)(certificate)
     replace_file(path, content if isinstance(content, bytes) else content.encode())

@@ -1,13 +1,15 @@
 # Compiled by mypyc in wheels.
 """Routes requests to endpoints by path and method, and refuses those of clients that may not call an endpoint.
 
-Paths are compared as sent, like Triton's: no unquoting, no trailing slash, case matters, the query is ignored.
+Paths are compared as sent, like Triton's: no unquoting, no trailing slash, case matters, the query is ignored. Only
+names outside of ASCII are unquoted, since clients cannot send them otherwise.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from logging import getLogger
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 from conch.base.errors import ConchError, InvalidRequest
 from conch.protocols.access.authorization import Access, scope_of
@@ -250,7 +252,7 @@ class Router:
                         break
                     version = segment
                 else:
-                    name = segment
+                    name = _unquoted(segment)
             else:
                 match = _Match(pattern.routes, name, version)
                 if len(path) <= _MAX_CACHED_PATH:
@@ -259,6 +261,16 @@ class Router:
                     self._matches[path] = match
                 return match
         return None
+
+
+def _unquoted(segment: str) -> str:
+    if "%" not in segment:
+        return segment
+    try:
+        name = unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        return segment
+    return segment if name.isascii() or "/" in name or not name.isprintable() else name
 
 
 def _with_methods(refusal: HttpRefusal, methods: Iterable[bytes]) -> HttpRefusal:

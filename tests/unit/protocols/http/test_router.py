@@ -44,6 +44,10 @@ def routed(method: bytes, path: str) -> tuple[int, bytes]:
     [
         (b"POST", "/v2/models/m/infer", ("/v2/models/m/infer", "m", None)),
         (b"POST", "/v2/models/m/versions/3/infer", ("/v2/models/m/versions/3/infer", "m", 3)),
+        (b"POST", "/v2/models/f%C3%BCr/infer", ("/v2/models/f%C3%BCr/infer", "f\u00fcr", None)),
+        (b"POST", "/v2/models/%C3%BC%2fm/infer", ("/v2/models/%C3%BC%2fm/infer", "%C3%BC%2fm", None)),
+        (b"POST", "/v2/models/%6d/infer", ("/v2/models/%6d/infer", "%6d", None)),
+        (b"POST", "/v2/models/m%ff/infer", ("/v2/models/m%ff/infer", "m%ff", None)),
         (b"GET", "/v1/files", ("/v1/files",)),
         (b"GET", "/v1/files/f", ("/v1/files/f", "f")),
         (b"DELETE", "/openai/v1/files/f", ("/v1/files/f", "f")),

@@ -121,9 +121,11 @@ class Dispatcher:
 
     def _explained_opener(self, head: RequestHead, request: GrpcRequest, form: AnswerForm) -> Opener | None:
         """Return the opener for calls that ask where their time goes and may read the event log, None for others."""
-        fields = {**dict(head.fields), b"host": head.authority}
-        if self._explain is None or WHY not in fields or request.path not in (_INFER, _STREAM_INFER):
+        if self._explain is None or request.path not in (_INFER, _STREAM_INFER):
             return None
+        if all(name != WHY for name, _ in head.fields):  # nearly always: nothing is built for it
+            return None
+        fields = {**dict(head.fields), b"host": head.authority}
         if self._access.denied(_DEBUG, partial(_values_of, request.metadata)) is not None:
             return None
         explain, plain = self._explain, self._opener(request, form)

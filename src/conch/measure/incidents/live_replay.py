@@ -68,6 +68,7 @@ class LiveReplay:
         Raises InvalidRequest, TargetError, ConnectionError.
         """
         rows = arrivals_of(log, models)
+        whole = {int(request["number"]): tensors for request in kept if (tensors := kept_tensors(request))}
         self._requests: list[PreparedRequest] = []
         self._order = np.zeros(len(rows), np.int64)
         self._endpoint: Endpoint | None = None
@@ -81,7 +82,7 @@ class LiveReplay:
             if generates:
                 self._add_prompts(target, rows[places], places)
             else:
-                self._add_tensors(target, log, rows[places], places, kept)
+                self._add_tensors(target, log, rows[places], places, whole)
         self._level = Replay((rows["received"] - rows["received"][0]) / 1e9 / speed, f"incident ×{speed:g}")
 
     def send(self) -> Measurement:
@@ -104,9 +105,8 @@ class LiveReplay:
         log: EventLog,
         rows: NDArray[Any],
         places: NDArray[Any],
-        kept: Sequence[Mapping[str, Any]],
+        whole: Mapping[int, list[Tensor]],
     ) -> None:
-        whole = {int(request["number"]): tensors for request in kept if (tensors := kept_tensors(request))}
         sequences = _sequence_parameters(rows, text_ids=target.model.text_sequence_ids)
         encoder = tensor_encoder(target, InputSettings())
         indices: dict[tuple[int, ...], int] = {}

@@ -110,7 +110,7 @@ def _write(repository: Path, log: EventLog, config: Mapping[str, Any], change: S
         return
     times = service_times(log, name)
     (folder / "model.py").write_text(files(__package__).joinpath(_CODE).read_text("utf-8"), encoding="utf-8")
-    (folder / "service_times.json").write_bytes(orjson.dumps({str(size): found for size, found in times.items()}))
+    (folder / "service_times.json").write_bytes(orjson.dumps({str(size): of_size for size, of_size in times.items()}))
 
 
 def service_times(log: EventLog, model: str) -> dict[int, list[int]]:

@@ -85,7 +85,7 @@ def bundle(models: Path) -> Path:
 def replayed(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, dict[str, Any]]:
     """The comparisons by model."""
     assert replay([*map(str, arguments), "--json"]) == 0
-    return {found["model"]: found for found in json.loads(capsys.readouterr().out)["models"]}
+    return {run["model"]: run for run in json.loads(capsys.readouterr().out)["models"]}
 
 
 @pytest.mark.parametrize("on", ["simulation", "stand-in", "models"])

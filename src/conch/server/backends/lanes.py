@@ -14,10 +14,14 @@ _SOLITARY_BATCHES: Final = 4
 class Lanes:
     """Chooses for the batches of one instance. Life of each batch: `begin` → `end`."""
 
-    def __init__(self, lanes: int = 1, break_even: int = 2) -> None:
-        """Choose from `lanes` concurrent runs, which pay from `break_even` concurrent requests on."""
+    def __init__(self, lanes: int = 1, break_even: int = 2, patience: float = 1.0) -> None:
+        """Choose from `lanes` concurrent runs, which pay from `break_even` concurrent requests on.
+
+        They also pay where the threads of a run wait for the cores for more than the share `patience` of its time.
+        """
         self.number: Final = lanes
         self._break_even = break_even
+        self._patience = patience
         self._running = 0
         self._alone = False  # whether the running batch has all threads
         self._crowded = 0  # how many further batches run in lanes
@@ -43,10 +47,10 @@ class Lanes:
         self._running += 1
         return self._alone
 
-    def end(self, now: int, contended: bool) -> None:
-        """Note the end of a batch at `now` (monotonic ns); `contended` if its threads had to wait for the cores."""
+    def end(self, now: int, waited: float) -> None:
+        """Note the end of a batch at `now` (monotonic ns), whose thread waited for a core for the share `waited`."""
         self._running -= 1
         self._alone = False
         self._ended = now
-        if contended:
+        if waited > self._patience:
             self._crowded = _SOLITARY_BATCHES

@@ -11,6 +11,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from heapq import heappop, heappush
 from logging import getLogger
 from queue import SimpleQueue
 from threading import Thread
@@ -34,9 +35,6 @@ from conch.server.backends.stacking import join, split
 
 _log = getLogger(__name__)
 
-# The share of a batch's time which its thread was ready to run without a core, from which on the cores count as taken.
-_CONTENDED = 0.1
-
 Arrays = dict[str, npt.NDArray[Any]]
 _Answers = list[InferResponse | ConchError]
 _Compute = Callable[..., Mapping[str, npt.NDArray[Any]]]
@@ -57,8 +55,11 @@ class ThreadedInstance(Instance):
         self._ragged = RaggedLayout.of(plan.source.config)
         self.concurrent_runs = 1  # how many threads may call `compute_part` concurrently; set by `load`
         self.lanes = Lanes()  # set by `load`; used on the event loop
-        # Batches, and whether each runs alone.
-        self._batches: SimpleQueue[tuple[Batch, bool] | None] = SimpleQueue()
+        # For each thread its batch, and whether it runs alone.
+        self._batches: list[SimpleQueue[tuple[Batch, bool] | None]] = [SimpleQueue()]
+        # The first thread computes what runs alone: where threads take turns, one often wakes on the core on which a
+        # thread of the runtime still spins, and both wait.
+        self._idle = [0]  # threads without a batch, a heap; used on the event loop
         self._thread: Thread | None = None
         self._ended = asyncio.Event()
         self._ready = False
@@ -114,13 +115,13 @@ class ThreadedInstance(Instance):
     def execute(self, batch: Batch) -> None:
         executions = batch.executions
         alone = self.lanes.begin(len(executions), batch.waiting, executions[0].request.timeline.queued)
-        self._batches.put((batch, alone))
+        self._batches[heappop(self._idle)].put((batch, alone))
 
     async def stop(self) -> None:
         self._ready = False
         if self._thread is None:
             return
-        self._batches.put(None)
+        self._batches[0].put(None)
         await self._ended.wait()
         self._thread.join()
 
@@ -132,25 +133,29 @@ class ThreadedInstance(Instance):
             loop.call_soon_threadsafe(self._load_ended, loaded, error)
         else:
             threads = SideBySide(self.concurrent_runs, self.plan.name, self.prepare_parts)
+            others = range(1, self.lanes.number)
+            self._batches += [SimpleQueue() for _ in others]
+            self._idle += others
             lanes = [
-                Thread(target=self._work, args=(loop, threads), name=self.plan.name, daemon=True)
-                for _ in range(self.lanes.number - 1)
+                Thread(target=self._work, args=(loop, threads, number), name=self.plan.name, daemon=True)
+                for number in others
             ]
             for lane in lanes:
                 lane.start()
             loop.call_soon_threadsafe(self._load_ended, loaded, None)
-            self._work(loop, threads)
-            for lane in lanes:
+            self._work(loop, threads, 0)
+            for number, lane in zip(others, lanes, strict=True):
+                self._batches[number].put(None)
                 lane.join()
             threads.close()
             self.unload()
         finally:
             loop.call_soon_threadsafe(self._ended.set)
 
-    def _work(self, loop: asyncio.AbstractEventLoop, threads: SideBySide) -> None:
-        """Run batches until the end of the queue."""
+    def _work(self, loop: asyncio.AbstractEventLoop, threads: SideBySide, number: int) -> None:
+        """Run the batches of thread `number` until the end of its queue."""
         meter = CpuMeter()
-        while (item := self._batches.get()) is not None:
+        while (item := self._batches[number].get()) is not None:
             batch, alone = item
             began = self._working[batch] = monotonic_ns()
             answers = self._answers(batch, threads if alone else None)
@@ -158,9 +163,7 @@ class ThreadedInstance(Instance):
             now = monotonic_ns()
             cpu, wait, switches = meter.used(now - began)
             batch.used_cpu(cpu, wait, switches, now)
-            contended = wait > _CONTENDED * (now - began)
-            loop.call_soon_threadsafe(self._deliver, batch, answers, contended)
-        self._batches.put(None)  # for the next thread
+            loop.call_soon_threadsafe(self._deliver, batch, answers, wait / max(now - began, 1), number)
         meter.close()
 
     def _load_ended(self, loaded: "asyncio.Future[None]", error: BaseException | None) -> None:
@@ -221,8 +224,9 @@ class ThreadedInstance(Instance):
                     response.outputs.append(part)
         return responses
 
-    def _deliver(self, batch: Batch, answers: _Answers, contended: bool) -> None:
-        self.lanes.end(monotonic_ns(), contended)
+    def _deliver(self, batch: Batch, answers: _Answers, waited: float, number: int) -> None:
+        heappush(self._idle, number)
+        self.lanes.end(monotonic_ns(), waited)
         for execution, answer in zip(batch.executions, answers, strict=True):
             execution.finish(answer)
         batch.release()

@@ -132,6 +132,22 @@ class Meeting(Doubling):
         return self.compute(inputs, outputs)
 
 
+class Laned(Doubling):
+    """Has three threads, and notes which of them compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: set[int] = set()
+
+    def load(self) -> None:
+        super().load()
+        self.lanes = Lanes(3)
+
+    def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
+        self.used.add(threading.get_ident())
+        return super().compute(inputs, outputs)
+
+
 async def test_batches_run_beside_each_other_in_lanes() -> None:
     instance = Meeting()
     await instance.start()
@@ -151,6 +167,15 @@ async def test_batches_run_beside_each_other_in_lanes() -> None:
     assert instance.unloaded
     assert instance.working_since == 0
     assert "m_0" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_batches_that_run_alone_run_in_one_thread() -> None:
+    instance = Laned()
+    await instance.start()
+    for value in range(5):
+        await run(instance, value)
+    await instance.stop()
+    assert len(instance.used) == 1
 
 
 async def test_the_end_of_an_instance() -> None:

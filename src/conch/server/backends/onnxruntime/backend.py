@@ -136,7 +136,7 @@ class OnnxRuntimeInstance(ThreadedInstance):
         if choice.lanes > 1 and self.overlaps:
             self._part_session = sessions.get(choice.lane_threads)
             self.concurrent_runs = choice.lanes
-            self.lanes = Lanes(choice.lanes, choice.break_even)
+            self.lanes = Lanes(choice.lanes, choice.break_even, choice.patience)
         self._inputs = {info.name: info for info in (*signature.inputs, *signature.optional_inputs)}
         datatypes = {info.datatype for info in (*self._inputs.values(), *signature.outputs)}
         self._has_bf16 = "BF16" in datatypes

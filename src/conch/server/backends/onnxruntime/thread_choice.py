@@ -58,6 +58,7 @@ class ThreadChoice:
     lanes: int = 1
     lane_threads: int = 1
     break_even: int = 2  # concurrent requests from which on lanes pay
+    patience: float = 1.0  # the share of a lone run which its threads may wait for cores before a lane is faster
 
     def __str__(self) -> str:
         together = (
@@ -100,10 +101,13 @@ class ThreadChoices:
 
     def _read(self, key: str, threads: int) -> ThreadChoice | None:
         try:
-            choice = ThreadChoice(**json.loads(self._file(key).read_text()))
+            values = json.loads(self._file(key).read_text())
+            choice = ThreadChoice(*(values[name] for name in ThreadChoice.__slots__))
             fits = 1 <= choice.alone <= threads and choice.lanes >= 1 <= choice.lane_threads and choice.break_even >= 1
-            return choice if fits and choice.lanes * choice.lane_threads <= threads else None
-        except (OSError, ValueError, TypeError):
+            return (
+                choice if fits and choice.lanes * choice.lane_threads <= threads and 0 <= choice.patience <= 1 else None
+            )
+        except (OSError, ValueError, TypeError, LookupError):
             return None
 
     def _write(self, key: str, choice: ThreadChoice) -> None:
@@ -184,7 +188,10 @@ def choose(times: Mapping[Arrangement, float], threads: int) -> ThreadChoice:
             best, rate = (number, each), number / seconds
     if best[0] == 1:
         return ThreadChoice(alone)
-    return ThreadChoice(alone, *best, break_even=max(2, -int(-times[best] // taken)))
+    lane = times[best]
+    # A lone run that waits for a core for this share of its time takes as long as one in a lane, with fewer threads.
+    patience = max(0.0, 1 - taken / lane)
+    return ThreadChoice(alone, *best, break_even=max(2, -int(-lane // taken)), patience=patience)
 
 
 def _key(model: Path, identity: object, threads: int) -> str:

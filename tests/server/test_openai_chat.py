@@ -65,6 +65,7 @@ def client(server: ConchProcess) -> Iterator[openai.OpenAI]:
         yield made
 
 
+NESTED: Any = [{**ASKED[0], "surprise": 1}]
 UNKNOWN: dict[str, Any] = {"verbosity": "low", "extra_body": {"my_field": 1, "surprise": {"a": 1}}}
 SHOWN = "verbosity, my_field, surprise"
 
@@ -87,6 +88,8 @@ def test_ignored_fields_are_named_in_headers_metrics_and_log(server: ConchProces
     with pytest.raises(openai.NotFoundError) as refusal:
         client.chat.completions.create(model="missing", messages=ASKED, **UNKNOWN)
     assert refusal.value.response.headers["X-Conch-Ignored"] == SHOWN
+    nested = client.chat.completions.with_raw_response.create(model="tools", messages=NESTED)
+    assert nested.headers["X-Conch-Ignored"] == "messages[].surprise"
     plain = client.chat.completions.with_raw_response.create(model="tools", messages=ASKED, user="me")
     assert not {"X-Conch-Ignored", "X-Conch-Degraded"} & {*plain.headers}
     large: Any = [
@@ -98,9 +101,9 @@ def test_ignored_fields_are_named_in_headers_metrics_and_log(server: ConchProces
         *SHOWN.split(", "),
         "messages[].content[].colour",
     }
-    assert (ignored(server, "verbosity") - before[0], ignored(server, "other") - before[1]) == (4, 9)
+    assert (ignored(server, "verbosity") - before[0], ignored(server, "other") - before[1]) == (4, 10)
     assert 'conch_degraded{reason="field_ignored"} 1\n' in server.metrics()
-    for name in ("verbosity", "my_field", "surprise"):
+    for name in ("verbosity", "my_field", "surprise", "messages[].surprise"):
         line = f"the field '{name}' of requests to /v1/chat/completions has no effect"
         server.until_logged(re.escape(line))
         assert server.text.count(line) == 1
@@ -116,10 +119,11 @@ def test_a_strict_server_refuses_ignored_fields(tmp_path: Path) -> None:
         for fields, words in (
             ({"extra_body": {"surprise": 1}}, "Unrecognized request argument supplied: surprise"),
             ({"verbosity": "low"}, "'verbosity' is not supported: the model decides"),
+            ({"messages": NESTED}, "Unrecognized request argument supplied: messages[].surprise"),
         ):
-            with pytest.raises(openai.BadRequestError, match=words) as refusal:
-                client.chat.completions.create(model="tools", messages=ASKED, **fields)  # type: ignore[call-overload]
-            assert refusal.value.param in ("surprise", "verbosity")
+            with pytest.raises(openai.BadRequestError, match=re.escape(words)) as refusal:
+                client.chat.completions.create(**{"model": "tools", "messages": ASKED, **fields})
+            assert refusal.value.param in ("surprise", "verbosity", "messages[].surprise")
         with anthropic.Anthropic(base_url=f"http://{server.http}", api_key="none", max_retries=0) as claude:
             body: Any = {"model": "tools", "messages": ASKED, "max_tokens": 9, "extra_body": {"surprise": 1}}
             with pytest.raises(anthropic.BadRequestError, match="Unrecognized request argument supplied: surprise"):

@@ -14,8 +14,12 @@ from conch.domain.tensor import Buffer
 from conch.protocols.openai.field_rules import MESSAGES
 from conch.protocols.openai.fields import Fields, InvalidField, read_object
 from conch.protocols.openai.large import encode_rest
+from conch.protocols.openai.nested_fields import NestedRules
 from conch.protocols.openai.requests import ChatCall
 
+_MESSAGES = NestedRules("messages[].", MESSAGES)
+_SYSTEM = NestedRules("system[].", MESSAGES)
+_TOOLS = NestedRules("tools[].", MESSAGES)
 _ROLES = ("user", "assistant", "system")
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three
 
@@ -33,7 +37,8 @@ class MessagesCall(ChatCall):
 def read_message(body: Buffer) -> MessagesCall:
     """Decode a request for a message. Raises InvalidField."""
     document = read_object(body)
-    return _read(document, read_conversation(Fields(document)), _is_prefilled(document["messages"]))
+    conversation = read_conversation(Fields(document))
+    return _read(document, conversation, _is_prefilled(document["messages"]), _undecided(document))
 
 
 def split_message(body: Buffer) -> tuple[dict[str, Any], list[bytes]]:
@@ -45,13 +50,13 @@ def split_message(body: Buffer) -> tuple[dict[str, Any], list[bytes]]:
     conversation = orjson.dumps(read_conversation(Fields(document)))
     prefilled = _is_prefilled(document["messages"])
     rest = {name: value for name, value in document.items() if name not in ("messages", "system")}
-    return {"prefilled": prefilled}, [encode_rest(rest), conversation]
+    return {"prefilled": prefilled, "ignored": _undecided(document)}, [encode_rest(rest), conversation]
 
 
 def join_message(meta: Mapping[str, Any], parts: Sequence[Buffer]) -> MessagesCall:
     """Decode what `split_message` returns. Raises InvalidField."""
     rest, conversation = parts
-    return _read(read_object(rest, checked=True), conversation, meta["prefilled"])
+    return _read(read_object(rest, checked=True), conversation, meta["prefilled"], meta["ignored"])
 
 
 def counted(call: MessagesCall) -> MessagesCall:
@@ -60,11 +65,23 @@ def counted(call: MessagesCall) -> MessagesCall:
     return replace(call, prompt_only=True, stream=False, tool_choice=choice, params=SamplingParams(max_tokens=1))
 
 
-def _read(document: dict[str, Any], conversation: Sequence[dict[str, Any]] | Buffer, prefilled: bool) -> MessagesCall:
+def _undecided(document: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a conversation that have no effect."""
+    return [*_MESSAGES.undecided(document.get("messages")), *_SYSTEM.undecided(document.get("system"))]
+
+
+def _read(
+    document: dict[str, Any],
+    conversation: Sequence[dict[str, Any]] | Buffer,
+    prefilled: bool,
+    ignored: Sequence[str],
+) -> MessagesCall:
     fields = Fields(document, MESSAGES)
+    fields.ignore(*ignored)
     model = fields.required_text("model")
     given = fields.list("tools") or []
     tools = [_tool(tool, index) for index, tool in enumerate(given) if not _is_server_tool(tool)]
+    fields.ignore(*_TOOLS.undecided([tool for tool in given if not _is_server_tool(tool)]))
     if len(tools) < len(given):
         fields.ignore("tools[].type")
     choice, parallel = _tool_choice(fields, tools)

@@ -14,6 +14,7 @@ from conch.protocols.openai.embeddings import MAX_INPUTS, EmbeddingCall
 from conch.protocols.openai.field_rules import OLLAMA_CHAT, OLLAMA_EMBEDDING, OLLAMA_GENERATE
 from conch.protocols.openai.fields import Fields, InvalidField, read_object
 from conch.protocols.openai.large import encode_rest
+from conch.protocols.openai.nested_fields import NestedRules
 from conch.protocols.openai.requests import ChatCall, CompletionCall, read_messages
 
 _DEFAULT_TAG = ":latest"
@@ -23,6 +24,8 @@ _NUMBERS = {
     "repeat_penalty": "repetition_penalty",
 }
 _PARTS = ("messages", "prompt", "system")
+_MESSAGES = NestedRules("messages[].", OLLAMA_CHAT)
+_TOOLS = NestedRules("tools[].", OLLAMA_CHAT)
 
 
 def model_name(sent: str) -> str:
@@ -39,7 +42,7 @@ def read_model(body: Buffer) -> str:
 def read_chat(body: Buffer) -> ChatCall:
     """Decode a request to `/api/chat`; without messages it only asks for the model. Raises InvalidField."""
     document = read_object(body)
-    return _chat(Fields(document, OLLAMA_CHAT), _conversation(Fields(document)))
+    return _chat(Fields(document, OLLAMA_CHAT), _conversation(Fields(document)), _undecided(document))
 
 
 def read_generate(body: Buffer) -> ChatCall | CompletionCall:
@@ -48,24 +51,33 @@ def read_generate(body: Buffer) -> ChatCall | CompletionCall:
     return _generate(Fields(document, OLLAMA_GENERATE), _turn(Fields(document)))
 
 
-def split(body: Buffer, *, chat: bool) -> list[Buffer]:
-    """Return the body without its conversation, and that as JSON. Raises InvalidField."""
+def split_chat(body: Buffer) -> tuple[dict[str, Any], list[Buffer]]:
+    """Return metadata for `join_chat`, and the body without its conversation, and that as JSON. Raises InvalidField."""
     document = read_object(body)
-    conversation = (_conversation if chat else _turn)(Fields(document))
-    return [
-        encode_rest({name: value for name, value in document.items() if name not in _PARTS}),
-        orjson.dumps(conversation),
-    ]
+    conversation = _conversation(Fields(document))
+    return {"ignored": _undecided(document)}, _split(document, conversation)
 
 
-def join_chat(parts: Sequence[Buffer]) -> ChatCall:
-    """Decode what `split` returns for `/api/chat`. Raises InvalidField."""
+def split_generate(body: Buffer) -> list[Buffer]:
+    """Return the body without its prompt, and that as JSON. Raises InvalidField."""
+    document = read_object(body)
+    return _split(document, _turn(Fields(document)))
+
+
+def _split(document: Mapping[str, Any], conversation: Sequence[Mapping[str, Any]]) -> list[Buffer]:
+    rest = {name: value for name, value in document.items() if name not in _PARTS}
+    return [encode_rest(rest), orjson.dumps(conversation)]
+
+
+def join_chat(meta: Mapping[str, Any], parts: Sequence[Buffer]) -> ChatCall:
+    """Decode what `split_chat` returns. Raises InvalidField."""
     rest, conversation = parts
-    return _chat(Fields(read_object(rest, checked=True), OLLAMA_CHAT), conversation if conversation != b"[]" else ())
+    fields = Fields(read_object(rest, checked=True), OLLAMA_CHAT)
+    return _chat(fields, conversation if conversation != b"[]" else (), meta["ignored"])
 
 
 def join_generate(parts: Sequence[Buffer]) -> ChatCall | CompletionCall:
-    """Decode what `split` returns for `/api/generate`. Raises InvalidField."""
+    """Decode what `split_generate` returns. Raises InvalidField."""
     rest, turn = parts
     return _generate(Fields(read_object(rest, checked=True), OLLAMA_GENERATE), turn if turn != b"[]" else ())
 
@@ -102,8 +114,15 @@ def _embedding(
     return EmbeddingCall(model=model, inputs=inputs, dimensions=dimensions, truncate=truncate, ignored=fields.done())
 
 
-def _chat(fields: Fields, conversation: Sequence[Mapping[str, Any]] | Buffer) -> ChatCall:
+def _undecided(document: Mapping[str, Any]) -> list[str]:
+    """Return the fields of messages that have no effect."""
+    return _MESSAGES.undecided(document.get("messages"))
+
+
+def _chat(fields: Fields, conversation: Sequence[Mapping[str, Any]] | Buffer, ignored: Sequence[str]) -> ChatCall:
+    fields.ignore(*ignored)
     tools = fields.list("tools") or []
+    fields.ignore(*_TOOLS.undecided(tools))
     for tool in tools:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

@@ -14,12 +14,16 @@ Decision: TypeAlias = Literal["used", "label", "ignored", "refused"]
 
 
 class FieldRule(NamedTuple):
-    """What is done with a field. `neutral` values ask for what happens anyway; null is always one of them."""
+    """What is done with a field. `neutral` values ask for what happens anyway; null is always one of them.
 
-    name: str  # with the names of the objects that it is in: "stream_options.include_usage"
+    A reader decides when a `conditional` field is ignored.
+    """
+
+    name: str  # with the names of the objects and arrays that it is in: "messages[].content[].type"
     decision: Decision
     note: str
     neutral: Sequence[Any] = ()
+    conditional: bool = False
 
 
 FieldRules: TypeAlias = Mapping[str, FieldRule]
@@ -40,8 +44,8 @@ def _labels(names: str, note: str) -> list[FieldRule]:
     return [FieldRule(name, "label", note) for name in names.split()]
 
 
-def _ignored(names: str, note: str, neutral: Sequence[Any] = EMPTY) -> list[FieldRule]:
-    return [FieldRule(name, "ignored", note, neutral) for name in names.split()]
+def _ignored(names: str, note: str, neutral: Sequence[Any] = EMPTY, *, conditional: bool = False) -> list[FieldRule]:
+    return [FieldRule(name, "ignored", note, neutral, conditional) for name in names.split()]
 
 
 def _refused(names: str, note: str, neutral: Sequence[Any] = EMPTY) -> list[FieldRule]:
@@ -114,8 +118,7 @@ COMPLETION = rules(
 CHAT = rules(
     _GENERATION,
     _used("messages", "text only; roles system, developer (system, where the template does not know it), user, "
-          "assistant, tool, function; further fields are passed "
-          "to the chat template"),
+          "assistant, tool, function; fields that are not listed are named, and passed to the chat template"),
     _used("max_completion_tokens top_logprobs"),
     _used("tools tool_choice parallel_tool_calls", "functions and custom tools, "
           "see [tool calls](../language-models.md#tool-calls)"),
@@ -127,9 +130,14 @@ CHAT = rules(
     _labels("prediction", "it may save time, and has no effect on the answer"),
     _ignored("verbosity", "the model decides how long its answer is; say it in a message", ("medium",)),
     _ignored("moderation", "answers are not moderated; send them to a model that classifies"),
-    _ignored("tools[].function.strict", "arguments are not enforced with 'tool_choice' auto; required or a name does"),
-    _ignored("tools[].custom.format", "the model is shown the format, and may deviate from it"),
+    _ignored("tools[].function.strict", "arguments are not enforced with 'tool_choice' auto; required or a name does",
+             conditional=True),
+    _ignored("tools[].custom.format", "the model is shown the format, and may deviate from it", conditional=True),
     _used("messages[].role messages[].content messages[].name messages[].tool_call_id messages[].refusal"),
+    _used("messages[].reasoning_content messages[].reasoning messages[].thinking messages[].tool_plan "
+          "messages[].documents messages[].tools messages[].functions", "passed to the chat template"),
+    _labels("messages[].annotations messages[].provider_specific_fields messages[].tool_calls[].index",
+            "what answers have is accepted in a conversation"),
     _used("messages[].tool_calls messages[].tool_calls[].id messages[].tool_calls[].type"),
     _used("messages[].tool_calls[].function messages[].tool_calls[].function.name "
           "messages[].tool_calls[].function.arguments", "the arguments are an object to the template"),
@@ -143,6 +151,8 @@ CHAT = rules(
     _refused("messages[].content[].input_audio messages[].content[].file", "only text is supported; send the text", ()),
     _used("tools[].type tools[].function tools[].function.name tools[].function.description "
           "tools[].function.parameters tools[].custom tools[].custom.name tools[].custom.description"),
+    _used("tools[].function.return tools[].function.response", "passed to the chat template"),
+    _labels("tools[].cache_control", "prefixes of prompts are cached without hints"),
     _used("tool_choice.type tool_choice.function tool_choice.function.name tool_choice.custom tool_choice.custom.name"),
     _used("tool_choice.allowed_tools tool_choice.allowed_tools.mode tool_choice.allowed_tools.tools",
           "other tools are not shown to the model"),
@@ -182,6 +192,13 @@ TOKENIZE = rules(
 
 DETOKENIZE = rules(_used("model", "the only model, if it is missing"), _used("tokens"))
 
+# Input items of the Responses API: calls of tools that OpenAI's servers run, and what they have found.
+SERVER_ITEMS = (
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "tool_search_call"),
+    *("tool_search_output", "mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response"),
+    *("computer_call", "computer_call_output", "configuration_update", "program", "program_output"),
+)
+
 # Fields that are missing here are those of chat completions.
 RESPONSE = rules(
     _used("input", "a text, or items of text, reasoning, calls and results; images in results of tools are ignored"),
@@ -205,7 +222,31 @@ RESPONSE = rules(
     _used("stream_options"),
     _ignored("stream_options.include_obfuscation", CHAT["stream_options.include_obfuscation"].note),
     _labels("max_tool_calls image", "options of tools that OpenAI's servers run"),
-    _ignored("tools[].strict", CHAT["tools[].function.strict"].note, (False,)),
+    _ignored("tools[].strict", CHAT["tools[].function.strict"].note, (False,), conditional=True),
+    _used("input[].type input[].role input[].content input[].content[].type input[].content[].text "
+          "input[].content[].refusal"),
+    _used("input[].call_id input[].name input[].namespace input[].arguments input[].input input[].action "
+          "input[].output input[].output[].type input[].output[].text"),
+    _used("input[].summary input[].summary[].type input[].summary[].text input[].encrypted_content"),
+    _used("input[].tools", "as `tools`"),
+    _labels("input[].id input[].status input[].phase input[].created_by input[].caller input[].content[].annotations "
+            "input[].content[].logprobs", "what answers have is accepted in a conversation"),
+    _labels("input[].content[].prompt_cache_breakpoint input[].output[].prompt_cache_breakpoint",
+            "prefixes of prompts are cached without hints"),
+    _labels("input[].output[].image_url input[].output[].detail input[].output[].file_id input[].output[].file_data "
+            "input[].output[].file_url input[].output[].filename", "of images and files: the answer names these"),
+    _ignored(" ".join(f"input.{kind}" for kind in SERVER_ITEMS), "the server runs no tools"),
+    _ignored("input.input_image input.input_file", "the model reads only the text of a tool's result"),
+    _ignored("input.encrypted_content", "reasoning that another server has encrypted"),
+    _used("tools[].type tools[].name tools[].description tools[].parameters tools[].format tools[].tools "
+          "tools[].tools[].type tools[].tools[].name tools[].tools[].description tools[].tools[].parameters "
+          "tools[].tools[].format"),
+    _ignored("tools[].tools[].strict", CHAT["tools[].function.strict"].note, (False,), conditional=True),
+    _ignored("tools[].defer_loading tools[].tools[].defer_loading", "the model is shown all tools"),
+    _ignored("tools[].output_schema tools[].tools[].output_schema", "describe the result in 'description'"),
+    _ignored("tools[].allowed_callers tools[].tools[].allowed_callers tools[].async tools[].tools[].async",
+             "only the client calls tools"),
+    _used("tool_choice.type tool_choice.name tool_choice.namespace tool_choice.mode tool_choice.tools"),
     _ignored("text.verbosity", "the model decides how long its answer is; say it in `instructions`", ("medium",)),
     _ignored("reasoning.mode", "the model has one", ("standard",)),
     _ignored("truncation", "a conversation that is too long is refused, never cut", ("disabled",)),
@@ -238,7 +279,53 @@ MESSAGES = rules(
     _labels("cache_control", "prefixes are cached by themselves"),
     _ignored("thinking.budget_tokens output_config.task_budget", "'max_tokens' includes the reasoning"),
     _ignored("context_management fallbacks", "the conversation is used as it is sent, by the model that it names"),
-    _ignored("tools[].type", "the server runs no tools; those with an 'input_schema' are passed to the model"),
+    _used("messages[].role messages[].content messages[].content[].type messages[].content[].text"),
+    _used("system[].type system[].text", "except for Claude Code's block of bills"),
+    _used(
+        "messages[].content[].id messages[].content[].name messages[].content[].input "
+        "messages[].content[].tool_use_id messages[].content[].is_error messages[].content[].content "
+        "messages[].content[].content[].type messages[].content[].content[].text "
+        "messages[].content[].content[].tool_name",
+        "calls of tools and their results",
+    ),
+    _used("messages[].content[].thinking", "earlier reasoning, passed to the chat template"),
+    _used(
+        "messages[].content[].tool_name messages[].content[].title messages[].content[].context "
+        "messages[].content[].source messages[].content[].source.type messages[].content[].source.data "
+        "messages[].content[].source.content messages[].content[].source.content[].type "
+        "messages[].content[].source.content[].text messages[].content[].content[].title "
+        "messages[].content[].content[].context messages[].content[].content[].source "
+        "messages[].content[].content[].content",
+        "documents and search results of text",
+    ),
+    _labels(
+        "messages[].content[].signature messages[].content[].data messages[].content[].caller",
+        "what answers have is accepted in a conversation",
+    ),
+    _labels("messages[].content[].source.media_type", "a document is a text"),
+    _labels(
+        "messages[].content[].cache_control messages[].content[].content[].cache_control "
+        "messages[].content[].source.content[].cache_control system[].cache_control tools[].cache_control",
+        "prefixes are cached by themselves",
+    ),
+    _labels("tools[].eager_input_streaming", "arguments of calls are always streamed"),
+    _ignored(
+        "messages[].content[].citations messages[].content[].content[].citations "
+        "messages[].content[].source.content[].citations system[].citations",
+        "answers do not cite",
+        (*EMPTY, {"enabled": False}),
+    ),
+    _ignored("messages[].clear_at messages[].output_config", "the conversation is used as it is sent"),
+    _used("tools[].name tools[].description tools[].input_schema"),
+    _ignored("tools[].strict", CHAT["tools[].function.strict"].note),
+    _ignored("tools[].input_examples", "describe the arguments in 'input_schema'"),
+    _ignored("tools[].defer_loading", "the model is shown all tools"),
+    _ignored("tools[].allowed_callers", "only the client calls tools", (*EMPTY, ["direct"])),
+    _ignored(
+        "tools[].type",
+        "the server runs no tools; those with an 'input_schema' are passed to the model",
+        conditional=True,
+    ),
     _ignored("mcp_servers container", "the server runs no tools"),
 )
 
@@ -265,7 +352,18 @@ _OLLAMA_GENERATION = (
     *_ignored("options.num_keep options.repeat_last_n options.penalize_newline",
               "penalties count the whole answer, and no prompt is cut"),
 )  # fmt: skip
-OLLAMA_CHAT = rules(_OLLAMA_GENERATION, _used("messages", "text only"), _used("tools"))
+OLLAMA_CHAT = rules(
+    _OLLAMA_GENERATION,
+    _used("messages", "text only"),
+    _used("messages[].role messages[].content messages[].tool_call_id messages[].tool_calls messages[].tool_calls[].id "
+          "messages[].tool_calls[].type messages[].tool_calls[].function messages[].tool_calls[].function.name "
+          "messages[].tool_calls[].function.arguments"),
+    _used("messages[].thinking messages[].tool_name messages[].name", "passed to the chat template"),
+    _labels("messages[].tool_calls[].function.index", "what answers have is accepted in a conversation"),
+    _refused("messages[].images", "only text is"),
+    _used("tools tools[].type tools[].function tools[].function.name tools[].function.description "
+          "tools[].function.parameters"),
+)  # fmt: skip
 OLLAMA_GENERATE = rules(
     _OLLAMA_GENERATION,
     _used("prompt system"),
@@ -328,7 +426,7 @@ POOLING = rules(
 COHERE_EMBED = rules(
     _used("model"),
     _used("texts", "up to 96"),
-    _used("inputs inputs.content", "texts only"),
+    _used("inputs inputs[].content inputs[].content[].type inputs[].content[].text", "texts only"),
     _used("input_type", "a model with prompts of sentence-transformers gets the prompt of this type"),
     _used("embedding_types", "`float`, `int8`, `uint8`, `binary`, `ubinary`, `base64`. Integers keep the direction: "
           "the largest element is 127"),

@@ -192,12 +192,11 @@ class Fields:
             return value
         raise self.wrong(name, f"'{self._prefix}{name}' must hold token ids, which are integers from 0")
 
-    def ignore(self, name: str, note: str = "", *, known: bool = True) -> None:
-        """Note that a field has no effect. `known`: it has a fixed name, not any that a client sends."""
-        self._read.add(name)
-        path = f"{self._prefix}{name}"
-        rule = self._rules.get(path)
-        self._ignored.append(IgnoredField(path, _unsupported(path, note or (rule.note if rule else "")), known))
+    def ignore(self, *names: str) -> None:
+        """Note that fields have no effect, which may be paths such as `messages[].name`."""
+        for name in names:
+            self._read.add(name)
+            self._note_ignored(f"{self._prefix}{name}")
 
     def done(self) -> tuple[IgnoredField, ...]:
         """Return the fields that are ignored: of those that have not been read, also in inner objects.
@@ -216,14 +215,18 @@ class Fields:
         path = f"{self._prefix}{name}"
         rule = self._rules.get(path)
         if rule is None:
-            text = f"Unrecognized request argument supplied: {path}"
-            self._ignored.append(IgnoredField(path, text, False))
+            self._note_ignored(path)
         elif value is None or value in rule.neutral:
             return
         elif rule.decision == "refused":
             raise self.wrong(name, _unsupported(path, rule.note))
         elif rule.decision == "ignored":
-            self._ignored.append(IgnoredField(path, _unsupported(path, rule.note), True))
+            self._note_ignored(path)
+
+    def _note_ignored(self, path: str) -> None:
+        rule = self._rules.get(path)
+        text = f"Unrecognized request argument supplied: {path}" if rule is None else _unsupported(path, rule.note)
+        self._ignored.append(IgnoredField(path, text, rule is not None))
 
     def wrong(self, name: str, message: str) -> InvalidField:
         """Return the error for a field."""

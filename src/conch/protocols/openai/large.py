@@ -13,7 +13,7 @@ import orjson
 from conch.domain.tensor import Buffer
 from conch.protocols.openai.embeddings import MAX_INPUTS
 from conch.protocols.openai.fields import Fields, InvalidField, read_object
-from conch.protocols.openai.requests import MAX_PROMPTS, read_messages
+from conch.protocols.openai.requests import MAX_PROMPTS, read_messages, undecided_in_messages
 
 # Of a body without messages, prompts or inputs: tools, schemas, biases.
 MAX_REST_BYTES = 512 * 1024
@@ -30,9 +30,10 @@ def split_chat(body: Buffer) -> tuple[dict[str, Any], list[bytes]]:
     Raises InvalidField.
     """
     document = read_object(body)
-    fields = Fields({"messages": document.pop("messages", None)})
-    messages = orjson.dumps(read_messages(fields))
-    return {"ignored": [field.name for field in fields.done()]}, [encode_rest(document), messages]
+    messages = orjson.dumps(read_messages(Fields(document)))
+    meta = {"ignored": undecided_in_messages(document)}
+    del document["messages"]
+    return meta, [encode_rest(document), messages]
 
 
 def split_prompts(body: Buffer, name: str) -> tuple[dict[str, Any], list[Buffer]]:

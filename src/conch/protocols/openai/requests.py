@@ -15,6 +15,7 @@ from conch.domain.llm.tool_calls import CUSTOM_INPUT, arguments_object
 from conch.domain.tensor import Buffer
 from conch.protocols.openai.field_rules import CHAT, COMPLETION
 from conch.protocols.openai.fields import Fields, IgnoredField, InvalidField, read_object
+from conch.protocols.openai.nested_fields import NestedRules
 
 MAX_REQUEST_ID_CHARACTERS = 256
 
@@ -36,8 +37,9 @@ _Chat = TypeVar("_Chat", bound="ChatCall")
 # The API's default of max_tokens.
 _DEFAULT_COMPLETION_TOKENS = 16
 MAX_PROMPTS = 256
-# Of a part of a message that is text.
-_PART_FIELDS = frozenset(("type", "text", "refusal", "cache_control", "prompt_cache_breakpoint"))
+_MESSAGES = NestedRules("messages[].", CHAT)
+_TOOLS = NestedRules("tools[].", CHAT)
+_CHOICE = NestedRules("tool_choice.", CHAT)
 # Characters or token ids of prompts in a response that repeats each of them for `n` choices.
 MAX_REPEATED_PROMPT = 2**22
 _TOKEN_ID = re.compile("[0-9]{1,10}")
@@ -189,15 +191,19 @@ def chat_call(
     """
     fields = Fields(document, CHAT)
     model = fields.required_text("model")
-    conversation = read_messages(fields) if messages is None else messages
-    for name in ignored:
-        fields.ignore(name, known=False)
+    if messages is None:
+        conversation: Sequence[Mapping[str, Any]] | Buffer = read_messages(fields)
+        ignored = undecided_in_messages(document)
+    else:
+        conversation = messages
+    fields.ignore(*ignored)
     max_tokens = fields.integer("max_completion_tokens")
     deprecated_max_tokens = fields.integer("max_tokens")
     max_tokens = deprecated_max_tokens if max_tokens is None else max_tokens
     params = _params(fields, max_tokens, _logprobs_of_chat(fields), fits=fits and max_tokens is not None)
     tools, custom = _tools(fields)
     choice, tools = _tool_choice(fields, tools)
+    fields.ignore(*_TOOLS.undecided(document.get("tools")), *_CHOICE.undecided(document.get("tool_choice")))
     if choice == "auto" and any(tool["function"].get("strict") for tool in tools):
         fields.ignore("tools[].function.strict")
     continues, generates = fields.boolean("continue_final_message"), fields.take("add_generation_prompt")
@@ -348,11 +354,12 @@ def read_messages(fields: Fields) -> list[dict[str, Any]]:
     messages = fields.list("messages")
     if not messages:
         raise fields.wrong("messages", "'messages' must hold at least one message")
-    read = [_message(message, index) for index, message in enumerate(messages)]
-    parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
-    for name in sorted(set().union(*parts) - _PART_FIELDS):
-        fields.ignore(f"messages[].content[].{name}", known=False)
-    return read
+    return [_message(message, index) for index, message in enumerate(messages)]
+
+
+def undecided_in_messages(document: Mapping[str, Any]) -> list[str]:
+    """Return the fields in the messages of a chat that have no effect, as `chat_call` takes them."""
+    return _MESSAGES.undecided(document.get("messages"))
 
 
 def _message(message: Any, index: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from conch.domain.tensor import Buffer
 from conch.protocols.openai.embeddings import MAX_INPUTS, EmbeddingCall, truncation
 from conch.protocols.openai.field_rules import CLASSIFY, COHERE_EMBED, POOLING, RERANK, SCORE
 from conch.protocols.openai.fields import Fields, IgnoredField, InvalidField, read_object
+from conch.protocols.openai.nested_fields import NestedRules
 
 Rows = Sequence[npt.NDArray[np.float32]]
 
@@ -28,6 +29,7 @@ Rows = Sequence[npt.NDArray[np.float32]]
 MAX_TEXT_BYTES = 16 * 2**20
 # As in Cohere's API; its clients send more texts in several calls.
 MAX_COHERE_TEXTS = 96
+_INPUTS = NestedRules("inputs[].", COHERE_EMBED)
 _DEFAULT_DOCUMENT_TOKENS = 4096
 _COHERE_TYPES = ("float", "int8", "uint8", "binary", "ubinary", "base64")
 # Types of inputs in Cohere's API → names of sentence-transformers' prompts.
@@ -218,6 +220,7 @@ def read_cohere_embed(body: Buffer, version: str = "2") -> TextCall:
     texts = [*fields.texts("texts")] or [
         _content(fields, number, entry) for number, entry in enumerate(fields.list("inputs") or ())
     ]
+    fields.ignore(*_INPUTS.undecided(fields.take("inputs")))
     if not texts or not all(texts):
         raise fields.wrong("texts", "'texts' must hold at least one text, and none that is empty")
     if len(texts) > MAX_COHERE_TEXTS:

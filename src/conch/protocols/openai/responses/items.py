@@ -13,24 +13,22 @@ from typing import Any
 import orjson
 
 from conch.domain.llm.tool_calls import arguments_object
+from conch.protocols.openai.field_rules import RESPONSE, SERVER_ITEMS
 from conch.protocols.openai.fields import InvalidField
+from conch.protocols.openai.nested_fields import MAX_PATHS, NestedRules
 
 # Of reasoning that is sent back as `encrypted_content`: it is encoded, not encrypted, as the client sees it anyway.
 _REASONING = "conch:"
-# Calls of tools that OpenAI's servers run, and what they have found: without effect on the model here.
-_IGNORED = frozenset(
-    {
-        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "tool_search_call"),
-        *("tool_search_output", "mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response"),
-        *("computer_call", "computer_call_output", "configuration_update", "program", "program_output"),
-    }
-)
+_ITEMS = NestedRules("input[].", RESPONSE)
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
 @dataclass(slots=True)
 class ReadInput:
-    """What the input items of a request say. `tools` are those that items add; `ignored` are names of items."""
+    """What the input items of a request say.
+
+    `tools` are those that items add; `ignored` are names of items and fields without an effect.
+    """
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     tools: list[Any] = field(default_factory=list)
@@ -38,7 +36,7 @@ class ReadInput:
 
     def ignore(self, name: str) -> None:
         """Name something that has no effect."""
-        if name not in self.ignored:
+        if name not in self.ignored and len(self.ignored) < MAX_PATHS:
             self.ignored.append(name)
 
 
@@ -141,10 +139,13 @@ class _ItemReader:
         elif kind == "item_reference":
             text = f"'{where}' refers to the item '{item.get('id')}': send the item itself, or 'previous_response_id'"
             raise InvalidField(where, text)
-        elif isinstance(kind, str) and kind in _IGNORED:
+        elif isinstance(kind, str) and kind in SERVER_ITEMS:
             self._found.ignore(f"input.{kind}")
+            return
         else:
             raise InvalidField(f"{where}.type", f"'{where}.type' is not supported: {_shown(kind)}")
+        for path in _ITEMS.undecided(item):
+            self._found.ignore(path)
 
     def add_text(self, role: str, text: str) -> None:
         """Add a text, to the last message if that has the same role."""

@@ -15,6 +15,7 @@ from conch.domain.tensor import Buffer
 from conch.protocols.openai.field_rules import RESPONSE
 from conch.protocols.openai.fields import Fields, IgnoredField, InvalidField, read_object
 from conch.protocols.openai.large import encode_rest
+from conch.protocols.openai.nested_fields import NestedRules
 from conch.protocols.openai.requests import ChatCall, chat_call
 from conch.protocols.openai.responses.items import read_input, tool_name
 
@@ -43,6 +44,8 @@ _NAMES = {
     "response_format": "text.format",
 }
 MAX_METADATA = 16
+_TOOLS = NestedRules("tools[].", RESPONSE)
+_CHOICE = NestedRules("tool_choice.", RESPONSE)
 # Key of the names of ignored items; a client's field of this name is replaced.
 _IGNORED = ""
 
@@ -102,10 +105,10 @@ def _split(document: dict[str, Any]) -> tuple[dict[str, Any], bytes, bytes]:
 def _response_call(document: dict[str, Any], messages: Buffer, items: Buffer) -> ResponseCall:
     ignored_items = document.pop(_IGNORED)
     given = Fields({name: value for name, value in document.items() if name in RESPONSE}, RESPONSE)
-    for name in ignored_items:
-        given.ignore(name, "it has no effect on the model")
+    given.ignore(*ignored_items)
     tools = _Tools(given.list("tools") or [])
     tools.choose(given)
+    given.ignore(*tools.undecided, *_CHOICE.undecided(document.get("tool_choice")))
     if tools.strict and tools.choice in (None, "auto"):
         given.ignore("tools[].strict")
     reasoning = given.inner("reasoning")
@@ -195,6 +198,7 @@ class _Tools:
         self.choice: Any = None
         self.strict = False  # whether a function has it
         self.ignored: list[IgnoredField] = []
+        self.undecided: list[str] = _TOOLS.undecided([tool for tool in tools if _is_passed_on(tool)])
         for index, tool in enumerate(tools):
             kind = tool.get("type") if isinstance(tool, dict) else None
             if kind in ("function", "custom"):
@@ -250,6 +254,11 @@ class _Tools:
         kind = tool.get("type") if isinstance(tool, dict) else None
         text = f"'tool_choice' names a tool that 'tools' does not have, or whose type is not supported: {name or kind}"
         raise given.wrong("tool_choice", text)
+
+
+def _is_passed_on(tool: Any) -> bool:
+    """Whether the model is shown a tool, so that its fields matter."""
+    return isinstance(tool, dict) and tool.get("type") in ("function", "custom", "namespace")
 
 
 def _as_chat(document: Mapping[str, Any], messages: Buffer, make: Callable[..., ResponseCall]) -> ResponseCall:

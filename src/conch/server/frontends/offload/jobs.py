@@ -172,15 +172,15 @@ def _embeddings(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
 
 
 def _ollama_chat(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocols.ollama.requests import split
+    from conch.protocols.ollama.requests import split_chat
 
-    return {}, split(parts[0], chat=True)
+    return split_chat(parts[0])
 
 
 def _ollama_generate(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocols.ollama.requests import split
+    from conch.protocols.ollama.requests import split_generate
 
-    return {}, split(parts[0], chat=False)
+    return {}, split_generate(parts[0])
 
 
 def _ollama_embed(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:

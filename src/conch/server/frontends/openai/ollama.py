@@ -64,7 +64,7 @@ def _form(call: _Call, admitted: AdmittedCall, _echoed: str, *, chat: bool) -> G
 _CHAT: Dialect[_Call] = Dialect(
     job="ollama_chat",
     read=read_chat,
-    join=lambda outcome: join_chat(outcome.parts),
+    join=lambda outcome: join_chat(outcome.meta, outcome.parts),
     form=partial(_form, chat=True),
     refusal=refusal,
     whole_calls=True,

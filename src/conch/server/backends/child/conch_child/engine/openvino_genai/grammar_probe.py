@@ -35,15 +35,13 @@ def main() -> None:
     prctl.die_with_parent()
     resource.setrlimit(resource.RLIMIT_DATA, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with tempfile.TemporaryDirectory() as folder:
-        model = _write(Path(folder, "model.gguf"))
-        pipeline = _pipeline(model)
-        print(json.dumps(""), flush=True)
-        for line in sys.stdin:
-            error = _compile(pipeline, *json.loads(line))
-            print(json.dumps(error), flush=True)
-            if error:
-                pipeline = _pipeline(model)
+    pipeline = _pipeline()
+    print(json.dumps(""), flush=True)
+    for line in sys.stdin:
+        error = _compile(pipeline, *json.loads(line))
+        print(json.dumps(error), flush=True)
+        if error:
+            pipeline = _pipeline()
 
 
 def _compile(pipeline: Any, kind: str, value: str) -> str:
@@ -67,10 +65,13 @@ def _reason(text: str) -> str:
     return re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: .* is false: )?", "", last).strip()
 
 
-def _pipeline(model: Path) -> Any:
+def _pipeline() -> Any:
+    """Make a pipeline. Its model is a file only meanwhile, because this process may be killed at any later time."""
     scheduler = genai.SchedulerConfig()
     scheduler.num_kv_blocks = 8
-    return genai.ContinuousBatchingPipeline(str(model), scheduler, "CPU", {"INFERENCE_NUM_THREADS": 1})
+    with tempfile.TemporaryDirectory() as folder:
+        model = _write(Path(folder, "model.gguf"))
+        return genai.ContinuousBatchingPipeline(str(model), scheduler, "CPU", {"INFERENCE_NUM_THREADS": 1})
 
 
 def _write(path: Path) -> Path:

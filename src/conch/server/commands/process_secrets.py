@@ -7,14 +7,9 @@ for all users, the environment for processes of the same user, which include mod
 import ctypes
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from conch.server.backends.child.conch_child.ipc import prctl
-
-# Fields of /proc/self/stat, counted from the state: begin and end of arguments and environment.
-_ARGUMENTS = slice(45, 47)
-_ENVIRONMENT = slice(47, 49)
 
 
 def hide_secrets(arguments: Sequence[str]) -> None:
@@ -73,6 +68,4 @@ def overwrite_command_line(title: bytes) -> None:
 
 def _areas() -> list[tuple[int, int]]:
     """Return begin and end of the arguments and of the environment, without empty ones."""
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    areas = [(int(fields[part][0]), int(fields[part][1])) for part in (_ARGUMENTS, _ENVIRONMENT)]
-    return [(start, end) for start, end in areas if start and end > start]
+    return [(start, end) for start, end in prctl.text_areas() if start and end > start]

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic_ns
 
+from conch.base.process.process_stat import ProcessStat
 from conch.domain.degradations import Degradation
 from conch.server.backends.base import Instance, Worker
 from conch.server.core.served_model import ServedModel
@@ -97,19 +97,11 @@ class StoppedProcesses:
                 pid, since = worker.pid, worker.working_since
                 if not pid or not (pid in self._stopped or (since and now - since > _STOPPED_INTERVAL_S * 1e9)):
                     continue
-                stopped = process_state(pid) in ("T", "t")
+                stat = ProcessStat.read(pid)
+                stopped = stat is not None and stat.state in ("T", "t")
                 if stopped != (pid in self._stopped):
                     self._stopped ^= {pid}
                     model.log_worker("stopped" if stopped else "continued", worker, now)
-
-
-def process_state(pid: int) -> str:
-    """Return the letter of a process's state in /proc, "" if it has ended."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-    except OSError:
-        return ""
-    return text.rpartition(")")[2].split()[0]
 
 
 class ModelWatch:

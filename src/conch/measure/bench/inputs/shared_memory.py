@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import orjson
 
+from conch.base.process.process_stat import ProcessStat
 from conch.domain.tensor import ITEM_SIZES
 from conch.measure.bench.input_settings import InputError
 from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
@@ -283,11 +284,8 @@ def _pid_space() -> int:
 
 def _started(pid: int) -> int:
     """Return the start time of a process in clock ticks, 0 if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
-    except OSError:
-        return 0
-    return int(text[text.rindex(")") + 1 :].split()[19])
+    stat = ProcessStat.read(pid)
+    return stat.started if stat is not None else 0
 
 
 def _is_stale(name: str) -> bool:

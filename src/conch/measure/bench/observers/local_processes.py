@@ -4,19 +4,13 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic_ns
 
+from conch.base.process.process_stat import PROC, TICKS_PER_S, ProcessStat
 from conch.measure.bench.measurement import Note, ServerFigures
 from conch.measure.bench.observers.observer import Observed, ServerObserver, nearest
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LISTEN = "0A"
-_PROC = Path("/proc")
-# Fields of /proc/PID/stat after the name in parentheses, from 0: ppid, utime and stime, cutime and cstime, start, rss.
-_PPID, _OWN_CPU, _CPU, _STARTED, _RSS = 1, slice(11, 13), slice(11, 15), 19, 21
-_NAME = -1
 _KERNEL_THREADS = 2  # the process whose children they are
 _MIN_FOREIGN_CORES = 0.1
 _MIN_FOREIGN_SHARE = 0.01  # of the machine's CPUs
@@ -46,7 +40,7 @@ def listening_process(port: int) -> int | None:
     inodes = set()
     for table in ("net/tcp", "net/tcp6"):
         try:
-            lines = (_PROC / table).read_text(encoding="ascii").splitlines()[1:]
+            lines = (PROC / table).read_text(encoding="ascii").splitlines()[1:]
         except OSError:
             continue
         for line in lines:
@@ -67,7 +61,7 @@ class LocalProcesses(ServerObserver):
         self._root: int | None = None
         self._looked = False
         self._samples: list[_Sample] = []
-        self._before: dict[tuple[int, str], int] = {}  # ticks by process and the time of its start
+        self._before: dict[tuple[int, int], int] = {}  # ticks by process and the time of its start
 
     def sample(self) -> None:
         """Add up the trees. CPU time of descendants that have ended counts by their parents' sums."""
@@ -75,26 +69,26 @@ class LocalProcesses(ServerObserver):
             self._looked = True
             self._root = listening_process(self._port)
         time_ns, busy_s = monotonic_ns(), _busy_s()
-        stats = {pid: stat for pid in _processes() if (stat := _stat(pid)) is not None}
+        stats = {pid: stat for pid in _processes() if (stat := ProcessStat.read(pid)) is not None}
         server = [stats[pid] for pid in _tree(self._root, stats)]
         own = _tree(os.getpid(), stats)
         known = {*own, *_tree(self._root, stats), *_tree(_KERNEL_THREADS, stats)}
         foreign: dict[str, float] = {}
-        ticks = {(pid, stat[_STARTED]): sum(map(int, stat[_OWN_CPU])) for pid, stat in stats.items()}
+        ticks = {(pid, stat.started): stat.own_ticks for pid, stat in stats.items()}
         for (pid, started), spent in ticks.items():
             grown = spent - self._before.get((pid, started), 0)
             if pid not in known and grown > 0 and self._before:
-                name = f"{stats[pid][_NAME]} ({pid})"
-                foreign[name] = foreign.get(name, 0.0) + grown / _TICKS_PER_S
+                name = f"{stats[pid].name} ({pid})"
+                foreign[name] = foreign.get(name, 0.0) + grown / TICKS_PER_S
         self._before = ticks
         self._samples.append(
             _Sample(
                 time_ns,
-                sum(map(_cpu_s, server)) if server else None,
-                sum(int(stat[_RSS]) for stat in server) * _PAGE_BYTES,
+                sum(stat.cpu_s for stat in server) if server else None,
+                sum(stat.resident_bytes for stat in server),
                 foreign,
                 busy_s,
-                sum(_cpu_s(stats[pid]) for pid in known if pid in stats),
+                sum(stats[pid].cpu_s for pid in known if pid in stats),
             )
         )
 
@@ -164,23 +158,18 @@ class _Sample:
 def _busy_s() -> float | None:
     """Return how long the machine's CPUs have run processes and interrupts together."""
     try:
-        columns = (_PROC / "stat").read_text(encoding="ascii").partition("\n")[0].split()[1:]
+        columns = (PROC / "stat").read_text(encoding="ascii").partition("\n")[0].split()[1:]
         user, nice, system, _, _, irq, softirq = map(int, columns[:7])
     except (OSError, ValueError):
         return None
-    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+    return (user + nice + system + irq + softirq) / TICKS_PER_S
 
 
-def _cpu_s(stat: list[str]) -> float:
-    """Return the CPU time of a process and of its descendants that have ended."""
-    return sum(map(int, stat[_CPU])) / _TICKS_PER_S
-
-
-def _tree(root: int | None, stats: Mapping[int, list[str]]) -> list[int]:
+def _tree(root: int | None, stats: Mapping[int, ProcessStat]) -> list[int]:
     """Return a process and its descendants, of those that are in `stats`."""
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
-        children.setdefault(int(stat[_PPID]), []).append(pid)
+        children.setdefault(stat.parent, []).append(pid)
     tree = [root] if root is not None and root in stats else []
     for pid in tree:
         tree += children.get(pid, [])
@@ -188,21 +177,12 @@ def _tree(root: int | None, stats: Mapping[int, list[str]]) -> list[int]:
 
 
 def _processes() -> list[int]:
-    return [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdecimal()]
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state on, then the name; None if the process has ended."""
-    try:
-        name, _, fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
-    except OSError:
-        return None
-    return [*fields.split(), name.partition("(")[2]]
+    return [int(entry.name) for entry in os.scandir(PROC) if entry.name.isdecimal()]
 
 
 def _has_socket(pid: int, inodes: set[str]) -> bool:
     try:
-        entries = list((_PROC / str(pid) / "fd").iterdir())
+        entries = list((PROC / str(pid) / "fd").iterdir())
     except OSError:
         return False
     for entry in entries:

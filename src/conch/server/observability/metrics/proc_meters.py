@@ -9,14 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from conch.base.process.process_stat import TICKS_PER_S, ProcessStat
 from conch.domain.exposition import Family
 from conch.machine.memory import child_processes, of_machine
 from conch.server.observability.metrics.reading import Reading, read_one
-
-# Fields of `/proc/<pid>/stat` after the name of the program, from the state on.
-_UTIME, _STIME, _CUTIME, _CSTIME, _STARTTIME, _VSIZE, _RSS = 11, 12, 13, 14, 19, 20, 21
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +56,32 @@ class ProcessMeter:
 
     def sample(self, pids: Iterable[int]) -> None:
         """Sample the server and other processes. Those that have ended are omitted."""
-        found: dict[int, ProcessTreeUsage] = {}
-        for pid in pids:
-            with suppress(OSError, ValueError, IndexError):
-                found[pid] = self._tree(pid)
-        self.usage = found
-        with suppress(OSError, ValueError, IndexError):
-            self.server = self._server()
+        trees = ((pid, self._tree(pid)) for pid in pids)
+        self.usage = {pid: usage for pid, usage in trees if usage is not None}
+        with suppress(OSError, ValueError, StopIteration):
+            self.server = self._server() or self.server
 
-    def _tree(self, pid: int) -> ProcessTreeUsage:
+    def _tree(self, pid: int) -> ProcessTreeUsage | None:
         """Return the usage of a process and its descendants, also of those that have ended and were waited for."""
-        stat = self._stat(pid)
-        ticks = sum(int(stat[field]) for field in (_UTIME, _STIME, _CUTIME, _CSTIME))
-        pages = int(stat[_RSS])
-        usage = ProcessTreeUsage(ticks / _TICKS_PER_S, pages * _PAGE_BYTES)
+        stat = ProcessStat.read(pid, self._proc)
+        if stat is None:
+            return None
+        usage = ProcessTreeUsage(stat.cpu_s, stat.resident_bytes)
         for child in child_processes(pid, self._proc):
-            with suppress(OSError, ValueError, IndexError):
-                more = self._tree(child)
+            if (more := self._tree(child)) is not None:
                 usage = ProcessTreeUsage(usage.cpu_s + more.cpu_s, usage.resident_bytes + more.resident_bytes)
         return usage
 
-    def _stat(self, pid: int | str) -> list[str]:
-        return (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-
-    def _server(self) -> ServerUsage:
-        stat = self._stat("self")
+    def _server(self) -> ServerUsage | None:
+        stat = ProcessStat.read("self", self._proc)
+        if stat is None:
+            return None
         boot = next(line for line in (self._proc / "stat").read_text().splitlines() if line.startswith("btime "))
         return ServerUsage(
-            cpu_s=(int(stat[_UTIME]) + int(stat[_STIME])) / _TICKS_PER_S,
-            resident_bytes=int(stat[_RSS]) * _PAGE_BYTES,
-            virtual_bytes=int(stat[_VSIZE]),
-            started_s=int(boot.split()[1]) + int(stat[_STARTTIME]) / _TICKS_PER_S,
+            cpu_s=stat.own_ticks / TICKS_PER_S,
+            resident_bytes=stat.resident_bytes,
+            virtual_bytes=stat.virtual_bytes,
+            started_s=int(boot.split()[1]) + stat.started / TICKS_PER_S,
             open_fds=len(os.listdir(self._proc / "self" / "fd")),  # noqa: PTH208 - faster for thousands
             max_fds=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         )

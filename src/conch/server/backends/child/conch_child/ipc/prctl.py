@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 from pathlib import Path
+from typing import List, Tuple
 
 _SET_PDEATHSIG = 1
 _SET_DUMPABLE = 4
@@ -63,11 +64,16 @@ def set_name(name: str) -> None:
     """Set the process's name: in full as its command line, its first 15 bytes as its comm."""
     text = name.encode(errors="replace")
     _prctl(_SET_NAME, text[:15])
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    # Addresses of the command line's arguments, from which /proc/<pid>/cmdline is read.
-    start, end = int(fields[45]), int(fields[46])
+    start, end = text_areas()[0]
     if start:
         ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)
+
+
+def text_areas() -> List[Tuple[int, int]]:
+    """Return the addresses, from and to, of which /proc/PID/cmdline and /proc/PID/environ are read; 0 if unknown."""
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    # proc(5): arg_start to env_end, counted from the state.
+    return [(int(fields[45]), int(fields[46])), (int(fields[47]), int(fields[48]))]
 
 
 def _prctl(option: int, argument: object) -> None:

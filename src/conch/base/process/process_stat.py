@@ -1,0 +1,50 @@
+"""What Linux counts for a process: /proc/PID/stat (proc(5))."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+PROC = Path("/proc")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Fields after the name in parentheses, counted from the state.
+_STATE, _PARENT, _UTIME, _STIME, _CUTIME, _CSTIME, _STARTED, _VSIZE, _RSS = 0, 1, 11, 12, 13, 14, 19, 20, 21
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """One reading of a process. CPU times and its start, after the machine's, are in clock ticks."""
+
+    name: str
+    state: str  # a letter: R running, S sleeping, T stopped, Z not yet waited for, ...
+    parent: int
+    own_ticks: int
+    descendants_ticks: int  # of descendants that have ended and were waited for
+    started: int
+    virtual_bytes: int
+    resident_bytes: int
+
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of processor time of the process and of its descendants that have ended."""
+        return (self.own_ticks + self.descendants_ticks) / TICKS_PER_S
+
+    @classmethod
+    def read(cls, pid: int | str, proc: Path = PROC) -> Self | None:
+        """Return the reading of a process, or of "self"; None if there is none."""
+        try:
+            name, _, text = (proc / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")
+            fields = text.split()
+            return cls(
+                name.partition("(")[2],
+                fields[_STATE],
+                int(fields[_PARENT]),
+                int(fields[_UTIME]) + int(fields[_STIME]),
+                int(fields[_CUTIME]) + int(fields[_CSTIME]),
+                int(fields[_STARTED]),
+                int(fields[_VSIZE]),
+                int(fields[_RSS]) * _PAGE_BYTES,
+            )
+        except (OSError, ValueError, IndexError):
+            return None

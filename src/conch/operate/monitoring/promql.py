@@ -145,10 +145,15 @@ class Parentheses:
 Node: TypeAlias = Number | Text | Selector | Subquery | Call | Aggregation | Binary | Negation | Parentheses
 
 
+# Prometheus 3 has renamed the function; the parser knows the new name only.
+_HOLT_WINTERS, _SMOOTHING = "holt_winters", "double_exponential_smoothing"
+_FORMER_NAME = re.compile(rf"\b{_HOLT_WINTERS}(?=\s*\()")
+
+
 def parse(text: str) -> Node:
     """Return the tree of a query. Raises PromqlError."""
     try:
-        parsed = promql_parser.parse(text)
+        parsed = promql_parser.parse(_FORMER_NAME.sub(_SMOOTHING, text))
     except ValueError as error:
         raise PromqlError(str(error), _error_offset(text, str(error))) from None
     try:
@@ -361,8 +366,11 @@ class _Converter:
         return Negation(self.convert(node.expr))
 
     def _Call(self, node: Any) -> Node:  # noqa: N802
-        place = self._place(node.func.name)
-        return Call(node.func.name, tuple(self.convert(argument) for argument in node.args), place)
+        name = node.func.name
+        if name == _SMOOTHING:
+            name = next(word for word, _ in self._names if word in (_HOLT_WINTERS, _SMOOTHING))
+        place = self._place(name)
+        return Call(name, tuple(self.convert(argument) for argument in node.args), place)
 
     def _AggregateExpr(self, node: Any) -> Node:  # noqa: N802
         place = self._place(str(node.op))

@@ -36,6 +36,7 @@ QUERIES = [
     "vector(1e+100)",
     'label_join(x, "a", ",", "b")',
     'x{a="q\\"uote"}',
+    "holt_winters(x[5m], 0.5, 0.5) - double_exponential_smoothing(y[5m], 0.5, 0.5)",
 ]
 
 
@@ -43,6 +44,11 @@ QUERIES = [
 def test_a_query_survives_parsing_and_rendering(text: str) -> None:
     tree = parse(text)
     assert parse(render(tree)) == tree
+
+
+def test_a_function_that_prometheus_3_renamed_keeps_its_name() -> None:
+    text = "abs(double_exponential_smoothing(holt_winters[5m], 0.1, 0.2)) > holt_winters(x[5m], 0.1, 0.2)"
+    assert render(parse(text)) == text
 
 
 def test_rendering_is_the_text_where_spacing_agrees() -> None:

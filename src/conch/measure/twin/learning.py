@@ -338,8 +338,11 @@ def _cores_used(rows: Table, taken: Integers) -> float | None:
     counted = rows["cpu_ns"] > 0
     if counted.sum() < max(len(rows) // 2, _MIN_OF_A_SIZE):
         return None
-    own = np.maximum(taken[counted] - rows["cpu_wait_ns"][counted], 1)
-    return float(np.median(rows["cpu_ns"][counted] / own))
+    used, own = rows["cpu_ns"][counted], taken[counted]
+    # A thread does not wait while it runs. The counter of waits begins with the end of the execution before, so that it
+    # may be larger than what the execution leaves.
+    own = np.maximum(own - rows["cpu_wait_ns"][counted], np.maximum(np.minimum(used, own), 1))
+    return float(np.median(used / own))
 
 
 def _fit_cores(

@@ -21,6 +21,8 @@ Cell: TypeAlias = int | str
 _MAGIC: Final = b"conch events "
 _FIRST_LINE: Final = re.compile(rb"conch events (\d{1,9}) (\d{1,12})\n")
 _MAX_FIRST_LINE_BYTES: Final = 40
+# The id in an answer of the OpenAI API and its relatives: that of the call behind the kind of the answer.
+_ANSWER_ID: Final = re.compile(r"(?:chatcmpl-|cmpl-|msg_)(.+)")
 # Rows of these kinds are packed with the rows that they refer to: column, and kind of the other row.
 _LINKS: Final = {"requests": ("batch", "batches"), "exchanges": ("request", "requests")}
 
@@ -76,6 +78,11 @@ class EventLog:
         return self.tables["instances"]
 
     @property
+    def holds(self) -> Table:
+        """One row for each time in which the rate limiter kept a model from a batch."""
+        return self.tables["holds"]
+
+    @property
     def changes(self) -> Table:
         """One row for each load, unload and change of limits."""
         return self.tables["changes"]
@@ -87,8 +94,11 @@ class EventLog:
     def find(self, text: str) -> int:
         """Return the number of the newest request with an id: `#number`, its id, X-Request-Id or trace id.
 
-        Raises NotFound.
+        The id in an answer of the OpenAI API is one, too. Raises NotFound.
         """
+        of_answer = _ANSWER_ID.fullmatch(text)
+        if of_answer is not None and text not in self.names:
+            text = of_answer[1]
         if re.fullmatch(r"#\d{1,18}", text):
             if np.any(self.requests["number"] == int(text[1:])):
                 return int(text[1:])

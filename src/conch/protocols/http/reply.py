@@ -134,6 +134,12 @@ class HttpReply:
         self._exchange = exchange
         self._ring = ring
 
+    def add_id(self, text: str) -> None:
+        """Add a text without spaces by which the event log finds the call."""
+        row = self._exchange
+        if row is not None:
+            row.id = f"{row.id} {text}" if row.id else text
+
     def note_degraded(self, reason: str) -> None:
         """Add a reason why the answer is worse than asked; see `conch.domain.degradations`."""
         self.headers += header(HEADER.encode(), reason.encode())

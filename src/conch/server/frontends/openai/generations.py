@@ -136,6 +136,8 @@ class Generations:
     ) -> AdmittedCall:
         """Find the model and count the call towards the limits of model and tenant. Raises ConchError."""
         call_id = _call_id(request, call)
+        if _REQUEST_ID not in request.headers:
+            reply.add_id("".join(call_id.split())[:MAX_REQUEST_ID_CHARACTERS])
         model, adapter = self._models.find(call.model)
         inference, tenants = self._parts.inference, self._parts.tenants
         meter = None

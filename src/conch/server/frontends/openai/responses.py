@@ -126,14 +126,16 @@ class ResponsesApi:
 
 def _form(
     call: ResponseCall,
-    _admitted: AdmittedCall,
+    admitted: AdmittedCall,
     _echoed: str,
     response_id: str = "",
     begun: Callable[[], None] | None = None,
     finished: Callable[[bytes, bytes], None] | None = None,
 ) -> ResponseForm:
+    response_id = response_id or f"resp_{uuid4().hex}"
+    admitted.reply.add_id(response_id)
     return ResponseForm(
-        response_id or f"resp_{uuid4().hex}",
+        response_id,
         call.model,
         call.repeated,
         call.by_name,

@@ -19,17 +19,21 @@ from typing import Any
 
 import pytest
 
+from conch.measure.why.answer import answer as explanation_of
+from conch.measure.why.source import fetch_log
 from tests.processes import command_lines
 from tests.support.models import tensor, write_python, write_scripted
 from tests.support.server_process import ConchProcess
 
 TENSORS = f"input {tensor('INPUT0', 'FP32', 1)} output {tensor('OUTPUT0', 'FP32', 1)}"
-# Hangs in the middle of an execution: negative numbers stop the process.
+# Hangs in the middle of an execution: negative numbers stop the process, or wait for what never comes.
 HANGS = """
-import os, signal
+import os, signal, threading
 value = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
-if value[0] < 0:
+if value[0] == -1:
     os.kill(os.getpid(), signal.SIGSTOP)
+if value[0] == -2:
+    threading.Event().wait()
 return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value)])
 """
 
@@ -53,9 +57,9 @@ def ask(server: ConchProcess, path: str, body: dict[str, Any]) -> tuple[int, dic
             return error.code, json.loads(error.read())
 
 
-def infer(server: ConchProcess, value: float) -> tuple[int, dict[str, Any]]:
+def infer(server: ConchProcess, value: float, id_: str = "") -> tuple[int, dict[str, Any]]:
     inputs = [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [value]}]
-    return ask(server, "/v2/models/hangs/infer", {"inputs": inputs})
+    return ask(server, "/v2/models/hangs/infer", {"id": id_, "inputs": inputs})
 
 
 def complete(server: ConchProcess) -> tuple[int, dict[str, Any]]:
@@ -93,6 +97,15 @@ def test_hung_processes_are_replaced_and_their_requests_fail(server: ConchProces
     server.until("/v2/models/llm/ready")
     assert infer(server, 2.0)[0] == 200
     assert complete(server)[0] == 200
+
+
+def test_the_event_log_says_that_a_process_hung(server: ConchProcess) -> None:
+    assert infer(server, 3.0)[0] == 200
+    assert infer(server, -2.0, "hung")[0] == 500
+    found = explanation_of(fetch_log(server.http, 600), "hung")
+    assert found.causes()[0].label == "no progress"
+    assert 'the process of "hangs" making no progress' in found.sentences[0]
+    assert "find where it hangs; --hang-timeout-secs replaces such a process" in found.sentences[0]
 
 
 def test_prompts_that_an_engine_does_not_read_are_bounded(tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ CAUSES: Final = MappingProxyType(
         "sequence": Cause(
             "behind its sequence", 'earlier requests of its sequence, or a slot of "{model}"', "add sequence slots"
         ),
+        "limiter": Cause(
+            "rate limiter",
+            'the rate limiter keeping idle instances of "{model}" from a batch',
+            "raise --rate-limit-resource, or let instances need less",
+        ),
         "down": Cause("all instances down", 'all instances of "{model}" being down', "its log says why they ended"),
         "loading": Cause("a model loading", "a model being loaded meanwhile", "load models before clients need them"),
         "loop": Cause("event loop busy", "the server's event loop being busy", "less work a request, or more servers"),
@@ -56,6 +61,11 @@ CAUSES: Final = MappingProxyType(
             "other processes took it: reserve processors for the server",
         ),
         "stopped": Cause("process stopped", 'the process of "{model}" being stopped', "continue the process"),
+        "hung": Cause(
+            "no progress",
+            'the process of "{model}" making no progress',
+            "find where it hangs; --hang-timeout-secs replaces such a process",
+        ),
         "copy": Cause("copy", 'copying tensors to and from "{model}"', "smaller tensors or shared memory"),
         "compute": Cause(
             "compute as usual", 'the usual compute of "{model}" for that size', "a faster model or device helps"

@@ -21,11 +21,13 @@ _MIN_HIT_SHARE: Final = 0.5  # of a model's requests, from which on a miss is an
 _NO_DELAY: Final = tuple(WHY_NOW.index(name) for name in ("single", "idle"))
 _STALL: Final = PAUSES.index("stall")
 _DOWN: Final = (INSTANCE_CHANGES.index("down"),)
-_STOPPED: Final = tuple(INSTANCE_CHANGES.index(name) for name in ("stalled", "stopped"))
+_STOPPED: Final = (INSTANCE_CHANGES.index("stopped"),)
+_STALLED: Final = INSTANCE_CHANGES.index("stalled")
 # Causes of what the event loop does or should do: a collection of garbage there delays it.
 _ON_LOOP: Final = ("serialisation", "loop", "copy")
 _BETWEEN: Final = "between"  # steps of an engine, until what was between them is known
 _QUEUED: Final = ("busy", "ahead")
+_IDLE: Final = ("mates", "sequence", "loop")  # waits although an instance is idle
 _ORDINARY: Final = ("copy", "compute")
 _OF_ALL: Final = ("down", "gc", "loop")  # delays of all instances
 
@@ -147,15 +149,15 @@ class Explainer:
     def _executed(self, row: Any, batch: Any, children: Table, done: int, depth: int) -> list[TimePart]:
         queued, started = int(row["queued"]), min(int(batch["started"]) or done, done)
         parts = self._queued(row, batch, queued, max(started, queued))
-        own = clipped(self._run(batch, row), queued, done)
-        returned = min(int(batch["infer_done"]) or done, done)
+        own = clipped(self._run(batch, row), max(started, queued), done)
+        returned = min(int(batch["infer_done"] or batch["released"]) or done, done)  # one that failed is only released
         if len(children):
             own = [
                 part if part.cause in ("copy", "gc") else part.between(part.start, part.end, "compute") for part in own
             ]
             own = self._chain(joined(own), children, depth)
         parts += own
-        back = self._stages(row, [("", max(returned, queued)), ("copy", done)])
+        back = self._stages(row, [("", max(returned, started, queued)), ("copy", done)])
         return parts + self._waits_of_loop(back, ("copy",))
 
     def _queued(self, row: Any, batch: Any, start: int, end: int) -> list[TimePart]:
@@ -200,6 +202,7 @@ class Explainer:
             else:
                 parts += self._behind(row, blocking[1], first, last)
         parts = self._sequence(row, parts, start, end)
+        parts = carve(parts, self._holds(row, batch, start, end), "limiter", _IDLE)
         parts = joined(self._waits_of_loop(parts, ("loop",)))
         return joined(self._roots(row, parts)) if any(part.cause in _QUEUED for part in parts) else parts
 
@@ -288,9 +291,13 @@ class Explainer:
             slow = rest_ns
         else:
             expected += rest_ns
+        stalled = bool(start and model.stalls(int(batch["instance"]), _STALLED, start - _LOOK_NS, end))
+        if stalled and not (usual.for_kind or usual.for_size):
+            expected, slow = 0, slow + expected
         # A process is looked at from time to time: it was stopped a while before that was seen.
         stopped = [(max(first - _LOOK_NS, computing), min(last, end)) for first, last in seen if first < end + _LOOK_NS]
         stopped = stopped[:1] if slow else []
+        waits = "hung" if stalled and not stopped else "slow"
         if stopped:
             first, last = stopped[0]
             stopped = [(max(last - slow, first), last)]
@@ -308,7 +315,7 @@ class Explainer:
             early = model.lasted(int(batch["instance"]), _STOPPED, start, end)
             parts = carve(parts, [(first - _LOOK_NS, last) for first, last in early], "stopped", ("copy", "cpu"))
         parts, at, rest = parts, computing, list(stopped)
-        for cause, length in ((ordinary, expected), (because, large), ("cpu", cpu), ("slow", slow)):
+        for cause, length in ((ordinary, expected), (because, large), ("cpu", cpu), (waits, slow)):
             while length > 0:
                 if rest and rest[0][0] <= at:
                     parts.append(TimePart("stopped", at, rest[0][1], name, number))
@@ -386,9 +393,11 @@ class Explainer:
             parts.append(TimePart("cpu", high - waited, high, name))
             at = high
         if not parts:
-            return self._stages(row, [("", queued), ("prefill", first_token), ("decode", done)])
+            parts = self._stages(row, [("", queued), ("prefill", first_token), ("decode", done)])
+            return carve(parts, self._engine_stalls(row, steps, queued, done), "hung", ("prefill", "decode"))
         if done > at:
             parts.append(TimePart(_BETWEEN, at, done, name))
+        parts = carve(parts, self._engine_stalls(row, steps, queued, done), "hung", {part.cause for part in parts})
         parts = self._waits_of_loop(parts, (_BETWEEN,))
         parts = carve(parts, [(queued, first_token)], "prefill", (_BETWEEN,))
         return joined(carve(parts, [(first_token, done)], "decode", (_BETWEEN,)))
@@ -422,6 +431,15 @@ class Explainer:
             if tokens := int(steps[place]["prefill_tokens"]):
                 missing, start = missing - tokens, int(steps[place]["started"])
         return min(max(start, queued), first_token)
+
+    def _engine_stalls(self, row: Any, steps: Table, start: int, end: int) -> list[Interval]:
+        """Return when the engine of a generation made no progress: until it finished a step, or was replaced."""
+        model, found = self._batches(row), list[Interval]()
+        for number in model.instances:
+            for since, until in model.stalls(number, _STALLED, start - _LOOK_NS, end):
+                later = steps["ended"][np.searchsorted(steps["ended"], since, "right") :]
+                found.append((since, min(int(later[0]), until) if len(later) else until))
+        return found
 
     def _usual_step(self, row: Any) -> int:
         steps = self._steps(row)
@@ -466,6 +484,20 @@ class Explainer:
 
     def _loadings(self, start: int, end: int) -> list[Interval]:
         return [(int(row["started"]), int(row["ended"])) for row in self._overlapping(self._loads, start, end)]
+
+    def _holds(self, row: Any, batch: Any, start: int, end: int) -> list[Interval]:
+        """Return when the rate limiter kept a model from a batch; for a sequence, its instance."""
+        rows = self._overlapping(self._all_holds, start, end)
+        rows = rows[(rows["model"] == row["model"]) & (rows["version"] == row["version"])]
+        if row["correlation"] and batch is not None:
+            rows = rows[rows["instance"] == batch["instance"]]
+        return [(int(hold["started"]), int(hold["ended"])) for hold in rows]
+
+    @cached_property
+    def _all_holds(self) -> Table:
+        holds = self.log.holds.copy()
+        holds["ended"][holds["ended"] == 0] = self.log.monotonic_ns
+        return _by_end(holds)
 
     @cached_property
     def _loads(self) -> Table:

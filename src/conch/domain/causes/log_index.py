@@ -121,6 +121,15 @@ class ModelBatches:
             found.append((since, self._end))
         return [(max(first, start), min(last, end)) for first, last in found if first < end and last > start]
 
+    def stalls(self, instance: int, begin: int, start: int, end: int) -> list[Interval]:
+        """Return when an instance made no progress, of the times from a change `begin` within `start` and `end` on.
+
+        The server does not record that it resumes: what it worked at has ended then.
+        """
+        rows = self._changes[instance]
+        times = rows["time"][(rows["change"] == begin) & (rows["time"] >= start) & (rows["time"] < end)]
+        return [(int(time), end) for time in times]
+
     def usual(self, batch: Any) -> Usual:
         """Return what is usual for a batch. A size with too few samples counts as the one next to it."""
         known = self._known

@@ -129,6 +129,13 @@ KINDS: Final[dict[str, tuple[Column, ...]]] = {
         _code("change", INSTANCE_CHANGES),
         *_counts("<u4", "pid"),
     ),
+    # Times in which the rate limiter kept an idle instance of a model from a batch. `holder` is a model that had the
+    # resources; none where another was first in turn.
+    "holds": (
+        *_times("started", "ended"),
+        *_MODEL,
+        *_names("instance", "holder"),
+    ),
     # What operators or the repository changed; `detail` is an error, or the new limits.
     "changes": (
         *_times("started", "ended"),

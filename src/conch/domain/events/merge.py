@@ -11,7 +11,13 @@ from conch.domain.events.layout import KINDS, NAME
 from conch.domain.events.log import EventLog, NameTable
 from conch.domain.events.packing import Table
 
-_NUMBERED: Final = ("requests", "batches", "exchanges")  # whose rows have a number that no other row of the kind has
+# Columns that no two rows of a kind have in common, of kinds whose rows may be read before they are complete.
+_KEYS: Final = {
+    "requests": ("number",),
+    "batches": ("number",),
+    "exchanges": ("number",),
+    "holds": ("started", "model", "version", "instance"),
+}
 _MAX_ROWS: Final = 50_000  # of a piece, of each kind
 
 
@@ -52,7 +58,7 @@ def pieces(log: EventLog) -> Iterator[EventLog]:
 
 def _without_repeats(kind: str, table: Table) -> Table:
     """Return each row once, at the place of its last version."""
-    names = ("number",) if kind in _NUMBERED else table.dtype.names or ()
+    names = _KEYS.get(kind, table.dtype.names or ())
     order = np.lexsort([table[name] for name in names])  # stable: of equal rows the last version is the last
     is_repeated = np.ones(max(len(table) - 1, 0), bool)
     for name in names:

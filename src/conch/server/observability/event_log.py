@@ -21,12 +21,13 @@ from conch.domain.request import InferRequest, InferResponse, Timeline
 # By kind: its share of the log's size, and the bytes of a row where it is compiled, with its place in a list. A request
 # has about one batch and one call.
 _SHARES: Final = {
-    "requests": (0.38, 136),
+    "requests": (0.37, 136),
     "batches": (0.30, 104),
     "exchanges": (0.24, 88),
     "steps": (0.05, 128),
     "pauses": (0.01, 64),
     "instances": (0.01, 80),
+    "holds": (0.01, 80),
     "changes": (0.01, 88),
 }
 _MIN_ROWS: Final = 64
@@ -83,6 +84,17 @@ class InstanceRow(Row):
         self.model = self.instance = ""
         self.change = "up"
         self.time = self.version = self.pid = 0
+
+
+@mypyc_attr(acyclic=True)
+class HoldRow(Row):
+    """One wait of a model for the rate limiter."""
+
+    __slots__ = ("ended", "holder", "instance", "model", "started", "version")
+
+    def __init__(self) -> None:
+        self.model = self.instance = self.holder = ""
+        self.version = self.started = self.ended = 0
 
 
 @mypyc_attr(acyclic=True)
@@ -280,6 +292,13 @@ class ModelEvents:
         row.done = timeline.done
         row.first_token = 0
         row.deadline = timeline.deadline
+
+    def held(self, started: int, ended: int, instance: str, holder: str) -> HoldRow:
+        """Return the row of a wait for the rate limiter, because of what a model `holder` has."""
+        row = HoldRow()
+        row.model, row.version = self.model, self.version
+        row.started, row.ended, row.instance, row.holder = started, ended, instance, holder
+        return row
 
     def unfinished(self, request: InferRequest, batch: int = 0) -> RequestRow:
         """Return the row of a request that has not ended."""

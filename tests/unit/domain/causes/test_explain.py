@@ -1,6 +1,8 @@
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from conch.domain.causes.explain import Explainer
 from conch.domain.causes.parts import RequestParts
@@ -18,7 +20,12 @@ def batched(size: int, delay: int = 0) -> BatchRules:
 
 def explained(log: EventLog, number: int) -> RequestParts:
     """The parts of a request, which sum to its whole."""
-    found = Explainer(log).explain(number)
+    return without_gaps(Explainer(log), number)
+
+
+def without_gaps(explainer: Explainer, number: int) -> RequestParts:
+    """The parts of a request, each of which begins where the one before ends."""
+    found = explainer.explain(number)
     assert found is not None
     parts = list(found.leaves())
     assert sum(part.ns for part in parts) == found.ns
@@ -130,6 +137,109 @@ def test_a_load_that_takes_the_processors() -> None:
     rows = serve(model, [*steady(), Arrival(2 * SECOND)])
     rows.add("changes", change="load", model="other", started=SECOND, ended=3 * SECOND)
     assert times(rows.log(), 21) == {"compute": 10 * MS, "loading": 40 * MS}
+
+
+def test_a_process_that_hangs_and_is_replaced() -> None:
+    """The server records since when the process made no progress, after a while."""
+    model = SimulatedModel(compute=lambda start, _batch: 5010 * MS if 2 * SECOND <= start < 3 * SECOND else 10 * MS)
+    rows = serve(model, [*steady(), Arrival(2 * SECOND), Arrival(2 * SECOND + 100 * MS), Arrival(9 * SECOND)])
+    common = {"model": "detector", "version": 1, "instance": "detector_0"}
+    rows.add("instances", **common, time=2 * SECOND, change="stalled")
+    rows.add("instances", **common, time=7 * SECOND, change="replaced")
+    assert times(rows.log(), 21) == {"hung": 5000 * MS, "compute": 10 * MS}
+    assert times(rows.log(), 22)["hung"] == 4_910_020 * US
+    assert times(rows.log(), 23) == {"compute": 10 * MS}
+
+
+def test_the_first_request_hangs() -> None:
+    """No execution says what is usual."""
+    rows = serve(SimulatedModel(compute=lambda _start, _batch: 5 * SECOND), [Arrival(SECOND)])
+    batch = rows.tables["batches"][0]
+    batch |= {"infer_done": 0, "input_done": 0, "failed": 1}
+    rows.add("instances", model="detector", version=1, instance="detector_0", time=SECOND, change="stalled")
+    assert times(rows.log(), 1) == {"hung": 5 * SECOND + 20 * US}
+
+
+def test_an_engine_that_hangs() -> None:
+    rows = Rows()
+    rows.add("requests", number=1, model="llm", version=1, outcome="ok", prompt_tokens=100, completion_tokens=5,
+             received=SECOND, queued=SECOND, first_token=SECOND + 20 * MS, done=4 * SECOND)  # fmt: skip
+    for start, end in ((0, 20), (20, 40), (2900, 3000)):
+        rows.add("steps", model="llm", version=1, started=SECOND + start * MS, ended=SECOND + end * MS,
+                 prefill_tokens=0 if start else 100, decode_tokens=1)  # fmt: skip
+    rows.add("instances", model="llm", version=1, instance="engine", time=SECOND + 40 * MS, change="stalled")
+    assert times(rows.log(), 1) == {"prefill": 20 * MS, "decode": 20 * MS, "hung": 2960 * MS}
+
+
+def test_the_rate_limiter() -> None:
+    rows = serve(SimulatedModel(), [*steady(), Arrival(2 * SECOND)])
+    late = dict.fromkeys(("started", "input_done", "infer_done", "done"), 300 * MS)
+    batch, request = rows.tables["batches"][-1], rows.tables["requests"][-1]
+    for row in (batch, request):
+        row |= {name: row[name] + ns for name, ns in late.items() if name in row}
+    batch |= {"formed": batch["formed"] + 300 * MS, "released": batch["released"] + 300 * MS}
+    del rows.tables["exchanges"]
+    rows.add("holds", model="detector", version=1, instance="detector_0", holder="other", started=2 * SECOND,
+             ended=2 * SECOND + 300 * MS)  # fmt: skip
+    rows.add("holds", model="other", version=1, started=SECOND, ended=3 * SECOND)
+    assert times(rows.log(), 21) == {"limiter": 300 * MS, "compute": 10 * MS}
+
+
+_TIMES = st.integers(0, 400).map(lambda number: SECOND + number * MS)
+# How far a batch has come → its times that have not.
+_ENDS = {
+    "ahead": ("started", "input_done", "infer_done", "released"),
+    "begun": ("input_done", "infer_done", "released"),
+    "computing": ("infer_done", "released"),
+    "failed": ("input_done", "infer_done"),
+    "failed to compute": ("infer_done",),
+}
+_SPANS = st.lists(st.tuples(_TIMES, st.integers(1, 200)), max_size=4)
+
+
+@settings(max_examples=60)
+@given(
+    arrivals=st.lists(st.builds(Arrival, _TIMES, st.sampled_from([100, 10**8])), min_size=1, max_size=12),
+    instances=st.integers(1, 3),
+    size=st.integers(1, 4),
+    delay_ms=st.integers(0, 30),
+    wait_ms=st.integers(0, 40),
+    calls=st.lists(_TIMES, max_size=6),
+    pauses=_SPANS,
+    holds=_SPANS,
+    ends=st.dictionaries(st.integers(0, 8), st.sampled_from(list(_ENDS))),
+    changes=st.lists(st.tuples(_TIMES, st.sampled_from(["stalled", "stopped", "continued", "down", "up"])), max_size=6),
+)
+def test_parts_sum_to_the_whole_whatever_happens(
+    arrivals: list[Arrival], instances: int, size: int, delay_ms: int, wait_ms: int, calls: list[int],
+    pauses: list[tuple[int, int]], holds: list[tuple[int, int]], ends: dict[int, str],
+    changes: list[tuple[int, str]],
+) -> None:  # fmt: skip
+    """Also where rows contradict each other: a cause is given once, and no nanosecond is left out."""
+    compute = {100: 10 * MS, 10**8: 90 * MS}
+    model = SimulatedModel(
+        instances=instances, rules=batched(size, delay_ms * MS), cpu_wait=lambda _start: wait_ms * MS,
+        compute=lambda _start, batch: max(compute[item.bytes] for item in batch),
+    )  # fmt: skip
+    rows = serve(model, arrivals)
+    if calls:
+        serve(SimulatedModel("called"), [Arrival(time) for time in calls], rows, parent=1)
+    common = {"model": "detector", "version": 1, "instance": "detector_0"}
+    for start, length in pauses:
+        rows.add("pauses", kind="stall" if length % 2 else "gc 2", started=start, ended=start + length * MS,
+                 cpu_wait_ns=length * MS // 3)  # fmt: skip
+    for start, length in holds:
+        rows.add("holds", **common, started=start, ended=start + length * MS)
+    for time, change in changes:
+        rows.add("instances", **common, time=time, change=change)
+    for place, end in ends.items():
+        for batch in rows.tables["batches"][place : place + 1]:
+            batch |= dict.fromkeys(_ENDS[end], 0)
+    log = rows.log()
+    explainer = Explainer(log)
+    whole = dict(zip(log.requests["number"].tolist(), explainer.whole_ns().tolist(), strict=True))
+    for number, ns in whole.items():
+        assert without_gaps(explainer, number).ns == ns
 
 
 def test_waiting_for_batch_mates() -> None:

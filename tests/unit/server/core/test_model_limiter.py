@@ -15,6 +15,8 @@ from conch.domain.model_config import RateLimit, ResourceNeed
 from conch.domain.scheduling.rate_limiter import RateLimiter
 from conch.server.core.scheduling.batching_model import BatchingModel
 from conch.server.core.scheduling.model_limiter import ModelLimiter
+from conch.server.observability.event_log import EventRecorder, ModelEvents
+from conch.server.observability.event_reading import EventReader
 from tests.unit.server.core.scripted import Caller, ScriptedInstance, config, dynamic, request
 
 
@@ -24,12 +26,34 @@ def limited(needs: Sequence[ResourceNeed] = (), priority: int = 0) -> ScriptedIn
     return instance
 
 
-async def model(shared: RateLimiter, *instances: ScriptedInstance, max_batch_size: int = 0) -> BatchingModel:
+async def model(
+    shared: RateLimiter, *instances: ScriptedInstance, max_batch_size: int = 0, events: ModelEvents | None = None
+) -> BatchingModel:
     model_config = dynamic(max_batch_size) if max_batch_size else config()
     served = BatchingModel(model_config, 1, {}, instances, asyncio.get_running_loop())
     served.limiter = ModelLimiter(shared, instances)
+    served.events = events or served.events
     await served.start()
     return served
+
+
+async def test_waits_for_a_resource_are_in_the_event_log() -> None:
+    shared, recorder = RateLimiter(), EventRecorder(2**20)
+    workers = [limited([ResourceNeed("R", 1)]) for _ in range(2)]
+    first = await model(shared, workers[0], events=ModelEvents(recorder, "first", 1))
+    second = await model(shared, workers[1], events=ModelEvents(recorder, "second", 1))
+    first.submit(request(), Caller())
+    second.submit(request(), Caller())
+    unfinished = [row for kind, row in second.unfinished() if kind == "holds"]
+    assert [(row.model, row.holder, row.ended) for row in unfinished] == [("second", "m", 0)]
+    workers[0].answer()
+    workers[1].answer()
+    log = EventReader(recorder).read(60)
+    (hold,) = log.holds
+    (waited,) = log.requests[log.requests["model"] == log.names.index("second")]
+    assert log.names[hold["model"]] == "second"
+    assert waited["queued"] <= hold["started"] < hold["ended"] <= waited["started"]
+    assert not [kind for kind, _ in second.unfinished()]
 
 
 async def test_models_that_share_a_resource_take_turns() -> None:

@@ -20,6 +20,7 @@ ROWS = {
     "steps": event_log.StepRow,
     "pauses": event_log.PauseRow,
     "instances": event_log.InstanceRow,
+    "holds": event_log.HoldRow,
     "changes": event_log.ChangeRow,
 }
 

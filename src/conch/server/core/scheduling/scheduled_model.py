@@ -147,7 +147,7 @@ class ScheduledModel(ServedModel):
         """Start all instances, many at a time. Raises ConchError, OSError; then nothing is left running."""
         started = monotonic_ns()
         if self.limiter is not None:
-            self.limiter.open(self._dispatch)
+            self.limiter.open(self._dispatch, self.events)
         self._timer.start()
         for instance in self.instances:
             self._own(instance)
@@ -344,6 +344,8 @@ class ScheduledModel(ServedModel):
         rows: list[tuple[str, Row]] = [
             ("requests", self.events.unfinished(pending.request)) for pending in self._waiting()
         ]
+        if self.limiter is not None:
+            rows += self.limiter.unfinished()
         for instance, held in self._held.items():
             for batch in held:
                 execution_row = BatchRow()

@@ -40,6 +40,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._owner = owner
         self._clock = owner.clock
         self._traffic = owner.traffic
+        self._parse_budget = owner.parse_budget
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
         self.session: Http2Session[Any] = Http2Session(owner, self)
@@ -82,7 +83,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._backlog = True
             if not self._transport.is_closing():
                 self._transport.pause_reading()
-            self._loop.call_soon(self._resume)
+            self._parse_budget.postpone(self._resume)
 
     def _receive(self, data: Buffer) -> bool:
         """Parse data. Returns whether some are left for the next turn of the loop."""
@@ -94,7 +95,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     def _resume(self) -> None:
         """Parse data that earlier turns have left."""
         if self._closed_at is None and self._receive(b""):
-            self._loop.call_soon(self._resume)
+            self._parse_budget.postpone(self._resume)
             return
         self._backlog = False
         if self.writable and not self._transport.is_closing():

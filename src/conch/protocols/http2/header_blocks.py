@@ -1,5 +1,5 @@
 # Compiled by mypyc in wheels.
-"""Header blocks and the heads of requests in them. `hpack` decodes the peer's; a server's are not compressed.
+"""Header blocks and the heads of requests in them. A server's own blocks are not compressed.
 
 Once the peer's HPACK table has the fields of a call, the block of each further call is the same few bytes. So decoded
 blocks are cached until the dynamic table changes. Blocks that a server sends do not use the dynamic table, so one
@@ -10,10 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from hpack import Decoder, HPACKError, OversizedHeaderListError
-
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode, StreamFault
-from conch.protocols.http2.header_table import ChangeTable
+from conch.protocols.http2.hpack_decoder import HpackDecoder
 
 Field = tuple[bytes, bytes]
 Head = TypeVar("Head")
@@ -32,8 +30,8 @@ class HeaderBlocks(ABC, Generic[Head]):
 
     def __init__(self, limit: int) -> None:
         """A list of fields above `limit` bytes ends the connection."""
-        self._decoder = Decoder(max_header_list_size=limit)
-        self._table = self._decoder.header_table = ChangeTable()
+        self._decoder = HpackDecoder(limit)
+        self._table = self._decoder.table
         self._cache: dict[bytes, Head] = {}
 
     @abstractmethod
@@ -62,11 +60,7 @@ class HeaderBlocks(ABC, Generic[Head]):
         if self._table.changed:
             _check_size_changes(block)
         try:
-            return self._decoder.decode(block, raw=True)
-        except OversizedHeaderListError:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header list too large") from None
-        except (HPACKError, IndexError) as error:
-            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"{type(error).__name__}") from None
+            return self._decoder.decode(block)
         finally:
             if self._table.changed:
                 self._cache.clear()

@@ -1,12 +1,13 @@
 """Header blocks: read as their encoder meant them, however often they come; written so that others can read them."""
 
 import pytest
-from hpack import Decoder, Encoder
+from hpack import Decoder, Encoder, HPACKError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.protocols.http2.frames import ConnectionFault, StreamFault
 from conch.protocols.http2.header_blocks import RequestBlocks, response_block, trailers_block
+from conch.protocols.http2.hpack_decoder import HpackDecoder
 
 PSEUDO = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x")]
 NAMES = st.sampled_from([b"a", b"te-x", b"user-agent", b"cookie", b"x-long-name-of-a-field"])
@@ -77,3 +78,36 @@ def test_a_block_changes_the_size_of_the_table_twice_at_most(size):
     assert blocks().read(size * 2 + block).path == b"/x"
     with pytest.raises(ConnectionFault, match="size"):
         blocks().read(size * 3 + block)
+
+
+# Literal and indexed fields, sizes of the table, and strings in Huffman's code that may be cut or end wrongly.
+PIECES = st.one_of(
+    st.binary(max_size=8),
+    st.sampled_from([b"\x82", b"\xbe", b"\x00", b"\x40", b"\x10", b"\x44", b"\x0f\x01", b"\x20", b"\x3f\xe1\x1f"]),
+    st.binary(max_size=30).map(lambda code: bytes((0x80 | len(code),)) + code),
+    st.text(st.characters(max_codepoint=255), max_size=20).map(
+        lambda text: Encoder().encode([(text.encode("latin-1"), text.encode("latin-1"))])
+    ),
+)
+
+
+@given(st.lists(st.lists(PIECES, max_size=6).map(b"".join), min_size=1, max_size=4))
+def test_blocks_mean_what_another_decoder_reads(sent):
+    ours, other = HpackDecoder(65_536), Decoder(max_header_list_size=65_536)
+    for block in sent:
+        try:
+            fields = other.decode(block, raw=True)
+        except (HPACKError, IndexError):
+            with pytest.raises(ConnectionFault):
+                ours.decode(block)
+            return
+        assert ours.decode(block) == fields
+        assert list(ours.table.dynamic_entries) == list(other.header_table.dynamic_entries)
+
+
+@pytest.mark.parametrize("value", [b"y" * 60_000, b"\xff" * 60_000, bytes(range(256)) * 200])
+def test_long_values_are_read_and_bounded(value):
+    block = Encoder().encode([(b"x", value)])
+    assert HpackDecoder(65_536).decode(block) == [(b"x", value)]
+    with pytest.raises(ConnectionFault, match="header list too large"):
+        HpackDecoder(16_384).decode(block)

@@ -12,6 +12,7 @@ import pytest
 from tools.code_map import PAGE, page
 from tools.compile_modules import compiled_modules
 
+from conch.base import errors
 from conch.server.options.server_options import OWN_FLAGS
 
 ROOT = Path(__file__).parents[1]
@@ -153,6 +154,18 @@ def test_compiled_modules_make_no_slice_objects() -> None:
         for module in compiled_modules(ROOT / "src")
         for node in ast.walk(ast.parse((ROOT / "src" / module).read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "slice"
+    }
+    assert found == set()
+
+
+def test_errors_are_not_compiled() -> None:
+    """An error travels by its `__dict__`, which has no attribute that a compiled class declares."""
+    known = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    found = {
+        f"{module}:{node.name}"
+        for module in compiled_modules(ROOT / "src")
+        for node in ast.walk(ast.parse((ROOT / "src" / module).read_text()))
+        if isinstance(node, ast.ClassDef) and known & {ast.unparse(base) for base in node.bases}
     }
     assert found == set()
 

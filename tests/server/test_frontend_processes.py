@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
@@ -314,6 +315,31 @@ def test_the_stop_answers_what_is_in_flight(tmp_path: Path) -> None:
         for connection in connections:
             connection.close()
     assert not any(map(psutil.pid_exists, pids))
+
+
+def test_the_stop_does_not_wait_for_a_process_that_is_being_replaced(tmp_path: Path) -> None:
+    write_models(tmp_path / "models")
+    with ConchProcess(tmp_path / "models", *FLAGS, log=tmp_path / "log") as server:
+        frontends(server)[0].kill()
+        server.until_logged("was killed by SIGKILL; restarting")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(TIMEOUT_S) == 0
+    assert "cannot restart" not in server.text
+
+
+def test_a_refused_generation_over_grpc_ends_neither_process(server: ConchProcess) -> None:
+    processes = {process.pid for process in frontends(server)}
+    prompt = tritonclient.grpc.InferInput("text_input", [1], "BYTES")
+    prompt.set_data_from_numpy(np.array([b"x"], dtype=object))
+    for _ in range(4):
+        with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
+            answers: SimpleQueue[Any] = SimpleQueue()
+            client.start_stream(lambda result, error, answers=answers: answers.put((result, error)))
+            client.async_stream_infer("talker", [prompt], parameters={"max_tokens": 0})
+            result, error = answers.get(timeout=TIMEOUT_S)
+            assert result is None
+            assert "max_tokens must be at least 1, got 0" in str(error)
+    assert {process.pid for process in frontends(server)} == processes
 
 
 def test_processes_end_with_a_killed_server(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
     ConchError                      code: one of Triton's status codes
     ├── InvalidRequest              the client's mistake; names the field, its value and valid values
-    │   └── TooLarge                more bytes or work than one request may cost
+    │   ├── TooLarge                more bytes or work than one request may cost
+    │   └── InvalidParameter        an invalid parameter of a generation
     ├── NotFound                    unknown model, version, region …
     ├── Unsupported                 not implemented by this server or the model
     ├── Unavailable                 temporary
@@ -74,6 +75,14 @@ class InvalidRequest(ConchError):
 
 class TooLarge(InvalidRequest):
     """The request needs more memory or time than one request may take: 413 over HTTP, RESOURCE_EXHAUSTED over gRPC."""
+
+
+class InvalidParameter(InvalidRequest):
+    """The sampling parameter `param` is invalid."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class NotFound(ConchError):

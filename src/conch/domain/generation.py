@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Final, Literal, Protocol, TypeAlias
 
-from conch.base.errors import ConchError, InvalidRequest
+from conch.base.errors import ConchError, InvalidParameter
 from conch.domain.request import Span, Timeline, TokenMeter
 
 # Bounds of parameters that cost memory per request.
@@ -30,14 +30,6 @@ class FinishReason(Enum):
     STOP = "stop"  # end-of-sequence token, stop string or stop token
     LENGTH = "length"  # max_tokens, or the end of the context
     ABORT = "abort"  # cancelled by the caller
-
-
-class InvalidParameter(InvalidRequest):
-    """The sampling parameter `param` is invalid."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from conch.base.errors import Code, ConchError, LimitExceeded, ModelLoading
-from conch.domain.generation import InvalidParameter
+from conch.base.errors import Code, ConchError, InvalidParameter, LimitExceeded, ModelLoading
 from conch.protocols.openai.fields import InvalidField
 
 # Constant, as in vLLM's server.

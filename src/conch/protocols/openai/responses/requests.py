@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
-from conch.domain.generation import InvalidParameter
+from conch.base.errors import InvalidParameter
 from conch.domain.tensor import Buffer
 from conch.protocols.openai.field_rules import RESPONSE
 from conch.protocols.openai.fields import Fields, IgnoredField, InvalidField, read_object

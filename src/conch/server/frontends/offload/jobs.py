@@ -36,7 +36,7 @@ def describe(error: ConchError) -> dict[str, Any]:
 
 def restore(described: Mapping[str, Any]) -> ConchError:
     """Make the error that a worker has described."""
-    from conch.domain.generation import InvalidParameter
+    from conch.base.errors import InvalidParameter
     from conch.protocols.compression import UnknownCoding
     from conch.protocols.openai.fields import InvalidField
 

@@ -21,6 +21,7 @@ in place. One that does not fit the arena travels in the frame: slower, but with
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -56,6 +57,8 @@ from conch.server.frontends.processes.values import describe_error, restored_err
     RELEASED,
     EXCHANGE,
 ) = range(23)
+
+_log: Final = logging.getLogger(__name__)
 
 Message = tuple[Any, ...]
 
@@ -142,13 +145,22 @@ class FrontendLink:
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Handle the messages that are complete."""
-        for messages, _ in self._decoder.feed(data):
-            for message in messages:
-                if message[0] == RELEASED:
-                    self._arena.free(message[1])
-                else:
-                    self._handle(message)
+        """Handle the messages that are complete.
+
+        A failure ends the link, since a request could wait forever, once the log of a process is with the core.
+        """
+        try:
+            for messages, _ in self._decoder.feed(data):
+                for message in messages:
+                    if message[0] == RELEASED:
+                        self._arena.free(message[1])
+                    else:
+                        self._handle(message)
+        except Exception:
+            _log.exception("a message between core and frontend process failed; the process ends")
+            self.flush()
+            if self._transport is not None:
+                self._transport.close()
 
     def eof_received(self) -> bool:
         """Close: the other process has ended."""

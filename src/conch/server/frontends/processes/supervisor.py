@@ -243,6 +243,8 @@ class FrontendProcesses:
         """Stop the listeners of a port in all processes."""
         self.command("stop", flags, timeout_s)
         for frontend in self.running:
+            if not frontend.started.done():
+                frontend.child.kill()  # it has no clients, and does not know the port yet
             while flags not in frontend.stopped and frontend.child.alive:
                 frontend.on_stopped.clear()
                 await frontend.on_stopped.wait()
@@ -340,15 +342,24 @@ class FrontendProcesses:
         self._spawn(self._replace(frontend.index, 0.0 if lived_s > _BACKOFF_S else _BACKOFF_S))
 
     async def _replace(self, index: int, delay_s: float) -> None:
-        while not self.leaving:
-            await asyncio.sleep(delay_s)
-            try:
-                await self._launch(index)
-            except (ConfigError, ModelLoadError, OSError, TimeoutError) as error:
-                _log.error("cannot restart frontend %d: %s; retrying in %g s", index, error, _BACKOFF_S)
-                delay_s = _BACKOFF_S
-            else:
-                return
+        while not await self._is_replaced(index, delay_s):
+            delay_s = _BACKOFF_S
+
+    async def _is_replaced(self, index: int, delay_s: float) -> bool:
+        """Try to start a process after a time; True also if none is needed any more."""
+        await asyncio.sleep(delay_s)
+        if self.leaving:
+            return True
+        try:
+            await self._launch(index)
+        except (ConfigError, ModelLoadError, OSError, TimeoutError) as error:
+            self._log_failed_start(index, error)
+            return False
+        return True
+
+    def _log_failed_start(self, index: int, error: Exception) -> None:
+        if not self.leaving:
+            _log.error("cannot restart frontend %d: %s; retrying in %g s", index, error, _BACKOFF_S)
 
     async def _watch(self) -> None:
         """Send the state when it changes, and replace a process that does not answer."""

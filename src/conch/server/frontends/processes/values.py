@@ -64,7 +64,8 @@ def restored_error(described: tuple[Any, ...]) -> ConchError:
     known = _errors()
     error = ConchError.__new__(next((known[name] for name in names if name in known), ConchError))
     error.args = (members["message"],)
-    vars(error).update(members)
+    for name, value in members.items():
+        setattr(error, name, value)
     if error.code.value != code:
         error.code = Code(code)
     return error

@@ -7,8 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from conch.base.errors import Code, ConchError, InvalidRequest, ModelLoadError, TooLarge, Unavailable
-from conch.domain.generation import InvalidParameter
+from conch.base.errors import Code, ConchError, InvalidParameter, InvalidRequest, ModelLoadError, TooLarge, Unavailable
 from conch.protocols.compression import UnknownCoding
 from conch.protocols.openai.fields import InvalidField
 from conch.server.frontends.offload import jobs

@@ -16,6 +16,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def printable_lines(text: str) -> str:
+    """Return a text as `printable`, but with its line breaks."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def is_utf8(text: str) -> bool:
     """Return whether a text, such as the name of a file, can be encoded."""
     try:

@@ -1,6 +1,5 @@
 """`conch tune`: find the configuration of a model on a running server that serves best, by measuring."""
 
-import sys
 from collections.abc import Sequence
 
 from conch.base.errors import ConchError
@@ -32,7 +31,7 @@ def tune(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except (ConchError, ServerRefusal, ServerUnreachable, TuningInProgress, RuntimeError, ValueError, OSError) as error:
-        print(f"conch tune: {error}", file=sys.stderr)
+        say(f"conch tune: {error}")
         return _FAILURE
 
 

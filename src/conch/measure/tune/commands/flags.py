@@ -9,6 +9,7 @@ from pathlib import Path
 from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
+from conch.base.control_characters import printable_lines
 from conch.base.errors import InvalidRequest
 from conch.base.http.credentials import KEY_HELP
 from conch.measure.bench.input_settings import REQUESTS
@@ -212,5 +213,5 @@ def read_flags(parser: CommandParser, arguments: Sequence[str]) -> TuneFlags:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print text on stderr: names in it may be those of a server, or of files."""
+    print(printable_lines(text), file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.files import write_text
+from conch.base.control_characters import printable
 from conch.machine.cores import usable_cores
 from conch.measure.tune.commands.flags import TuneFlags, say
 from conch.measure.tune.knobs import LOAD
@@ -42,7 +43,7 @@ class PlainTuneView(TuneView):
         self._head = ""
 
     def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        say(text)
 
     def begin(self, settings: Mapping[str, Value], number: int, expected: int, purpose: str) -> None:
         total = f" of {expected}" if expected and purpose == "search" else ""
@@ -68,7 +69,7 @@ class TerminalTuneView(PlainTuneView):
     def begin(self, settings: Mapping[str, Value], number: int, expected: int, purpose: str) -> None:
         super().begin(settings, number, expected, purpose)
         width = 79
-        sys.stderr.write(f"\r\x1b[2K{self._head[:width]} …")
+        sys.stderr.write(f"\r\x1b[2K{printable(self._head[:width])} …")
         sys.stderr.flush()
 
     def say(self, text: str) -> None:

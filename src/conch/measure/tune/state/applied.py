@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any
 
+from conch.base.typed_json import decode
 from conch.measure.tune.knobs import Document, backend_of, with_settings
 from conch.measure.tune.pbtxt_edit import changed_fields, edit_pbtxt, fields_text
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess
@@ -117,14 +117,8 @@ def read_applied(folder: StateFolder) -> AppliedChange | None:
     if text is None:
         return None
     try:
-        value: dict[str, Any] = json.loads(text)
-        return AppliedChange(
-            value["applied_at"],
-            ServerAccess(**value["access"]),
-            tuple(SavedModel(**model) for model in value["models"]),
-            tuple(FileChange(**change) for change in value["files"]),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return decode(AppliedChange, json.loads(text))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"'{folder.applied}' is damaged: {error}; undo the change by hand, then remove it") from None
 
 

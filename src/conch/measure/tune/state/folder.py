@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.files.atomic import replace_file, sync_folder
+from conch.base.typed_json import decode
 from conch.measure.tune.space import Value
 
 _MODE = 0o700
@@ -129,7 +130,7 @@ class TrialLog:
                 value = json.loads(line)
                 if value.pop("environment") != self._digest:
                     continue
-                trial = Trial(**_with_tuples(value))
+                trial = decode(Trial, value)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue
             self._earlier[_key(trial.settings, trial.effort, trial.purpose)].append(trial)
@@ -164,10 +165,3 @@ def _ends_with_newline(path: Any) -> bool:
 
 def _key(settings: Mapping[str, Value], effort: float, purpose: str) -> str:
     return json.dumps([sorted(settings.items(), key=lambda item: item[0]), effort, purpose], default=list)
-
-
-def _with_tuples(value: dict[str, Any]) -> dict[str, Any]:
-    settings = {
-        key: tuple(setting) if isinstance(setting, list) else setting for key, setting in value["settings"].items()
-    }
-    return {**value, "settings": settings, "notes": tuple(value["notes"])}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.files.atomic import replace_file
+from conch.base.typed_json import decode
 from conch.measure.tune.knobs import Document
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess, ServerRefusal
 from conch.measure.tune.state.folder import StateFolder, remove_durably, write_json
@@ -57,10 +58,7 @@ def saved_state(folder: StateFolder) -> SavedState | None:
         value: dict[str, Any] = json.loads(folder.restore.read_bytes())
         if value.pop("format") != _FORMAT:
             raise ValueError("it was written by another version of conch")
-        value["access"] = ServerAccess(**value["access"])
-        value["models"] = tuple(SavedModel(**model) for model in value["models"])
-        value["files"] = tuple(SavedFile(**file) for file in value["files"])
-        return SavedState(**value)
+        return decode(SavedState, value)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from conch.base.control_characters import printable_lines
 from conch.measure.tune.repository_client import RepositoryClient, ServerUnreachable
 from conch.measure.tune.state.folder import StateFolder
 from conch.measure.tune.state.saved_state import restore, saved_state
@@ -112,7 +113,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _say(text: str) -> None:
-    print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text, file=sys.stderr, flush=True)
+    print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), printable_lines(text), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

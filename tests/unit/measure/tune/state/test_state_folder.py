@@ -54,6 +54,50 @@ def test_damaged_trials_are_ignored(folder: StateFolder, text: str) -> None:
     assert log.found == 0
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"models": [{"name": 5, "config": None}]}, {"models": [{"name": "m", "config": "x"}]}, {"models": {"name": "m"}},
+     {"files": [{"path": None, "text": "x"}]}, {"files": [{"path": "p", "text": 5}]}, {"pid": "x"}, {"model": 5},
+     {"run": []}, {"started_at": {}}, {"access": {"url": 5}}, {"access": {"url": "u", "api_key_file": 7}}, {"more": 1}],
+)  # fmt: skip
+def test_state_of_wrong_types_is_named(
+    folder: StateFolder, change: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.restore.write_text(json.dumps({**json.loads(folder.restore.read_text()), **change}))
+    assert tune(["--restore", "--state-dir", str(folder.path.parent)]) == 1
+    assert "is damaged: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"figures": {"p99": "x"}}, {"settings": {"batch": {}}}, {"effort": "x"}, {"failure": 5}, {"stages": {"a": 1}},
+     {"notes": "x"}, {"settings": [["batch", 1]]}],
+)  # fmt: skip
+def test_trials_of_wrong_types_are_ignored(folder: StateFolder, change: dict[str, object]) -> None:
+    log = TrialLog(folder, {})
+    log.append(Trial({"batch": 1, "sizes": (1, 2), "name": None}, 1.0, {"p99": 0.5}, notes=("n",)))
+    log.read()
+    assert log.found == 1
+    line = json.loads(folder.trials.read_text())
+    folder.trials.write_text(json.dumps({**line, **change}))
+    log = TrialLog(folder, {})
+    log.read()
+    assert log.found == 0
+
+
+def test_names_in_state_do_not_control_the_terminal(folder: StateFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    state = json.loads(folder.restore.read_text())
+    folder.restore.write_text(json.dumps({**state, "model": "\x1b]0;owned\x07", "pid": -1}))
+    assert folder.lock()
+    assert tune(["--restore", "--state-dir", str(folder.path.parent)]) == 1
+    folder.restore.write_text(json.dumps({**state, "\x1b[2J": 1}))
+    assert tune(["--restore", "--state-dir", str(folder.path.parent)]) == 1
+    folder.unlock()
+    said = capsys.readouterr().err
+    assert "owned" in said
+    assert "\x1b" not in said
+
+
 def evil(folder: StateFolder, target: Path) -> None:
     """Make a state whose restoration writes a file."""
     document = json.loads(folder.restore.read_text())

@@ -26,6 +26,7 @@ from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSou
 from conch.server.backends.bls import ModelCalls
 from conch.server.backends.processes.fork_server import ForkServer
 from conch.server.backends.progress import reported
+from conch.server.backends.python.completed_processes import CompletedProcesses
 from conch.server.backends.python.custom_metrics import InstanceMetrics, total
 from conch.server.backends.python.environment import PARAMETER, Environments
 from conch.server.backends.python.instance import PythonInstance
@@ -84,12 +85,15 @@ _DECLARING_CODE = re.compile(rb"^\s*(import|from) conch\b", re.MULTILINE)
 _PLAIN_CLASS = re.compile(rb"^class TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
 
 
-async def complete(source: ModelSource, settings: PythonSettings, environments: Environments) -> Mapping[str, Any]:
-    """Return the configuration's document as the model completes it.
+async def complete(
+    source: ModelSource, settings: PythonSettings, environments: Environments, completed: CompletedProcesses
+) -> Mapping[str, Any]:
+    """Return the configuration's document as the model completes it, in a process that is kept for an instance.
 
     Starts no process for a model whose code defines its class without the method. Raises ModelLoadError.
     """
     document = source.config.document
+    completed.discard(source)  # of an earlier load, whose files may have been others
     code = await asyncio.to_thread(code_path(source).read_bytes)
     declares = _DECLARING_CODE.search(code)
     inherits = (declares or any(word in code for word in _INHERITING_CODE)) and not _PLAIN_CLASS.search(code)
@@ -101,10 +105,12 @@ async def complete(source: ModelSource, settings: PythonSettings, environments: 
     try:
         await process.start(launcher)
         what = f"auto_complete_config of model '{source.config.name}' is still running"
-        completed = await reported(name, what, process.complete(json.dumps(document)))
-    finally:
+        document = _completed_document(name, await reported(name, what, process.complete(json.dumps(document))))
+        completed.keep(process, source, launcher, settings)
+    except BaseException:
         await process.kill()
-    return _completed_document(name, completed)
+        raise
+    return document
 
 
 def _completed_document(name: str, text: str) -> dict[str, Any]:
@@ -132,9 +138,11 @@ class PythonBackend(Backend):
         self._calls = calls
         self._fork_server = fork_server or ForkServer()
         self._environments = Environments(self._fork_server)
+        self._completed = CompletedProcesses()
         self._instances: WeakSet[PythonInstance] = WeakSet()
 
     async def stop(self) -> None:
+        await self._completed.stop()
         self._fork_server.stop()
         await self._environments.remove()
 
@@ -142,7 +150,7 @@ class PythonBackend(Backend):
         """Call `auto_complete_config` in a separate process, if the model's code mentions it."""
         if notice := await asyncio.to_thread(missing_requirements, source):
             source.report("requirements_missing", notice)
-        return await complete(source, parse_settings(source.settings), self._environments)
+        return await complete(source, parse_settings(source.settings), self._environments, self._completed)
 
     def instance(self, plan: InstancePlan, adapter: Callable[[], Adapter] | None = None) -> Instance:
         """Make an instance. `adapter` is called before each start, and returns what runs it in place of a `model.py`.
@@ -150,7 +158,7 @@ class PythonBackend(Backend):
         Raises ConfigError for an invalid setting of the backend.
         """
         settings = parse_settings(plan.source.settings)
-        instance = PythonInstance(plan, settings, self._environments, self._calls, adapter)
+        instance = PythonInstance(plan, settings, self._environments, self._calls, adapter, self._completed)
         self._instances.add(instance)
         return instance
 

@@ -89,9 +89,7 @@ class InFlightRequests:
         """`calls` makes the model's BLS calls; without it, the model cannot call others."""
         self._child = child
         child.caused = frozenset({messages.CALL_ANSWERED, messages.FETCHED, messages.CONTROLLED, messages.RELEASE})
-        self._source = source
         self._settings = settings
-        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._tensors: TensorExchange
         self._keys = count(1)
@@ -104,11 +102,21 @@ class InFlightRequests:
         self._trimmer = ArenaTrimmer(child.send, lambda: not self._pending, settings.shm_kept_size)
         self._draining = False
         self._drained = asyncio.Event()
-        self.calls = calls(child, self.executions) if calls is not None else None
         self.handlers: dict[int, Callable[[Message, memoryview], None]] = {
             messages.EXECUTED: self._executed,
             messages.ANSWERED: self._answered,
         }
+        self._assign(source, metrics, calls)
+
+    def _assign(
+        self,
+        source: ModelSource,
+        metrics: InstanceMetrics,
+        calls: Callable[[ChildProcess, Executions], OutgoingCalls] | None,
+    ) -> None:
+        self._source = source
+        self._metrics = metrics
+        self.calls = calls(self._child, self.executions) if calls is not None else None
         if self.calls is not None:
             self.handlers.update(self.calls.handlers)
 
@@ -146,10 +154,23 @@ class InFlightRequests:
         """Create the shared memory. Raises OSError."""
         tensors = TensorExchange(self._child.name, self._settings.shm_limit_size, self._trimmer.output_released)
         self._tensors = tensors
-        self._metrics.attach(tensors.outputs.reserved)
         self._trimmer.start(tensors)
+        self._begin()
+
+    def adopt(
+        self,
+        source: ModelSource,
+        metrics: InstanceMetrics,
+        calls: Callable[[ChildProcess, Executions], OutgoingCalls] | None,
+    ) -> None:
+        """Serve an instance from now on; there were no requests before. The arguments are the constructor's."""
+        self._assign(source, metrics, calls)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._metrics.attach(self._tensors.outputs.reserved)
         if self.calls is not None:
-            self.calls.begin(tensors)
+            self.calls.begin(self._tensors)
 
     def close_descriptors(self) -> None:
         """Close the descriptors that the process has inherited."""

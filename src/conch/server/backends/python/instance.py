@@ -11,6 +11,7 @@ from conch.server.backends.batch import Batch
 from conch.server.backends.bls import ModelCalls
 from conch.server.backends.processes.supervisor import ProcessSupervisor, SupervisedWorker
 from conch.server.backends.progress import reported
+from conch.server.backends.python.completed_processes import CompletedProcesses
 from conch.server.backends.python.custom_metrics import InstanceMetrics
 from conch.server.backends.python.environment import Environments
 from conch.server.backends.python.model_code import Adapter, code_path
@@ -31,10 +32,12 @@ class PythonInstance(SupervisedWorker[ModelProcess], Instance):
         environments: Environments,
         calls: ModelCalls | None = None,
         adapter: Callable[[], Adapter] | None = None,
+        completed: CompletedProcesses | None = None,
     ) -> None:
         """`calls` answers the model's BLS calls; without it, the model cannot call others.
 
         `adapter` is called in a thread before each start, and returns what runs the model in place of a `model.py`.
+        The first process of a `model.py` may be one of those that `completed` holds.
         """
         self.plan = plan
         self._adapter = adapter
@@ -42,6 +45,7 @@ class PythonInstance(SupervisedWorker[ModelProcess], Instance):
         self.metrics = InstanceMetrics()
         self._settings = settings
         self._environments = environments
+        self._completed = completed
         self._processes = ProcessSupervisor("process", plan.name, self._bring_up, lambda: self.on_ready_change())
 
     def __repr__(self) -> str:
@@ -89,14 +93,32 @@ class PythonInstance(SupervisedWorker[ModelProcess], Instance):
         else:
             adapter = await asyncio.to_thread(self._adapter)
         launcher = await self._environments.launcher(source)
-        name = self.plan.name
-        process = ModelProcess(name, source, self._settings, self.metrics, self._processes.died, self._calls, adapter)
+        name, died = self.plan.name, self._processes.died
+        if self._completed is not None and adapter is None:
+            kept = self._completed.take(source, launcher, self._settings)
+            if kept is not None:
+                kept.adopt(name, source, self.metrics, died, self._calls)
+                if await self._initialized(kept, may_die=True):
+                    return kept
+        process = ModelProcess(name, source, self._settings, self.metrics, died, self._calls, adapter)
         try:
             await process.start(launcher, source.cores)
-            await process.initialize(self.plan)
-            if not process.alive:
-                raise ModelLoadError(f"the process of model instance '{self.plan.name}' ended after initialize")
         except BaseException:
             await process.kill()
             raise
+        await self._initialized(process)
         return process
+
+    async def _initialized(self, process: ModelProcess, *, may_die: bool = False) -> bool:
+        """Initialize the model in a process, which is ended otherwise. Returns False if it has died and may."""
+        try:
+            await process.initialize(self.plan)
+            if not process.alive:
+                raise ModelLoadError(f"the process of model instance '{self.plan.name}' ended after initialize")
+        except BaseException as error:
+            dead = not process.alive
+            await process.kill()
+            if may_die and dead and isinstance(error, ModelLoadError):
+                return False
+            raise
+        return True

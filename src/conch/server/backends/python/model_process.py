@@ -116,6 +116,22 @@ class ModelProcess:
             self.requests.close(error)
             raise
 
+    def adopt(
+        self,
+        name: str,
+        source: ModelSource,
+        metrics: InstanceMetrics,
+        on_death: Callable[[Exit], None],
+        calls: Callable[[ChildProcess, Executions], OutgoingCalls] | None,
+    ) -> None:
+        """Become the process of an instance, after `complete`. The arguments are those of the constructor."""
+        self.name = self._child.name = name
+        self._source = source
+        self._on_death = on_death
+        self._reply = self._loop.create_future()
+        self.requests.adopt(source, metrics, calls)
+        self._handlers.update(self.requests.handlers)
+
     async def initialize(self, plan: InstancePlan) -> None:
         """Import the model and initialize it. Raises ModelLoadError with the cause."""
         source = plan.source

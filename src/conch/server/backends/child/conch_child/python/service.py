@@ -6,9 +6,11 @@ import gc
 import importlib
 import json
 import os
+from contextlib import suppress
 from time import monotonic_ns
 from typing import Any, Callable, Dict
 
+from ..ipc import prctl
 from ..ipc.wire import Message
 from . import messages
 from .api.metric_registry import MetricRegistry
@@ -64,6 +66,8 @@ class MessageLoop:
         arguments, options = message[1], message[2]
         name = arguments["model_instance_name"]
         calls = self._begin(options, name)
+        with suppress(OSError):  # cosmetic; the process may have begun under another name
+            prctl.set_name("conch " + name)
         writer = ResponseWriter(self._channel, name, options["outputs"], options["decoupled"])
         host = ModelHost(writer, calls, name)
         error = ""

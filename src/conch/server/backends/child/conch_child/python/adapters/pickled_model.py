@@ -43,11 +43,12 @@ class PickledModel:
     """Runs one estimator. `path` is that of the pickle."""
 
     path: Path
+    _loaded: Any = None  # by `auto_complete_config`, whose process may become an instance
 
     @classmethod
     def auto_complete_config(cls, config: Any) -> Any:
         """Describe the tensors by a prediction for zeros."""
-        model = _load(cls.path)
+        model = cls._loaded = _load(cls.path)
         features = getattr(model, "n_features_in_", None)
         if features is None:
             raise pb_utils.TritonModelException(
@@ -64,7 +65,7 @@ class PickledModel:
 
     def initialize(self, _args: Dict[str, str]) -> None:
         """Load the estimator."""
-        self._model = _load(self.path)
+        self._model = _load(self.path) if self._loaded is None else self._loaded
 
     def execute(self, requests: List[Any]) -> List[Any]:
         """Predict the rows of all requests at once."""

@@ -25,6 +25,7 @@ _MISSING = " is missing"
 _FLAG = re.compile(r"--([a-z0-9][a-z0-9_-]*)")
 _VARIABLE = re.compile(rf"{ENVIRONMENT_PREFIX}[A-Z0-9_]+")
 _SERVICE_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?$")
+_OF_THE_BUILD = frozenset({"CONCH_COMPILE", "CONCH_COMPILE_LEVEL"})  # pip reads them
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
@@ -131,13 +132,15 @@ def read_environment(flags: Sequence[Flag], environ: Mapping[str, str], problems
 def unknown_variables(flags: Sequence[Flag], environ: Mapping[str, str]) -> list[str]:
     """Return a notice for each variable with the prefix that does not belong to a flag.
 
-    These are not errors: other programs may set such variables. Those that Kubernetes and Docker set for a service with
-    the name `conch` are skipped.
+    These are not errors: other programs may set such variables. Those of the build are skipped, and those that
+    Kubernetes and Docker set for a service with the name `conch`.
     """
     known = sorted({flag.variable for flag in flags})
     notices = []
     for name, value in sorted(environ.items()):
-        if not name.upper().startswith(ENVIRONMENT_PREFIX) or name in known or _of_a_service(name, value):
+        if not name.upper().startswith(ENVIRONMENT_PREFIX) or name in known:
+            continue
+        if name in _OF_THE_BUILD or _of_a_service(name, value):
             continue
         near = closest(name.upper(), known, _MIN_VARIABLE_SIMILARITY)
         consequence = f"did you mean {near}?" if near else "ignored"

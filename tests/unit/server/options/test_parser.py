@@ -110,7 +110,8 @@ def test_a_wrong_variable_is_named_as_such(repository: str) -> None:
 
 def test_unknown_variables_are_reported_with_suggestions(repository: str) -> None:
     service = {"CONCH_SERVICE_HOST": "10.0.0.1", "CONCH_PORT": "tcp://10.0.0.1:8000", "CONCH_PORT_8000_TCP": "x"}
-    options = parse([repository], {"CONCH_HTTP_PROT": "81", "CONCH_COLOUR": "red", "conch_id": "x", **service})
+    unknown = {"CONCH_HTTP_PROT": "81", "CONCH_COLOUR": "red", "conch_id": "x"}
+    options = parse([repository], {**unknown, "CONCH_COMPILE": "no", **service})
     assert options.http_port == 8000
     assert options.notices == (
         "unknown environment variable CONCH_COLOUR; ignored",

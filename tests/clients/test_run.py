@@ -11,9 +11,11 @@ import pytest
 
 from tests.clients.running import ASCII_ONLY, TIMEOUT_S, Running, conch
 from tests.support.encoders import write_encoder, write_tokenizer
+from tests.support.models import write_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples/models"
 DIGITS = EXAMPLES / "digits/1/model.onnx"
+PHOTO = EXAMPLES.parent / "images/plate.jpg"
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +59,36 @@ def test_a_checkpoint_of_a_cross_encoder_is_served_as_a_ranker(home: Path, tmp_p
         assert f"{server.url}/v1/rerank" in server.curl
         assert {result["index"] for result in json.loads(printed_by(server.curl))["results"]} == {0, 1}
         assert "'relevance_score': 0." in printed_by([sys.executable, "-c", server.python])
+
+
+SIZE_OF_IMAGE = """
+from io import BytesIO
+from PIL import Image
+file = pb_utils.get_input_tensor_by_name(request, "RAW_IMAGE").as_numpy()[0, 0]
+text = "{0} x {1}".format(*Image.open(BytesIO(file)).size).encode()
+return pb_utils.InferenceResponse([pb_utils.Tensor("SIZE", np.array([[text]], np.object_))])
+"""
+
+
+def test_the_requests_to_a_model_of_images_send_an_image(home: Path, tmp_path: Path) -> None:
+    config = """
+        max_batch_size: 8
+        input [ { name: "RAW_IMAGE" data_type: TYPE_STRING dims: [ 1 ] } ]
+        output [ { name: "SIZE" data_type: TYPE_STRING dims: [ 1 ] } ]
+    """
+    write_python(tmp_path, "sizes", config, SIZE_OF_IMAGE)
+    with Running(home, str(tmp_path / "sizes")) as server:
+        assert "1 x 1" in printed_by(server.curl)
+        assert "1 x 1" in printed_by([sys.executable, "-c", server.python])
+        assert "cat photo.jpg instead of echo" in server.text
+        assert "960 x 640" in printed_by(f"cat {PHOTO} |{server.curl.partition('base64 -d |')[2]}")
+
+
+def test_a_model_of_images_may_answer_with_numbers(home: Path, tmp_path: Path) -> None:
+    with Running(home, "--name=preprocess", str(EXAMPLES / "preprocess")) as server:
+        command = subprocess.run(server.curl, shell=True, cwd=tmp_path, timeout=TIMEOUT_S, check=True)
+        assert command.returncode == 0
+        assert b'"name":"IMAGE"' in (tmp_path / "answer.bin").read_bytes()
 
 
 def test_a_python_file_and_a_model_may_have_names_that_the_locale_lacks(home: Path, tmp_path: Path) -> None:

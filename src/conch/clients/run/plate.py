@@ -4,7 +4,7 @@ from argparse import Namespace
 
 from rich.console import Console
 
-from conch.clients.run.snippets import Api, curl, python, tensors
+from conch.clients.run.snippets import Api, curl, python, takes_image, tensors
 from conch.domain.llm.text_form import TOKENIZES, TextForm
 from conch.domain.llm.text_model import Task
 from conch.domain.model_config import InstanceKind, ModelConfig
@@ -40,6 +40,8 @@ def print_plate(server: Server, given: Namespace, need: int, seconds: str) -> No
         if not isinstance(model, GenerativeModel):
             console.print(f"inputs  {tensors(model.config.inputs)}\noutputs {tensors(model.config.outputs)}")
         console.print(f"\n{curl(record.url, model.config, api=_api(model), with_key=with_key)}")
+        if takes_image(model.config):
+            console.print("with an image of yours: cat photo.jpg instead of echo … | base64 -d")
     if len(models) > _MAX_REQUESTS:
         console.print(f"\n{record.url}/v2/models/NAME has the inputs of the other {len(models) - _MAX_REQUESTS} models")
     console.print(f"\n{python(record.url, models[0].config, api=_api(models[0]), with_key=with_key)}")

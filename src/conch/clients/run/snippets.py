@@ -1,6 +1,7 @@
 """Requests to a model as commands that work when they are pasted into a shell: with curl, and with Python alone."""
 
 import json
+import re
 from collections.abc import Sequence
 from enum import Enum
 from math import prod
@@ -14,6 +15,9 @@ _IMAGE_DIMS, _IMAGE_SIZE = 3, 224  # an input of three dimensions or more may be
 _PROMPT, _MAX_TOKENS = "Say hello in one sentence.", 100
 _EXAMPLE = "example_request"  # of models that are declared in Python
 _KEY_VARIABLE = "CONCH_API_KEY"
+_IMAGE_NAME = re.compile("image|img|photo|picture|jpe?g|png", re.IGNORECASE)
+# A PNG file of one red pixel, in base64.
+_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
 _BYTES_EACH = {"BOOL": 1, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8}
 
 
@@ -51,6 +55,10 @@ def curl(url: str, config: ModelConfig, *, api: Api, with_key: bool) -> str:
     if api is not Api.INFER:
         return f"curl -s{key} {url}/v1/{api.value} -d {_quoted(json.dumps(_api_body(config.name, api)))}"
     path = f"{url}/v2/models/{quote(config.name)}"
+    if takes_image(config):
+        shown = "| tr -d '\\0'" if all(spec.datatype == "BYTES" for spec in config.outputs) else "-o answer.bin"
+        raw = "-H 'Inference-Header-Content-Length: 0' --data-binary @-"
+        return f"echo {_PIXEL} | base64 -d | curl -s{key} {path}/infer {raw} {shown}"
     if config.decoupled or _EXAMPLE in config.parameters:
         return f"curl -s{key} {path}/{_generate(config)} -d {_quoted(json.dumps(_fields(config)))}"
     if sum(_count(config, spec) for spec in _sent(config)) <= _MAX_VALUES:
@@ -66,6 +74,8 @@ def python(url: str, config: ModelConfig, *, api: Api, with_key: bool) -> str:
     """Return a program that sends a request with sample values; it imports the standard library only."""
     headers = f', {{"Authorization": "Bearer " + os.environ["{_KEY_VARIABLE}"]}}' if with_key else ""
     imports = f"import json{', os' if with_key else ''}, urllib.request"
+    if takes_image(config):
+        return _python_image(f"{url}/v2/models/{quote(config.name)}/infer", config, headers[2:], imports)
     if api is not Api.INFER:
         path, body, shown = f"/v1/{api.value}", repr(_api_body(config.name, api)), _BODIES[api][1]
     elif config.decoupled or _EXAMPLE in config.parameters:
@@ -80,6 +90,32 @@ def python(url: str, config: ModelConfig, *, api: Api, with_key: bool) -> str:
             f'request = urllib.request.Request("{url}{path}", json.dumps(body).encode(){headers})',
             "with urllib.request.urlopen(request) as response:",
             f"    print({read})",
+        ]
+    )
+
+
+def takes_image(config: ModelConfig) -> bool:
+    """Whether a model's only input seems to be an image file. It has a one-pixel image in the requests."""
+    sent = _sent(config)
+    if config.decoupled or _EXAMPLE in config.parameters or len(sent) != 1:
+        return False
+    (spec,) = sent
+    return spec.datatype == "BYTES" and _count(config, spec) == 1 and _IMAGE_NAME.search(spec.name) is not None
+
+
+def _python_image(url: str, config: ModelConfig, headers: str, imports: str) -> str:
+    (spec,) = _sent(config)
+    tensor = json.dumps(_tensor(config, spec))[:-1]
+    return "\n".join(
+        [
+            imports.replace("import json", "import json, base64"),
+            f'image = base64.b64decode("{_PIXEL}")  # or open("photo.jpg", "rb").read()',
+            f'body = {{"inputs": [{tensor}, "parameters": {{"binary_data_size": 4 + len(image)}}}}]}}',
+            "head = json.dumps(body).encode()",
+            'data = head + len(image).to_bytes(4, "little") + image',
+            f'headers = {{"Inference-Header-Content-Length": len(head){", **" + headers if headers else ""}}}',
+            f'with urllib.request.urlopen(urllib.request.Request("{url}", data, headers)) as response:',
+            '    print(json.load(response)["outputs"])',
         ]
     )
 

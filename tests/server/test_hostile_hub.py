@@ -1,9 +1,14 @@
 """`conch repo add hf://…` from a Hub that lies about names, sizes and commits, or redirects to another host."""
 
+from contextlib import suppress
 from pathlib import Path
+from socket import create_server
+from threading import Event, Thread
 
 import pytest
 
+from conch.base.errors import Unavailable
+from conch.clients.repository import hub_download
 from conch.clients.repository.hub_download import bounded_bars
 from tests.server.backends.engines.gguf_model import write_gguf
 from tests.server.hub import Hub
@@ -59,6 +64,32 @@ def test_a_list_without_end(tmp_path: Path) -> None:
         result = from_hub(hub, tmp_path, "hf://team/one")
     assert result.returncode == 1
     assert "cannot be fetched: the Hub's answer takes too much memory" in result.stderr
+
+
+def test_a_list_that_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then, so that no wait for the next one takes long."""
+    stop = Event()
+    listener = create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener, suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+                while not stop.wait(0.05):
+                    connection.sendall(b" ")
+
+    thread = Thread(target=serve)
+    thread.start()
+    monkeypatch.setattr(hub_download.constants, "ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
+    monkeypatch.setattr(hub_download, "_LIST_S", 1.0)
+    try:
+        with pytest.raises(Unavailable, match="the list of its files takes more than 1 s"):
+            hub_download.fetch(hub_download.parse_location("hf://team/one"), str)
+    finally:
+        stop.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("name", ["../../evil.gguf", "/tmp/evil.gguf", "a\x1b[2J\n.gguf", "a\\..\\b.gguf"])

@@ -23,9 +23,11 @@ from urllib3.exceptions import TimeoutError as ReadTimeout
 
 from conch.base.errors import Unavailable, Unreachable
 from conch.base.http.credentials import without_secrets
+from conch.base.http.reach import check_target
 
 _CHUNK_BYTES = 1024 * 1024
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024  # of a body that is read whole
+_MAX_DOCUMENT_S = 300.0  # in which it must have come, since a server may send a byte each second
 _MAX_REDIRECTS = 5
 _PIECE_BYTES = 64 * 1024
 _CUT = "the connection was closed before the end of the response"
@@ -88,9 +90,9 @@ class HttpResponse:
         except HTTPError as error:
             raise RequestFailed(self.url, cause_of(error)) from error
 
-    def read(self, max_bytes: int = _MAX_DOCUMENT_BYTES) -> bytes:
-        """Return the whole body. Raises RequestFailed, Unavailable for more than `max_bytes`."""
-        body = self.start(max_bytes + 1)
+    def read(self, max_bytes: int = _MAX_DOCUMENT_BYTES, within_s: float = _MAX_DOCUMENT_S) -> bytes:
+        """Return the whole body. Raises RequestFailed as `start`, Unavailable for more than `max_bytes`."""
+        body = self.start(max_bytes + 1, within_s)
         if len(body) > max_bytes:
             raise Unavailable(f"{without_secrets(self.url)}: a response of more than {max_bytes} bytes")
         return body
@@ -135,7 +137,8 @@ class HttpClient:
     ) -> HttpResponse:
         """Send a request and return the response of any status. Raises RequestFailed without a response, Unavailable.
 
-        Redirects are followed, with the Authorization header only to the same host, and never from HTTPS to HTTP.
+        Redirects are followed, with the Authorization header only to the same host, and never from HTTPS to HTTP nor
+        from a public host to an inner one.
         """
         sent = dict(headers or {})
         for _ in range(self._settings.max_redirects or 1):
@@ -147,6 +150,7 @@ class HttpClient:
             next_url = urljoin(url, target)
             if urlsplit(url).scheme == "https" and urlsplit(next_url).scheme != "https":
                 raise Unavailable(f"{without_secrets(url)}: redirects from HTTPS to {without_secrets(next_url)}")
+            check_target(url, next_url)
             if urlsplit(url).netloc != urlsplit(next_url).netloc:
                 sent.pop("Authorization", None)
             url = next_url

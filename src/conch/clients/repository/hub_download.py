@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from glob import escape
 from math import inf
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 from urllib.parse import unquote
 
-from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub import HfApi, ModelInfo, constants, snapshot_download
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
@@ -22,7 +24,8 @@ from conch.server.repository.remote.listing import inside
 
 _LOCATION = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^/]+))?(?:/(?P<file>.+))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-_TIMEOUT_S = 30.0  # for the list of files
+_TIMEOUT_S = 30.0  # for the next bytes of the list of files
+_LIST_S = 120.0  # for all of it
 _LIST_BYTES, _DOWNLOAD_BYTES = 1 << 30, 4 << 30  # of this process's memory for the list, and while files come
 _OTHER_FILES_BYTES = 16 << 20  # such as the library's list of the files
 
@@ -61,9 +64,7 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
     """
     try:
         with _limited(resource.RLIMIT_DATA, _data_bytes() + _LIST_BYTES):
-            info = HfApi().model_info(
-                location.repo, revision=location.revision or None, timeout=_TIMEOUT_S, files_metadata=True
-            )
+            info = _listed(location)
         commit = info.sha or location.revision
         if info.sha and not _COMMIT.fullmatch(info.sha):  # a folder's name in the Hub's cache
             raise ConfigError(f"{constants.ENDPOINT}: {commit[:80]!a} is not a commit")
@@ -90,6 +91,31 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
     except Exception as error:  # of the library, its HTTP client or the system; their types depend on the version
         raise _explained(location, error) from error
     return folder / found.names[0] if found.kind is Kind.FILE else folder
+
+
+def _listed(location: HubLocation) -> ModelInfo:
+    """Return the Hub's list of a model's files. Raises TimeoutError, and errors of the library.
+
+    The library's limit is for each wait, so a Hub may send a byte every few seconds: the call is abandoned then.
+    """
+    outcome: SimpleQueue[ModelInfo | BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            revision = location.revision or None
+            api = HfApi()
+            outcome.put(api.model_info(location.repo, revision=revision, timeout=_TIMEOUT_S, files_metadata=True))
+        except BaseException as error:
+            outcome.put(error)
+
+    Thread(target=ask, name="conch-hub-list", daemon=True).start()
+    try:
+        listed = outcome.get(timeout=_LIST_S)
+    except Empty:
+        raise TimeoutError(f"the list of its files takes more than {_LIST_S:.0f} s") from None
+    if isinstance(listed, BaseException):
+        raise listed
+    return listed
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from conch.base.errors import ConfigError, NotFound, Unavailable, Unreachable
 from conch.base.http.client import HttpClient, HttpResponse
+from conch.base.http.reach import check_target
 from conch.server.repository.remote.location import ImageLocation, is_loopback
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -143,6 +144,7 @@ class Registry:
         with self._open("POST", "/blobs/uploads/", {"Content-Length": "0"}) as answer:
             self._check(answer, 202)
             target = urljoin(answer.url, answer.headers.get("location", ""))
+            check_target(answer.url, target)
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
         if urlsplit(target).netloc == urlsplit(self._location.url).netloc:
             headers |= self._credentials()
@@ -190,6 +192,7 @@ class Registry:
         parts = urlsplit(realm)
         if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.netloc)):
             raise Unavailable(f"{self._location}: the registry names a token server without TLS")
+        check_target(self._location.url, realm)
         scope = f"repository:{self._location.name}:{self._actions}"
         parameters = {"service": challenge.get("service", ""), "scope": scope}
         if login is not None and login.identity_token:

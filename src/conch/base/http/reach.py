@@ -1,0 +1,50 @@
+"""Whether a server may send this one to another host: not to one that only this machine or network reaches."""
+
+import ipaddress
+import socket
+from enum import IntEnum
+from urllib.parse import urlsplit
+
+from conch.base.errors import Unavailable
+from conch.base.http.credentials import without_secrets
+
+
+class Reach(IntEnum):
+    """From where a host can be reached."""
+
+    PUBLIC = 0  # also a name that this machine cannot resolve, such as behind a proxy
+    NETWORK = 1
+    MACHINE = 2
+    LINK = 3  # such as the metadata of a cloud's machine
+
+
+def reach_of(host: str) -> Reach:
+    """Return from where a host, a name or an address, can be reached; of its addresses the innermost counts."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return Reach.PUBLIC
+    return max((_reach_of_address(str(address[0])) for *_, address in found), default=Reach.PUBLIC)
+
+
+def check_target(origin: str, target: str) -> None:
+    """Raise Unavailable if the server of the URL `origin` names a URL that only inner hosts may name.
+
+    A host of a network may name others of it, and this machine all but link-local ones. The name is resolved again
+    when it is connected to, so a name whose address changes in between is not detected.
+    """
+    reach, own = reach_of(urlsplit(target).hostname or ""), reach_of(urlsplit(origin).hostname or "")
+    if reach in (Reach.PUBLIC, own) or (own is Reach.MACHINE and reach is Reach.NETWORK):
+        return
+    raise Unavailable(f"{without_secrets(origin)}: names the inner address {without_secrets(target)}, which is refused")
+
+
+def _reach_of_address(text: str) -> Reach:
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address.is_loopback or address.is_unspecified:
+        return Reach.MACHINE
+    if address.is_link_local:
+        return Reach.LINK
+    return Reach.PUBLIC if address.is_global else Reach.NETWORK

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,10 +34,16 @@ def conch(home: Path, *arguments: str, text: str = "", **more: str) -> subproces
 
 
 class Running:
-    """Use as a context manager: inside, the model is ready and `text` is what was printed."""
+    """Use as a context manager: inside, the model is ready and `text` is what was printed.
 
-    def __init__(self, home: Path, *arguments: str, port: int | None = None, **more: str) -> None:
+    `prefix` is a program that runs the command.
+    """
+
+    def __init__(
+        self, home: Path, *arguments: str, port: int | None = None, prefix: Sequence[str] = (), **more: str
+    ) -> None:
         self.port = free_port() if port is None else port
+        self._prefix = prefix
         self._arguments = ["run", *arguments, f"--port={self.port}", "--serve"]
         self._environment = environment(home, **more)
         self._errors = home / f"errors-{self.port}-{len(list(home.iterdir()))}"
@@ -63,7 +70,7 @@ class Running:
         return self.text[self.text.index("import json") : self.text.index(END)]
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "conch", *self._arguments]
+        command = [*self._prefix, sys.executable, "-m", "conch", *self._arguments]
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 command, env=self._environment, stdout=subprocess.PIPE, stderr=errors, text=True

@@ -72,7 +72,7 @@ def _inspected(given: Namespace) -> "tuple[RunSource, int, bool]":
 
     source = find_source(given)
     models = source.models()
-    need = check_memory(models)
+    need = check_memory(models, takes_instances=source.takes_instances)
     talks = any(map(chats, models))
     for files in models:
         files.discard()

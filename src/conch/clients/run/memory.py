@@ -29,9 +29,12 @@ _QUANTIZATIONS = {"F16": 16.0, "Q8_0": 8.5, "Q6_K": 6.6, "Q5_K_M": 5.7, "Q4_K_M"
 _BITS = {"F32": 32.0, "BF16": 16.0, "Q6_K": 6.6, "Q5_K": 5.7, "Q4_K": 4.9, "Q4_0": 4.6, "Q3_K": 3.9} | _QUANTIZATIONS
 
 
-def check_memory(models: Sequence[ModelFiles], free: Callable[[], int] = free_memory) -> int:
+def check_memory(
+    models: Sequence[ModelFiles], free: Callable[[], int] = free_memory, *, takes_instances: bool = True
+) -> int:
     """Return the estimated bytes of a server with these models.
 
+    `takes_instances`: the option --instances says how many there are; otherwise the configuration does.
     Raises ConfigError if they do not fit in the free memory, with the smallest change of the largest model that fits.
     """
     needs = {files.name: model_memory(files) for files in models}
@@ -47,7 +50,7 @@ def check_memory(models: Sequence[ModelFiles], free: Callable[[], int] = free_me
     raise ConfigError(
         f"too little memory: '{largest.name}' needs about {size_text(needs[largest.name])}"
         + (f", all {len(models)} models {size_text(need)}," if len(models) > 1 else "")
-        + f" and {size_text(available)} are free; {_remedy(largest, rest, len(models))}"
+        + f" and {size_text(available)} are free; {_remedy(largest, rest, len(models), takes_instances)}"
     )
 
 
@@ -76,7 +79,7 @@ def _weights(files: ModelFiles) -> int:
     return folder_size(files.directory / str(files.versions_on_disk[-1]))
 
 
-def _remedy(files: ModelFiles, rest: int, models: int) -> str:
+def _remedy(files: ModelFiles, rest: int, models: int, takes_instances: bool) -> str:
     """Return the smallest change with which a model fits into `rest` bytes."""
     config, weights = files.config, _weights(files)
     library = _LIBRARY_BYTES.get(config.backend, 0)
@@ -85,12 +88,16 @@ def _remedy(files: ModelFiles, rest: int, models: int) -> str:
     count = instances(config)
     each = weights + (library if config.backend == "python" else 0)
     fitting = (rest - (0 if config.backend == "python" else library)) // max(each, 1)
+    chosen = "--instances {}" if takes_instances else "count: {} in the instance_group of config.pbtxt"
     if 1 <= fitting < count:
         plural = "s" if fitting > 1 else ""
-        return f"it fits with {fitting} instance{plural} instead of {count}: --instances {fitting}"
+        return f"it fits with {fitting} instance{plural} instead of {count}: {chosen.format(fitting)}"
     if models > 1:
         return "serve fewer models: conch run the folder of one"
-    return f"free {size_text(each + library - rest)} more, or export the model with smaller weights (FP16 or INT8)"
+    alone = each + (0 if config.backend == "python" else library)
+    more = size_text(-(-(alone - rest) // _MIB) * _MIB)  # rounded up
+    fewer = f" and use {chosen.format(1)}" if count > 1 else ""
+    return f"free {more} more{fewer}, or export the model with smaller weights (FP16 or INT8)"
 
 
 def _smaller_quantization(files: ModelFiles, weights: int, rest: int) -> str:

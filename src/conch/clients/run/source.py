@@ -1,7 +1,7 @@
 """Find what `conch run X` is asked to serve, and present it as a model repository without copying large files."""
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from conch.server.repository.store import ModelFiles, Repository, check_name
 from conch.server.repository.temporary_folders import TemporaryFolders
 
 REMOTE = ("oci://", "s3://", "gs://", "as://", "http://", "https://")
+# Options that make a configuration, and what has them otherwise.
+_INSTANCES, _ENTRY = ("instances",), ("backend", "input", "output", "max_batch_size")
+_CONFIGURED = "the model's config.pbtxt"
 _LANGUAGE_BACKENDS = ("openvino_genai", "vllm", "tensorrtllm", "scripted")
 _TRITON_CLASS = b"class TritonPythonModel"
 
@@ -28,6 +31,7 @@ class RunSource:
     repository: Repository
     text: str  # as the user wrote it
     links: TemporaryFolders | None = None  # which remove the links at the end of this process
+    takes_instances: bool = False  # whether --instances says how many there are
 
     def models(self) -> list[ModelFiles]:
         """Return the models; a remote repository is fetched for that. Raises ConchError if one cannot be read."""
@@ -48,10 +52,12 @@ def find_source(given: Namespace) -> RunSource:
     text: str = given.model
     path = Path(text)
     if text.startswith(REMOTE):
+        _refuse_unused(given, _CONFIGURED)
         from conch.server.repository.roots import open_root
 
         return RunSource((f"--model-repository={text}",), Repository([open_root(text, "")]), text)
     if text.startswith(HUB):
+        _refuse_unused(given, _CONFIGURED, _INSTANCES)
         return _of_model_folder(pulled(text, given), text)
     if path.is_dir():
         return _of_folder(path, given)
@@ -59,6 +65,7 @@ def find_source(given: Namespace) -> RunSource:
         return _of_file(path, given)
     stored = model_store() / text
     if text and "/" not in text and is_model_folder(stored):
+        _refuse_unused(given, _CONFIGURED)
         return _of_model_folder(stored, text)
     raise NotFound(_nothing_there(text))
 
@@ -73,8 +80,10 @@ def _nothing_there(text: str) -> str:
 
 def _of_folder(folder: Path, given: Namespace) -> RunSource:
     if is_model_folder(folder):
+        _refuse_unused(given, _CONFIGURED)
         return _of_model_folder(folder, str(folder), given.name)
     if any(is_model_folder(entry) for entry in folder.iterdir() if not entry.name.startswith(".")):
+        _refuse_unused(given, _CONFIGURED, (*_INSTANCES, *_ENTRY, "name"))
         return RunSource((f"--model-repository={folder}",), Repository([folder]), str(folder))
     return _linked(folder, given)
 
@@ -90,6 +99,7 @@ def _of_file(path: Path, given: Namespace) -> RunSource:
     if path.suffix != ".py":
         return _linked(path, given)
     if is_python_app(path):
+        _refuse_unused(given, "the arguments of @conch.model", (*_INSTANCES, *_ENTRY, "name"))
         return RunSource((f"--model-repository={path}",), Repository([PythonAppRoot(path.absolute())]), str(path))
     if _TRITON_CLASS not in path.read_bytes():
         raise InvalidRequest(
@@ -98,6 +108,7 @@ def _of_file(path: Path, given: Namespace) -> RunSource:
         )
     folder = path.absolute().parent.parent
     if path.parent.name.isdecimal() and is_model_folder(folder):  # with the configuration that belongs to it
+        _refuse_unused(given, _CONFIGURED)
         return _of_model_folder(folder, str(path), given.name)
     return _linked_python(path, given)
 
@@ -109,16 +120,32 @@ def _linked(path: Path, given: Namespace) -> RunSource:
     )
     entry = entry_of(path, options)
     if given.instances:
-        entry = replace(entry, config=f"{entry.config}instance_group [ {{ count: {given.instances} }} ]\n")
+        entry = replace(entry, config=f"{entry.config}{_instance_group(given)}")
     return _new_repository(given, path, lambda folder: write_entry(folder, entry, link))
 
 
 def _linked_python(path: Path, given: Namespace) -> RunSource:
+    _refuse_unused(given, "the method auto_complete_config", _ENTRY)
+
     def fill(folder: Path) -> None:
         (folder / "1").mkdir()
         link(path.absolute(), folder / "1" / "model.py")
+        if given.instances:
+            (folder / "config.pbtxt").write_text(f'backend: "python"\n{_instance_group(given)}')
 
     return _new_repository(given, path, fill)
+
+
+def _refuse_unused(given: Namespace, instead: str, names: Sequence[str] = (*_INSTANCES, *_ENTRY)) -> None:
+    """Refuse options that have no effect, because the model says `instead` what they would."""
+    unused = [f"--{name.replace('_', '-')}" for name in names if getattr(given, name)]
+    if unused:
+        plural = "s have" if len(unused) > 1 else " has"
+        raise InvalidRequest(f"'{given.model}': the option{plural} no effect ({', '.join(unused)}); use {instead}")
+
+
+def _instance_group(given: Namespace) -> str:
+    return f"instance_group [ {{ count: {given.instances} }} ]\n"
 
 
 def _new_repository(given: Namespace, path: Path, fill: Callable[[Path], None]) -> RunSource:
@@ -131,4 +158,4 @@ def _new_repository(given: Namespace, path: Path, fill: Callable[[Path], None]) 
         fill(repository / name)
 
     repository = links.write(name, fill_repository)
-    return RunSource((f"--model-repository={repository}",), Repository([repository]), str(path), links)
+    return RunSource((f"--model-repository={repository}",), Repository([repository]), str(path), links, True)

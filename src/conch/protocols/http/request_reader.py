@@ -316,9 +316,10 @@ class RequestReader:
             self._context.traffic.count_refusal("too_large")  # 400, as in Triton
             if limit != default:
                 raise HttpRefusal(400, f"request body of {size} bytes exceeds the maximum of {limit} bytes")
+            kind = "form" if request.headers.get(b"content-type", b"").startswith(b"multipart/") else "JSON"
             raise HttpRefusal(
                 400,
-                f"Request JSON size of {size} bytes exceeds the maximum allowed value of {limit} bytes. "
+                f"Request {kind} size of {size} bytes exceeds the maximum allowed value of {limit} bytes. "
                 "Use --http-max-input-size to increase the limit.",
             )
         self._body_limit = limit

@@ -88,6 +88,12 @@ def test_an_announced_body_beyond_the_limit_is_refused_before_it_is_sent(listen,
     assert peer.rest() == b""
 
 
+def test_a_form_beyond_the_limit_is_not_called_json(listen, connect):
+    peer = connect(listen(echo, limits={"body_bytes": 1000}))
+    peer.send(b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data\r\nContent-Length: 1001\r\n\r\n")
+    assert b"Request form size of 1001 bytes exceeds the maximum allowed value of 1000 bytes" in peer.receive()[2]
+
+
 def test_a_client_that_sends_its_oversize_body_anyway_still_reads_the_refusal(listen, connect):
     peer = connect(listen(echo, limits={"body_bytes": 1000}))
     peer.send(post(b"/p", b"x" * 3_000_000))

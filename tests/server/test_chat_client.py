@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ SCRIPT: dict[str, Any] = {
         {"match": "slowly", "reply": "word " * 400},
         {"match": "accents", "reply": "Caf\u00e9 \u2713"},
         {"match": "short", "reply": "Two words"},
+        {"match": "escape", "reply": "\x1b]0;owned\x07a\ttab"},
     ],
     "reply": "Well.",
     "step_ms": 10,
@@ -98,6 +100,24 @@ def test_failures_are_printed_and_set_the_exit_status(server: ConchProcess) -> N
         assert result.returncode == 1
         assert complaint in result.stderr
         assert "Traceback" not in result.stderr
+
+
+def test_a_model_does_not_control_the_terminal(server: ConchProcess) -> None:
+    """A program that reads the answer gets it as it is."""
+    assert said(server, "escape").stdout == "\x1b]0;owned\x07a\ttab\n"
+    keyboard, terminal = pty.openpty()
+    environment = {**os.environ, "OPENAI_API_KEY": KEY, "TERM": "dumb"}
+    shown = b""
+    with subprocess.Popen(command(server, "escape"), stdout=terminal, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        with suppress(OSError):  # the end, on Linux
+            while piece := os.read(keyboard, 4096):
+                shown += piece
+    os.close(keyboard)
+    assert process.returncode == 0
+    assert "\N{REPLACEMENT CHARACTER}]0;owned\N{REPLACEMENT CHARACTER}a".encode() in shown
+    assert b"tab" in shown
+    assert b"\x1b" not in shown
 
 
 def test_a_conversation_continues_and_ctrl_c_ends_only_the_answer(server: ConchProcess) -> None:

@@ -13,6 +13,7 @@ from conch.base.command_line.flag_values import BOOLEAN, value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
 from conch.base.command_line.option_types import duration
 from conch.base.command_line.wait_for_model import DEFAULT_WAIT_S, WAIT_HELP, wait_for_model
+from conch.base.control_characters import printable, printable_lines
 from conch.base.errors import ConchError, InvalidRequest
 from conch.base.http.credentials import KEY_HELP, VARIABLES, client_key
 from conch.base.suggestion import did_you_mean
@@ -54,7 +55,7 @@ def chat(arguments: Sequence[str]) -> int:
         model = wait_for_model(partial(chosen_model, client, settings.model), "conch chat", settings.wait)
         return talk(client, model, given.prompt, settings.answers)
     except ConchError as error:
-        print(f"conch chat: {error}", file=sys.stderr)
+        print(f"conch chat: {printable_lines(str(error))}", file=sys.stderr)
         return _FAILURE
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -101,13 +102,14 @@ class TerminalChat:
             raise InvalidRequest("the prompt is empty")
         self._messages.append({"role": "user", "content": text})
         answer = Completion()
+        shown = printable_lines if sys.stdout.isatty() else str  # a program gets what the model has written
         status = 0
         try:
             system = [{"role": "system", "content": self.system}] if self.system else []
             with closing(self._client.chat(self.model, [*system, *self._messages], self.settings, answer)) as pieces:
                 for piece in pieces:
                     if not self._as_json:
-                        print(piece, end="", flush=True)
+                        print(shown(piece), end="", flush=True)
         except KeyboardInterrupt:
             answer.finish_reason, status = "interrupted", _INTERRUPTED
         except ConchError:
@@ -141,8 +143,9 @@ def _converse(conversation: TerminalChat) -> int:
     """Answer line by line until /bye, Ctrl-D, or Ctrl-C at the prompt."""
     import readline  # noqa: F401 - adds history and editing to input()
 
+    model = printable(conversation.model)
     print(
-        f"Chat with {conversation.model}. Ctrl-C ends the answer, Ctrl-D or /bye the conversation; /help lists more.",
+        f"Chat with {model}. Ctrl-C ends the answer, Ctrl-D or /bye the conversation; /help lists more.",
         file=sys.stderr,
     )
     while True:
@@ -159,7 +162,7 @@ def _converse(conversation: TerminalChat) -> int:
         except EndOfChat:
             return 0
         except ConchError as error:
-            print(f"conch chat: {error}", file=sys.stderr)
+            print(f"conch chat: {printable_lines(str(error))}", file=sys.stderr)
 
 
 def _message() -> str:

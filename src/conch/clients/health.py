@@ -92,7 +92,7 @@ def _models_not_ready(address: str, port: int) -> str:
             answer = connection.makefile("rb").read(_MAX_INDEX_BYTES)
         rows = json.loads(answer.partition(b"\r\n\r\n")[2])
         states = [(str(row["name"]), row.get("state"), row.get("reason")) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
     loading = {name for name, state, _ in states if state == "LOADING"}
     failed = {name for name, state, reason in states if state == "UNAVAILABLE" and reason not in ("", "unloaded", None)}

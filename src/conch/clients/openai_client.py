@@ -106,7 +106,7 @@ class OpenAIClient:
             if not found and (loading := document.get("loading")) is not None:
                 raise ModelLoading(f"the server is loading {', '.join(map(str, loading)) or 'its repository'}")
             return found
-        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Unavailable(f"{self._url}: {_reason(error)}") from None
         finally:
             connection.close()
@@ -117,7 +117,7 @@ class OpenAIClient:
         try:
             document = json.loads(self._ask(connection, "GET", f"/models/{quote(model, safe='')}").read())
             return int(document.get("max_model_len") or 0)
-        except (ConchError, OSError, HTTPException, ValueError, TypeError, AttributeError):
+        except (ConchError, OSError, HTTPException, ValueError, TypeError, AttributeError, RecursionError):
             return 0
         finally:
             connection.close()
@@ -155,7 +155,7 @@ class OpenAIClient:
                         rate.add(answer.total_s)
                         answer.first_s = answer.total_s if answer.first_s is None else answer.first_s
                         yield piece
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, HTTPException, ValueError, RecursionError) as error:
             raise Unavailable(f"{self._url}: {_reason(error)}") from None
         finally:
             answer.tokens_per_second = rate.rate(answer.completion_tokens)
@@ -211,12 +211,12 @@ def _read(chunk: dict[str, Any], answer: Completion) -> str:
 def _is_loading(body: bytes) -> bool:
     try:
         return bool(json.loads(body)["error"]["code"] == _MODEL_LOADING)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
 def _error_message(body: bytes, default: str) -> str:
     try:
         return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return default

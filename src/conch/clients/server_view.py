@@ -200,7 +200,7 @@ class ServerReader:
                         hint = hint or f": {response.json()['error']}"
                     raise Unavailable(f"{self.address.url}: status {response.status} for {path}{hint}")
                 return json.loads(response.read() or b"null")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Unavailable(f"{self.address.url}: the answer for {path} is not JSON") from error
         except RequestFailed as error:
             raise Unavailable(f"no server answers at {self.address.url}: {error.cause}") from None

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from conch.base.command_line.command_table import examples_text
 from conch.base.command_line.flags import Flag, declared_flags
+from conch.base.control_characters import printable_lines
 from conch.base.suggestion import closest, did_you_mean
 
 # The only argument of a command whose parser is wanted, for completion and tests.
@@ -92,7 +93,7 @@ class CommandParser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message with a suggestion, and the usage unless it hides the message; exit with status 2."""
-        text = f"{self.prog}: error: {self._with_suggestion(message)}\n"
+        text = f"{self.prog}: error: {printable_lines(self._with_suggestion(message))}\n"
         usage = self.format_usage()
         if usage.count("\n") > _MAX_USAGE_LINES:
             self.exit(_USAGE_ERROR, f"{text}{self.prog} --help lists all flags.\n")

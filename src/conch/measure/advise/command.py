@@ -10,6 +10,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
 from conch.base.command_line.option_types import duration
+from conch.base.control_characters import printable_lines
 from conch.base.errors import ConchError
 from conch.measure.advise.advice_facts import Demand, Failure
 
@@ -67,7 +68,7 @@ def advise(arguments: Sequence[str]) -> int:
     try:
         return _advise(given.model, flags)
     except ConchError as failure:
-        print(f"conch advise: {failure}", file=sys.stderr)
+        print(f"conch advise: {printable_lines(str(failure))}", file=sys.stderr)
     return _FAILURE
 
 

@@ -11,6 +11,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import one_of, value_kind
 from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import count, fraction
+from conch.base.control_characters import printable_lines
 from conch.base.errors import ConchError, InvalidRequest
 from conch.measure.advise.planning.checkpoint import QUANTIZATIONS, Checkpoint, read_checkpoint
 from conch.measure.advise.planning.plan import (
@@ -65,7 +66,7 @@ def engine(arguments: Sequence[str]) -> int:
     try:
         return _plan(given.model, settings_of(PlanFlags, given))
     except ConchError as error:
-        print(f"conch engine plan: {error}", file=sys.stderr)
+        print(f"conch engine plan: {printable_lines(str(error))}", file=sys.stderr)
     return _FAILURE
 
 

@@ -99,7 +99,7 @@ def _description(path: Path) -> str:
         document: Any = json.loads(text) if path.suffix == ".json" else _yaml(text)
     except ModuleNotFoundError:
         raise Failure("PyYAML is missing: pip install 'conch-server[monitoring]', or write JSON") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Failure(f"the description of the machine '{path}' cannot be read: {error}") from None
     if not isinstance(document, dict) or (unknown := sorted(map(str, document.keys() - _KEYS))):
         found = f"unknown key '{unknown[0]}'" if isinstance(document, dict) else "not a mapping"

@@ -65,7 +65,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidRequest(f"there is no '{path}': expected the folder of a checkpoint, with a config.json") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"'{path}' cannot be read: {error}") from None
     if not isinstance(document, dict):
         raise InvalidRequest(f"'{path}' must hold a JSON object")
@@ -110,5 +110,5 @@ def _tensor_bytes(path: Path) -> int:
                 for name, entry in header.items()
                 if name != "__metadata__"
             )
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise InvalidRequest(f"'{path}' is not a safetensors file: {error}") from None

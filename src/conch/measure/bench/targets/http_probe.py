@@ -38,7 +38,7 @@ class HttpAnswer:
         """The body as JSON, or None if it is not valid JSON."""
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
     def error_message(self) -> str:

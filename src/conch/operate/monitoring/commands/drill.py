@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser
+from conch.base.control_characters import printable_lines
 from conch.base.errors import Unavailable
 from conch.base.http.credentials import check_no_credentials
 from conch.base.http.prometheus import ask_prometheus
@@ -242,7 +243,7 @@ def _report(given: Namespace, stages: Sequence[DrillStage], failure: str, load: 
     if stages:
         Console(highlight=False).print(table)
     if failure:
-        print(f"conch drill: {failure}", file=sys.stderr)
+        print(f"conch drill: {printable_lines(str(failure))}", file=sys.stderr)
 
 
 def _configuration(listen: tuple[str, int]) -> str:
@@ -312,7 +313,7 @@ def _normal(name: str) -> str:
 
 
 def _warn(text: str) -> None:
-    print(f"conch drill: {text}", file=sys.stderr)
+    print(f"conch drill: {printable_lines(text)}", file=sys.stderr)
 
 
 _MAX_BODY_BYTES = 4 << 20
@@ -360,7 +361,7 @@ class DrillListener:
             document: Any = json.loads(body)
             alerts = document["alerts"]
             firing = [alert for alert in alerts if alert["status"] == "firing" and self._is_meant(alert)]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return False
         if firing and self.received_at is None:
             self.received_at = time.monotonic()

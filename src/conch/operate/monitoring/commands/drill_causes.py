@@ -142,7 +142,7 @@ class LoadCause:
             if status == 200:
                 return document["inputs"]
             reason = document["error"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(f"{self._url} does not serve models (HTTP status {status}); --url is its URL") from None
         raise ValueError(f"model '{self._model}' at {self._url}: {reason}")
 

@@ -12,6 +12,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.files import write_text
 from conch.base.command_line.flags import settings_of
 from conch.base.command_line.option_types import count, label, namespace, object_name
+from conch.base.control_characters import printable_lines
 from conch.base.errors import ConfigError, InvalidRequest
 from conch.operate.monitoring.rules.thresholds import DEFAULT_JOBS, Thresholds, threshold
 
@@ -47,7 +48,7 @@ def rules(arguments: Sequence[str]) -> int:
             return prove(given)
         text = _document(given)
     except (ConfigError, InvalidRequest) as error:
-        print(f"conch rules {given.command}: {error}", file=sys.stderr)
+        print(f"conch rules {given.command}: {printable_lines(str(error))}", file=sys.stderr)
         return _USAGE_ERROR
     return write_text(f"conch rules {given.command}", given.output, text)
 

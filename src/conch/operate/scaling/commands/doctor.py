@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from conch.base.command_line.files import parse_yaml, read_text
+from conch.base.control_characters import printable_lines
 from conch.base.errors import ConfigError, Unavailable
 from conch.base.http.prometheus import ask_prometheus
 from conch.base.kubernetes.api import ApiServerAddress, KubernetesApi, KubernetesError
@@ -158,7 +159,7 @@ def doctor(given: DoctorSettings) -> int:
         links[_title(autoscaler, autoscalers)] = diagnose(facts)
     _print(links, as_json=given.json)
     for refusal in cluster.unread if cluster is not None else ():
-        print(f"conch autoscale doctor: --api: {refusal}", file=sys.stderr)
+        print(f"conch autoscale doctor: --api: {printable_lines(str(refusal))}", file=sys.stderr)
     broken = any(link.state is LinkState.BROKEN for name in links for link in links[name])
     return _BROKEN_STATUS if broken else 0
 

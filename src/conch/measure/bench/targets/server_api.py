@@ -79,7 +79,18 @@ class ServerApi(ABC):
 
 
 def model_of_metadata(metadata: Mapping[str, Any], config: Mapping[str, Any] | None, version: str) -> TargetModel:
-    """Return a model from KServe's metadata and Triton's configuration, None if the server has none."""
+    """Return a model from KServe's metadata and Triton's configuration, None if the server has none.
+
+    Raises TargetError for what is not such a document.
+    """
+    try:
+        return _model_of_metadata(metadata, config, version)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise TargetError(f"the server's description of model '{metadata.get('name')}' is not valid: {cause}") from None
+
+
+def _model_of_metadata(metadata: Mapping[str, Any], config: Mapping[str, Any] | None, version: str) -> TargetModel:
     inputs = list[Mapping[str, Any]](metadata.get("inputs") or ())
     outputs = list[Mapping[str, Any]](metadata.get("outputs") or ())
     details = {entry.get("name"): entry for entry in (config or {}).get("input", ())}
@@ -242,7 +253,7 @@ class OpenAiApi(ServerApi):
         known = "max_model_len" in entry
         length = entry.get("max_model_len")
         made = TargetModel(name, kind=ModelKind.EMBEDDINGS if known and length is None else ModelKind.LANGUAGE)
-        return replace(made, context_length=int(length)) if length else made
+        return replace(made, context_length=length) if length and isinstance(length, int) else made
 
     def _who(self, software: str) -> ServerIdentity:
         """Return the server's name from the owner of its models, else from the header Server."""

@@ -10,7 +10,7 @@ from conch.base import archives
 from conch.domain import generation
 from conch.domain.config import size_limits as limits
 from conch.domain.files import model_folder
-from conch.domain.llm import chat_prompt
+from conch.domain.llm import chat_prompt, images
 from conch.domain.tensor import MAX_RANK
 from conch.machine import memory
 from conch.protocols.access import api_keys
@@ -31,6 +31,7 @@ from conch.server.backends.engines import untrusted_events
 from conch.server.backends.processes import child_process, output_limit
 from conch.server.backends.python import model_control, outgoing_bls, tensor_exchange
 from conch.server.backends.python.settings import PythonSettings
+from conch.server.core import generative_model
 from conch.server.core.ensembles import nesting
 from conch.server.core.shared_memory import regions as shared_memory
 from conch.server.core.validation import MAX_STRING_ELEMENTS
@@ -101,6 +102,8 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Chat template", f"{chat.MAX_TEMPLATE_CHARACTERS:,} characters"),
         ("Chat template rendering", f"{seconds(chat.MAX_TEMPLATE_S)}, {size(chat.MAX_TEMPLATE_MEMORY_BYTES)}"),
         ("Prompt rendered by a template", size(chat_prompt.MAX_PROMPT_BYTES)),
+        ("Images", f"{size(images.MAX_IMAGE_BYTES)}, {images.MAX_IMAGE_PIXELS:,} pixels"),
+        ("Scans of a JPEG", f"{images.MAX_JPEG_SCANS}"),
         ("JSON parsed on the event loop", size(large_json.MAX_INLINE_BYTES)),
     ),
     "Per connection": (
@@ -193,6 +196,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "Per model": (
         ("Configuration", size(limits.MAX_CONFIG_BYTES)),
         ("Entries per list; in all lists", f"{limits.MAX_LIST_ENTRIES:,}; {limits.MAX_ENTRIES:,}"),
+        ("Images of waiting requests", size(generative_model.MAX_WAITING_IMAGE_BYTES)),
         ("Instances of a version", f"{limits.MAX_INSTANCES:,}"),
         ("Direct sequence slots", f"{limits.MAX_DIRECT_SLOTS:,}"),
         ("Ensemble steps", f"{limits.MAX_STEPS}"),

@@ -249,8 +249,9 @@ def test_a_large_conversation_is_read_by_a_worker(client: anthropic.Anthropic) -
     asked: Any = [*said("one"), {"role": "assistant", "content": "It is"}]
     assert prompt_of(client, messages=asked, system="two", tools=[large]) == "<system>two one It is"
     assert client.messages.count_tokens(model="words", messages=asked, tools=[large]).input_tokens == 3
-    asked[1] = {"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": "AA=="}}]}
-    with pytest.raises(anthropic.BadRequestError, match=r"messages\.1\.content\.0: blocks of type 'image'"):
+    source = {"type": "base64", "media_type": "image/png", "data": "AA=="}
+    asked[1] = {"role": "user", "content": [{"type": "image", "source": source}]}
+    with pytest.raises(anthropic.BadRequestError, match=r"'messages\.1\.content\.0' is an image, and the model takes"):
         client.messages.create(model="words", max_tokens=5, messages=asked, tools=[large])
 
 
@@ -300,7 +301,7 @@ def test_models(server: ConchProcess, client: anthropic.Anthropic) -> None:
         ({"messages": []}, 400, "at least one message"),
         ({"messages": [{"role": "judge", "content": "?"}]}, 400, "messages.0.role: must be one of"),
         ({"messages": [{"role": "user", "content": 7}]}, 400, "messages.0.content: must be a string or"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, 400, "blocks of type 'image'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, 400, "source: Field required"),
         (
             {"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "base64"}}]}]},
             400,

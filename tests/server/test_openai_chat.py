@@ -257,11 +257,11 @@ def test_a_strict_function_is_named_where_it_is_not_enforced(client: openai.Open
         ({"messages": [{"role": "user", "content": None}]}, "'messages.0.' has no content"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
-            "got 'image_url': only text is supported; describe the image",
+            "is an image, and the model takes only text: describe the image",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]},
-            "only text is supported; send",
+            "got 'file': send the text",
         ),
         ({"response_format": {"type": "json_object"}}, "describe the form in the prompt"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "must hold a 'schema'"),

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Final, Literal, Protocol, TypeAlias
 
 from conch.base.errors import ConchError, InvalidParameter
+from conch.domain.llm.images import EncodedImage
 from conch.domain.request import Span, Timeline, TokenMeter
 
 # Bounds of parameters that cost memory per request.
@@ -231,7 +232,10 @@ class Usage:
 
 @dataclass(slots=True, kw_only=True)
 class GenerationRequest:
-    """One prompt for one model, as token ids or as a text for the engine's tokenizer."""
+    """One prompt for one model, as token ids or as a text for the engine's tokenizer.
+
+    The prompt has a placeholder for each of the `images`.
+    """
 
     id: str
     model_name: str
@@ -243,6 +247,7 @@ class GenerationRequest:
     add_special_tokens: bool = True  # False for the output of a chat template, which contains them
     return_prompt: Literal["", "count", "ids", "text"] = ""  # whether the first delta has the prompt, and which parts
     prompt_only: bool = False  # return the prompt without generating
+    images: Sequence[EncodedImage] = ()
     timeline: Timeline = field(default_factory=Timeline)
     span: Span | None = None  # of the trace
     meter: TokenMeter | None = None  # counts its tokens
@@ -293,6 +298,8 @@ class EngineInfo:
     gpu_memory_share: float = 0.0  # configured share of a GPU's memory, if any
     chat_template: str = ""  # Jinja, "" for none
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token … for the template
+    # What stands in a prompt for the first image of a request, the second and so on; none for a model of texts.
+    image_placeholders: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     max_adapters: int = 0  # that one batch may use; 0 if the engine takes none at run time
     # Names of `SamplingParams`; others are refused unless they have their defaults.

@@ -5,7 +5,7 @@ Templates are programs, so they run in a process that the server can kill. Argum
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import orjson
@@ -14,10 +14,12 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.base.errors import ConfigError, InvalidRequest
+from conch.domain.llm.images import EncodedImage, join_contents, take_images, text_of
 from conch.domain.llm.tool_calls import HERMES, call_format
 
 MAX_PROMPT_BYTES = 12 * 2**20
 Message = Mapping[str, Any]
+_PROBE = "a text to find again"
 _INTRODUCTION = """# Tools
 
 You may call one or more functions to assist with the user query.
@@ -48,6 +50,23 @@ class ChatTemplate:
             raise ConfigError(f"invalid chat template: {error}") from error
         self._special_tokens = dict(special_tokens)
 
+    @cached_property
+    def takes_parts(self) -> bool:
+        """Whether it renders content that is an array of parts. Others print the array, or fail."""
+        return self._shows([{"type": "text", "text": _PROBE}])
+
+    @cached_property
+    def takes_texts(self) -> bool:
+        """Whether it renders content that is a text. Templates for images may leave it out."""
+        return self._shows(_PROBE)
+
+    def _shows(self, content: Any) -> bool:
+        try:
+            prompt = self._rendered([{"role": "user", "content": content}], (), True, None)
+        except InvalidRequest:
+            return False
+        return _PROBE in prompt and not any(quote + _PROBE in prompt for quote in "'\"")
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -56,13 +75,31 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        placeholders: Sequence[str] = (),
     ) -> str:
         """Return the prompt; with `continue_final_message` it ends with the last message's text.
 
-        Raises InvalidRequest if the template fails, with its message.
+        `placeholders` are the model's for images, if it takes any. Raises InvalidRequest if the template fails, with
+        its message.
         """
-        prompt = self._rendered(messages, tools, add_generation_prompt, arguments)
-        return _cut_after(prompt, messages[-1].get("content") or "") if continue_final_message else prompt
+        shown = self._with_images(messages, placeholders) if placeholders else messages
+        prompt = self._rendered(shown, tools, add_generation_prompt, arguments)
+        return _cut_after(prompt, text_of(messages[-1].get("content"))) if continue_final_message else prompt
+
+    def _with_images(self, messages: Sequence[Message], placeholders: Sequence[str]) -> list[Message]:
+        """Return messages whose content has the form for this template: parts, or texts with placeholders."""
+        unused = iter(placeholders)
+        shown: list[Message] = []
+        for message in messages:
+            content = message.get("content")
+            if isinstance(content, list) and not self.takes_parts:
+                # As vLLM does: before the texts, each on a line.
+                marks = [next(unused) for part in content if part["type"] != "text"]
+                content = "\n".join([*filter(None, marks), text_of(content)])
+            elif isinstance(content, str) and self.takes_parts and not self.takes_texts:
+                content = [{"type": "text", "text": content}]
+            shown.append({**message, "content": content})
+        return shown
 
     def _rendered(
         self,
@@ -118,25 +155,27 @@ def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, 
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None).decode()
 
 
-def render(described: Mapping[str, Any], messages: bytes) -> tuple[dict[str, Any], bytes]:
-    """Render messages in JSON to a prompt in UTF-8.
+def render(described: Mapping[str, Any], messages: bytes) -> tuple[dict[str, Any], bytes, list[EncodedImage]]:
+    """Render messages in JSON to a prompt in UTF-8, and return it with their images.
 
     `described` has `template`, `special_tokens`, `tools`, `tool_call_parser`, `add_generation_prompt`,
-    `continue_final_message`, `arguments` and `echo`. The result has `describes_tools`, whether the prompt describes the
-    tools because the template does not, and `echoed`, the text of the echo. Raises ConfigError, InvalidRequest.
+    `continue_final_message`, `arguments`, `echo` and `image_placeholders`. The result has `describes_tools`, whether
+    the prompt describes the tools because the template does not, and `echoed`, the text of the echo. Raises
+    ConfigError, InvalidRequest.
     """
     source: str = described["template"]
     template = _template(source, tuple(sorted(described["special_tokens"].items())))
     tools: list[dict[str, Any]] = described["tools"]
     form = described["tool_call_parser"] or call_format(source)
     describes_tools = bool(tools) and form in ("", HERMES) and not template.renders_tools
-    prompt = _prompt(template, described, orjson.loads(messages), tools, describes_tools).encode("utf-8", "replace")
+    conversation, images = take_images(orjson.loads(messages), len(described["image_placeholders"]))
+    prompt = _prompt(template, described, conversation, tools, describes_tools).encode("utf-8", "replace")
     if len(prompt) > MAX_PROMPT_BYTES:
         raise InvalidRequest(
             f"the model's chat template renders these messages to a prompt of {len(prompt)} bytes, "
             f"at most {MAX_PROMPT_BYTES} are possible"
         )
-    return {"describes_tools": describes_tools, "echoed": _echoed(described, messages)}, prompt
+    return {"describes_tools": describes_tools, "echoed": _echoed(described, conversation)}, prompt, images
 
 
 def _prompt(
@@ -153,6 +192,7 @@ def _prompt(
             add_generation_prompt=described["add_generation_prompt"],
             continue_final_message=described["continue_final_message"],
             arguments=described["arguments"],
+            placeholders=described["image_placeholders"],
         )
 
     if not template.knows_developer:
@@ -169,11 +209,11 @@ def _prompt(
         return rendered(with_system_in_user(messages), ())
 
 
-def _echoed(described: Mapping[str, Any], messages: bytes) -> str:
+def _echoed(described: Mapping[str, Any], messages: Sequence[Message]) -> str:
     """Return the text of the last message for an echo, if it is the assistant's."""
     if not described["echo"]:
         return ""
-    last = orjson.loads(messages)[-1]
+    last = messages[-1]
     return str(last["content"] or "") if last["role"] == "assistant" else ""
 
 
@@ -219,7 +259,7 @@ def with_system_in_user(messages: Sequence[Message]) -> list[Message]:
     """Return the messages for a template without system messages: the text is put before the first user message."""
     if len(messages) > 1 and messages[0]["role"] in ("system", "developer") and messages[1]["role"] == "user":
         system, user, *rest = messages
-        return [{**user, "content": f"{system['content']}\n\n{user['content']}"}, *rest]
+        return [{**user, "content": join_contents([system["content"], user["content"]], "\n\n")}, *rest]
     return [{**messages[0], "role": "user"}, *messages[1:]] if messages[0]["role"] == "system" else [*messages]
 
 

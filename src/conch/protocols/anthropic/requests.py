@@ -1,6 +1,6 @@
 """Decode requests of Anthropic's Messages API: its conversations become those of chat templates.
 
-A block that cannot reach the model, such as an image, is refused.
+A block that cannot reach the model, such as a PDF file, is refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import Any, Literal
 import orjson
 
 from conch.domain.generation import SamplingParams, StructuredOutput
+from conch.domain.llm.images import content_of, image_part, join_contents
 from conch.domain.tensor import Buffer
 from conch.protocols.openai.field_rules import MESSAGES
 from conch.protocols.openai.fields import Fields, InvalidField, read_object
@@ -21,6 +22,7 @@ _MESSAGES = NestedRules("messages[].", MESSAGES)
 _SYSTEM = NestedRules("system[].", MESSAGES)
 _TOOLS = NestedRules("tools[].", MESSAGES)
 _ROLES = ("user", "assistant", "system")
+_IMAGE_FOLLOWS = "[image: it follows the results]"
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three
 
 
@@ -229,16 +231,16 @@ def _without_billing(system: Any) -> Any:
 
 def _join_turns(last: dict[str, Any], turn: dict[str, Any]) -> None:
     for name in ("reasoning_content", "content"):
-        texts = [text for text in (last.get(name), turn.get(name)) if text]
-        if texts:
-            last[name] = "\n\n".join(texts)
+        contents = [content for content in (last.get(name), turn.get(name)) if content]
+        if contents:
+            last[name] = join_contents(contents, "\n\n")
     calls = [*last.get("tool_calls", ()), *turn.get("tool_calls", ())]
     if calls:
         last["tool_calls"] = calls
 
 
 def _turns(message: Any, where: str) -> Iterator[dict[str, Any]]:
-    """Yield a message as turns: the results of tools are turns by themselves."""
+    """Yield a message as turns: the results of tools are turns by themselves; their images follow in the user's."""
     if not isinstance(message, dict):
         raise InvalidField(where, f"{where}: must be an object")
     role, content = message.get("role"), message.get("content")
@@ -252,20 +254,52 @@ def _turns(message: Any, where: str) -> Iterator[dict[str, Any]]:
     if role == "assistant":
         yield _answer(content, f"{where}.content")
         return
-    texts: list[str] = []
+    pieces: list[str | dict[str, Any]] = []
+    images: list[str | dict[str, Any]] = []  # of results
     sent = False
     for number, block in enumerate(content):
         place = f"{where}.content.{number}"
-        if isinstance(block, dict) and block.get("type") == "tool_result" and role == "user":
-            if texts:
-                yield {"role": role, "content": "\n".join(texts)}
-                texts = []
-            yield _result(block, place)
+        kind = block.get("type") if isinstance(block, dict) and role == "user" else None
+        if kind == "tool_result":
+            if pieces:
+                yield {"role": role, "content": content_of(pieces, "\n")}
+                pieces = []
+            result, shown = _without_images(block, place)
+            images += shown
+            yield _result(result, place)
             sent = True
         else:
-            texts.append(_text(block, place))
-    if texts or not sent:
-        yield {"role": role, "content": "\n".join(texts)}
+            pieces.append(_image(block, place) if kind == "image" else _text(block, place))
+    if pieces or images or not sent:
+        yield {"role": role, "content": content_of([*images, *pieces], "\n")}
+
+
+def _image(block: dict[str, Any], where: str) -> dict[str, Any]:
+    source = _required(block, "source", dict, where)
+    kind = source.get("type")
+    if kind == "url":
+        return image_part(source.get("url"), where)
+    if kind != "base64":
+        text = f"{where}.source: images of type {kind!r} are not supported; send them as base64"
+        raise InvalidField(f"{where}.source", text)
+    media_type, data = (_required(source, name, str, f"{where}.source") for name in ("media_type", "data"))
+    return image_part(f"data:{media_type};base64,{data}", where)
+
+
+def _without_images(block: dict[str, Any], where: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the result of a tool with a note for each image, as templates show only its text, and the images."""
+    content = block.get("content")
+    images: list[dict[str, Any]] = []
+    if not isinstance(content, list):
+        return block, images
+    texts: list[Any] = []
+    for number, inner in enumerate(content):
+        if isinstance(inner, dict) and inner.get("type") == "image":
+            images.append(_image(inner, f"{where}.content.{number}"))
+            texts.append({"type": "text", "text": _IMAGE_FOLLOWS})
+        else:
+            texts.append(inner)
+    return {**block, "content": texts}, images
 
 
 def _answer(content: Sequence[Any], where: str) -> dict[str, Any]:
@@ -313,7 +347,7 @@ def _text(block: Any, where: str) -> str:
     kind = block.get("type") if isinstance(block, dict) else None
     read = _TEXTS.get(kind) if isinstance(kind, str) else None
     if read is None:
-        shown = "text, tool_use, tool_result, thinking, and documents and search results of text"
+        shown = "text, image (of the user), tool_use, tool_result, thinking, and documents and search results of text"
         raise InvalidField(where, f"{where}: blocks of type {kind!r} are not supported; supported are {shown}")
     return read(block, where)
 

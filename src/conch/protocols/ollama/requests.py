@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from conch.domain.generation import SamplingParams, StructuredOutput
+from conch.domain.llm.images import content_of, image_part
 from conch.domain.tensor import Buffer
 from conch.protocols.openai.embeddings import MAX_INPUTS, EmbeddingCall
 from conch.protocols.openai.field_rules import OLLAMA_CHAT, OLLAMA_EMBEDDING, OLLAMA_GENERATE
@@ -23,7 +24,7 @@ _NUMBERS = {
     **{name: name for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty")},
     "repeat_penalty": "repetition_penalty",
 }
-_PARTS = ("messages", "prompt", "system")
+_PARTS = ("messages", "prompt", "system", "images")
 _MESSAGES = NestedRules("messages[].", OLLAMA_CHAT)
 _TOOLS = NestedRules("tools[].", OLLAMA_CHAT)
 
@@ -139,7 +140,10 @@ def _generate(fields: Fields, turn: Sequence[Mapping[str, Any]] | Buffer) -> Cha
     if not fields.boolean("raw") or not turn:
         return _rendered(fields, turn)
     messages = turn if isinstance(turn, list) else orjson.loads(turn)  # type: ignore[arg-type]  # JSON of a worker
-    return CompletionCall(prompts=[messages[-1]["content"]], **_common(fields))
+    prompt = messages[-1]["content"]
+    if not isinstance(prompt, str):
+        raise fields.wrong("images", "'images' are not supported with 'raw': the chat template places them")
+    return CompletionCall(prompts=[prompt], **_common(fields))
 
 
 def _rendered(fields: Fields, conversation: Sequence[Mapping[str, Any]] | Buffer, **tools: Any) -> ChatCall:
@@ -209,22 +213,33 @@ def _turn(fields: Fields) -> list[dict[str, Any]]:
     prompt, system = fields.text("prompt"), fields.text("system")
     if not prompt:
         return []
-    return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": prompt}]
+    content = _with_images(prompt, fields.list("images"), "images")
+    return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": content}]
 
 
 def _conversation(fields: Fields) -> list[dict[str, Any]]:
     messages = fields.list("messages") or []
-    document = {"messages": [_message(message, index) for index, message in enumerate(messages)]}
-    return read_messages(Fields(document)) if messages else []
+    document = {"messages": [_message(message) for message in messages]}
+    read = read_messages(Fields(document)) if messages else []
+    for index, message in enumerate(read):
+        where = f"messages[{index}].images"
+        images = Fields(messages[index]).list("images")
+        if images and message["role"] != "user":
+            raise InvalidField(where, f"'{where}' are not supported: only messages of the user may have images")
+        message["content"] = _with_images(message["content"], images, where)
+    return read
 
 
-def _message(message: Any, index: int) -> Any:
+def _with_images(text: str, images: Sequence[Any] | None, where: str) -> str | list[dict[str, Any]]:
+    """Return a content that begins with the images, as Ollama's templates place them."""
+    parts = [image_part(f"data:;base64,{image}", f"{where}[{number}]") for number, image in enumerate(images or ())]
+    return content_of([*parts, text], "")
+
+
+def _message(message: Any) -> Any:
     """Return a message as the OpenAI API has it. What is not an object is refused by that API's reader."""
     if not isinstance(message, dict):
         return message
-    if message.get("images"):
-        where = f"messages[{index}].images"
-        raise InvalidField(where, f"'{where}' are not supported: only text is")
     read = {name: value for name, value in message.items() if name not in ("images", "thinking", "tool_name")}
     if read.get("content") is None:
         read["content"] = ""  # which clients leave out

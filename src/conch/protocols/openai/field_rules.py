@@ -117,7 +117,7 @@ COMPLETION = rules(
 
 CHAT = rules(
     _GENERATION,
-    _used("messages", "text only; roles system, developer (system, where the template does not know it), user, "
+    _used("messages", "texts and images; roles system, developer (system, where the template does not know it), user, "
           "assistant, tool, function; fields that are not listed are named, and passed to the chat template"),
     _used("max_completion_tokens top_logprobs"),
     _used("tools tool_choice parallel_tool_calls", "functions and custom tools, "
@@ -147,8 +147,10 @@ CHAT = rules(
     _used("messages[].content[].type messages[].content[].text messages[].content[].refusal"),
     _labels("messages[].content[].cache_control messages[].content[].prompt_cache_breakpoint",
             "prefixes of prompts are cached without hints"),
-    _refused("messages[].content[].image_url", "only text is supported; describe the image", ()),
-    _refused("messages[].content[].input_audio messages[].content[].file", "only text is supported; send the text", ()),
+    _used("messages[].content[].image_url messages[].content[].image_url.url", "in messages of the user, a data URL, "
+          "for [models that take images](../language-models.md#images)"),
+    _labels("messages[].content[].image_url.detail", "the model's processor decides the resolution"),
+    _refused("messages[].content[].input_audio messages[].content[].file", "send the text", ()),
     _used("tools[].type tools[].function tools[].function.name tools[].function.description "
           "tools[].function.parameters tools[].custom tools[].custom.name tools[].custom.description"),
     _used("tools[].function.return tools[].function.response", "passed to the chat template"),
@@ -201,7 +203,8 @@ SERVER_ITEMS = (
 
 # Fields that are missing here are those of chat completions.
 RESPONSE = rules(
-    _used("input", "a text, or items of text, reasoning, calls and results; images in results of tools are ignored"),
+    _used("input", "a text, or items of text, images, reasoning, calls and results; images in results of tools are "
+          "ignored"),
     _used("instructions", "the begin of the system message"),
     _used("max_output_tokens", "an upper bound: shrinks to what the prompt leaves of the context"),
     _used("include top_logprobs"),
@@ -229,6 +232,8 @@ RESPONSE = rules(
           "input[].output input[].output[].type input[].output[].text"),
     _used("input[].summary input[].summary[].type input[].summary[].text input[].encrypted_content"),
     _used("input[].tools", "as `tools`"),
+    _used("input[].content[].image_url input[].content[].file_id", "images of the user as data URLs; no files"),
+    _labels("input[].content[].detail", "the model's processor decides the resolution"),
     _labels("input[].id input[].status input[].phase input[].created_by input[].caller input[].content[].annotations "
             "input[].content[].logprobs", "what answers have is accepted in a conversation"),
     _labels("input[].content[].prompt_cache_breakpoint input[].output[].prompt_cache_breakpoint",
@@ -296,13 +301,18 @@ MESSAGES = rules(
         "messages[].content[].source.content[].text messages[].content[].content[].title "
         "messages[].content[].content[].context messages[].content[].content[].source "
         "messages[].content[].content[].content",
-        "documents and search results of text",
+        "documents and search results of text, images",
+    ),
+    _used(
+        "messages[].content[].source.media_type messages[].content[].source.url "
+        "messages[].content[].content[].source.type messages[].content[].content[].source.data "
+        "messages[].content[].content[].source.media_type messages[].content[].content[].source.url",
+        "images as base64, or data URLs, for [models that take images](../language-models.md#images)",
     ),
     _labels(
         "messages[].content[].signature messages[].content[].data messages[].content[].caller",
         "what answers have is accepted in a conversation",
     ),
-    _labels("messages[].content[].source.media_type", "a document is a text"),
     _labels(
         "messages[].content[].cache_control messages[].content[].content[].cache_control "
         "messages[].content[].source.content[].cache_control system[].cache_control tools[].cache_control",
@@ -354,13 +364,13 @@ _OLLAMA_GENERATION = (
 )  # fmt: skip
 OLLAMA_CHAT = rules(
     _OLLAMA_GENERATION,
-    _used("messages", "text only"),
+    _used("messages"),
     _used("messages[].role messages[].content messages[].tool_call_id messages[].tool_calls messages[].tool_calls[].id "
           "messages[].tool_calls[].type messages[].tool_calls[].function messages[].tool_calls[].function.name "
           "messages[].tool_calls[].function.arguments"),
     _used("messages[].thinking messages[].tool_name messages[].name", "passed to the chat template"),
     _labels("messages[].tool_calls[].function.index", "what answers have is accepted in a conversation"),
-    _refused("messages[].images", "only text is"),
+    _used("messages[].images", "of the user, for [models that take images](../language-models.md#images)"),
     _used("tools tools[].type tools[].function tools[].function.name tools[].function.description "
           "tools[].function.parameters"),
 )  # fmt: skip
@@ -368,7 +378,7 @@ OLLAMA_GENERATE = rules(
     _OLLAMA_GENERATION,
     _used("prompt system"),
     _used("raw", "the prompt is not rendered by the chat template"),
-    _refused("images", "only text is"),
+    _used("images", "not with `raw`"),
     _ignored("template", "clients cannot replace the model's template, which is a program; use 'raw'"),
     _refused("suffix", "insertions are not implemented; write the model's own marks into a raw prompt"),
     _refused("context", "send the conversation as the messages of /api/chat"),

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 
 from conch.domain.generation import MAX_COPIED_PARAMS, MAX_LOGPROBS, SamplingParams, StructuredOutput
+from conch.domain.llm.images import content_of, image_part
 from conch.domain.llm.tool_calls import CUSTOM_INPUT, arguments_object
 from conch.domain.tensor import Buffer
 from conch.protocols.openai.field_rules import CHAT, COMPLETION
@@ -371,7 +372,10 @@ def _message(message: Any, index: int) -> dict[str, Any]:
         raise InvalidField(f"{where}.role", f"'{where}.role' must be one of {roles}, got {message.get('role')!r}")
     content = message.get("content")
     if isinstance(content, list):
-        content = "".join(_part(part, f"{where}.content[{number}]") for number, part in enumerate(content))
+        content = content_of([_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)], "")
+        if isinstance(content, list) and message["role"] != "user":
+            text = f"'{where}.content' has an image: only messages of the user may"
+            raise InvalidField(f"{where}.content", text)
     elif content is not None and not isinstance(content, str):
         raise InvalidField(f"{where}.content", f"'{where}.content' must be a string or an array of parts")
     if content is None and not message.get("tool_calls") and message["role"] != "assistant":
@@ -389,14 +393,17 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     return read
 
 
-def _part(part: Any, where: str) -> str:
+def _part(part: Any, where: str) -> str | dict[str, Any]:
     kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "image_url":
+        image = part.get(kind)
+        return image_part(image.get("url") if isinstance(image, dict) else image, where)
     text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
     if kind in ("text", "refusal") and isinstance(text, str):
         return text
     rule = CHAT.get(f"messages[].content[].{kind}")
-    note = rule.note if rule is not None and rule.decision == "refused" else "only text is supported"
-    raise InvalidField(where, f"'{where}' must be of type text with a 'text', got {kind!r}: {note}")
+    note = rule.note if rule is not None and rule.decision == "refused" else "others are not supported"
+    raise InvalidField(where, f"'{where}' must be of type text with a 'text', or image_url, got {kind!r}: {note}")
 
 
 def _tool_call(call: Any, where: str) -> dict[str, Any]:

@@ -50,6 +50,8 @@ _MAX_TOKEN_CHARS: Final = 128
 # Characters or tokens of a prompt, whatever the context: messages to engines are bounded.
 _MAX_PROMPT_LENGTH: Final = 12 * 2**20
 _CHARACTERS_PER_TOKEN: Final = 4  # about
+_PIXELS_PER_TOKEN: Final = 28 * 28  # of an image, about
+MAX_WAITING_IMAGE_BYTES: Final = 2**30  # encoded, of requests that have not begun
 # Parameters that clients know by another name, and what serves instead.
 _UNSUPPORTED: Final = {
     "structured": "structured output (response formats, required tool calls): describe the form in the prompt, and "
@@ -141,6 +143,8 @@ class GenerativeModel(ServedModel):
         request.params.check()
         self._check_supported(request)
         self._check_length(request)
+        if request.images:
+            self._check_images(request)
         self.refuse_when_full(request.timeline, request.meter)
         if request.span is not None:
             request.timeline.queued = request.timeline.queued or monotonic_ns()
@@ -250,7 +254,8 @@ class GenerativeModel(ServedModel):
         return int(mean_ns * min(1.0, (max_tokens or tokens) / max(tokens, 1.0)))
 
     def begun(self, live: "LiveGeneration", now: int) -> None:
-        """Count a request that the engine has begun to answer."""
+        """Count a request that the engine has begun to answer, and free its images."""
+        live.request.images = ()
         self.statistics.pending -= 1
         self._prompts.done(live)
         self._rate.left(live.batch_size, now)
@@ -381,6 +386,13 @@ class GenerativeModel(ServedModel):
                 "Please reduce the length of the prompt."
             )
 
+    def _check_images(self, request: GenerationRequest) -> None:
+        """Raise Unavailable while the images of waiting requests take too much memory."""
+        held = [image for live in self._live for image in live.request.images]
+        if sum([len(image.data) for image in [*held, *request.images]]) > MAX_WAITING_IMAGE_BYTES:
+            text = f"{len(held)} images of other requests wait for model '{self.config.name}'; try again later"
+            raise Unavailable(text, retry_after_s=1.0)
+
     def _check_supported(self, request: GenerationRequest) -> None:
         info = self.engine.info
         for name in request.params.non_defaults():
@@ -411,7 +423,8 @@ class LiveGeneration(Waiting):
 
     def __init__(self, model: GenerativeModel, request: GenerationRequest, on_deltas: DeltaCallback) -> None:
         length = len(request.prompt)
-        super().__init__(length // _CHARACTERS_PER_TOKEN + 1 if isinstance(request.prompt, str) else max(length, 1))
+        tokens = length // _CHARACTERS_PER_TOKEN + 1 if isinstance(request.prompt, str) else max(length, 1)
+        super().__init__(tokens + sum([image.width * image.height for image in request.images]) // _PIXELS_PER_TOKEN)
         if request.meter is not None:
             self.tenant, self.weight = request.meter.tenant, request.meter.weight
         self.request = request

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from conch.domain.llm.chat_prompt import with_system_in_user, with_tools, without_calls
+import pytest
+
+from conch.domain.llm.chat_prompt import ChatTemplate, with_system_in_user, with_tools, without_calls
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 USER: dict[str, Any] = {"role": "user", "content": "Rome?"}
@@ -44,3 +46,37 @@ def test_a_system_message_may_begin_that_of_the_user() -> None:
     assert with_system_in_user([SYSTEM, USER, CALL]) == [{"role": "user", "content": "Be brief.\n\nRome?"}, CALL]
     assert with_system_in_user([SYSTEM]) == [{"role": "user", "content": "Be brief."}]
     assert with_system_in_user([USER]) == [USER]
+
+
+IMAGE = {"type": "image"}
+PARTS = "{% for part in message.content %}{{ '<|image|>' if part.type == 'image' else part.text }}{% endfor %}"
+TEXT_OR_PARTS = "{% if message.content is string %}{{ message.content }}{% else %}" + PARTS + "{% endif %}"
+SEEN: list[dict[str, Any]] = [
+    SYSTEM,
+    {"role": "user", "content": [{"type": "text", "text": "See "}, IMAGE, {"type": "text", "text": "and"}, IMAGE]},
+    {"role": "assistant", "content": "A cat"},
+]
+
+
+@pytest.mark.parametrize(
+    ("content", "prompt"),
+    [
+        (TEXT_OR_PARTS, "<Be brief.><See <|image|>and<|image|>><A cat>"),
+        (PARTS, "<Be brief.><See <|image|>and<|image|>><A cat>"),  # it would leave out texts
+        ("{{ message.content }}", "<Be brief.><IMG1\nIMG2\nSee \nand><A cat>"),
+        ("{{ message.content | trim }}", "<Be brief.><IMG1\nIMG2\nSee \nand><A cat>"),
+        ("{{ message.content + '' }}", "<Be brief.><IMG1\nIMG2\nSee \nand><A cat>"),
+        ("{{ message.content | tojson }}", '<"Be brief."><"IMG1\\nIMG2\\nSee \\nand"><"A cat">'),
+    ],
+)
+def test_images_are_parts_or_placeholders(content: str, prompt: str) -> None:
+    template = ChatTemplate("{% for message in messages %}<" + content + ">{% endfor %}", {})
+    assert template.render(SEEN, placeholders=["IMG1", "IMG2", "IMG3"]) == prompt
+    continued = template.render(SEEN, placeholders=["IMG1", "IMG2"], continue_final_message=True)
+    assert continued == prompt[: prompt.rindex("A cat") + len("A cat")]
+
+
+def test_a_system_message_may_begin_one_with_images() -> None:
+    (user, _) = with_system_in_user(SEEN)
+    assert user["content"][0] == {"type": "text", "text": "Be brief.\n\nSee "}
+    assert user["content"][1:] == SEEN[1]["content"][1:]

@@ -187,7 +187,8 @@ def test_what_many_prompts_multiply_is_bounded(fields: dict[str, Any], param: st
         ({"role": "assistant", "tool_calls": [{"function": 5}]}, "must hold calls with a 'function' that has a 'name'"),
         ({"role": [], "content": "x"}, "'messages[0].role' must be one of"),
         ({"role": "user"}, "'messages[0]' has no content"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, "only text is supported"),
+        ({"role": "user", "content": [{"type": "video_url"}]}, "must be of type text with a 'text', or image_url"),
+        ({"role": "system", "content": [{"type": "image_url"}]}, "only messages of the user may"),
     ],
 )
 def test_messages_of_wrong_shape(message: dict[str, Any], text: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from conch.domain.llm.images import content_of, image_part, join_contents
 from conch.domain.llm.tool_calls import arguments_object
 from conch.protocols.openai.field_rules import RESPONSE, SERVER_ITEMS
 from conch.protocols.openai.fields import InvalidField
@@ -147,13 +148,13 @@ class _ItemReader:
         for path in _ITEMS.undecided(item):
             self._found.ignore(path)
 
-    def add_text(self, role: str, text: str) -> None:
-        """Add a text, to the last message if that has the same role."""
+    def add_text(self, role: str, text: str | list[dict[str, Any]]) -> None:
+        """Add a text, or a text with images, to the last message if that has the same role."""
         messages = self._found.messages
         last = messages[-1] if messages else None
         if last is not None and last["role"] == role:
             # Templates may require that user and assistant take turns, and have one system message.
-            last["content"] = f"{last['content']}\n\n{text}" if last["content"] else text
+            last["content"] = join_contents([last["content"], text], "\n\n")
         else:
             messages.append({"role": role, "content": text})
 
@@ -162,31 +163,36 @@ class _ItemReader:
         if role not in ("user", "assistant", "system", "developer"):
             text = f"'{where}.role' must be one of user, assistant, system, developer, got {_shown(role)}"
             raise InvalidField(f"{where}.role", text)
-        text = self._text(item.get("content"), f"{where}.content")
-        self.add_text("system" if role == "developer" else role, text)
+        content = item.get("content")
+        if role == "user" and isinstance(content, list):
+            places = [f"{where}.content[{number}]" for number in range(len(content))]
+            pieces = [
+                _image(part, place) or self._part(part, place) for part, place in zip(content, places, strict=True)
+            ]
+            self.add_text(role, content_of(pieces, ""))
+        else:
+            self.add_text("system" if role == "developer" else role, self._text(content, f"{where}.content"))
 
     def _text(self, content: Any, where: str, *, of_tool: bool = False) -> str:
         if isinstance(content, str):
             return content
         if not isinstance(content, list):
             raise InvalidField(where, f"'{where}' must be a string or an array of parts")
-        texts: list[str] = []
-        for number, part in enumerate(content):
-            kind = part.get("type") if isinstance(part, dict) else None
-            if kind in _TEXTS and isinstance(part.get("text"), str):
-                texts.append(part["text"])
-            elif kind == "refusal" and isinstance(part.get("refusal"), str):
-                texts.append(part["refusal"])
-            elif kind in ("input_image", "input_file") and of_tool:
-                # The result of a tool: a refusal would end the client's session.
-                texts.append(f"[{kind.removeprefix('input_')}: not shown, the model reads text only]")
-                self._found.ignore(f"input.{kind}")
-            else:
-                place = f"{where}[{number}]"
-                raise InvalidField(
-                    place, f"'{place}' must be a text, got {_shown(kind)}: only text is supported by this API"
-                )
+        texts = [self._part(part, f"{where}[{number}]", of_tool=of_tool) for number, part in enumerate(content)]
         return "\n".join(texts) if of_tool else "".join(texts)
+
+    def _part(self, part: Any, where: str, *, of_tool: bool = False) -> str:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in _TEXTS and isinstance(part.get("text"), str):
+            return str(part["text"])
+        if kind == "refusal" and isinstance(part.get("refusal"), str):
+            return str(part["refusal"])
+        if kind in ("input_image", "input_file") and of_tool:
+            # The result of a tool: a refusal would end the client's session.
+            self._found.ignore(f"input.{kind}")
+            return f"[{kind.removeprefix('input_')}: not shown, only images of the user are]"
+        text = f"'{where}' must be a text, or an image of the user, got {_shown(kind)}"
+        raise InvalidField(where, f"{text}: others are not supported by this API")
 
     def _turn(self) -> dict[str, Any]:
         """Return the message of the model's current turn."""
@@ -235,6 +241,15 @@ class _ItemReader:
             turn["reasoning_content"] = f"{before}\n\n{text}" if before else text
         elif item.get("encrypted_content"):
             self._found.ignore("input.encrypted_content")  # of another server
+
+
+def _image(part: Any, where: str) -> dict[str, Any] | None:
+    """Return the image that a part of a message has, None for another part."""
+    if not isinstance(part, dict) or part.get("type") != "input_image":
+        return None
+    if part.get("file_id"):
+        raise InvalidField(where, f"'{where}' names a file: send the image as a data URL in 'image_url'")
+    return image_part(part.get("image_url"), where)
 
 
 def _decoded(encrypted: Any) -> str:

@@ -288,4 +288,6 @@ def _params(request: GenerationRequest) -> dict[str, Any]:
         params["return_prompt"] = request.return_prompt
     if request.prompt_only:
         params["prompt_only"] = True
+    if request.images:
+        params["images"] = [tuple(image) for image in request.images]
     return params

@@ -29,7 +29,7 @@ _MAX_ALTERNATIVES = MAX_LOGPROBS + 2  # with the sampled token
 _ERROR_ITEMS = 2  # of the `end` of an event
 _INTEGERS = ("max_adapters", "kv_cache_bytes", "kv_cache_tokens", "kv_block_size")
 _FLAGS = ("kv_cache_taken", "prefix_caching", "priorities")
-_LISTS = ("adapters", "supported_params")
+_LISTS = ("adapters", "image_placeholders", "supported_params")
 
 
 class GenerationBudget:

@@ -214,8 +214,8 @@ def _text_answer(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer
 def _render(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
     from conch.domain.llm.chat_prompt import render
 
-    meta, prompt = render(args, bytes(parts[0]))
-    return meta, (prompt,)
+    meta, prompt, images = render(args, bytes(parts[0]))
+    return {**meta, "images": [image[:-1] for image in images]}, (prompt, *(image.data for image in images))
 
 
 def _load(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:

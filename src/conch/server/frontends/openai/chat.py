@@ -4,7 +4,7 @@ Prompts are rendered in worker processes, which can be killed: a chat template i
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import orjson
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest
 from conch.domain.generation import StructuredOutput
+from conch.domain.llm.images import EncodedImage
 from conch.domain.llm.output import OutputParser, PlainOutput, ReasoningOutput, has_reasoning
 from conch.domain.llm.tool_calls import (
     ClientCalls,
@@ -42,6 +43,7 @@ class ChatPrompt(NamedTuple):
     """A prompt. `describes_tools`: it describes the tools, since the template does not."""
 
     text: str
+    images: Sequence[EncodedImage]
     describes_tools: bool
     echoed: str  # what the answer begins with
 
@@ -92,6 +94,7 @@ class ChatPrompts:
             "continue_final_message": call.continue_final_message,
             "arguments": dict(call.template_arguments),
             "echo": call.echo,
+            "image_placeholders": info.image_placeholders,
         }
         messages = orjson.dumps(call.messages) if isinstance(call.messages, list) else call.messages
         assert isinstance(messages, bytes | memoryview)
@@ -100,8 +103,10 @@ class ChatPrompts:
             if isinstance(outcome, ConchError):
                 done(outcome)
             else:
-                meta, (text,) = outcome
-                done(ChatPrompt(str(text, "utf-8"), meta["describes_tools"], meta["echoed"]))
+                meta, (text, *files) = outcome
+                headers = zip(meta["images"], files, strict=True)
+                images = [EncodedImage(kind, width, height, file) for (kind, width, height), file in headers]
+                done(ChatPrompt(str(text, "utf-8"), images, meta["describes_tools"], meta["echoed"]))
 
         return self._pool.submit("render", described, [messages], rendered, client=client)
 

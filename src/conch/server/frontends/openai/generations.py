@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from conch.base.errors import Cancelled, ConchError, InvalidRequest
 from conch.domain.generation import GenerationRequest
+from conch.domain.llm.images import EncodedImage
 from conch.domain.llm.output import OutputParser, PlainOutput
 from conch.domain.llm.tool_calls import HERMES
 from conch.domain.request import Span, Timeline, TokenMeter
@@ -63,7 +64,11 @@ class AdmittedCall:
     client: str
 
     def request(
-        self, call: ChatCall | CompletionCall, prompt: str | Sequence[int], span: Span | None
+        self,
+        call: ChatCall | CompletionCall,
+        span: Span | None,
+        images: Sequence[EncodedImage],
+        prompt: str | Sequence[int],
     ) -> GenerationRequest:
         """Return the request to the engine for one prompt."""
         # The usage of a generation that ends with the first call is not the engine's.
@@ -79,6 +84,7 @@ class AdmittedCall:
             add_special_tokens=call.add_special_tokens,
             return_prompt=call.return_prompt or ("count" if ends_with_call else ""),
             prompt_only=call.prompt_only,
+            images=images,
             timeline=self.timeline.part(),
             span=span,
             meter=self.meter,
@@ -165,7 +171,7 @@ def _generate_chat(dialect: Dialect[_Call], admitted: AdmittedCall, call: _Call,
         whole = dialect.whole_calls or not call.stream
         parser = OutputForm(model.engine.info.chat_template, calls, call, prompt.text, whole=whole)
         form = dialect.form(call, admitted, prompt.echoed)
-        _generate(dialect, admitted, parser.adjusted(call), [prompt.text], form, parser)
+        _generate(dialect, admitted, parser.adjusted(call), [prompt.text], form, parser, prompt.images)
 
 
 def _generate(
@@ -175,6 +181,7 @@ def _generate(
     prompts: Sequence[str | Sequence[int]],
     form: GenerationForm,
     parser: Callable[[], OutputParser],
+    images: Sequence[EncodedImage] = (),
 ) -> None:
     """Start the generation of each prompt of a call. Raises ConchError."""
     exchange = Exchange(
@@ -188,7 +195,8 @@ def _generate(
         trace=admitted.trace,
     )
     span = None if admitted.trace is None else admitted.trace.began(admitted.model.version)
-    exchange.begin([partial(admitted.model.generate, admitted.request(call, prompt, span)) for prompt in prompts])
+    requests = [admitted.request(call, span, images, prompt) for prompt in prompts]
+    exchange.begin([partial(admitted.model.generate, request) for request in requests])
 
 
 def _call_id(request: HttpRequest, call: GenerationCall) -> str:

@@ -168,6 +168,7 @@ class OllamaApi:
                 "completion",
                 *(["tools"] if template else []),
                 *(["thinking"] if has_reasoning(template) else []),
+                *(["vision"] if model.engine.info.image_placeholders else []),
             ]
         information: dict[str, Any] = {"general.architecture": family, "general.basename": entry.root}
         if entry.max_model_len:

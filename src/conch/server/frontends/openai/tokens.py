@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from conch.base.errors import Cancelled, ConchError
 from conch.domain.generation import Delta, GenerationRequest, PromptTokens, SamplingParams, Usage
+from conch.domain.llm.images import EncodedImage
 from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.tokens import TokenizeCall, detokenized, read_detokenize, read_tokenize, tokenized
@@ -44,7 +45,7 @@ class TokensEndpoint:
             return
 
         def rendered(prompt: ChatPrompt) -> None:
-            self._tokenize(model, prompt.text, reply, answer, call)
+            self._tokenize(model, prompt.text, reply, answer, call, prompt.images)
 
         client = self._tenants.client_of_http(request, reply.peer)
         reply.on_disconnect = self._prompts.render(
@@ -71,6 +72,7 @@ class TokensEndpoint:
         reply: HttpReply,
         answer: Callable[[PromptTokens], bytes],
         call: TokenizeCall | None = None,
+        images: Sequence[EncodedImage] = (),
     ) -> None:
         """Tokenize by the engine, and send what `answer` makes of the tokens."""
         request = GenerationRequest(
@@ -82,6 +84,7 @@ class TokensEndpoint:
             add_special_tokens=call is None or call.add_special_tokens,
             return_prompt="text" if call is None or call.token_strings else "ids",
             prompt_only=True,
+            images=images,
         )
         generation = model.generate(request, partial(_on_deltas, reply, answer, []))
         reply.on_disconnect = generation.abort

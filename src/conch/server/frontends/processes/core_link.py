@@ -8,6 +8,7 @@ from typing import Final
 
 from conch.base.errors import ConchError, drop_frames
 from conch.domain.generation import Delta, FinishableGeneration, GenerationRequest, SamplingParams, Usage
+from conch.domain.llm.images import EncodedImage
 from conch.domain.request import Admitted, InferRequest, InferResponse, Respond
 from conch.domain.tensor import Buffer, Tensor
 from conch.protocols.connections.traffic import Traffic
@@ -229,6 +230,7 @@ class CoreLink:
             special,
             return_prompt,
             prompt_only,
+            images,
             times,
             tenant,
             context,
@@ -249,6 +251,9 @@ class CoreLink:
             add_special_tokens=special,
             return_prompt=return_prompt,
             prompt_only=prompt_only,
+            images=[
+                EncodedImage(kind, width, height, self.link.unpacked(data)) for kind, width, height, data in images
+            ],
             timeline=timeline,
             client=client,
         )

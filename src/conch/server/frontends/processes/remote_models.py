@@ -123,6 +123,7 @@ class Calls:
                 request.add_special_tokens,
                 request.return_prompt,
                 request.prompt_only,
+                [(*image[:-1], self.link.packed(image.data)) for image in request.images],
                 times_of(request.timeline),
                 "" if request.meter is None else request.meter.tenant,
                 context_of(request.span),

@@ -87,7 +87,7 @@ def test_items_without_an_effect_are_named() -> None:
 def test_an_image_of_a_tool_is_a_note_to_the_model() -> None:
     parts = [{"type": "input_text", "text": "here"}, {"type": "input_image", "image_url": "data:image/png;base64,"}]
     found = read_input([{"type": "function_call_output", "call_id": "a", "output": parts}])
-    assert found.messages[0]["content"] == "here\n[image: not shown, the model reads text only]"
+    assert found.messages[0]["content"] == "here\n[image: not shown, only images of the user are]"
     assert found.ignored == ["input.input_image"]
 
 
@@ -109,7 +109,8 @@ def test_tools_may_be_an_item() -> None:
         ([{"type": "surprise"}], r"'input\[0\].type' is not supported: \"surprise\""),
         ([{"type": "compaction", "encrypted_content": "x"}], r"is not supported: \"compaction\""),
         ([{"role": "judge", "content": "x"}], r"'input\[0\].role' must be one of"),
-        ([{"role": "user", "content": [{"type": "input_image"}]}], "only text is supported"),
+        ([{"role": "user", "content": [{"type": "input_file"}]}], r"'input\[0\].content\[0\]' must be a text, or an"),
+        ([{"role": "system", "content": [{"type": "input_image"}]}], "must be a text, or an image of the user"),
         ([{"role": "user", "content": 5}], "must be a string or an array"),
         ([{"type": "function_call", "name": "f"}], "a 'call_id'"),
         ([{"type": "function_call_output", "output": "x"}], "must have a 'call_id'"),

@@ -1,7 +1,8 @@
 """Message types between the server and an engine process: the first item of each header, and what follows it.
 
 *params* are the sampling parameters that are not at their defaults, by vLLM's names; `structured` is `(kind, value)`.
-With it comes `client`, in whose turn it is compiled.
+With it comes `client`, in whose turn it is compiled. `images` are `(format, width, height, file)`, in the order of
+their placeholders in the prompt.
 *event* is `(key, deltas, end)`: *delta* is `(index, text, token ids, finish reason or None, stop reason or None,
 logprobs[, prompt])`, *logprobs* being for each token a tuple of `(token id, text, logprob[, rank])`, the chosen one
 first;

@@ -7,6 +7,7 @@
      "tokens": "words",             or "bytes": characters and stop strings then consist of several tokens
      "step_ms": 0,                  duration of a step, which generates one word for every running sequence
      "context_length": 4096, "max_running": 256, "chat_template": "…",
+     "max_images": 0,               of a request; the prompt has "<image PNG 640x480 of 1234 bytes>" in their places
      "max_adapters": 0}             LoRA adapters that may be loaded; each is a folder with adapter_config.json
 
 A rule may have `"error": "text"` instead of a reply, which fails the request after its first word, or `"exit": 1`,
@@ -40,6 +41,7 @@ from ..driver import (
 )
 
 _WORD = re.compile(r"\s*\S+|\s+$")
+_IMAGE = "<image>"
 _DEFAULTS: dict[str, Any] = {
     "rules": [],
     "reply": "{prompt}",
@@ -48,6 +50,7 @@ _DEFAULTS: dict[str, Any] = {
     "context_length": 4096,
     "max_running": 256,
     "max_adapters": 0,
+    "max_images": 0,
     "chat_template": "{% for message in messages %}{{ message.content }}\n{% endfor %}",
 }
 _SUPPORTED_PARAMS = (
@@ -114,6 +117,7 @@ class ScriptedDriver(Driver):
             "context_length": self._script["context_length"],
             "max_running": self._script["max_running"],
             "max_adapters": self._script["max_adapters"],
+            "image_placeholders": [_IMAGE] * self._script["max_images"],
             "chat_template": self._script["chat_template"],
             "supported_params": _SUPPORTED_PARAMS,
             "max_logprobs": 0,
@@ -123,6 +127,8 @@ class ScriptedDriver(Driver):
         """Add a request. Raises Refused if it exceeds the context."""
         check_adapter(adapter, self._adapters)
         text = prompt if isinstance(prompt, str) else self._detokenize(prompt)
+        if "images" in params:
+            text = _with_images(text, params["images"])
         context = self._script["context_length"]
         words = list(truncated(self._tokenize(text), params, context))
         text = "".join(words) if self._script["tokens"] == "words" else _characters(map(ord, words))
@@ -246,6 +252,15 @@ class ScriptedDriver(Driver):
         if self._script["tokens"] == "bytes":
             return _characters(number % 256 for number in numbers)
         return "".join(self._words[number] if number < len(self._words) else f" {number}" for number in numbers)
+
+
+def _with_images(text: str, images: Sequence[tuple[str, int, int, bytes]]) -> str:
+    """Return the prompt with a description of each image in the place of its placeholder."""
+    first, *pieces = text.split(_IMAGE)
+    if len(pieces) != len(images):
+        raise Refused(f"the prompt has {len(pieces)} placeholders for {len(images)} images")
+    shown = [f"<image {kind} {width}x{height} of {len(file)} bytes>" for kind, width, height, file in images]
+    return first + "".join(map("".join, zip(shown, pieces)))
 
 
 def _characters(numbers: Iterable[int]) -> str:

@@ -55,6 +55,7 @@ OPTIONAL = {
     "urllib3": {"base/http/client.py"},
     "zstandard": {"base/archives.py"},
     "PIL": {
+        "server/backends/child/conch_child/engine/images.py",
         "measure/bench/inputs/image_files.py",
         "server/backends/child/conch_child/python/app/kinds.py",
     },

@@ -1,6 +1,7 @@
 """Models of random weights as Hugging Face has them, and a LoRA adapter, written with numpy alone.
 
-A language model, which may have a classifier's head, and BERT with or without one.
+A language model, which may have a classifier's head, the same with an encoder of images (Idefics3), and BERT with or
+without a head.
 """
 
 import json
@@ -23,6 +24,19 @@ from tests.server.backends.engines.gguf_model import (
 )
 from tests.support.encoders import write_tokenizer
 
+# Of a model with images: tokens of an image and around it, pixels of the square that it becomes, and of a patch.
+IMAGE_TOKENS = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
+_IMAGE_SIZE, _PATCH, _SCALE = 32, 8, 2
+# With one token before the image, one that says that it is whole, and one after it.
+TOKENS_PER_IMAGE = (_IMAGE_SIZE // _PATCH // _SCALE) ** 2 + 3
+# Idefics3's own: a content that is a text is left out.
+IMAGE_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}"
+    "{% if message['content'][0]['type'] == 'image' %}:{% else %}: {% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}"
+    "{% elif line['type'] == 'image' %}<image>{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
 _HEAD = HIDDEN // HEADS
 _RANK = 8
 # Parts of a layer → (outputs, inputs).
@@ -59,6 +73,81 @@ def write_hf(directory: Path, *, seed: int = 3, labels: Sequence[str] = ()) -> P
     _write(directory / "tokenizer_config.json", {**kind, **special})
     _write_safetensors(directory / "model.safetensors", weights)
     return directory
+
+
+def write_idefics(directory: Path) -> Path:
+    """Write the language model with an encoder of images, whose file of the processor has the template."""
+    write_hf(directory)
+    words, merges = vocabulary()
+    tokens = [*words, *IMAGE_TOKENS]
+    text = _config(len(tokens)) | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    vision = {
+        "model_type": "idefics3_vision",
+        "hidden_size": HIDDEN,
+        "intermediate_size": FEED_FORWARD,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "image_size": _IMAGE_SIZE,
+        "patch_size": _PATCH,
+    }
+    config = {
+        "architectures": ["Idefics3ForConditionalGeneration"],
+        "model_type": "idefics3",
+        "text_config": text,
+        "vision_config": vision,
+        "scale_factor": _SCALE,
+        "image_token_id": len(words),
+        "pad_token_id": text["bos_token_id"],
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+    }
+    _write(directory / "config.json", config)
+    _write(directory / "tokenizer.json", _tokenizer(tokens, merges, [*SPECIAL, *IMAGE_TOKENS]))
+    kind = json.loads((directory / "tokenizer_config.json").read_text())
+    del kind["chat_template"]
+    _write(directory / "tokenizer_config.json", kind)
+    _write(directory / "chat_template.json", {"chat_template": IMAGE_TEMPLATE})
+    longest = {"longest_edge": _IMAGE_SIZE}
+    processor = {"processor_class": "Idefics3Processor", "image_seq_len": TOKENS_PER_IMAGE - 3}
+    _write(directory / "processor_config.json", processor)
+    cut = {"image_processor_type": "Idefics3ImageProcessor", "size": longest, "max_image_size": longest}
+    _write(directory / "preprocessor_config.json", {**cut, "do_image_splitting": False})
+    random = np.random.default_rng(7)
+    weights = {
+        name.replace("model.", "model.text_model.", 1): array
+        for name, array in _weights(len(tokens), random).items()
+        if not name.endswith(".bias")
+    }
+    _write_safetensors(directory / "model.safetensors", weights | _vision_weights(random))
+    return directory
+
+
+def _vision_weights(random: np.random.Generator) -> dict[str, Any]:
+    weights: dict[str, Any] = {
+        "model.connector.modality_projection.proj.weight": _normal(random, HIDDEN, HIDDEN * _SCALE**2)
+    }
+    tower = "model.vision_model."
+
+    def linear(name: str, outputs: int, *inputs: int, scale: float) -> None:
+        weights[f"{tower}{name}.weight"] = _normal(random, outputs, *inputs, scale=scale)
+        weights[f"{tower}{name}.bias"] = np.zeros(outputs, np.float32)
+
+    def norm(name: str) -> None:
+        weights[f"{tower}{name}.weight"] = np.ones(HIDDEN, np.float32)
+        weights[f"{tower}{name}.bias"] = np.zeros(HIDDEN, np.float32)
+
+    linear("embeddings.patch_embedding", HIDDEN, 3, _PATCH, _PATCH, scale=0.2)
+    weights[f"{tower}embeddings.position_embedding.weight"] = _normal(random, (_IMAGE_SIZE // _PATCH) ** 2, HIDDEN)
+    for layer in range(LAYERS):
+        block = f"encoder.layers.{layer}."
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            linear(f"{block}self_attn.{name}", HIDDEN, HIDDEN, scale=HIDDEN**-0.5)
+        linear(f"{block}mlp.fc1", FEED_FORWARD, HIDDEN, scale=HIDDEN**-0.5)
+        linear(f"{block}mlp.fc2", HIDDEN, FEED_FORWARD, scale=FEED_FORWARD**-0.5)
+        norm(f"{block}layer_norm1")
+        norm(f"{block}layer_norm2")
+    norm("post_layernorm")
+    return weights
 
 
 def write_bert(directory: Path, *, labels: int = 0) -> Path:
@@ -161,15 +250,15 @@ def _config(tokens: int) -> dict[str, Any]:
     }
 
 
-def _tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
+def _tokenizer(tokens: list[str], merges: list[str], special: Sequence[str] = SPECIAL) -> dict[str, Any]:
     """Byte pairs as `tokenizers` has them; what a letter is, is left to the bytes."""
-    plain = len(tokens) - len(SPECIAL)
+    plain = len(tokens) - len(special)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
         "added_tokens": [
-            {"id": plain + number, "content": token, "special": True, **flags} for number, token in enumerate(SPECIAL)
+            {"id": plain + number, "content": token, "special": True, **flags} for number, token in enumerate(special)
         ],
         "pre_tokenizer": byte_level,
         "decoder": byte_level,

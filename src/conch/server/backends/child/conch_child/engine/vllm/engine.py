@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from vllm import AsyncEngineArgs, SamplingParams
 from vllm.envs import enable_envs_cache
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.lora.request import LoRARequest
+from vllm.model_executor.model_loader import get_model_cls
+from vllm.multimodal.image import convert_image_mode, normalize_image
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -40,6 +43,7 @@ from ..driver import (
     max_prompt_tokens,
     prompt_only_event,
 )
+from ..images import decoded
 from .arguments import read_adapters, read_arguments
 
 _SAME_NAME = (
@@ -54,10 +58,14 @@ _SUPPORTED_PARAMS = (*_SAME_NAME, *_TRUNCATION, "cache_salt", "structured")
 _GPU_SHARE = AsyncEngineArgs.gpu_memory_utilization
 _SIZES = {"kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override"}
 _MIN_CACHE_BYTES = 1 << 26
+_CPU_IMAGE_CACHE_GIB = 0.25  # of processed images, in this process and in the core: vLLM's default is 4
 # What vLLM reads of an adapter's folder.
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.*", "new_embeddings.*")
 _MAX_COPIES_BYTES = 32 << 30  # of adapters, on the disk of temporary files
+_MAX_IMAGES = 16  # of a request, where `limit_mm_per_prompt` in model.json has none
+_MAX_DECODING = 2  # requests whose images are decoded, and in memory, at a time: vLLM processes those of one
 _DELTA_ITEMS = 6  # of a delta without a prompt
+_ADDRESS = re.compile("0x[0-9a-fA-F]{6,}")  # of objects that texts of errors name: not for clients
 _FAILED = "error"  # a finish reason of vLLM
 
 
@@ -78,6 +86,8 @@ class VllmEngine(LoopEngine):
         self._scratch = options["scratch"]
         self._size_cache(arguments, options["memory"])
         loggers: list[Any] = [] if arguments.get("disable_log_stats") else [_StepStats]
+        if current_platform.is_cpu():
+            arguments.setdefault("mm_processor_cache_gb", _CPU_IMAGE_CACHE_GIB)
         try:
             parsed = AsyncEngineArgs(**{**arguments, "disable_log_stats": True})
             self._engine = AsyncLLM.from_engine_args(parsed, stat_loggers=loggers)
@@ -87,6 +97,7 @@ class VllmEngine(LoopEngine):
             raise Refused(f"{directory / 'model.json'}: {error}") from error
         self._requests: dict[int, _Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._decoding = asyncio.Semaphore(_MAX_DECODING)
         self._step_stats: _StepStats | None = self._engine.logger_manager.stat_loggers[0] if loggers else None
         config = self._engine.vllm_config
         self._context = config.model_config.max_model_len
@@ -229,18 +240,37 @@ class VllmEngine(LoopEngine):
             request.put(error)
 
     async def _render(self, request: _Request, prompt: Prompt, params: dict[str, Any]) -> Any:
-        """Return vLLM's prompt object: tokenized and truncated. Raises what vLLM raises."""
+        """Return vLLM's prompt object: tokenized, truncated, with pixels. Raises Refused, and what vLLM raises."""
         raw: dict[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)}
         if "cache_salt" in params:
             raw["cache_salt"] = params["cache_salt"]
+        if "images" in params:
+            async with self._decoding:
+                if request.finished:
+                    raise Refused("the request was aborted")
+                raw["multi_modal_data"] = {"image": await asyncio.to_thread(decoded, params.pop("images"), _as_rgb)}
+                try:
+                    rendered = await self._tokenized(raw, params)
+                except (VLLMClientError, ValueError):
+                    raise
+                except Exception as error:  # of an odd image, or of a prompt without a placeholder for each
+                    text = f"the model's processor cannot place the images in the prompt: {error}"
+                    raise Refused(text) from error
+        else:
+            rendered = await self._tokenized(raw, params)
+        request.prompt_tokens = len(rendered["prompt_token_ids"])
+        if "return_prompt" in params:
+            request.prompt = describe_prompt(rendered["prompt_token_ids"], params, self._engine.tokenizer.batch_decode)
+        return rendered
+
+    async def _tokenized(self, raw: dict[str, Any], params: dict[str, Any]) -> Any:
         tok_params = self._raw_params if params.get("add_special_tokens", True) else self._templated_params
         if "truncate_prompt_tokens" in params:
             size, side = max_prompt_tokens(params, self._context), params.get("truncation_side", "left")
             tok_params = tok_params.with_kwargs(truncate_prompt_tokens=size, truncation_side=side)
-        (rendered,) = await self._engine.renderer.render_cmpl_async([raw], tok_params)
-        request.prompt_tokens = len(rendered["prompt_token_ids"])
-        if "return_prompt" in params:
-            request.prompt = describe_prompt(rendered["prompt_token_ids"], params, self._engine.tokenizer.batch_decode)
+        # The cache that it skips is a mirror of that of vLLM's core, which does not get the images of requests that are
+        # refused or only tokenized.
+        (rendered,) = await self._engine.renderer.render_cmpl_async([raw], tok_params, skip_mm_cache=True)
         return rendered
 
     async def _submit(
@@ -273,7 +303,9 @@ class VllmEngine(LoopEngine):
     def _describe(self, config: Any) -> dict[str, Any]:
         tokenizer = self._engine.tokenizer
         cache = config.cache_config
-        template = getattr(tokenizer, "chat_template", None) or ""
+        processor = self._engine.renderer.mm_processor
+        template = processor and getattr(processor.info.get_hf_processor(), "chat_template", None)
+        template = template or getattr(tokenizer, "chat_template", None) or ""
         return {
             "context_length": self._context,
             "max_running": config.scheduler_config.max_num_seqs,
@@ -289,6 +321,7 @@ class VllmEngine(LoopEngine):
                 for name in ("bos_token", "eos_token", "pad_token", "unk_token")
                 if (value := getattr(tokenizer, name, None))
             },
+            "image_placeholders": _placeholders(processor, config.model_config) if processor is not None else (),
             "adapters": tuple(self._adapters),
             "max_adapters": config.lora_config.max_loras if config.lora_config is not None else 0,
             "supported_params": _SUPPORTED_PARAMS,
@@ -426,13 +459,27 @@ def _copy_files(files: list[Path], folder: str) -> None:
         shutil.copyfile(file, Path(folder) / file.name)
 
 
+def _placeholders(processor: Any, config: Any) -> tuple[str, ...]:
+    """Return the placeholder of each image that a request may have; () for a model that takes none."""
+    most = processor.info.allowed_mm_limits.get("image", 0)
+    if "image" not in config.multimodal_config.limit_per_prompt:
+        most = min(most, _MAX_IMAGES)
+    model = get_model_cls(config)
+    return tuple(model.get_placeholder_str("image", number) or "" for number in range(1, most + 1))
+
+
+def _as_rgb(image: Any) -> Any:
+    """Return pixels as vLLM's own server passes them on: upright, and white where they are transparent."""
+    return convert_image_mode(normalize_image(image), "RGB")
+
+
 def _refusal(error: Exception) -> tuple[int, str]:
     if isinstance(error, Refused):
-        return error.code, error.text
+        return error.code, _ADDRESS.sub("0x…", error.text)
     if isinstance(error, GracefulHTTPError):  # a queue limit in model.json
         return messages.UNAVAILABLE, str(error)
     if isinstance(error, (VLLMClientError, ValueError)):
-        return messages.INVALID_ARG, str(error)
+        return messages.INVALID_ARG, _ADDRESS.sub("0x…", str(error))
     return messages.INTERNAL, f"{type(error).__name__}: {error}"
 
 

@@ -58,7 +58,7 @@ CAUSES: Final = MappingProxyType(
         "cpu": Cause(
             "CPU taken by others",
             '"{model}" being ready to run without a processor',
-            "other processes took it: reserve processors for the server",
+            "reserve processors for the server, or let fewer executions run at once",
         ),
         "stopped": Cause("process stopped", 'the process of "{model}" being stopped', "continue the process"),
         "hung": Cause(

@@ -37,10 +37,11 @@ class RankedCause(NamedTuple):
 
 
 class Percentile(NamedTuple):
-    """The requests from a percentile on. `causes` are ranked by what explains the difference to ordinary requests.
+    """The requests from a percentile on.
 
-    `batches` are, for the first cause, the numbers of the batches to which its time belongs, the longest first, with
-    their parts of it. `differs` is false if slow requests take about as long as ordinary ones.
+    `causes` are ranked by what explains the difference to ordinary requests, those of one cause together. `batches`
+    are, for the first cause, the numbers of the batches to which its time belongs, the longest first, with their parts
+    of it. `differs` is false if slow requests take about as long as ordinary ones.
     """
 
     percentile: float
@@ -97,7 +98,12 @@ def explain_percentile(explainer: Explainer, percentile: float, model: str = "")
     slow_ns = sum(sums.values()) / len(slow)
     causes = [RankedCause(*blame, sums[blame] / len(slow), ordinary_parts[blame]) for blame in {*sums, *ordinary_parts}]
     differs = slow_ns - ordinary_ns >= _MIN_DIFFERENCE * slow_ns
-    causes.sort(key=lambda cause: -(cause.more_ns if differs else cause.slow_ns))
+    weights = {cause: cause.more_ns if differs else cause.slow_ns for cause in causes}
+    of_cause = Counter[str]()
+    for cause, weight in weights.items():
+        of_cause[cause.cause] += round(weight)
+    # A cause that several models have in common may matter most, although none of its parts does.
+    causes.sort(key=lambda cause: (-of_cause[cause.cause], cause.cause, -weights[cause]))
     return Percentile(
         percentile, number, int(threshold), int(is_slow.sum()), slow["number"].tolist(), slow_ns, ordinary_ns, differs,
         causes, _batches(slow_parts, causes[0]),

@@ -1,13 +1,15 @@
 """Plain sentences about the causes of a request's time, or of a percentile."""
 
 from collections import Counter
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
 
 from conch.base.report.axis import seconds
 from conch.domain.causes.cause import CAUSES
 from conch.domain.causes.explain import Explainer
 from conch.domain.causes.parts import RequestParts
-from conch.domain.causes.percentile import Percentile
+from conch.domain.causes.percentile import Percentile, RankedCause
+from conch.domain.causes.processors import processors_used
 from conch.domain.events.layout import WHY_NOW
 
 _MIN_SHARE: Final = 0.1  # of a further cause
@@ -16,6 +18,8 @@ _MIN_SHORT: Final = 0.01  # of a cause in the short form
 _MAX_MEMBERS: Final = 3
 _MAX_REASONS: Final = 3
 _MIN_REASON: Final = 0.005
+_MOST: Final = 0.6  # of the processors
+_Item = TypeVar("_Item")
 # Why a batch ran when it did → how a sentence says it.
 _WHY_NOW: Final = {
     "full": "they were full",
@@ -41,16 +45,24 @@ def totals(request: RequestParts) -> list[tuple[str, str, int]]:
     return [(cause, model, ns) for (cause, model), ns in sums.most_common()]
 
 
+def main_cause(request: RequestParts) -> tuple[str, str]:
+    """Return the cause of most of a request's time, and the model with most of it; empty for one without times."""
+    causes = _by_cause(request)
+    return next(((cause, model) for cause, model, _ in totals(request) if cause == causes[0][0]), ("", ""))
+
+
 def request_sentence(request: RequestParts) -> str:
     """Return such as `41.2 ms: 92 % requests ahead in the queue of "detector" (38 ms); add instances, …`."""
-    causes = totals(request)
+    causes = _by_cause(request)
     if not causes:
         return "the event log has no times of this request"
-    shown = [cause for cause in causes[:_MAX_CAUSES] if cause is causes[0] or cause[2] >= _MIN_SHARE * request.ns]
-    text = ", ".join(
-        f"{ns / max(request.ns, 1):.0%} {_phrase(cause, model)} ({time_text(ns)})" for cause, model, ns in shown
-    )
-    return f"{time_text(request.ns)}: {text}; {CAUSES[causes[0][0]].remedy}"
+    shown = [cause for cause in causes[:_MAX_CAUSES] if cause is causes[0] or cause[1] >= _MIN_SHARE * request.ns]
+    texts = list[str]()
+    for cause, ns in shown:
+        models = {model: own_ns for name, model, own_ns in totals(request) if name == cause}
+        phrase = _phrase(cause, _main([*models], [*models.values()]))
+        texts.append(f"{ns / max(request.ns, 1):.0%} {phrase} ({time_text(ns)})")
+    return f"{time_text(request.ns)}: {', '.join(texts)}; {CAUSES[causes[0][0]].remedy}"
 
 
 def short_text(request: RequestParts) -> str:
@@ -71,22 +83,29 @@ def percentile_sentence(found: Percentile) -> str:
     first = found.causes[0]
     count = f"{found.number:,} request{'s' * (found.number != 1)}"
     who = f"The slowest {100 - found.percentile:.3g} % ({count}, from {time_text(found.threshold_ns)})"
+    groups = dict[str, list[RankedCause]]()
+    for cause in found.causes:
+        groups.setdefault(cause.cause, []).append(cause)
     if not found.differs:
-        share, phrase = first.slow_ns / max(found.slow_ns, 1), _phrase(first.cause, first.model)
+        main = _main(groups[first.cause], [cause.slow_ns for cause in groups[first.cause]])
+        slow_ns = sum(cause.slow_ns for cause in main)
         return (
             f"{who} take about as long as ordinary ones, {time_text(found.slow_ns)} on average: "
-            f"{share:.0%} {phrase} ({time_text(first.slow_ns)}); {CAUSES[first.cause].remedy}"
+            f"{slow_ns / max(found.slow_ns, 1):.0%} {_phrase(first.cause, [cause.model for cause in main])} "
+            f"({time_text(slow_ns)}); {CAUSES[first.cause].remedy}"
         )
     more = found.slow_ns - found.ordinary_ns
-    shown = [cause for cause in found.causes[:_MAX_CAUSES] if cause is first or cause.more_ns >= _MIN_SHARE * more]
-    text = ", ".join(
-        f"{cause.more_ns / more:.0%} {_phrase(cause.cause, cause.model)} ({time_text(cause.slow_ns)}, "
-        f"ordinarily {time_text(cause.ordinary_ns)})"
-        for cause in shown
-    )
+    texts = list[str]()
+    for name, group in [*groups.items()][:_MAX_CAUSES]:
+        main = _main(group, [cause.more_ns for cause in group])
+        slow_ns, ordinary_ns = sum(cause.slow_ns for cause in main), sum(cause.ordinary_ns for cause in main)
+        if name == first.cause or slow_ns - ordinary_ns >= _MIN_SHARE * more:
+            phrase = _phrase(name, [cause.model for cause in main])
+            times = f"{time_text(slow_ns)}, ordinarily {time_text(ordinary_ns)}"
+            texts.append(f"{(slow_ns - ordinary_ns) / more:.0%} {phrase} ({times})")
     return (
         f"{who} take {time_text(found.slow_ns)} on average, ordinary ones {time_text(found.ordinary_ns)}; "
-        f"of the difference, {text}; {CAUSES[first.cause].remedy}"
+        f"of the difference, {', '.join(texts)}; {CAUSES[first.cause].remedy}"
     )
 
 
@@ -146,8 +165,30 @@ def _own(request: RequestParts, model: str) -> int:
     return next((int(step.row["batch"]) for _, step in request.walk() if step.model == model), 0)
 
 
-def _phrase(cause: str, model: str) -> str:
-    return CAUSES[cause].phrase.format(model=model)
+def processors_sentence(explainer: Explainer, requests: Iterable[RequestParts]) -> str:
+    """Return how much this server itself used while requests waited for a processor, "" if that is unknown."""
+    waits = [(part.start, part.end) for request in requests for part in request.leaves() if part.cause == "cpu"]
+    used, cores = processors_used(explainer.log, waits), float(explainer.log.server.get("cores") or 0)
+    if not used or not cores:
+        return ""
+    share = min(used / cores, 1)
+    return (
+        f"While they waited for a processor, executions of this server used {share:.0%} of its {cores:g} processors: "
+        + ("they take them from each other" if share >= _MOST else "something else took the rest")
+    )
+
+
+def _main(group: Sequence[_Item], weights: Sequence[float]) -> list[_Item]:
+    """Return the items of a cause, the heaviest first, without those of a small part of it."""
+    ranked = sorted(zip(weights, group, strict=True), key=lambda pair: -pair[0])
+    least = _MIN_SHARE * sum(weights)
+    return [item for weight, item in ranked if weight >= least] or [ranked[0][1]]
+
+
+def _phrase(cause: str, models: Sequence[str]) -> str:
+    """Return how a sentence says a cause of models: `"a", "b" and "c" being ready to run without a processor`."""
+    *others, last = models
+    return CAUSES[cause].phrase.format(model='", "'.join(others) + f'" and "{last}' if others else last)
 
 
 def _bytes_text(size: float) -> str:

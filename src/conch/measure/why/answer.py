@@ -16,7 +16,9 @@ from conch.domain.causes.percentile import Percentile, explain_percentile
 from conch.domain.causes.sentences import (
     batch_text,
     batching_sentence,
+    main_cause,
     percentile_sentence,
+    processors_sentence,
     request_sentence,
     totals,
     waits,
@@ -26,6 +28,8 @@ from conch.domain.events.log import EventLog
 
 _DEFAULT_PERCENTILE: Final = 99.0
 _MAX_BATCHES: Final = 5
+# Causes that how a model forms batches may change.
+_OF_BATCHING: Final = {*WAITS, "compute"}
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d{1,4})?)")
 
 # Label of a cause → how it looks.
@@ -203,8 +207,12 @@ def answer(log: EventLog, target: str, model: str = "") -> Explanation:
         except NotFound as error:
             raise NotFound(f"{error}; give #NUMBER, an id, a percentile such as p99 or {_models(log)}") from None
         assert request is not None
-        first = (totals(request) or [("", "", 0)])[0]
-        sentences = [request_sentence(request), _otherwise(log, first[0], first[1], [request])]
+        cause, of_model = main_cause(request)
+        sentences = [
+            request_sentence(request),
+            _otherwise(log, cause, of_model, [request]),
+            processors_sentence(explainer, [request]) if cause == "cpu" else "",
+        ]
         return Explanation(log, explainer, request, None, [*filter(None, sentences)], warnings)
     found = explain_percentile(explainer, float(wanted[1]) if wanted else _DEFAULT_PERCENTILE, model)
     typical = explainer.explain(_typical(explainer, found))
@@ -214,7 +222,8 @@ def answer(log: EventLog, target: str, model: str = "") -> Explanation:
     sentences = [
         percentile_sentence(found),
         _otherwise(log, first_cause, first_model, slow),
-        batching_sentence(explainer, first_model),
+        processors_sentence(explainer, slow) if first_cause == "cpu" else "",
+        batching_sentence(explainer, first_model) if model or first_cause in _OF_BATCHING else "",
     ]
     return Explanation(log, explainer, typical, found, [*filter(None, sentences)], warnings)
 

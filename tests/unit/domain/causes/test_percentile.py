@@ -7,6 +7,7 @@ from conch.domain.causes.sentences import (
     batch_text,
     batching_sentence,
     percentile_sentence,
+    processors_sentence,
     request_sentence,
     short_text,
 )
@@ -87,6 +88,43 @@ def test_the_slow_requests_are_those_of_another_model() -> None:
     assert not found.differs
     assert (found.causes[0].cause, found.causes[0].model) == ("compute", "segmenter")
     assert percentile(log, 99, "detector").causes[0].model == "detector"
+
+
+def test_models_with_the_same_cause_are_named_together() -> None:
+    """Three steps wait 20 to 30 ms for a processor, and one of them 40 ms for its queue: the processors matter most."""
+    rows = Rows()
+    taken = {"a": 20 * MS, "b": 30 * MS, "c": 25 * MS}
+    for place in range(200):
+        start, at = SECOND + place * 500 * MS, SECOND + place * 500 * MS
+        whole = next(rows.numbers)
+        for name, wait_ns in taken.items():
+            slow = wait_ns if place % 50 == 0 else 0
+            model = SimulatedModel(name, cpu_wait=lambda _start, ns=slow: ns)  # type: ignore[misc]
+            serve(model, [Arrival(at)], rows, parent=whole)
+            at = rows.tables["requests"][-1]["done"] + (40 * MS if place % 50 == 0 and name == "a" else 0)
+        rows.add("requests", number=whole, model="pipeline", version=1, outcome="ok", received=start, queued=start,
+                 done=at)  # fmt: skip
+    log = rows.log(server={"cores": 2})
+    found = percentile(log, 98)
+    assert [cause.model for cause in found.causes if cause.cause == "cpu"] == ["b", "c", "a"]
+    sentence = percentile_sentence(found)
+    assert '65% "b", "c" and "a" being ready to run without a processor (75 ms, ordinarily 0 s)' in sentence
+    assert "reserve processors for the server, or let fewer executions run at once" in sentence
+
+
+@pytest.mark.parametrize(("beside", "says"), [(1, "something else took the rest"), (7, "take them from each other")])
+def test_who_has_the_processors(beside: int, says: str) -> None:
+    rows = serve(SimulatedModel(cpu_wait=lambda start: 300 * MS if start >= 2 * SECOND else 0), [Arrival(2 * SECOND)])
+    for number in range(beside):
+        rows.add("batches", number=900 + number, model="other", version=1, instance=f"other_{number}", size=1,
+                 started=2 * SECOND, input_done=2 * SECOND, infer_done=3 * SECOND, released=3 * SECOND,
+                 cpu_ns=200 * MS)  # fmt: skip
+    log = rows.log(server={"cores": 2})
+    request = Explainer(log).explain(1)
+    assert request is not None
+    sentence = processors_sentence(Explainer(log), [request])
+    assert f"executions of this server used {10 * beside}% of its 2 processors: " in sentence
+    assert sentence.endswith(says)
 
 
 def test_a_cold_cache() -> None:

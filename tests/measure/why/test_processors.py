@@ -1,17 +1,22 @@
-"""What a real server says that others took of a model's processor, against what the kernel says."""
+"""What a real server says that others took of a model's processor, against what the kernel and `perf` say."""
 
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from conch.domain.causes.explain import Explainer
+from conch.domain.causes.parts import clipped
 from conch.domain.events.layout import INSTANCE_CHANGES
 from conch.domain.events.log import EventLog
 from conch.measure.why.source import fetch_log
@@ -72,9 +77,7 @@ def taken_ns(log: EventLog, id_: str) -> int:
     request = Explainer(log).explain(log.find(id_))
     assert request is not None
     (batch,) = log.batches[log.batches["number"] == request.row["batch"]]
-    inside = (
-        part for part in request.leaves() if batch["input_done"] <= part.start and part.end <= batch["infer_done"]
-    )
+    inside = clipped(request.leaves(), int(batch["input_done"]), int(batch["infer_done"]))
     return sum(part.ns for part in inside if part.cause == "cpu")
 
 
@@ -87,3 +90,63 @@ def test_others_took_what_the_kernel_says(server: ConchProcess, pid: int) -> Non
         found.append(taken_ns(fetch_log(server.http, 600), f"n{number}"))
     assert (np.array(found) <= np.array(kernel) + READ_NS).all(), (kernel, found)
     assert sum(found) >= sum(kernel) / 2 > 0, (kernel, found)
+
+
+SWITCH = re.compile(r"([\d.]+): sched:sched_switch: .*prev_pid=(\d+) .*prev_state=(\S+) .*next_pid=(\d+)")
+WAKEUP = re.compile(r"([\d.]+): sched:sched_wak\w+: .*pid=(\d+)")
+
+
+@contextmanager
+def scheduler_events(pid: int, file: Path) -> Iterator[None]:
+    """`perf` records when the kernel wakes a process up and switches to and from it, until the block ends."""
+    perf = shutil.which("perf") or pytest.skip("needs perf")
+    command = [perf, "record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-o", str(file)]
+    command += ["-e", "sched:sched_switch", "--filter", f"prev_pid == {pid} || next_pid == {pid}"]
+    command += ["-e", "sched:sched_wakeup", "--filter", f"pid == {pid}"]
+    # The program that it starts runs when recording has begun.
+    with subprocess.Popen(
+        [*command, "--", "sh", "-c", "echo; exec sleep 600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        try:
+            if not process.stdout.readline():
+                pytest.skip(f"perf may not record the scheduler: {process.communicate()[1].decode()[-300:]}")
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+
+
+def ready_times(pid: int, file: Path) -> list[tuple[int, int]]:
+    """When the process was ready to run and did not, by `perf`; monotonic ns."""
+    command = ["perf", "script", "--ns", "-F", "time,event,trace", "-i", str(file)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    found, since = list[tuple[int, int]](), 0
+    for line in lines:
+        if switch := SWITCH.search(line):
+            at = round(float(switch[1]) * 1e9)
+            if int(switch[4]) == pid and since:
+                found.append((since, at))
+                since = 0
+            elif int(switch[2]) == pid and switch[3].startswith("R"):
+                since = at
+        elif (wakeup := WAKEUP.search(line)) and int(wakeup[2]) == pid:
+            since = since or round(float(wakeup[1]) * 1e9)
+    return found
+
+
+def test_others_took_what_perf_says(server: ConchProcess, pid: int, tmp_path: Path) -> None:
+    with scheduler_events(pid, tmp_path / "perf"):
+        for number in range(8):
+            ask(server, f"p{number}")
+    waits = ready_times(pid, tmp_path / "perf")
+    log = fetch_log(server.http, 600)
+    seen, found = [], []
+    for number in range(8):
+        (request,) = log.requests[log.requests["number"] == log.find(f"p{number}")]
+        (batch,) = log.batches[log.batches["number"] == request["batch"]]
+        begin, end = int(batch["input_done"]), int(batch["infer_done"])
+        seen.append(sum(max(min(until, end) - max(since, begin), 0) for since, until in waits))
+        found.append(taken_ns(log, f"p{number}"))
+    assert sum(seen) > 0
+    assert sum(found) == pytest.approx(sum(seen), rel=0.1), (seen, found)

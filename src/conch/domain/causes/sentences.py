@@ -18,7 +18,7 @@ _MIN_SHORT: Final = 0.01  # of a cause in the short form
 _MAX_MEMBERS: Final = 3
 _MAX_REASONS: Final = 3
 _MIN_REASON: Final = 0.005
-_MOST: Final = 0.6  # of the processors
+_MIN_OWN_SHARE: Final = 0.6  # of the processors
 _Item = TypeVar("_Item")
 # Why a batch ran when it did → how a sentence says it.
 _WHY_NOW: Final = {
@@ -174,7 +174,7 @@ def processors_sentence(explainer: Explainer, requests: Iterable[RequestParts]) 
     share = min(used / cores, 1)
     return (
         f"While they waited for a processor, executions of this server used {share:.0%} of its {cores:g} processors: "
-        + ("they take them from each other" if share >= _MOST else "something else took the rest")
+        + ("they take them from each other" if share >= _MIN_OWN_SHARE else "something else took the rest")
     )
 
 

@@ -44,16 +44,29 @@ def merged(logs: Sequence[EventLog]) -> EventLog:
 
 
 def pieces(log: EventLog) -> Iterator[EventLog]:
-    """Divide a log into logs of at most 50,000 rows of each kind, in the order of their ends."""
+    """Divide a log into logs of at most 50,000 rows of each kind, in the order of their ends, each with its own names.
+
+    Ids of requests are names, too: there may be as many as requests.
+    """
     count = max(1, *(-(-len(table) // _MAX_ROWS) for table in log.tables.values()))
     for index in range(count):
-        yield replace(
-            log,
-            tables={
-                kind: table[index * len(table) // count : (index + 1) * len(table) // count]
-                for kind, table in log.tables.items()
-            },
-        )
+        tables = {
+            kind: table[index * len(table) // count : (index + 1) * len(table) // count]
+            for kind, table in log.tables.items()
+        }
+        yield log if count == 1 else _with_own_names(replace(log, tables=tables))
+
+
+def _with_own_names(log: EventLog) -> EventLog:
+    """Return a log without the names to which none of its rows refers."""
+    columns = {kind: [column.name for column in KINDS[kind] if column.meaning == NAME] for kind in log.tables}
+    numbers = [log.tables[kind][name] for kind, names in columns.items() for name in names]
+    used = np.unique(np.concatenate([np.zeros(1, np.uint32), *numbers]))
+    tables = {kind: table.copy() for kind, table in log.tables.items()}
+    for kind, names in columns.items():
+        for name in names:
+            tables[kind][name] = np.searchsorted(used, tables[kind][name])
+    return replace(log, names=[log.names[number] for number in used.tolist()], tables=tables)
 
 
 def _without_repeats(kind: str, table: Table) -> Table:

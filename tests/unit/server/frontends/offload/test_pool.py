@@ -24,6 +24,7 @@ def describe(template: str) -> dict[str, Any]:
         "continue_final_message": False,
         "arguments": {},
         "echo": False,
+        "image_placeholders": [],
     }
 
 

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,6 +78,9 @@ def release_of(answer: Answer) -> int:
     return parts[0]
 
 
+_CONTROL = ThreadPoolExecutor(1, "control")
+
+
 def check_answers(tally: Tally, releases: Sequence[int]) -> None:
     """Hold that no answer is a mixture, that no later answer is from an older release, and nothing is lost."""
     assert tally.lost == []
@@ -90,7 +94,8 @@ def children(server: ConchProcess) -> list[psutil.Process]:
 
 
 async def in_thread(call: Callable[[], object]) -> None:
-    await asyncio.to_thread(call)
+    """Make a call of Triton's HTTP client always in the same thread: gevent's sockets belong to one."""
+    await asyncio.get_running_loop().run_in_executor(_CONTROL, call)
 
 
 async def test_reload_and_unload_under_load(tmp_path: Path) -> None:

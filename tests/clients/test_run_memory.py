@@ -33,8 +33,10 @@ def with_free(home: Path, mebibytes: int) -> Sequence[str]:
     path = home / f"meminfo-{mebibytes}"
     path.write_text(f"MemTotal: 64000000 kB\nMemFree: 0 kB\nMemAvailable: {mebibytes << 10} kB\n")
     prefix = ["unshare", "-m", "sh", "-c", f'mount --bind {path} /proc/meminfo && exec "$@"', "sh"]
-    if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount")
+    mounted = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        reason = "another free memory is a mount over /proc/meminfo, which needs root or CAP_SYS_ADMIN"
+        pytest.skip(f"{reason}: {mounted.stderr.strip()}")
     return prefix
 
 
@@ -145,7 +147,7 @@ def test_one_of_several_models(home: Path, tmp_path: Path) -> None:
 
 
 def test_another_quantization(home: Path, tmp_path: Path) -> None:
-    pytest.importorskip("openvino_genai", reason="needs openvino-genai")
+    pytest.importorskip("openvino_genai", reason="openvino-genai is not here: `make test` installs it")
     model = heavy(tmp_path / "chat", "chat", 2 * WEIGHTS)
     free = SERVER + GENAI + WEIGHTS + 50
     said = refusal(home, free, str(model))
@@ -155,7 +157,7 @@ def test_another_quantization(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_smaller_language_model(home: Path, tmp_path: Path) -> None:
-    pytest.importorskip("openvino_genai", reason="needs openvino-genai")
+    pytest.importorskip("openvino_genai", reason="openvino-genai is not here: `make test` installs it")
     model = heavy(tmp_path / "chat", "chat", 2 * WEIGHTS)
     free = SERVER + GENAI + 30
     size = number(r"a model with weights of at most (\d+) MiB fits", refusal(home, free, str(model)))

@@ -99,7 +99,7 @@ WAKEUP = re.compile(r"([\d.]+): sched:sched_wak\w+: .*pid=(\d+)")
 @contextmanager
 def scheduler_events(pid: int, file: Path) -> Iterator[None]:
     """`perf` records when the kernel wakes a process up and switches to and from it, until the block ends."""
-    perf = shutil.which("perf") or pytest.skip("needs perf")
+    perf = shutil.which("perf") or pytest.skip("perf, the second witness, is not here: apt-get install linux-perf")
     command = [perf, "record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-o", str(file)]
     command += ["-e", "sched:sched_switch", "--filter", f"prev_pid == {pid} || next_pid == {pid}"]
     command += ["-e", "sched:sched_wakeup", "--filter", f"pid == {pid}"]
@@ -110,7 +110,8 @@ def scheduler_events(pid: int, file: Path) -> Iterator[None]:
         assert process.stdout is not None
         try:
             if not process.stdout.readline():
-                pytest.skip(f"perf may not record the scheduler: {process.communicate()[1].decode()[-300:]}")
+                said = process.communicate()[1].decode()[-300:]
+                pytest.skip(f"perf may not record the scheduler, which needs root or CAP_PERFMON here: {said}")
             yield
         finally:
             process.send_signal(signal.SIGINT)

@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def test_many_structures_fill_neither_memory_nor_disk(tmp_path: Path) -> None:
-    pytest.importorskip("openvino_genai", reason="needs openvino-genai")
+    pytest.importorskip("openvino_genai", reason="openvino-genai is not here: `make test` installs it")
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", __name__]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

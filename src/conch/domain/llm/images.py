@@ -17,6 +17,7 @@ MAX_IMAGE_PIXELS = 2**26  # decoded, of all images of a request
 # Of a JPEG file with its thumbnails: each scan may cost a pass over all pixels and have a few bytes.
 MAX_JPEG_SCANS = 64
 IMAGE_PART = "image"
+_TOO_LARGE = f"exceeds the {MAX_IMAGE_BYTES} bytes that the images of a request may have together"
 _HEAD = re.compile(r"data:([\w.+/-]{0,64})((?:;[\w.+=-]{1,64}){0,4}),", re.ASCII | re.IGNORECASE)
 _MAX_HEAD_CHARACTERS = 512
 _FORM = "a data URL such as data:image/png;base64,… : the server fetches nothing from other places"
@@ -98,7 +99,7 @@ def _taken(part: Mapping[str, Any], images: list[EncodedImage], limit: int) -> M
         image = read_image(part["url"])
         images.append(image)
         if sum(len(image.data) for image in images) > MAX_IMAGE_BYTES:
-            raise ValueError(f"exceeds the {MAX_IMAGE_BYTES} bytes that the images of a request may have together")
+            raise ValueError(_TOO_LARGE)
         if sum(image.width * image.height for image in images) > MAX_IMAGE_PIXELS:
             text = f"of {image.width}x{image.height} pixels exceeds the {MAX_IMAGE_PIXELS}"
             raise ValueError(f"{text} that the images of a request may have together: send a smaller one")
@@ -115,7 +116,7 @@ def read_image(url: Any) -> EncodedImage:
     if head[1] and not head[1].lower().startswith("image/"):
         raise ValueError(f"has the media type {head[1]}, which is not one of images")
     if (len(url) - head.end()) // 4 * 3 > MAX_IMAGE_BYTES + 3:
-        raise ValueError(f"exceeds the {MAX_IMAGE_BYTES} bytes that the images of a request may have together")
+        raise ValueError(_TOO_LARGE)
     try:
         data = binascii.a2b_base64(url[head.end() :].encode("ascii"), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):

@@ -12,6 +12,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import BOOLEAN, value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
 from conch.base.command_line.option_types import duration
+from conch.base.command_line.say import say
 from conch.base.command_line.wait_for_model import DEFAULT_WAIT_S, WAIT_HELP, wait_for_model
 from conch.base.control_characters import printable, printable_lines
 from conch.base.errors import ConchError, InvalidRequest
@@ -55,7 +56,7 @@ def chat(arguments: Sequence[str]) -> int:
         model = wait_for_model(partial(chosen_model, client, settings.model), "conch chat", settings.wait)
         return talk(client, model, given.prompt, settings.answers)
     except ConchError as error:
-        print(f"conch chat: {printable_lines(str(error))}", file=sys.stderr)
+        say(f"conch chat: {error}")
         return _FAILURE
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -162,7 +163,7 @@ def _converse(conversation: TerminalChat) -> int:
         except EndOfChat:
             return 0
         except ConchError as error:
-            print(f"conch chat: {printable_lines(str(error))}", file=sys.stderr)
+            say(f"conch chat: {error}")
 
 
 def _message() -> str:

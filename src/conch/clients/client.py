@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
@@ -15,7 +14,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import BOOLEAN, value_kind
 from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import count
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import ConchError, InvalidRequest, Unavailable
 from conch.base.http.credentials import KEY_HELP
 
@@ -112,7 +111,7 @@ def client(arguments: Sequence[str]) -> int:
         status: int = _client_prompts().ask_prompts(settings, _sampling(settings))
         return status
     except ConchError as error:
-        print(f"conch client prompts: {printable_lines(str(error))}", file=sys.stderr)
+        say(f"conch client prompts: {error}")
         return _FAILURE
     except KeyboardInterrupt:
         return _INTERRUPTED

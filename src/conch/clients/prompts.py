@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import ConchError, InvalidRequest
 from conch.base.http.credentials import client_key
 from conch.clients.client import PromptSettings, read_template, read_text
@@ -114,7 +114,7 @@ class _TerminalOutput(_NoOutput):
         """Print the duration of a request, or its error."""
         label = f"Model {self._model} - Request {request.id}"
         if request.answer is None:
-            print(f"{label}: {printable_lines(str(request.error))}", file=sys.stderr, flush=True)
+            say(f"{label}: {request.error}")
             return
         details = []
         if request.answer.output_tokens is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from conch.base.command_line.command_parser import CommandParser, printing
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.server.options.server_options import DEFAULT_CACHE_LIMIT_BYTES
 
 _FAILURE = 1
@@ -26,7 +26,7 @@ def repo(arguments: Sequence[str]) -> int:
             return _run(given)
     except ConchError as error:
         # Servers choose parts of messages.
-        print(f"conch repo {given.command}: {printable_lines(str(error))}", file=sys.stderr)
+        say(f"conch repo {given.command}: {error}")
     except KeyboardInterrupt:
         print(f"conch repo {given.command}: interrupted; fetched files are kept in the cache", file=sys.stderr)
     return _FAILURE

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import ConfigError, NotFound, Unavailable, Unreachable
 from conch.base.files.atomic import atomic_replace, replace_file
 from conch.base.pacing import backoff_s
@@ -263,7 +263,7 @@ def _retried(action: Callable[[], _Result], retry_s: float) -> _Result:
             if monotonic() + wait_s > deadline_s:
                 raise
             cause = "no answer" if error.message == said else error.message
-            print(f"{printable_lines(str(cause))}; retrying in {wait_s:.1f} s", file=sys.stderr, flush=True)
+            say(f"{cause}; retrying in {wait_s:.1f} s")
             said = error.message
         sleep(wait_s)
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from conch.base.command_line.command_parser import CommandParser, printing
 from conch.base.command_line.option_types import count, port_or_any
-from conch.base.control_characters import printable, printable_lines
+from conch.base.command_line.say import say
+from conch.base.control_characters import printable
 from conch.base.errors import ConchError, InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def exit_status(command: str, action: Callable[[], int], given: Namespace | None
             return action()
     except ConchError as error:
         # Files and servers choose parts of messages.
-        print(printable_lines(f"conch {command}: {error}"), file=sys.stderr)
+        say(f"conch {command}: {error}")
         return _FAILURE
     except KeyboardInterrupt:
         print(f"conch {command}: interrupted", file=sys.stderr)

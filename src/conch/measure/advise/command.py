@@ -1,7 +1,6 @@
 """`conch advise`: recommend an engine or backend, a layout, GPUs and instances for models."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
 from conch.base.command_line.option_types import duration
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import ConchError
 from conch.measure.advise.advice_facts import Demand, Failure
 
@@ -68,7 +67,7 @@ def advise(arguments: Sequence[str]) -> int:
     try:
         return _advise(given.model, flags)
     except ConchError as failure:
-        print(f"conch advise: {printable_lines(str(failure))}", file=sys.stderr)
+        say(f"conch advise: {failure}")
     return _FAILURE
 
 

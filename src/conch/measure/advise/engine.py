@@ -1,7 +1,6 @@
 """`conch engine`: plan the GPUs for a language model."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import one_of, value_kind
 from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import count, fraction
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import ConchError, InvalidRequest
 from conch.measure.advise.planning.checkpoint import QUANTIZATIONS, Checkpoint, read_checkpoint
 from conch.measure.advise.planning.plan import (
@@ -66,7 +65,7 @@ def engine(arguments: Sequence[str]) -> int:
     try:
         return _plan(given.model, settings_of(PlanFlags, given))
     except ConchError as error:
-        print(f"conch engine plan: {printable_lines(str(error))}", file=sys.stderr)
+        say(f"conch engine plan: {error}")
     return _FAILURE
 
 

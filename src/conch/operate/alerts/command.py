@@ -12,7 +12,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import one_of, value_kind
 from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import port_or_any
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 
 if TYPE_CHECKING:
     from conch.operate.alerts.configuration import ReceiverConfig
@@ -82,7 +82,7 @@ def _test(config: "ReceiverConfig", given: Namespace) -> int:
         if outcome.verdict is Verdict.DELIVERED:
             print(f"{name}: {target.service.name} accepted the test message")
         else:
-            print(f"{name}: {outcome.verdict.value}: {printable_lines(outcome.reason)}", file=sys.stderr)
+            say(f"{name}: {outcome.verdict.value}: {outcome.reason}")
     if given.json:
         print(json.dumps(verdicts))
     return _FAILURE if failed else 0

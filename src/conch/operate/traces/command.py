@@ -1,7 +1,6 @@
 """`conch trace`: show recorded traces of requests."""
 
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.files import write_text
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 
 if TYPE_CHECKING:
     from conch.operate.traces.spans import RecordedSpan
@@ -25,7 +24,7 @@ def trace(arguments: Sequence[str]) -> int:
     try:
         return _view(given)
     except InvalidRequest as error:
-        print(f"conch trace view: {printable_lines(str(error))}", file=sys.stderr)
+        say(f"conch trace view: {error}")
     return _FAILURE
 
 
@@ -35,7 +34,7 @@ def _view(given: Namespace) -> int:
     traces = read_traces(given.sources)
     chosen = traces.find(given.id) if given.id else traces.requests[0]
     for warning in traces.warnings:
-        print(f"conch trace view: {printable_lines(warning)}", file=sys.stderr)
+        say(f"conch trace view: {warning}")
     if given.html is not None:
         from conch.operate.traces.waterfall import html_page
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flags import settings_of
+from conch.base.command_line.say import say
 from conch.base.command_line.wait_for_model import wait_for_model
-from conch.base.control_characters import printable_lines
 from conch.base.errors import ConchError, InvalidRequest
 from conch.measure.bench.commands.perf_analyzer import help_text, translate
 from conch.measure.bench.levels import levels_of, trace_of
@@ -305,5 +305,5 @@ class _Signals:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"conch bench: {printable_lines(message)}", file=sys.stderr)
+    say(f"conch bench: {message}")
     return status

@@ -12,7 +12,7 @@ import orjson
 from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flag_values import one_of, value_kind
 from conch.base.command_line.flags import flag_field, settings_of
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import InvalidRequest
 from conch.measure.bench.report.comparison import (
     FALSE_ALARM_RATE,
@@ -91,7 +91,7 @@ def compare(arguments: Sequence[str]) -> int:
         refused = bool(comparison.obstacles) and not flags.anyway
         decisions = () if refused else decide(conditions, comparison.effects)
     except (InvalidRequest, ValueError) as error:
-        print(f"conch bench compare: {printable_lines(str(error))}", file=sys.stderr)
+        say(f"conch bench compare: {error}")
         return _REFUSED
     unjudged = "" if decisions else _NOT_COMPARABLE if refused else _NO_CONDITION
     _show(flags.format, names, comparison, decisions, unjudged)

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from conch.base.command_line.say import say
 from conch.base.errors import ConchError
-from conch.measure.tune.commands.flags import FlagError, TuneFlags, read_flags, say, tune_parser
+from conch.measure.tune.commands.flags import FlagError, TuneFlags, read_flags, tune_parser
 from conch.measure.tune.knobs import KnobError
 from conch.measure.tune.planning import BudgetTooShort
 from conch.measure.tune.repository_client import RepositoryClient, ServerRefusal, ServerUnreachable

@@ -1,6 +1,5 @@
 """The flags of `conch tune`, and the settings that they make."""
 
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +8,6 @@ from pathlib import Path
 from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field, settings_field, settings_of
-from conch.base.control_characters import printable_lines
 from conch.base.errors import InvalidRequest
 from conch.base.http.credentials import KEY_HELP
 from conch.measure.bench.input_settings import REQUESTS
@@ -210,8 +208,3 @@ def read_flags(parser: CommandParser, arguments: Sequence[str]) -> TuneFlags:
             )
         parser.exit()
     return flags
-
-
-def say(text: str) -> None:
-    """Print text on stderr: names in it may be those of a server, or of files."""
-    print(printable_lines(text), file=sys.stderr, flush=True)

@@ -9,9 +9,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.files import write_text
+from conch.base.command_line.say import say
 from conch.base.control_characters import printable
 from conch.machine.cores import usable_cores
-from conch.measure.tune.commands.flags import TuneFlags, say
+from conch.measure.tune.commands.flags import TuneFlags
 from conch.measure.tune.knobs import LOAD
 from conch.measure.tune.objective import Goal
 from conch.measure.tune.planning import fit_to_budget

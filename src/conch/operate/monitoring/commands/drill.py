@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import Unavailable
 from conch.base.http.credentials import check_no_credentials
 from conch.base.http.prometheus import ask_prometheus
@@ -243,7 +243,7 @@ def _report(given: Namespace, stages: Sequence[DrillStage], failure: str, load: 
     if stages:
         Console(highlight=False).print(table)
     if failure:
-        print(f"conch drill: {printable_lines(str(failure))}", file=sys.stderr)
+        say(f"conch drill: {failure}")
 
 
 def _configuration(listen: tuple[str, int]) -> str:
@@ -313,7 +313,7 @@ def _normal(name: str) -> str:
 
 
 def _warn(text: str) -> None:
-    print(f"conch drill: {printable_lines(text)}", file=sys.stderr)
+    say(f"conch drill: {text}")
 
 
 _MAX_BODY_BYTES = 4 << 20

@@ -1,7 +1,6 @@
 """`conch rules`: write rules for Prometheus and Alertmanager, list them, and prove those of users."""
 
 import json
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from io import StringIO
@@ -12,7 +11,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.files import write_text
 from conch.base.command_line.flags import settings_of
 from conch.base.command_line.option_types import count, label, namespace, object_name
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import ConfigError, InvalidRequest
 from conch.operate.monitoring.rules.thresholds import DEFAULT_JOBS, Thresholds, threshold
 
@@ -48,7 +47,7 @@ def rules(arguments: Sequence[str]) -> int:
             return prove(given)
         text = _document(given)
     except (ConfigError, InvalidRequest) as error:
-        print(f"conch rules {given.command}: {printable_lines(str(error))}", file=sys.stderr)
+        say(f"conch rules {given.command}: {error}")
         return _USAGE_ERROR
     return write_text(f"conch rules {given.command}", given.output, text)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.files import read_text, write_text
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import InvalidRequest
 
 _TRANSLATED, _INCOMPLETE, _USAGE_ERROR = 0, 1, 2
@@ -38,10 +38,10 @@ def translate(arguments: Sequence[str]) -> int:
         try:
             result = _translated(translator, options.file)
         except InvalidRequest as error:
-            print(f"conch translate: {printable_lines(str(error))}", file=sys.stderr)
+            say(f"conch translate: {error}")
             return _USAGE_ERROR
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-            print(f"conch translate: {options.file}: {printable_lines(str(error))}", file=sys.stderr)
+            say(f"conch translate: {options.file}: {error}")
             return _USAGE_ERROR
         if not translator.outcomes:
             name = "stdin" if options.file == "-" else options.file

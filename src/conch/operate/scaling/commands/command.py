@@ -1,11 +1,10 @@
 """`conch autoscale`: compare autoscalers by a simulated day, and explain one that does not scale."""
 
-import sys
 from collections.abc import Sequence
 
 from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.flags import settings_of
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import ConchError
 from conch.operate.scaling.commands.flags import GROUPS, DoctorSettings, SimulationSettings
 
@@ -50,7 +49,7 @@ def autoscale(arguments: Sequence[str]) -> int:
 
         return run_simulations(settings_of(SimulationSettings, given))
     except (ConchError, ValueError) as error:
-        print(f"conch autoscale {given.command}: {printable_lines(str(error))}", file=sys.stderr)
+        say(f"conch autoscale {given.command}: {error}")
         return _USAGE_ERROR
 
 

@@ -2,14 +2,13 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from conch.base.command_line.files import parse_yaml, read_text
-from conch.base.control_characters import printable_lines
+from conch.base.command_line.say import say
 from conch.base.errors import ConfigError, Unavailable
 from conch.base.http.prometheus import ask_prometheus
 from conch.base.kubernetes.api import ApiServerAddress, KubernetesApi, KubernetesError
@@ -159,7 +158,7 @@ def doctor(given: DoctorSettings) -> int:
         links[_title(autoscaler, autoscalers)] = diagnose(facts)
     _print(links, as_json=given.json)
     for refusal in cluster.unread if cluster is not None else ():
-        print(f"conch autoscale doctor: --api: {printable_lines(str(refusal))}", file=sys.stderr)
+        say(f"conch autoscale doctor: --api: {refusal}")
     broken = any(link.state is LinkState.BROKEN for name in links for link in links[name])
     return _BROKEN_STATUS if broken else 0
 

@@ -63,6 +63,7 @@ from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.processes.supervisor import FrontendProcesses, frontends_for
 from conch.server.frontends.services import Service, frontend_families, listener_families, services
+from conch.server.frontends.why_header import ShortForms
 from conch.server.observability.degradations import Degradations, Probe, log_degradation
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.event_reading import EventReader, log_families
@@ -224,6 +225,7 @@ class Server:
             ignored_fields=self._ignored_fields,
             recorder=self._recorder,
             events=self._events,
+            explain=ShortForms(self._events).explain if self._events else None,
             incidents=self.incidents,
         )
         count = self._options.frontend_processes or frontends_for(len(os.sched_getaffinity(0)))

@@ -24,8 +24,8 @@ FAILS = "raise pb_utils.TritonModelException('as asked')"
 SPEAKS = {"rules": [{"match": "", "reply": "It rains all day."}]}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+@pytest.fixture(scope="module", params=[1, 2], ids=["alone", "frontend-processes"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     models = tmp_path_factory.mktemp("models")
     write_identity(models, "same", "FP32", 1)
     tensors = (
@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     )
     write_python(models, "fails", tensors, FAILS)
     write_scripted(models, "words", SPEAKS)
-    with ConchProcess(models, log=models.parent / "log") as process:
+    with ConchProcess(models, f"--frontend-processes={request.param}", log=models.parent / "log") as process:
         yield process
 
 

@@ -130,8 +130,7 @@ class Handlers:
         alias = (_KSERVE, _V1) if port == HTTP_PORT else None
         cors = _cors(self.parts.options) if port != METRICS_PORT else None
         access, unread = self.parts.http_access, self.parts.observer.unread_http
-        explain = None if self.parts.short_forms is None else self.parts.short_forms.explain
-        return Router(routes, _FALLBACKS[port], access, unread, alias, cors, explain)
+        return Router(routes, _FALLBACKS[port], access, unread, alias, cors, self.parts.explain)
 
     def answer(self, endpoint: "ApiEndpoint") -> Callable[..., None] | None:
         """Return what answers the requests of an endpoint; None where it is not served."""

@@ -8,6 +8,7 @@ from conch.protocols.access.api_keys import ApiKeys
 from conch.protocols.access.authorization import Access
 from conch.protocols.access.restrictions import http_restrictions, secret_headers
 from conch.protocols.connections.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
+from conch.protocols.http.reply import Explain
 from conch.protocols.regions import NO_REGIONS, Regions
 from conch.server.core.inference import Inference
 from conch.server.core.loading.model_manager import ModelManager
@@ -17,7 +18,6 @@ from conch.server.frontends.openai.batches.runner import BatchRunner
 from conch.server.frontends.openai.chat import ChatPrompts
 from conch.server.frontends.openai.ignored_fields import IgnoredFields
 from conch.server.frontends.request_headers import Tenants
-from conch.server.frontends.why_header import ShortForms
 from conch.server.limits.manager import LimitManager
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.event_reading import EventReader
@@ -32,9 +32,9 @@ class Parts:
     """Parts of the server that its frontends share.
 
     `codecs` are worker processes that read and write large messages, `prompts` those that render chat templates;
-    `metrics` are those of the server, `limits` the limits of requests per second; both may be missing. `events` reads
-    the event log, None without one; `recorder` writes it. A frontend process has `named_regions` in the place of
-    `shared_memory`.
+    `metrics` are those of the server, `limits` the limits of requests per second; both may be missing. `recorder`
+    writes the event log, `events` reads it, and `explain` finds in it where the time of a call went; both are None
+    without one. A frontend process has `named_regions` in the place of `shared_memory`.
     """
 
     options: ServerOptions
@@ -51,6 +51,7 @@ class Parts:
     limits: LimitManager | None = None
     batches: BatchRunner | None = None
     events: EventReader | None = None
+    explain: Explain | None = None
     recorder: EventRecorder = field(default_factory=EventRecorder)
     incidents: Incidents | None = None
     ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
@@ -75,11 +76,6 @@ class Parts:
     def secret_headers(self) -> frozenset[str]:
         """Names of the headers that hold the secrets of restricted APIs."""
         return secret_headers(self.options.http_restricted_api, self.options.grpc_restricted_protocol)
-
-    @cached_property
-    def short_forms(self) -> ShortForms | None:
-        """Explains calls in short; None without an event log."""
-        return None if self.events is None else ShortForms(self.events)
 
     @cached_property
     def tenants(self) -> Tenants:

@@ -59,7 +59,7 @@ class Dispatcher:
         self._traffic = traffic
         self._methods = methods
         self._endpoint = GrpcInferEndpoint(parts)
-        self._explain = None if parts.short_forms is None else parts.short_forms.explain
+        self._explain = parts.explain
         self._debug_remote = parts.options.debug_remote
         self._access = Access(grpc_restrictions(parts.options.grpc_restricted_protocol), parts.keys)
         self._budget = parts.budget

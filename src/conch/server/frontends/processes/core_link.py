@@ -4,6 +4,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from conch.base.errors import ConchError, drop_frames
@@ -13,7 +14,7 @@ from conch.domain.request import Admitted, InferRequest, InferResponse, Respond
 from conch.domain.tensor import Buffer, Tensor
 from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http.message import HttpRequest
-from conch.protocols.http.reply import HttpReply, ReplyChannel
+from conch.protocols.http.reply import Explain, HttpReply, ReplyChannel
 from conch.protocols.http.router import Router
 from conch.protocols.http.sender import handle
 from conch.protocols.regions import RegionBytes, Regions, Window, write_output
@@ -26,6 +27,8 @@ from conch.server.frontends.processes.link import (
     CANCEL,
     DELTAS,
     EXCHANGE,
+    EXPLAIN,
+    EXPLAINED,
     FINISH,
     FORWARD,
     GENERATE,
@@ -60,6 +63,7 @@ class CoreParts:
         routers: Mapping[str, Router],
         methods: Mapping[str, Method],
         traffic: Mapping[str, Traffic],
+        explain: Explain | None,
     ) -> None:
         self.inference = inference
         self.observer = observer
@@ -68,6 +72,7 @@ class CoreParts:
         self.routers = routers
         self.methods = methods
         self.traffic = traffic
+        self.explain = explain
 
 
 class CoreLink:
@@ -115,6 +120,8 @@ class CoreLink:
             self._tasks[number] = asyncio.ensure_future(self._call(number, message[2], message[3]))
         elif kind == CANCEL:
             self._cancel(message[1])
+        elif kind == EXPLAIN:
+            self._explain(message[1], message[2], message[3])
         elif kind == FINISH:
             generation = self._generations.get(message[1])
             if generation is not None:
@@ -314,6 +321,16 @@ class CoreLink:
         self._tasks.pop(number, None)
         self.changed()
         self.link.send((CALLED, number, answer))
+
+    def _explain(self, number: int, call: int, received: int) -> None:
+        explained = partial(self._explained, number)
+        if self._parts.explain is None:
+            explained("")
+        else:
+            self._parts.explain(call, received, explained)
+
+    def _explained(self, number: int, text: str) -> None:
+        self.link.send((EXPLAINED, number, text))
 
     def _cancel(self, number: int) -> None:
         request = self._requests.pop(number, None)

@@ -1,16 +1,28 @@
-"""Requests that a frontend process passes to the core as they came: everything but inference and generation.
+"""What a frontend process has the core answer: requests as they came, but for inference and generation.
 
-The core answers them by its own endpoints, so that each exists once; the bytes of the answer are relayed.
+The core answers requests by its own endpoints, so that each exists once; the bytes of the answer are relayed. It has
+the event log, too, by which calls are explained that the process answers itself.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from conch.base.errors import ConchError, Unavailable
 from conch.protocols.http.message import HttpRequest, error_in_json
 from conch.protocols.http.reply import HttpReply
-from conch.server.frontends.processes.link import CALL, CANCEL, FORWARD, RAW, RAW_END, WRITABLE, Message
+from conch.server.frontends.processes.link import (
+    CALL,
+    CANCEL,
+    EXPLAIN,
+    EXPLAINED,
+    FORWARD,
+    RAW,
+    RAW_END,
+    WRITABLE,
+    Message,
+)
 from conch.server.frontends.processes.remote_models import CORE_LOST, Calls
 from conch.server.frontends.processes.values import restored_error
 
@@ -22,6 +34,7 @@ class Forwarding:
         self._calls = calls
         self._replies: dict[int, HttpReply] = {}
         self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._explained: dict[int, Callable[[str], None]] = {}
         self._draining: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -45,6 +58,12 @@ class Forwarding:
         self._calls.link.send((CALL, number, path, message.SerializeToString()))
         return EncodedMessage(await answer)
 
+    def explain(self, call: int, received: int, finish: Callable[[str], None]) -> None:
+        """Have the core explain a call: see `ShortForms`."""
+        number = self._calls.number()
+        self._explained[number] = finish
+        self._calls.link.send((EXPLAIN, number, call, received))
+
     def handle(self, message: Message) -> None:
         """Relay an answer of the core."""
         if message[0] == RAW:
@@ -53,6 +72,8 @@ class Forwarding:
             reply = self._replies.pop(message[1], None)
             if reply is not None:
                 reply.relayed(message[2], aborted=message[3])
+        elif message[0] == EXPLAINED:
+            self._explained.pop(message[1])(message[2])
         else:
             self._answered(message[1], message[2])
 
@@ -66,6 +87,8 @@ class Forwarding:
                 reply.send(503, *error_in_json(CORE_LOST))
         for number in list(self._answers):
             self._answers.pop(number).set_exception(Unavailable(CORE_LOST))
+        for number in list(self._explained):
+            self._explained.pop(number)("")
 
     def _relay(self, number: int, data: bytes) -> None:
         reply = self._replies.get(number)

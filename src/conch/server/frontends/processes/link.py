@@ -9,6 +9,7 @@ first item is its kind:
     INFER, GENERATE: a request                         ANSWER, DELTAS: a response or an error of it
     FORWARD: an HTTP request as it came                RAW: bytes of its answer; RAW_END: it is complete
     CALL: a unary gRPC call as it came                 CALLED: its answer
+    EXPLAIN: a call that asks where its time went      EXPLAINED: its short form
     CANCEL: a request or call needs no answer
     FINISH: a generation is to end as if the model had
     WRITABLE: whether a client keeps up
@@ -56,7 +57,9 @@ from conch.server.frontends.processes.values import describe_error, restored_err
     LOG,
     RELEASED,
     EXCHANGE,
-) = range(23)
+    EXPLAIN,
+    EXPLAINED,
+) = range(25)
 
 _log: Final = logging.getLogger(__name__)
 

@@ -46,6 +46,7 @@ from conch.server.frontends.processes.link import (
     CATALOG,
     COMMAND,
     DELTAS,
+    EXPLAINED,
     LOG,
     OPTIONS,
     RAW,
@@ -70,7 +71,6 @@ from conch.server.options.server_options import ServerOptions
 # The link, and the arenas of tensors to and from the core.
 _SHARED = 3
 _MAX_LOGGED = 65_536
-_WHY = b"x-conch-why"
 _DIALECTS: dict[str, Dialect[Any]] = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": COMPLETION,
@@ -123,7 +123,7 @@ class FrontendProcess:
             self._calls.answered(message)
         elif kind == DELTAS:
             self._calls.generated(message)
-        elif kind in (RAW, RAW_END, CALLED):
+        elif kind in (RAW, RAW_END, CALLED, EXPLAINED):
             self._forwarding.handle(message)
         elif kind == CATALOG:
             self._mirror.apply(message[1])
@@ -166,6 +166,7 @@ class FrontendProcess:
                 cast("ModelManager", None),  # endpoints that need one are the core's
                 observer=self._observer,
                 recorder=recorder,
+                explain=self._forwarding.explain if recorder.on else None,
                 budget=self._budget,
                 keys=keys,
                 ignored_fields=_StrictFields(options.openai_strict),
@@ -271,10 +272,9 @@ class HttpFrontend(Handlers):
     ) -> None:
         """Infer with a model that the core has published.
 
-        The core answers for others, requests with mistakes about shared memory, which it has, and those that are to be
-        explained by its event log.
+        The core answers for others, and requests with mistakes about shared memory, which it has.
         """
-        if not self._catalog.knows(name, version) or _WHY in request.headers:
+        if not self._catalog.knows(name, version):
             forward(request, reply)
             return
         try:
@@ -297,7 +297,7 @@ class _NativeGenerations(Generations):
         self, dialect: Dialect[Any], request: HttpRequest, reply: HttpReply, call: Any, timeline: Timeline
     ) -> None:
         prompts = call.prompts if isinstance(call, CompletionCall) else ()
-        if call.ignored or len(prompts) > 1 or _WHY in request.headers or not self._generates(call.model):
+        if call.ignored or len(prompts) > 1 or not self._generates(call.model):
             self._forward(request, reply)
         else:
             super().begin(dialect, request, reply, call, timeline)

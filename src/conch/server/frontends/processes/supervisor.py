@@ -217,6 +217,7 @@ class FrontendProcesses:
             self._routers,
             InferenceService(parts).methods(),
             {flags: listener.forwarded for flags, listener in self._listeners.items()},
+            parts.explain,
         )
         self.listening = listen
         ports = {flags: listener.port for flags, listener in self._listeners.items()}

@@ -49,7 +49,7 @@ def test_a_conversation_on_a_terminal(home: Path) -> None:
     os.close(terminal)
     screen = Screen(keyboard)
     try:
-        screen.until("words is ready at http://127.0.0.1:")
+        screen.until("words is ready on CPU at http://127.0.0.1:")
         screen.until("> ")
         os.write(keyboard, b"slowly\n")
         screen.until("word word")

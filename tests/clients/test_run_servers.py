@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.clients.running import ASCII_ONLY, TIMEOUT_S, Running, conch, environment
-from tests.support.models import write_identity
+from tests.support.models import write_identity, write_scripted
 from tests.support.ports import free_port
 from tests.support.screen import Screen
 
@@ -46,6 +46,13 @@ def test_ps_lists_models_with_the_device_really_used(home: Path, models: Running
     assert (left["url"], left["pid"], left["until"]) == (models.url, models.process.pid, None)
     assert left["memory"] is None  # one process for both
     assert "kind_gpu_on_cpu" in left["degraded"]
+
+
+def test_ps_lists_a_language_model_with_the_device_of_its_engine(tmp_path: Path) -> None:
+    write_scripted(tmp_path, "words", {})
+    with Running(tmp_path, str(tmp_path / "words")):
+        (row,) = rows(tmp_path)
+    assert (row["model"], row["backend"], row["device"]) == ("words", "scripted", "CPU")
 
 
 def test_each_of_several_models_has_a_request_that_works(models: Running) -> None:

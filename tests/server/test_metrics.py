@@ -203,6 +203,11 @@ def test_restarts_of_processes_are_counted(conch: ConchProcess) -> None:
     assert value(conch, "conch_process_resident_memory_bytes", model="talker", instance="engine") > 0
 
 
+def test_engines_report_their_device_and_context(conch: ConchProcess) -> None:
+    (info,) = families(conch)["conch_engine_info"].samples
+    assert info.labels == {"model": "talker", "version": "1", "device": "CPU", "context_length": "4096"}
+
+
 def test_the_configuration_sets_buckets(conch: ConchProcess) -> None:
     (family,) = [family for name, family in families(conch).items() if name == "conch_request_duration_seconds"]
     bounds = {

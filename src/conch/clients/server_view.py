@@ -55,6 +55,7 @@ class ModelReading:
     reason: str = ""  # of the state
     backend: str = ""
     device: str = ""  # CPU, GPU 0, …
+    context_length: int = 0  # tokens of prompt and completion, of a language model
     instances: int = 0
     queued: int = 0
     oldest_s: float = 0.0  # age of the oldest request in the queue
@@ -252,6 +253,7 @@ _SUMS = {
     "conch_process_resident_memory_bytes": "memory_bytes",
     "vllm:generation_tokens_total": "tokens",
 }
+_ENGINE = "conch_engine_info"
 _SLEEP = "vllm:engine_sleep_state"
 _BUCKETS = ("conch_request_duration_seconds_bucket", "vllm:e2e_request_latency_seconds_bucket")
 # Metric → attribute of the server that is the sum of its series.
@@ -271,6 +273,10 @@ def _apply(
         labels, name = series.labels, series.name
         if name == "conch_degraded":
             reasons[labels.get("model", "")].append(labels.get("reason", ""))
+        elif name == _ENGINE:
+            if model := models.get((labels.get("model", ""), labels.get("version", ""))):
+                model.device, length = labels.get("device", ""), labels.get("context_length", "")
+                model.context_length = int(length) if length.isdecimal() else 0
         elif name in _OF_SERVER:
             attribute = _OF_SERVER[name]
             setattr(reading, attribute, getattr(reading, attribute) + type(getattr(reading, attribute))(series.value))
@@ -292,13 +298,16 @@ def _apply(
 def _describe(model: ModelReading, config: Mapping[str, Any]) -> None:
     """Add backend and device from the configuration, in which KIND_AUTO is already resolved.
 
-    KIND_GPU that runs on the CPU is a degradation.
+    KIND_GPU that runs on the CPU is a degradation. Engines have reported their device.
     """
     model.backend = str(config.get("backend") or config.get("platform") or "")
-    devices: list[str] = []
-    for group in config.get("instance_group") or ():
+    devices = [model.device]
+    for group in () if model.device else config.get("instance_group") or ():
         kind = str(group.get("kind", "")).removeprefix("KIND_")
-        devices += [f"GPU {number}" for number in group.get("gpus") or ()] if kind == "GPU" else [kind]
+        if kind == "GPU":
+            devices += [f"GPU {number}" for number in group.get("gpus") or ()]
+        elif kind != "MODEL":  # the model's code chooses, and does not report what
+            devices.append(kind)
     model.device = "CPU" if _ON_CPU in model.degraded else ", ".join(dict.fromkeys(filter(None, devices)))
     own = config.get("parameters", {}).get("idle_unload_secs", {}).get("string_value", "")
     model.idle_unload_s = int(own) if own.isdecimal() else 0

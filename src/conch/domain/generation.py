@@ -290,6 +290,7 @@ class EngineInfo:
     engine: str  # "vllm", "openvino_genai" …
     context_length: int  # tokens of prompt and completion together
     max_running: int  # sequences that run concurrently
+    device: str = ""  # where it computes: CPU, GPU 0 … "" if the engine does not report it
     kv_cache_bytes: int = 0  # maximum; 0 if the engine does not report it
     kv_cache_taken: bool = False  # whether it is allocated at load, not on demand
     kv_cache_tokens: int = 0

@@ -97,7 +97,7 @@ def _run(given: Namespace) -> int:
 def _serve(given: Namespace, source: "RunSource", need: int, writer: int | None = None) -> int:
     """Run the server in this process. If it is ready, print where, or write its host:port to the pipe `writer`."""
     from conch.clients.run.loading import LoadClock, shown_loading
-    from conch.clients.run.plate import print_plate
+    from conch.clients.run.plate import engine_devices, print_plate
     from conch.machine.memory import size_text
     from conch.server.commands.serve import run_server
 
@@ -111,7 +111,7 @@ def _serve(given: Namespace, source: "RunSource", need: int, writer: int | None 
 
         def ready(server: "Server") -> None:
             server.report_phases(None)
-            seconds = clock.ready(server.record().http)
+            seconds = clock.ready(server.record().http, engine_devices(server))
             shown.close()
             if writer is None:
                 print_plate(server, given, need, seconds)
@@ -157,8 +157,8 @@ def _converse(given: Namespace, source: "RunSource", need: int) -> int:
         client = OpenAIClient(f"http://{load.address}/v1", client_key(None))
         model = chosen_model(client, given.name)
         if not given.prompt:
-            print(f"{model} is ready at http://{load.address}, about {size_text(need)} of memory", file=sys.stderr)
-            print(f"loaded in {load.seconds}", file=sys.stderr)
+            print(f"{model} is ready on {load.devices} at http://{load.address}", file=sys.stderr)
+            print(f"memory about {size_text(need)}, loaded in {load.seconds}", file=sys.stderr)
         return talk(client, model, given.prompt, settings_of(AnswerSettings, given))
 
 

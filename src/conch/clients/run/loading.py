@@ -1,7 +1,7 @@
 """The loads of `conch run`: their phases and seconds, and the line on the terminal meanwhile.
 
 The process that shows them is not the one that loads: a server forks, so it must have no threads. It writes lines to a
-pipe, each a phase or, at the end, host:port and the seconds.
+pipe, each a phase or, at the end, host:port, the seconds and the devices of language models.
 """
 
 import os
@@ -15,7 +15,7 @@ from conch.base.control_characters import printable
 from conch.base.process.prctl import die_with_parent
 from conch.server.repository.namespaces import ModelId
 
-_START, _READY = "starting the server", "ready\t"
+_START, _READY = "starting the server", "ready"
 _SHOWN_AFTER_S = 0.5  # of a load
 _MIN_SHOWN_S = 0.05  # of a phase
 _STOP_S = 10.0
@@ -40,8 +40,11 @@ class LoadClock:
         if phase:
             self._write(f"{phase} {printable(str(model))}")
 
-    def ready(self, address: str) -> str:
-        """Write the address of the server; return the seconds in all and, if one model was loaded, of each phase."""
+    def ready(self, address: str, devices: str) -> str:
+        """Write where the server answers and computes.
+
+        Returns the seconds in all and, if one model was loaded, of each phase.
+        """
         (_, began), now = self._phases[0], monotonic()
         seconds = dict[str, float]()
         ends = [*(start for _, start in self._phases[1:]), now]
@@ -49,7 +52,7 @@ class LoadClock:
             seconds[phase] = seconds.get(phase, 0) + end - start
         parts = [f"{phase} {spent:.1f} s" for phase, spent in seconds.items() if phase and spent >= _MIN_SHOWN_S]
         text = f"{now - began:.1f} s" + (f": {', '.join(parts)}" if len(self._models) == 1 and parts else "")
-        self._write(f"{_READY}{address}\t{text}")
+        self._write("\t".join((_READY, address, text, printable(devices))))
         return text
 
     def _write(self, line: str) -> None:
@@ -59,10 +62,10 @@ class LoadClock:
 
 
 class LoadReader:
-    """Reads the pipe of a `LoadClock`. `address` and `seconds` are "" unless the server became ready."""
+    """Reads the pipe of a `LoadClock`. `address`, `devices` and `seconds` are "" unless the server became ready."""
 
     def __init__(self, reader: int) -> None:
-        self.address = self.seconds = ""
+        self.address = self.devices = self.seconds = ""
         self.ended = False
         self._reader = reader
         self._rest = ""
@@ -73,8 +76,8 @@ class LoadReader:
             return ""
         data = os.read(self._reader, _MAX_READ_BYTES).decode("utf-8", "replace")
         *lines, self._rest = (self._rest + data).split("\n")
-        if lines and lines[-1].startswith(_READY):
-            _, self.address, self.seconds = lines.pop().split("\t", 2)
+        if lines and lines[-1].startswith(f"{_READY}\t"):
+            _, self.address, self.seconds, self.devices = lines.pop().split("\t", 3)
         self.ended = bool(self.address) or not data
         return lines[-1] if lines else ""
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from conch.clients.run.snippets import Api, curl, python, takes_image, tensors
 from conch.domain.llm.text_form import TOKENIZES, TextForm
 from conch.domain.llm.text_model import Task
-from conch.domain.model_config import InstanceKind, ModelConfig
+from conch.domain.model_config import InstanceKind
 from conch.machine.memory import size_text
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
@@ -28,7 +28,7 @@ def print_plate(server: Server, given: Namespace, need: int, seconds: str) -> No
     if record.http.rpartition(":")[2] != str(given.port) and given.port:
         console.print(f"port {given.port} is in use: HTTP is on the next free one")
     for model in models:
-        console.print(f"{model.config.name} is ready{_place(model.config)}")
+        console.print(f"{model.config.name} is ready{_place(model)}")
     console.print(f"memory  about {size_text(need)}, loaded in {seconds}")
     console.print(f"URL     {record.url}   (gRPC {record.grpc}, metrics {record.metrics_url}/metrics)")
     if not models:
@@ -51,16 +51,27 @@ def print_plate(server: Server, given: Namespace, need: int, seconds: str) -> No
 _TEXTS = {Task.EMBED: Api.EMBEDDINGS, Task.SCORE: Api.RERANK, Task.CLASSIFY: Api.CLASSIFY}
 
 
-def device(config: ModelConfig) -> str:
-    """Return where the instances of a loaded model compute."""
-    gpus = sorted({gpu for group in config.instance_groups if group.kind is InstanceKind.GPU for gpu in group.gpus})
+def device(model: ServedModel) -> str:
+    """Return where the instances or the engine of a loaded model compute."""
+    if isinstance(model, GenerativeModel) and model.engine.info.device:
+        return model.engine.info.device
+    groups = model.config.instance_groups
+    gpus = sorted({gpu for group in groups if group.kind is InstanceKind.GPU for gpu in group.gpus})
     return f"GPU {', '.join(map(str, gpus))}" if gpus else "CPU"
 
 
-def _place(config: ModelConfig) -> str:
+def engine_devices(server: Server) -> str:
+    """Return where the language models of a server compute."""
+    return ", ".join(
+        sorted({device(model) for model in server.inference.models() if isinstance(model, GenerativeModel)})
+    )
+
+
+def _place(model: ServedModel) -> str:
+    config = model.config
     if config.is_ensemble:
         return f", an ensemble of {', '.join(dict.fromkeys(step.model_name for step in config.ensemble_steps))}"
-    return f" on {device(config)}, backend {config.backend}"
+    return f" on {device(model)}, backend {config.backend}"
 
 
 def _api(model: ServedModel) -> Api:

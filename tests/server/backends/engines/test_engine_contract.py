@@ -85,6 +85,7 @@ async def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 async def test_requests_of_every_kind_end_once(engine: Engine) -> None:
     info = engine.info
     assert info.context_length == CONTEXT
+    assert info.device == ("GPU 0" if info.engine == "tensorrtllm" or info.gpu_memory_share else "CPU")
     assert "messages" in info.chat_template
 
     asked = monotonic_ns()

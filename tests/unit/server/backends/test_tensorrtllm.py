@@ -12,7 +12,7 @@ import pytest
 from conch.base.errors import ConfigError, ModelLoadError
 from conch.domain.model_config import ModelConfig
 from conch.server.backends.base import ModelSource
-from conch.server.backends.child.conch_child.engine.driver import Refused, completion_room
+from conch.server.backends.child.conch_child.engine.driver import Refused, completion_room, visible_gpus
 from conch.server.backends.child.conch_child.engine.tensorrtllm.arguments import read_arguments, require_gpus
 from conch.server.backends.child.conch_child.engine.tensorrtllm.mapping import (
     guide,
@@ -257,3 +257,16 @@ def test_what_tritons_backend_for_engines_reads_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"\"kv_cache_config\": \{\"free_gpu_memory_fraction\": …\} in model.json"):
         refuse_parameters("m", {"kv_cache_free_gpu_mem_fraction": "0.5"})
     refuse_parameters("m", {"gpt_model_path": "${engine_dir}", "max_beam_width": "", "EXECUTION_ENV_PATH": "/env"})
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "named"),
+    [(None, 2, "GPU 0, GPU 1"), ("3, 1,2", 2, "GPU 3, GPU 1"), ("GPU-8f1c", 1, "GPU-8f1c")],
+)
+def test_gpus_are_named_as_the_machine_numbers_them(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int, named: str
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_gpus(count) == named

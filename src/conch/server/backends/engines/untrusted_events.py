@@ -136,6 +136,8 @@ def engine_info(engine: str, fields: Mapping[str, Any]) -> EngineInfo:
             info[key] = tuple(untrusted.names(value, what))
         elif key == "gpu_memory_share":
             info[key] = untrusted.finite(value, 0.0, 1.0, what)
+        elif key == "device":
+            info[key] = untrusted.name(value, what)
         elif key == "chat_template":
             info[key] = untrusted.text(value, what)
         elif key == "special_tokens":

@@ -265,7 +265,9 @@ class Metrics:
         yield from read(LIVE, states)
         if self._meter is not None:
             yield from read(_of_processes(self._meter), states)
-        yield from generation_families(model.generation for _, model in models if model.generation is not None)
+        engines = [(labels, model.generation) for labels, model in models if model.generation is not None]
+        yield Family.of("conch_engine_info", [Point(1, {**labels, **_engine(model)}) for labels, model in engines])
+        yield from generation_families(model for _, model in engines)
 
 
 class Exporter(Protocol):
@@ -394,6 +396,11 @@ def _adapter_use(model: GenerationStatistics) -> dict[str, str]:
         "running_lora_adapters": ",".join(running),
         "waiting_lora_adapters": ",".join(waiting),
     }
+
+
+def _engine(model: GenerationStatistics) -> dict[str, str]:
+    info = model.info()
+    return {"device": info.device, "context_length": str(info.context_length)}
 
 
 def _cache_config(model: GenerationStatistics) -> dict[str, str]:

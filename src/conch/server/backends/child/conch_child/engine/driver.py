@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Union
@@ -51,6 +52,13 @@ def completion_room(context: int, prompt_tokens: int, params: dict[str, Any]) ->
         f"{prompt_tokens + (max_tokens or 0)} tokens ({prompt_tokens} in the prompt{completion}). "
         "Please reduce the length of the prompt or of the completion."
     )
+
+
+def visible_gpus(count: int) -> str:
+    """Return the first GPUs that this process may use, as the machine numbers them: "GPU 0, GPU 1"."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(number) for number in range(count)] if listed is None else listed.replace(" ", "").split(",")[:count]
+    return ", ".join(f"GPU {name}" if name.isdecimal() else name for name in names)
 
 
 def check_adapter(adapter: str, known: Iterable[str]) -> None:

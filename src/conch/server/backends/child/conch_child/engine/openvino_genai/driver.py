@@ -122,6 +122,7 @@ class OpenVinoDriver(Driver):
         return {
             "context_length": chosen.context_length,
             "max_running": chosen.scheduler["max_num_seqs"],
+            "device": chosen.device,
             # The library allocates it with the first request. Its size is unknown if given in blocks.
             "kv_cache_bytes": chosen.scheduler.get("cache_size", 0) * GIB,
             **_blocks(chosen),

@@ -116,6 +116,7 @@ class ScriptedDriver(Driver):
         return {
             "context_length": self._script["context_length"],
             "max_running": self._script["max_running"],
+            "device": "CPU",
             "max_adapters": self._script["max_adapters"],
             "image_placeholders": [_IMAGE] * self._script["max_images"],
             "chat_template": self._script["chat_template"],

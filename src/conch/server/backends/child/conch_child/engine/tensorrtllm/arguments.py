@@ -58,14 +58,20 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return document
 
 
+def gpus_here(arguments: dict[str, Any]) -> int:
+    """Return how many GPUs of this machine the arguments take."""
+    total: int = arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1)
+    here: int = arguments.get("gpus_per_node", total)
+    return min(total, here)
+
+
 def require_gpus(arguments: dict[str, Any], directory: Path) -> None:
     """Raise Refused if this interpreter has no TensorRT-LLM, or this machine has too few GPUs for the arguments."""
     if importlib.util.find_spec("tensorrt_llm") is None:
         raise Refused(f"the environment '{sys.prefix}' has no package 'tensorrt_llm': pip install tensorrt-llm into it")
     tensor = arguments.get("tensor_parallel_size", 1)
     pipeline = arguments.get("pipeline_parallel_size", 1)
-    here = arguments.get("gpus_per_node", tensor * pipeline)
-    needed = min(tensor * pipeline, here)
+    needed = gpus_here(arguments)
     found = 0
     with suppress(ImportError):
         import torch

@@ -26,8 +26,9 @@ from ..driver import (
     describe_prompt,
     prompt_only_event,
     truncated,
+    visible_gpus,
 )
-from .arguments import read_adapters, read_arguments, require_gpus
+from .arguments import gpus_here, read_adapters, read_arguments, require_gpus
 from .mapping import guide, sampling, supported_params, usage
 from .sequences import FINISH, OutputSequence, merge_streams, stream_deltas
 
@@ -181,6 +182,7 @@ class TensorRtLlmEngine(AsyncEngine):
         return {
             "context_length": arguments.get("max_seq_len") or config.max_position_embeddings,
             "max_running": arguments.get("max_batch_size") or _DEFAULT_MAX_BATCH,
+            "device": visible_gpus(gpus_here(arguments)),
             "chat_template": self._tokenizer.chat_template or "",
             "special_tokens": {
                 name: str(value)

@@ -42,6 +42,7 @@ from ..driver import (
     describe_prompt,
     max_prompt_tokens,
     prompt_only_event,
+    visible_gpus,
 )
 from ..images import decoded
 from .arguments import read_adapters, read_arguments
@@ -309,6 +310,7 @@ class VllmEngine(LoopEngine):
         return {
             "context_length": self._context,
             "max_running": config.scheduler_config.max_num_seqs,
+            "device": _device(config),
             "kv_cache_bytes": cache.kv_cache_memory_bytes or 0,
             "kv_cache_taken": True,
             "kv_cache_tokens": cache.kv_cache_size_tokens or 0,
@@ -457,6 +459,13 @@ def _adapter_files(path: Path) -> tuple[list[Path], int]:
 def _copy_files(files: list[Path], folder: str) -> None:
     for file in files:
         shutil.copyfile(file, Path(folder) / file.name)
+
+
+def _device(config: Any) -> str:
+    """Return where the model computes: CPU, the numbers of GPUs, or vLLM's name of another device."""
+    kind = current_platform.device_type
+    parallel = config.parallel_config
+    return visible_gpus(parallel.world_size * parallel.data_parallel_size) if kind == "cuda" else kind.upper()
 
 
 def _placeholders(processor: Any, config: Any) -> tuple[str, ...]:

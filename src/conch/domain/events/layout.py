@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 # Of the file form. A reader accepts columns that it does not know, and fills those that are missing with zeros; the
-# number changes only when that is not enough.
-FORMAT: Final = 1
+# number changes only when that is not enough. In format 1 all names are texts.
+FORMAT: Final = 2
 
 TIME: Final = "time"
 NAME: Final = "name"

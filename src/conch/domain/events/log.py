@@ -1,7 +1,7 @@
 """A read event log: numpy tables with the columns of `layout`, and their form as a file.
 
-The file form is a line with the format, a JSON header, and the tables as `packing` makes them, so that they compress
-well.
+The file form is a line with the format, a JSON header, the tables as `packing` makes them, and ids of requests as
+`id_packing` does, so that they compress well.
 """
 
 import re
@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 
 from conch.base.errors import InvalidRequest, NotFound
+from conch.domain.events.id_packing import pack_ids, packed_id_bytes, unpack_ids
 from conch.domain.events.layout import DTYPES, FORMAT, KINDS, NAME, TIME
 from conch.domain.events.packing import MAX_TABLE_BYTES, RowLink, Table, expanded_bytes, pack, packed_bytes, unpack
 
@@ -136,6 +137,7 @@ class EventLog:
             description, data = pack(table, RowLink(link[0], tables[link[1]]) if link else None)
             packed[kind] = {**description, "link": link}
             parts.append(data)
+        names, ids = pack_ids(self.names)
         header = orjson.dumps(
             {
                 "monotonic_ns": self.monotonic_ns,
@@ -144,11 +146,11 @@ class EventLog:
                 "resolution_ns": resolution_ns,
                 "lost": dict(self.lost),
                 "server": dict(self.server),
-                "names": list(self.names),
+                "names": names,
                 "tables": packed,
             }
         )
-        return b"".join([b"%b%d %d\n" % (_MAGIC, FORMAT, len(header)), header, *parts])
+        return b"".join([b"%b%d %d\n" % (_MAGIC, FORMAT, len(header)), header, *parts, ids])
 
     @classmethod
     def of_bytes(cls, data: bytes | bytearray | memoryview) -> "EventLog":
@@ -174,7 +176,9 @@ class EventLog:
         if len(data) != end:
             raise _cut_short(len(data), end)
         try:
-            found = _unpacked(described.tables, data[start:])
+            ids_start = end - described.id_bytes
+            names = unpack_ids(described.names, data[ids_start:])
+            found = _unpacked(described.tables, data[start:ids_start])
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidRequest(f"the event log is damaged: {error}") from None
         tables: dict[str, Table] = {}
@@ -184,14 +188,14 @@ class EventLog:
                 if column.name in (found[kind].dtype.names or ()):
                     scale = described.resolution_ns if column.meaning == TIME else 1
                     table[column.name] = found[kind][column.name] * scale
-            _check(kind, table, len(described.names))
+            _check(kind, table, len(names))
         return cls(
             described.monotonic_ns,
             described.wall_ns,
             described.overrun_before,
             described.lost,
             described.server,
-            described.names,
+            names,
             tables,
         )
 
@@ -242,9 +246,10 @@ class _Description:
     resolution_ns: int
     lost: dict[str, int]
     server: dict[str, Any]
-    names: list[str]
+    names: list[str | int]
     tables: dict[str, dict[str, Any]]
-    bytes: int  # of all tables
+    bytes: int  # of all tables and ids
+    id_bytes: int
 
     @classmethod
     def of(cls, header: Any) -> "_Description":
@@ -255,15 +260,16 @@ class _Description:
             raise ValueError("times and counts must be integers of 64 bits")
         if clock[3] < 1:
             raise ValueError("resolution_ns must be positive")
-        if not names or names[0] != "" or not all(isinstance(name, str) for name in names):
-            raise ValueError("names must be texts, the first one empty")
+        if not names or names[0] != "":
+            raise ValueError("names must begin with an empty one")
+        id_bytes = packed_id_bytes(names)
         if not isinstance(server, dict):
             raise TypeError("server must be an object")
         tables: dict[str, dict[str, Any]] = header["tables"]
         sizes = [packed_bytes(table) for table in tables.values()]
         if sum(map(expanded_bytes, tables.values())) > MAX_TABLE_BYTES:
             raise ValueError("it expands to more than 1 GiB")
-        return cls(*clock, lost, server, names, tables, sum(sizes))
+        return cls(*clock, lost, server, names, tables, sum(sizes) + id_bytes, id_bytes)
 
 
 def _unpacked(descriptions: Mapping[str, Mapping[str, Any]], data: memoryview) -> dict[str, Table]:

@@ -60,9 +60,9 @@ def busy_log(ids: int) -> EventLog:
     return EventLog(int(calls["written"].max()), 10**18, names=names, tables=tables)
 
 
-@pytest.mark.parametrize(("ids", "most_mb"), [(0, 2.0), (1, 2.4)])
+@pytest.mark.parametrize(("ids", "most_mb"), [(0, 1.0), (1, 2.0), (2, 3.0)])
 def test_a_minute_of_a_thousand_requests_a_second(ids: int, most_mb: float) -> None:
-    """A UUID for each request takes what 16 random bytes as text take, once."""
+    """A UUID for each request takes its 16 bytes, once."""
     log = busy_log(ids)
     assert len(Bundle({"id": "x"}, tuple(pieces(log))).to_bytes()) < most_mb * MB
 

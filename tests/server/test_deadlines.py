@@ -197,7 +197,7 @@ async def test_tenants_share_a_queue_by_their_weights(models: Models) -> None:
             while 'pending_request_count{model="shared",version="1"} 12' not in models.server.metrics():
                 await asyncio.sleep(0.01)
         status, text, _ = await asked(99, "flood")
-        assert (status, text) == (503, "Exceeds maximum queue size")
+        assert (status, text) == (503, "[request id: <id_unknown>] Exceeds maximum queue size")
         for number in range(101, 107):  # they take the places of the newest six of the flood
             answers.append(asked(number, "important"))
             evicted = number - 100

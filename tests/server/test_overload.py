@@ -198,6 +198,9 @@ async def test_an_ensemble_does_no_work_for_requests_that_a_later_step_would_ref
         await tally.until(50)
     assert tally.lost == []
     assert {refusal.status for refusal in tally.refusals} == {503, "UNAVAILABLE"}
-    assert all("in ensemble 'chain', Exceeds maximum queue size" in refusal.text for refusal in tally.refusals)
+    assert all(
+        "in ensemble 'chain', [request id: <id_unknown>] Exceeds maximum queue size" in refusal.text
+        for refusal in tally.refusals
+    )
     executed = sorted(answer.number for answer in tally.answers)
     assert sorted(bench.executed("before")[began:]) == sorted(bench.executed("after")) == executed

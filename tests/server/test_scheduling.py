@@ -205,7 +205,7 @@ def test_pending_counts_all_that_wait_and_a_bounded_queue_refuses_the_next(serve
             waiting.append(server.soon("bounded", number))
             until(lambda number=number: server.pending("bounded") == number)  # type: ignore[misc]
         status, error = server.ask("bounded", 4)
-        assert (status, error["error"]) == (503, "Exceeds maximum queue size")
+        assert (status, error["error"]) == (503, "[request id: <id_unknown>] Exceeds maximum queue size")
         assert server.pending("bounded") == 3
     assert [answer.result(TIMEOUT_S)[0] for answer in (executing, *waiting)] == [200] * 4
     assert server.pending("bounded") == 0

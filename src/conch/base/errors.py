@@ -24,6 +24,14 @@ The codes are those of `TRITONSERVER_Error_Code`; frontends map them to HTTP and
 """
 
 from enum import Enum
+from typing import Final
+
+_UNKNOWN_REQUEST: Final = "[request id: <id_unknown>] "
+
+
+def request_prefix(request_id: str) -> str:
+    """Return what Triton puts before many errors of a request; "" stands for a request without an id."""
+    return f"[request id: {request_id}] " if request_id else _UNKNOWN_REQUEST
 
 
 class Code(Enum):
@@ -112,6 +120,13 @@ class QueueFull(Unavailable):
     """The model's queue has the maximum size of its policy."""
 
     reason = FailureReason.REJECTED
+
+    def of_request(self, request_id: str) -> "QueueFull":
+        """Return the error with the id of the refused request where the message says that it is unknown."""
+        if not request_id:
+            return self
+        message = self.message.replace(_UNKNOWN_REQUEST, request_prefix(request_id), 1)
+        return QueueFull(message, retry_after_s=self.retry_after_s)
 
 
 class QueueTimeout(Unavailable):

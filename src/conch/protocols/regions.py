@@ -8,7 +8,7 @@ through the protocol `Regions` only.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from conch.base.errors import BackendError, InvalidRequest, Unsupported
+from conch.base.errors import BackendError, InvalidRequest, Unsupported, request_prefix
 from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import BYTES, Destination, Tensor, byte_size
 
@@ -67,7 +67,7 @@ class Window(NamedTuple):
         # Checked before the bytes are read: the region may be much larger than the tensor.
         if regions.resolves and datatype != BYTES and self.size != (expected := byte_size(datatype, shape)):
             raise InvalidRequest(
-                f"[request id: {request.id or '<id_unknown>'}] input byte size mismatch for input '{name}' for model "
+                f"{request_prefix(request.id)}input byte size mismatch for input '{name}' for model "
                 f"'{request.model_name}'. Expected {expected}, got {self.size} in shared memory region '{self.region}'"
             )
         return Tensor(name, datatype, shape, source=part)

@@ -128,6 +128,12 @@ def write_recorded_models(root: Path) -> list[str]:
         + _pair("FP32", 1),
         'while not os.path.exists(os.path.join(pb_utils.get_model_dir(), "..", "go")): time.sleep(0.01)\n' + ECHO,
     )
+    write_python(
+        root,
+        "full",
+        "max_batch_size: 1 dynamic_batching { default_queue_policy { max_queue_size: 1 } } " + _pair("FP32", -1),
+        'while not os.path.exists(os.path.join(pb_utils.get_model_dir(), "..", "go")): time.sleep(0.01)\n' + ECHO,
+    )
     names = sorted(folder.name for folder in root.iterdir())
     write_python(root, UNLOADED, _pair("FP32", -1), ECHO)
     return names

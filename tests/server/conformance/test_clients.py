@@ -243,10 +243,10 @@ def test_a_full_queue_and_a_timeout_differ(client: Client, conch: ConchProcess) 
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    def ask(_: int) -> str:
+    def ask(number: int) -> str:
         one = Client(client.kind, conch)
         try:
-            one.ask("slow", {"INPUT0": np.zeros((1, 1), np.float32)})
+            one.ask("slow", {"INPUT0": np.zeros((1, 1), np.float32)}, request_id="" if number % 2 else "me")
         except InferenceServerException as error:
             return f"{error.status()}: {error.message()}"
         finally:
@@ -254,9 +254,10 @@ def test_a_full_queue_and_a_timeout_differ(client: Client, conch: ConchProcess) 
         return "answered"
 
     refused = "503" if client.kind == "http" else "StatusCode.UNAVAILABLE"
-    expected = {"answered", f"{refused}: Exceeds maximum queue size", f"{refused}: Request timeout expired"}
+    full = {f"{refused}: [request id: {name}] Exceeds maximum queue size" for name in ("<id_unknown>", "me")}
+    expected = {"answered", f"{refused}: Request timeout expired", *full}
     answers: set[str] = set()
     with ThreadPoolExecutor(4) as pool:
-        while len(answers) < 3:
+        while len(answers) < len(expected):
             answers.update(pool.map(ask, range(4)))
             assert answers <= expected

@@ -17,6 +17,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,34 @@ def _timeouts_fire_when_they_expire(server: ConchProcess) -> None:
     assert [(status, text[:23]) for status, text in ended] == [*refused, (200, "")]
 
 
+def _refusals_name_the_request_if_its_id_is_near_the_beginning(server: ConchProcess) -> None:
+    """In Triton all of these name it."""
+    inputs = [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}]
+    large = [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2000], "data": [1] * 2000}]
+
+    def asked(endpoint: str, **body: object) -> tuple[int, str | None]:
+        row = {"method": "POST", "path": f"/v2/models/full/{endpoint}", "body": json.dumps(body)}
+        status, _, text = ask(server, row)
+        return status, error_of(text)
+
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(asked, "infer", inputs=inputs)]
+        while 'nv_inference_pending_request_count{model="full",version="1"} 1' not in server.metrics():
+            if len(waiting) < 2:
+                waiting.append(pool.submit(asked, "infer", inputs=inputs))
+            time.sleep(0.01)
+        full = "[request id: {}] Exceeds maximum queue size"
+        assert asked("infer", inputs=inputs) == (503, full.format("<id_unknown>"))
+        assert asked("infer", inputs=inputs, id="me") == (503, full.format("me"))
+        assert asked("infer", id="me", inputs=large) == (503, full.format("me"))
+        assert asked("generate", INPUT0=1, id="me") == (503, full.format("me"))
+        # A core refuses what its frontend processes have parsed.
+        known = "me" if "--frontend-processes=2" in server.flags else "<id_unknown>"
+        assert asked("infer", inputs=large, id="me") == (503, full.format(known))
+        (server.log.parent / "models" / "full" / "go").touch()
+        assert [answer.result()[0] for answer in waiting] == [200, 200]
+
+
 def _length_and_chunks_are_refused(server: ConchProcess) -> None:
     head = "POST /v2/models/addsub/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.ports["http"]), timeout=60) as client:
@@ -250,6 +279,7 @@ def _nothing_has_no_classes(server: ConchProcess) -> None:
 
 CHECKS: dict[str, Callable[[ConchProcess], None]] = {
     "error-content-type": _errors_are_json,
+    "ids-of-refused": _refusals_name_the_request_if_its_id_is_near_the_beginning,
     "queue-timeouts": _timeouts_fire_when_they_expire,
     "length-and-chunked": _length_and_chunks_are_refused,
     "no-response": _no_response_is_an_error,

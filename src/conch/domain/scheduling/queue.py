@@ -13,7 +13,7 @@ from itertools import chain, count, islice
 from math import inf
 from typing import Final, Generic, TypeVar
 
-from conch.base.errors import QueueFull
+from conch.base.errors import QueueFull, request_prefix
 from conch.domain.model_config import DynamicBatching, QueuePolicy, TimeoutAction
 from conch.domain.scheduling.fair_order import FairOrder
 from conch.domain.scheduling.waiting import State, Waiting
@@ -24,6 +24,9 @@ _MIN_WINDOW_REQUESTS: Final = 10
 # Without rejections for this long, the measurement starts again: what happened between two overloads says nothing
 # about either.
 _MAX_GAP_NS: Final = 10_000_000_000
+
+# The queue does not know the ids of requests: `QueueFull.of_request` adds them.
+QUEUE_IS_FULL: Final = request_prefix("") + "Exceeds maximum queue size"
 
 W = TypeVar("W", bound=Waiting)
 
@@ -375,7 +378,7 @@ class PolicyQueue(Generic[W]):
         first = next(iter(self), None)
         waited = (now - first.queued) / 1e9 if first is not None else 0.0
         seconds = self._service_rate.seconds_for(self._size + self._ahead, now) or 0.0
-        return QueueFull("Exceeds maximum queue size", retry_after_s=max(seconds, waited))
+        return QueueFull(QUEUE_IS_FULL, retry_after_s=max(seconds, waited))
 
     def _push_expiry(self, pending: W, at: int) -> None:
         # Most requests leave the queue long before they expire: drop their entries before these pile up.

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from conch.base.errors import InvalidRequest
+from conch.base.errors import InvalidRequest, request_prefix
 from conch.domain.model_config import ModelConfig, TensorSpec
 from conch.domain.request import InferRequest, InferResponse, Timeline
 from conch.domain.tensor import BYTES, Buffer, Tensor, unpack_bytes
@@ -130,7 +130,7 @@ def _structured_tensor(spec: TensorSpec, value: Any, *, batched: bool) -> Tensor
 
 
 def _duplicate_input(request: InferRequest, name: str) -> InvalidRequest:
-    return InvalidRequest(f"[request id: {request.id or '<id_unknown>'}] input '{name}' already exists in request")
+    return InvalidRequest(f"{request_prefix(request.id)}input '{name}' already exists in request")
 
 
 def _duplicate_key(body: Buffer, document: dict[str, Any], nested: dict[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from conch.base.errors import BackendError, InvalidRequest
+from conch.base.errors import BackendError, InvalidRequest, request_prefix
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, ParameterValue, Timeline
 from conch.domain.tensor import BYTES, DATATYPES, MAX_RANK, Buffer, Tensor, byte_size, pack_bytes
@@ -455,4 +455,4 @@ def _wrong_raw_size(config: ModelConfig, expected: int, got: int) -> InvalidRequ
 
 
 def _refused_raw(message: str) -> InvalidRequest:
-    return InvalidRequest(f"[request id: <id_unknown>] {message}")
+    return InvalidRequest(request_prefix("") + message)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from time import monotonic_ns
 from typing import Final
 
-from conch.base.errors import ConchError, InvalidRequest, NotFound, Unavailable
+from conch.base.errors import ConchError, InvalidRequest, NotFound, Unavailable, request_prefix
 from conch.domain.request import SEQUENCE_START, Admitted, InferRequest, Respond, Timeline
 from conch.domain.statistics.model_statistics import ModelStatistics
 from conch.server.core.catalog import Catalog
@@ -95,7 +95,7 @@ class Inference:
         # Sequences that have begun continue, as in Triton.
         if self._stopping and (not request.correlation_id or request.flags & SEQUENCE_START):
             step = f"in ensemble '{request.model_name}', " if model.config.is_ensemble else ""
-            raise Unavailable(f"{step}[request id: {request.id or '<id_unknown>'}] {_STOPPING}")
+            raise Unavailable(step + request_prefix(request.id) + _STOPPING)
         if request.destinations is not None or request.has_sources:
             return region_copies.admit(model, request, respond)
         admitted = model.submit(request, respond)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final
 
-from conch.base.errors import InvalidRequest
+from conch.base.errors import InvalidRequest, request_prefix
 from conch.domain.model_config import ModelConfig, TensorSpec
 from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import BYTES, ITEM_SIZES, Tensor
@@ -241,7 +241,7 @@ class RequestValidator:
 
 
 def _refused(request: InferRequest, text: str) -> InvalidRequest:
-    return InvalidRequest(f"[request id: {request.id or '<id_unknown>'}] {text}")
+    return InvalidRequest(request_prefix(request.id) + text)
 
 
 def _first_names(names: Iterable[str]) -> str:

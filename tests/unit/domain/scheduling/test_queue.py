@@ -130,7 +130,7 @@ def test_full_level_rejects_and_others_do_not() -> None:
     policies = {1: QueuePolicy(max_queue_size=1)}
     queue = PolicyQueue(DynamicBatching(priority_levels=2, default_priority_level=2, priority_queue_policies=policies))
     pushed(queue, "a", priority=1)
-    with pytest.raises(QueueFull, match="Exceeds maximum queue size"):
+    with pytest.raises(QueueFull, match=r"^\[request id: <id_unknown>\] Exceeds maximum queue size$"):
         pushed(queue, "b", priority=1)
     pushed(queue, "c", priority=2)
     assert ids(queue) == "ac"

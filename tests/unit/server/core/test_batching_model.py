@@ -271,8 +271,8 @@ async def test_rejection_while_all_requests_are_sent_ahead() -> None:
         model.submit(request(1, 2), Caller())
         await asyncio.sleep(0)
     assert len(worker.batches) == 2
-    with pytest.raises(QueueFull, match="Exceeds maximum queue size"):
-        model.submit(request(1, 2), Caller())
+    with pytest.raises(QueueFull, match=r"^\[request id: me\] Exceeds maximum queue size$"):
+        model.submit(request(1, 2, id="me"), Caller())
 
 
 async def test_cancelled_request_that_was_sent_ahead_is_not_pending() -> None:

@@ -256,8 +256,8 @@ async def test_request_is_rejected_early_if_a_later_step_has_no_room() -> None:
     for caller in callers[:2]:
         model.submit(request(), caller)
         workers["a"].answer()  # one executes in b and in c, the other waits there
-    with pytest.raises(QueueFull, match="in ensemble 'e', Exceeds maximum queue size") as caught:
-        model.submit(request(), callers[2])
+    with pytest.raises(QueueFull, match=r"^in ensemble 'e', \[request id: me\] Exceeds max") as caught:
+        model.submit(request(id="me"), callers[2])
     assert caught.value.retry_after_s is not None
     assert workers["a"].batches == []
     assert model.statistics.failures[FailureReason.REJECTED] == 1

@@ -119,7 +119,7 @@ class EnsembleModel(ServedModel):
         models = self._models()
         if not request.admitted:
             refusal = self._refusal_by(models, needed, request.timeline.received, request.meter)
-            self.refuse_for(refusal, request.timeline)
+            self.refuse_for(None if refusal is None else refusal.of_request(request.id), request.timeline)
             if request.timeline.deadline:
                 self.check_deadline(request.timeline, request.batch_size, request.priority, request.meter)
         self.enter()

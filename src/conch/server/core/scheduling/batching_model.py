@@ -142,9 +142,9 @@ class BatchingModel(ScheduledModel):
         except QueueFull as error:
             self.statistics.count_failure(now - request.timeline.received, error.reason)
             self.events.refused(request.timeline, error, now)
-            raise
+            raise error.of_request(request.id) from None
         if evicted is not None:
-            evicted.finish(self._queue.rejection(now))
+            evicted.finish(self._queue.rejection(now).of_request(evicted.request.id))
         if order is not None:
             pending.respond = order.enter(respond)
         self.enter()

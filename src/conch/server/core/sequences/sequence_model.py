@@ -16,7 +16,7 @@ from conch.base.errors import Cancelled, ConchError, InvalidRequest, QueueFull, 
 from conch.domain.model_config import ModelConfig
 from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Respond, TokenMeter
 from conch.domain.scheduling.batching import Run, Wait, decide
-from conch.domain.scheduling.queue import ServiceRate
+from conch.domain.scheduling.queue import QUEUE_IS_FULL, ServiceRate
 from conch.domain.scheduling.sequence_slots import (
     DirectRules,
     Key,
@@ -118,9 +118,7 @@ class SequenceModel(ScheduledModel):
         waiting = self.statistics.pending
         if not self._max_queue_size or waiting < self._max_queue_size:
             return None
-        return QueueFull(
-            "Exceeds maximum queue size", retry_after_s=self._service_rate.seconds_for(waiting, now) or 0.0
-        )
+        return QueueFull(QUEUE_IS_FULL, retry_after_s=self._service_rate.seconds_for(waiting, now) or 0.0)
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         if self._predecessors and not request.flags & SEQUENCE_START:
@@ -143,7 +141,7 @@ class SequenceModel(ScheduledModel):
         if not request.admitted and (refusal := self.refusal(now)) is not None:
             self.statistics.count_failure(now - request.timeline.received, refusal.reason)
             self.events.refused(request.timeline, refusal, now)
-            raise refusal
+            raise refusal.of_request(request.id)
         if sequence is None:
             sequence = self._slots.start(key)
             self._ends.pop(key, None)

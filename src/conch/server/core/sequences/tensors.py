@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Final
 
-from conch.base.errors import BackendError, ConchError, InvalidRequest, ModelLoadError
+from conch.base.errors import BackendError, ConchError, InvalidRequest, ModelLoadError, request_prefix
 from conch.base.files.confined import read_confined
 from conch.domain.config.size_limits import MAX_GENERATED_BYTES
 from conch.domain.model_config import ControlKind, ModelConfig, SequenceControl, SequenceState, TensorSpec
@@ -88,9 +88,8 @@ class SequenceTensors:
         if (datatype == BYTES) != (self._id.datatype == BYTES):
             expected = "a string" if datatype != BYTES else "an unsigned integer"
             raise InvalidRequest(
-                f"[request id: {request.id or '<id_unknown>'}] sequence batching control '{self._id.name}' data-type "
-                f"is '{datatype}', but model '{self._model}' expects '{self._id.datatype}': sequence_id must be "
-                f"{expected}"
+                f"{request_prefix(request.id)}sequence batching control '{self._id.name}' data-type is '{datatype}', "
+                f"but model '{self._model}' expects '{self._id.datatype}': sequence_id must be {expected}"
             )
 
     def prepare(self, pending: SequenceRequest) -> None:

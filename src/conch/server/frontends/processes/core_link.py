@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from conch.base.errors import ConchError, drop_frames
+from conch.base.errors import ConchError, QueueFull, drop_frames
 from conch.domain.generation import Delta, FinishableGeneration, GenerationRequest, SamplingParams, Usage
 from conch.domain.llm.images import EncodedImage
 from conch.domain.request import Admitted, InferRequest, InferResponse, Respond
@@ -208,9 +208,10 @@ class CoreLink:
             self._requests.pop(number, None)
             if trace is not None:
                 trace.refused(error)
-            error.refused = stage
-            link.send((ANSWER, number, True, encode_answer(link, error)))
             drop_frames(error)
+            answer = error.of_request(request_id) if isinstance(error, QueueFull) else error
+            answer.refused = stage
+            link.send((ANSWER, number, True, encode_answer(link, answer)))
         except Exception:
             _log.exception("request to model '%s' failed unexpectedly", name)
             self._requests.pop(number, None)

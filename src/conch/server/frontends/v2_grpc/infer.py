@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
-from conch.base.errors import ConchError, Exhausted, Unsupported
+from conch.base.errors import ConchError, Exhausted, QueueFull, Unsupported
 from conch.domain.request import Admitted, InferRequest, InferResponse, Timeline, TokenMeter
 from conch.domain.tensor import BYTES, Buffer, Tensor
 from conch.domain.triton_messages import service_pb2
@@ -75,9 +75,20 @@ class GrpcInferEndpoint:
         """Read a serialized request. Raises InvalidRequest if it is malformed."""
         return self._requests.read(data)
 
-    def admit(self, model: ServedModel, metadata: Metadata, timeline: Timeline) -> TokenMeter | None:
-        """Count a request towards the limits of its model and tenant. Raises LimitExceeded."""
-        return self.inference.admit(model, timeline, self._tenants.of_grpc(metadata))
+    def check_room(
+        self, model: ServedModel, message: RequestMessage, metadata: Metadata, timeline: Timeline
+    ) -> TokenMeter | None:
+        """Refuse a request for which there is no room, before its tensors are read; count it towards the limits.
+
+        Returns where its tokens count. Raises QueueFull, DeadlineMissed, LimitExceeded.
+        """
+        try:
+            if self.inference.limiter is not None:
+                return self.inference.admit(model, timeline, self._tenants.of_grpc(metadata))
+            model.check_room(timeline)
+        except QueueFull as error:
+            raise error.of_request(message.id) from None
+        return None
 
     def decode(
         self, message: RequestMessage, metadata: Metadata, timeline: Timeline
@@ -275,11 +286,7 @@ class _InferCall:
                 "ModelInfer RPC doesn't support models with decoupled transaction policy: "
                 f"use ModelStreamInfer, or /v2/models/{message.model_name}/generate_stream over HTTP"
             )
-        meter = None
-        if endpoint.inference.limiter is None:
-            model.check_room(timeline)
-        else:
-            meter = endpoint.admit(model, self._metadata, timeline)
+        meter = endpoint.check_room(model, message, self._metadata, timeline)
         request, self._options = endpoint.decode(message, self._metadata, timeline)
         request.meter = meter
         if trace is None:

@@ -311,11 +311,7 @@ class InferStream(MessageStream):
             exchange.trace = self.endpoint.begin_trace(message.model_name, self._metadata, timeline)
         exchange.model = self.endpoint.inference.model(message.model_name, message.version())
         exchange.decoupled = exchange.model.config.decoupled
-        meter = None
-        if self.endpoint.inference.limiter is None:
-            exchange.model.check_room(timeline)
-        else:
-            meter = self.endpoint.admit(exchange.model, self._metadata, timeline)
+        meter = self.endpoint.check_room(exchange.model, message, self._metadata, timeline)
         request, exchange.options = self.endpoint.decode(message, self._metadata, timeline)
         request.meter = meter
         if exchange.trace is not None:

@@ -16,7 +16,7 @@ from conch.server.frontends.exchange_log import log_http
 from conch.server.frontends.offload.pool import Done, OffloadPool, Outcome
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.request_headers import Tenants
-from conch.server.frontends.v2_http.in_flight import InFlight
+from conch.server.frontends.v2_http.in_flight import InFlight, check_room
 
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
 # Unsent responses of one slow client; beyond this its stream ends.
@@ -61,11 +61,7 @@ class GenerateEndpoints:
                 raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
             encoder.structured = generate.structured_tensors(model.config)
             respond = encoder.respond
-            meter = None
-            if self._inference.limiter is None:
-                model.check_room(timeline)
-            else:
-                meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
+            meter = check_room(self._inference, model, timeline, request, self._tenants)
             call = InFlight(request, reply, model, version, timeline, trace, meter, self._pool, self._tenants)
             if len(request.body) > MAX_INLINE_BYTES:
                 described = generate.describe_model(model.config)

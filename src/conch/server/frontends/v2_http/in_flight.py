@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from conch.base.errors import Cancelled, ConchError
+from conch.base.errors import Cancelled, ConchError, QueueFull
 from conch.domain.request import Admitted, InferRequest, Respond, Timeline, TokenMeter
 from conch.domain.tensor import Buffer
 from conch.protocols.http.errors import send_error
 from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
+from conch.protocols.v2_json.request_id import peek_id
 from conch.server.core.inference import Inference
 from conch.server.core.served_model import ServedModel
 from conch.server.frontends.offload.pool import OffloadPool, Outcome
@@ -19,6 +20,23 @@ from conch.server.frontends.request_headers import Tenants
 from conch.server.observability.tracing.request_trace import Trace
 
 _log: Final = logging.getLogger(__name__)
+LENGTH_HEADER: Final = b"inference-header-content-length"
+
+
+def check_room(
+    inference: Inference, model: ServedModel, timeline: Timeline, request: HttpRequest, tenants: Tenants
+) -> TokenMeter | None:
+    """Refuse a request for which there is no room, before its body is decoded; count it towards the limits.
+
+    Returns where its tokens count. Raises QueueFull, DeadlineMissed, LimitExceeded.
+    """
+    try:
+        if inference.limiter is not None:
+            return inference.admit(model, timeline, tenants.of_http(request))
+        model.check_room(timeline)
+    except QueueFull as error:
+        raise error.of_request(peek_id(request.body, request.headers.get(LENGTH_HEADER))) from None
+    return None
 
 
 class InFlight:

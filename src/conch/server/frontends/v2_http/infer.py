@@ -35,10 +35,9 @@ from conch.server.frontends.offload.fair_queue import LARGE_JOB_BYTES
 from conch.server.frontends.offload.pool import OffloadPool, Outcome
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.request_headers import ForwardedHeaders, Tenants
-from conch.server.frontends.v2_http.in_flight import InFlight
+from conch.server.frontends.v2_http.in_flight import LENGTH_HEADER, InFlight, check_room
 from conch.server.observability.tracing.observer import Observer
 
-_LENGTH_HEADER: Final = b"inference-header-content-length"
 _BINARY: Final = content_type(b"application/octet-stream")
 # In Triton binary tensors are bounded only by sizes being 32-bit integers.
 MAX_BINARY_BODY: Final = 2**31 - 1
@@ -88,7 +87,7 @@ class HttpInferEndpoint:
 
     def body_limit(self, request: HttpRequest) -> int:
         """Return the limit for a body; that for JSON is lower, because its parsed form takes many times its size."""
-        return MAX_BINARY_BODY if _LENGTH_HEADER in request.headers else self._max_input_bytes
+        return MAX_BINARY_BODY if LENGTH_HEADER in request.headers else self._max_input_bytes
 
     def __call__(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer one request, now or when the model has. Raises ConchError if it is refused."""
@@ -104,11 +103,7 @@ class HttpInferEndpoint:
                     "HTTP end point doesn't support models with decoupled transaction policy: "
                     f"use /v2/models/{name}/generate_stream, or ModelStreamInfer over gRPC"
                 )
-            meter = None
-            if self._inference.limiter is None:
-                model.check_room(timeline)
-            else:
-                meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
+            meter = check_room(self._inference, model, timeline, request, self._tenants)
             call = _InferCall(request, reply, model, version, timeline, trace, meter, self._pool, self._tenants)
             call.form = self._form
             decoded = self._decode(call)
@@ -137,7 +132,7 @@ class HttpInferEndpoint:
             if plain is None:
                 return None
             body = self._charged(plain)
-        header_length = read_header_length(headers.get(_LENGTH_HEADER), len(body))
+        header_length = read_header_length(headers.get(LENGTH_HEADER), len(body))
         if header_length == 0:
             return decode_raw_request(call.model.config, call.version, body, call.timeline)
         json_size = len(body) if header_length is None else header_length
@@ -150,7 +145,7 @@ class HttpInferEndpoint:
         """Have a worker process decode the JSON."""
         body, headers = memoryview(call.request.body), call.request.headers
         coding = headers.get(b"content-encoding", b"identity")
-        length = headers.get(_LENGTH_HEADER)
+        length = headers.get(LENGTH_HEADER)
         tail = _NO_BYTES
         size = len(body)
         if coding != b"identity":

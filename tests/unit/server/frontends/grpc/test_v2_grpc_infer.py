@@ -11,6 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from conch.base.errors import BackendError, Code, QueueFull
 from conch.domain.request import SEQUENCE_END, SEQUENCE_START
+from conch.domain.scheduling.queue import QUEUE_IS_FULL
 from conch.domain.tensor import Tensor
 from tests.unit.server.frontends.grpc.test_v2_grpc import refusal
 
@@ -151,10 +152,10 @@ async def test_errors_of_the_model_keep_code_and_text(client, inference, code):
 
 async def test_refusals_of_the_core(client, inference):
     def refuse(pending):
-        raise QueueFull("Exceeds maximum queue size")
+        raise QueueFull(QUEUE_IS_FULL)
 
     inference.add("full", refuse)
-    assert await refusal(client.infer("full", [tensor(ONES, "FP32")])) == ("UNAVAILABLE", "Exceeds maximum queue size")
+    assert await refusal(client.infer("full", [tensor(ONES, "FP32")])) == ("UNAVAILABLE", QUEUE_IS_FULL)
     assert (await refusal(client.infer("echo", [])))[0] == "INVALID_ARGUMENT"
 
 

@@ -17,6 +17,7 @@ from conch.base.errors import (
     Unavailable,
 )
 from conch.clients.health import health
+from conch.domain.scheduling.queue import QUEUE_IS_FULL
 from conch.domain.tensor import Tensor, pack_bytes
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from tests.unit.server.frontends.http.conftest import client_of
@@ -61,10 +62,12 @@ def get(client, path: str):
 
 @pytest.mark.parametrize(("seconds", "header"), [(None, None), (0.01, "1"), (7.2, "8")])
 def test_a_full_queue_refuses_with_retry_after_before_decoding(client, inference, seconds, header):
-    inference.models["identity"].full = QueueFull("Exceeds maximum queue size", retry_after_s=seconds)
+    inference.models["identity"].full = QueueFull(QUEUE_IS_FULL, retry_after_s=seconds)
     status, body, response = client("POST", INFER, b"[ no JSON")
-    assert (status, json.loads(body)) == (503, {"error": "Exceeds maximum queue size"})
+    assert (status, json.loads(body)) == (503, {"error": QUEUE_IS_FULL})
     assert response.headers["Retry-After"] == header
+    status, body, _ = client("POST", INFER, b'{"id": "me", no JSON')
+    assert (status, json.loads(body)) == (503, {"error": "[request id: me] Exceeds maximum queue size"})
     assert inference.admitted == []
 
 

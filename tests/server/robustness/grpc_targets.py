@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 from conch.base.errors import ConchError
 from conch.protocols.connections.traffic import SweepClock, Traffic
 from conch.protocols.http2.connection import Http2Connection
-from conch.protocols.http2.limits import Http2Limits
+from conch.protocols.http2.limits import Http2Limits, PeerResets
 from conch.protocols.v2_proto.inference import read_infer_request
 from conch.server.frontends.grpc.dispatch import Dispatcher
 from conch.server.frontends.parts import Parts
@@ -57,6 +57,7 @@ class GrpcFuzzServer:
         self.limits = Http2Limits(
             streams=20, stream_window=2**17, connection_window=2**18, frame_bytes=2**16, header_bytes_hard=8192
         )
+        self.peer_resets = PeerResets(self.limits)
         self.traffic = Traffic()
         self.clock = SweepClock()
         self.parse_budget = place.parse_budget

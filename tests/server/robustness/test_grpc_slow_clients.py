@@ -136,6 +136,27 @@ def test_floods(conch: ConchProcess, flood: str) -> None:
             assert not any(map(still_open, clients))
 
 
+def resets_over_new_connections(conch: ConchProcess, address: str, connections: int) -> int:
+    """Connect again and again, each time with fewer resets than one connection may have; return the connections."""
+    resets = b"".join(
+        h2.frame(h2.HEADERS, h2.END_HEADERS, i, h2.block("ModelInfer")) + h2.frame(h2.RESET, 0, i, RESET)
+        for i in range(1, 1800, 2)
+    )
+    for number in range(1, connections + 1):
+        with socket.create_connection(("127.0.0.1", conch.ports["grpc"]), 60, (address, 0)) as client:
+            client.sendall(h2.OPEN + resets)
+            client.shutdown(socket.SHUT_WR)  # the server reads to the end, then closes
+            if goaway_of(client) == ENHANCE_YOUR_CALM:
+                return number
+    raise AssertionError(f"no connection of {connections} was ended")
+
+
+def test_rapid_resets_over_new_connections(conch: ConchProcess) -> None:
+    assert resets_over_new_connections(conch, "127.0.0.7", 100) > 11  # 10,000 resets at once
+    assert resets_over_new_connections(conch, "127.0.0.8", 100) > 11
+    ask(conch)
+
+
 def still_open(client: socket.socket) -> bool:
     try:
         client.sendall(h2.frame(h2.WINDOW, 0, 0, b"\0\0\0\1"))

@@ -44,6 +44,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
         self.session: Http2Session[Any] = Http2Session(owner, self)
+        self.peer = ""  # the address of the client, "" for a Unix socket; asked at once, as later it may be gone
         self.writable = True
         self._unwritable_since = 0.0
         # Written in one system call at the end of a read or of the loop's turn: each call costs more than an answer.
@@ -57,6 +58,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         """Accept a client."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's have no common base class
         self._loop = asyncio.get_running_loop()
+        self.peer = peer_address(self._transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self.session.start()
         if not self._owner.opened(self):
@@ -120,11 +122,6 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.session.resume()
 
     # Called by the session.
-
-    @property
-    def peer(self) -> str:
-        """The address of the client, "" for a Unix socket."""
-        return peer_address(self._transport)
 
     def write(self, data: Buffer) -> None:
         """Send one buffer."""

@@ -1,15 +1,22 @@
 # Compiled by mypyc in wheels.
 """Limits of HTTP/2 connections, as configured and as announced, and how they are enforced."""
 
+from collections import OrderedDict
 from dataclasses import dataclass
+from ipaddress import IPv6Address
+from typing import Final
 
 from conch.base.pacing import TokenBucket
 from conch.protocols.http2 import frames
 
+# Addresses whose budgets are kept. Those of the longest ago are dropped: most have been refilled.
+_MAX_PEERS: Final = 4096
+_SUBNET_BITS: Final = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """Bounds of one connection. Times are seconds, sizes bytes; 0 s means no limit.
+    """Bounds of one connection, `peer_resets` of all from one address. Times are seconds, sizes bytes; 0 s is no limit.
 
     The windows bound how much is received before it is consumed. The connection's window stays closed while more than
     `held_bytes` belong to unanswered requests and unsent answers. A header list above `header_bytes` is refused; above
@@ -36,6 +43,8 @@ class Http2Limits:
     continuations: int = 64
     resets: int = 1000
     resets_per_s: float = 200.0
+    peer_resets: int = 10_000
+    peer_resets_per_s: float = 2000.0
     noise_frames: int = 5000
     noise_frames_per_s: float = 500.0
     small_frames: int = 20_000
@@ -74,6 +83,43 @@ class FrameBudget(TokenBucket):
         """Spend `cost` tokens. Raises ConnectionFault, which names `what`, if there are not enough."""
         if self.take(now, cost) < 0:
             raise frames.ConnectionFault(frames.ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
+
+
+class PeerResets:
+    """Budgets of stream resets by the addresses of clients, which a client does not renew by connecting again.
+
+    A proxy's clients share one, so it is that of several connections; so do those of a Unix socket. One of IPv6 is for
+    a subnet of 64 bits, whose addresses a client can choose.
+    """
+
+    __slots__ = ("_budgets", "_limits")
+
+    def __init__(self, limits: Http2Limits) -> None:
+        self._limits = limits
+        self._budgets: OrderedDict[str, FrameBudget] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._budgets)
+
+    def spend(self, peer: str, now: float) -> None:
+        """Count a reset by a client. Raises ConnectionFault if there were too many from its address."""
+        key = _subnet(peer) if ":" in peer else peer
+        budget = self._budgets.get(key)
+        if budget is None:
+            limits = self._limits
+            budget = self._budgets[key] = FrameBudget(limits.peer_resets, limits.peer_resets_per_s, now)
+            if len(self._budgets) > _MAX_PEERS:
+                self._budgets.popitem(last=False)
+        else:
+            self._budgets.move_to_end(key)
+        budget.spend(now, "stream resets from one address")
+
+
+def _subnet(peer: str) -> str:
+    address = IPv6Address(peer)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{int(address) >> (128 - _SUBNET_BITS):x}"
 
 
 class ReceiveWindow:

@@ -15,7 +15,7 @@ from conch.protocols.http2.connection import Http2Connection
 from conch.protocols.http2.flow_control import Http2Stream, Receiver
 from conch.protocols.http2.frames import ErrorCode
 from conch.protocols.http2.header_blocks import RequestHead
-from conch.protocols.http2.limits import Http2Limits
+from conch.protocols.http2.limits import Http2Limits, PeerResets
 
 Head = TypeVar("Head")
 
@@ -58,6 +58,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
         self.interpret = interpret
         self.accept = accept
         self.limits = limits
+        self.peer_resets = PeerResets(limits)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
 
     def retire_connections(self) -> None:

@@ -12,7 +12,7 @@ from conch.protocols.http2 import frames
 from conch.protocols.http2.flow_control import Http2Channel, Http2Stream, Receiver, SendScheduler
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from conch.protocols.http2.header_blocks import RequestBlocks, RequestHead
-from conch.protocols.http2.limits import FrameBudget, Http2Limits, ReceiveWindow
+from conch.protocols.http2.limits import FrameBudget, Http2Limits, PeerResets, ReceiveWindow
 
 Head = TypeVar("Head")
 
@@ -33,6 +33,7 @@ class StreamsOwner(Protocol[Head]):
     """The server, as streams see it."""
 
     limits: Http2Limits
+    peer_resets: PeerResets
     parse_budget: ParseBudget
     traffic: Traffic
     clock: SweepClock
@@ -308,3 +309,4 @@ class Streams(Generic[Head]):
 
     def _count_reset(self) -> None:
         self._reset_bucket.spend(self._clock.now, "stream resets")
+        self._owner.peer_resets.spend(self._channel.peer, self._clock.now)

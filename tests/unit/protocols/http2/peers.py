@@ -11,7 +11,7 @@ from conch.protocols.connections.traffic import SweepClock
 from conch.protocols.http2.flow_control import Http2Stream
 from conch.protocols.http2.frames import PREFACE
 from conch.protocols.http2.header_blocks import RequestHead, response_block, trailers_block
-from conch.protocols.http2.limits import Http2Limits
+from conch.protocols.http2.limits import Http2Limits, PeerResets
 from conch.protocols.http2.session import Http2Session
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -98,8 +98,12 @@ class Unlimited:
 class Server:
     """The owner of a session, its socket, and its clock."""
 
-    def __init__(self, receiver: Callable = Recorder, **limits) -> None:
+    def __init__(
+        self, receiver: Callable = Recorder, peer: str = "192.0.2.1", by_peer: PeerResets | None = None, **limits
+    ) -> None:
+        self.peer = peer
         self.limits = Http2Limits(**limits)
+        self.peer_resets = PeerResets(self.limits) if by_peer is None else by_peer
         self.clock = SweepClock()
         self.clock.now = 100.0
         self.parse_budget = Unlimited()

@@ -4,7 +4,9 @@ import struct
 
 import pytest
 
-from conch.protocols.http2.frames import ErrorCode
+from conch.protocols.connections.traffic import SweepClock
+from conch.protocols.http2.frames import ConnectionFault, ErrorCode
+from conch.protocols.http2.limits import Http2Limits, PeerResets
 from tests.unit.protocols.http2.peers import (
     CONTINUATION,
     DATA,
@@ -37,6 +39,48 @@ def test_rapid_resets_by_the_client():
         assert client.send(client.request(stream), frame(RST_STREAM, stream, number(8))) == []
     assert goaway(client, client.request(121), frame(RST_STREAM, 121, number(8)))[0] == ErrorCode.ENHANCE_YOUR_CALM
     assert all(call.gone for call in client.server.calls)
+
+
+def reset_calls(resets: PeerResets, clock: SweepClock, peer: str, count: int) -> bool:
+    """Reset calls on a new connection; return whether it was ended."""
+    server = Server(peer=peer, by_peer=resets)
+    server.clock.now = clock.now
+    client = Client(server)
+    for stream in range(1, 2 * count + 1, 2):
+        client.send(client.request(stream), frame(RST_STREAM, stream, number(8)))
+    return server.closed
+
+
+@pytest.mark.parametrize(
+    ("peer", "same", "other"),
+    [
+        ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+        ("192.0.2.1", "::ffff:192.0.2.1", "::ffff:192.0.2.2"),
+        ("2001:db8::1", "2001:db8::ff:2", "2001:db8:0:1::1"),
+        ("fe80::1%eth0", "fe80::2%eth0", "::1"),
+        ("", "", "::1"),
+    ],
+)
+def test_rapid_resets_over_new_connections(peer: str, same: str, other: str):
+    clock, resets = SweepClock(), PeerResets(Http2Limits(peer_resets=50, peer_resets_per_s=10))
+    clock.now = 100.0
+    assert [reset_calls(resets, clock, peer, 25) for _ in range(2)] == [False, False]
+    assert reset_calls(resets, clock, same, 1)
+    assert not reset_calls(resets, clock, other, 50)
+    clock.now += 1
+    assert not reset_calls(resets, clock, peer, 9)
+    assert reset_calls(resets, clock, same, 2)
+
+
+def test_budgets_of_addresses_are_bounded_and_keep_those_in_use():
+    resets = PeerResets(Http2Limits(peer_resets=1, peer_resets_per_s=0))
+    resets.spend("203.0.113.1", 0.0)
+    for i in range(10_000):
+        resets.spend(f"10.0.{i // 256}.{i % 256}", 0.0)
+        if i % 1000 == 0:
+            with pytest.raises(ConnectionFault, match="too many stream resets from one address"):
+                resets.spend("203.0.113.1", 0.0)
+    assert len(resets) == 4096
 
 
 def test_rapid_resets_for_faults_of_the_client():

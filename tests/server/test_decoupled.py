@@ -290,6 +290,20 @@ def test_without_a_stream_they_are_refused_in_tritons_words(conch: ConchProcess,
         assert raised.value.status() == "StatusCode.UNIMPLEMENTED"
 
 
+def test_all_phases_are_counted(conch: ConchProcess) -> None:
+    """As in Triton, where an execution sends its responses before it returns."""
+    with grpc.InferenceServerClient(conch.grpc) as client:
+        with stream(conch) as one:
+            one.ask("script", 3)
+            one.to_the_end()
+        (model,) = client.get_inference_statistics("script").model_stats
+        spent = model.inference_stats
+        phases = (spent.queue, spent.compute_input, spent.compute_infer, spent.compute_output)
+        assert [phase.count for phase in phases] == [spent.success.count] * 4
+        assert all(phase.ns for phase in phases)
+        assert sum(phase.ns for phase in phases) <= spent.success.ns
+
+
 def test_steps_are_counted_each_for_itself_and_add_up(conch: ConchProcess) -> None:
     with grpc.InferenceServerClient(conch.grpc) as client:
 

@@ -100,6 +100,9 @@ FATAL = {
     "negative time": ("the time when inputs were ready", "answer(key, times=(-1, 3))"),
     "time of 2^63": ("the time when inputs were ready", "answer(key, times=(2**63, 2**63))"),
     "time not a number": ("the time when inputs were ready", "answer(key, times=('a', 'b'))"),
+    "answered without times": ("ANSWERED must be an array of 5 items", "send(35, (), ())"),
+    "answered at reversed times": ("the time when answers were sent", "send(35, (), (), 9, 3)"),
+    "answered at a time of 2^63": ("the time when inputs were ready", "send(35, (), (), 2**63, 2**63)"),
     "released unknown": ("no block of shared memory begins at offset 64", "answer(key, released=(64,))"),
     "released negative": ("a released offset", "answer(key, released=(-64,))"),
     "released object": ("a released offset must be an array", "answer(key, released={'a': 1})"),
@@ -163,7 +166,8 @@ FATAL = {
 HARMLESS = {
     "unknown key": "executed((key, True, None, (tensor(),), None), (10**18, True, None, (tensor(),), None))",
     "answered twice": "executed(*[(key, True, None, (tensor(),), None)] * 2)",
-    "answered again": "answer(key); send(35, (), [(key, True, None, (tensor(),), None)], payload=bytes(8))",
+    "answered again": "answer(key); send(35, (), [(key, True, None, (tensor(),), None)], 0, 0, payload=bytes(8))",
+    "answered in the future": "send(35, (), (), 2**62, 2**63 - 1); answer(key)",
     "answered byte by byte": (
         "frame = encode_to_server((34, (), [(key, True, None, (tensor(),), None)], 0, 0, (0, 0, 0)), [bytes(8)], 8)\n"
         "for at in range(len(frame)): raw(frame[at:at + 1])"

@@ -307,9 +307,16 @@ class InFlightRequests:
         self._trimmer.worked()
 
     def _answered(self, message: Message, payload: memoryview) -> None:
-        _, released, encoded = untrusted.items(message, 3, "ANSWERED")
+        _, released, encoded, input_done, sent = untrusted.items(message, 5, "ANSWERED")
+        untrusted.integer(input_done, 0, _MAX_TIME_NS, "the time when inputs were ready")
+        untrusted.integer(sent, input_done, _MAX_TIME_NS, "the time when answers were sent")
         answers = self._read(encoded, payload)
-        self._last_answer = monotonic_ns()
+        now = self._last_answer = monotonic_ns()
+        if self._batches and not self._batches[0].input_done and input_done >= self._batches[0].started:
+            self._batches[0].input_done = min(input_done, now)
+        for _, execution, final, _ in answers:
+            if final and execution is not None:
+                execution.request.timeline.infer_done = min(sent, now)
         self._tensors.release(released)
         self._deliver(answers)
 

@@ -226,7 +226,8 @@ class ScheduledModel(ServedModel):
                 self._begin(pending)
             timeline.started = batch.started
             timeline.input_done = batch.input_done or batch.started
-            timeline.infer_done = batch.infer_done or timeline.done
+            # An answer that was sent before or after the end of the execution has its own time.
+            timeline.infer_done = max(timeline.infer_done or batch.infer_done or timeline.done, timeline.input_done)
             if pending.request.span is not None:
                 pending.request.span.executed(len(batch.executions))
         if isinstance(answer, InferResponse) and self._reshaper.needed:

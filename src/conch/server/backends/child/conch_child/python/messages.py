@@ -43,7 +43,8 @@ INITIALIZED = 32  # error text or "", whether the model has `is_ready`
 COMPLETED = 33  # error text or "", document as JSON
 EXECUTED = 34  # released, answers, times when inputs were ready and `execute` ended (monotonic ns),
 # CPU time, wait for a processor (ns) and involuntary switches of the thread, 0 where unknown
-ANSWERED = 35  # released, answers; outside or before the end of `execute`
+ANSWERED = 35  # released, answers, times when inputs of the last batch were ready and of sending (monotonic ns);
+# outside or before the end of `execute`
 READINESS = 36  # bool
 LOG = 37  # level, file, line, text
 BORN = 39  # process id, or 0 and an error text; the first message of a forked process

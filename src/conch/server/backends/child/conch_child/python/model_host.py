@@ -108,7 +108,7 @@ class ModelHost:
         self._calls.executing = tuple([responder.key for responder in responders])
         meter = self._meter
         assert meter is not None
-        input_done = monotonic_ns()
+        input_done = self._writer.input_done = monotonic_ns()
         outcomes = self._run(requests, responders)
         infer_done = monotonic_ns()
         self._last_ns = infer_done - input_done

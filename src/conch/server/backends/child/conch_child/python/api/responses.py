@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from time import monotonic_ns
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from ...ipc.arena import MAX_INLINE_BYTES, Parcel
@@ -171,6 +172,7 @@ class ResponseWriter:
         self._reported: Set[str] = set()  # outputs that differ from the configuration and were logged
         self._instance_name = instance_name
         self._abandoned: List[int] = []
+        self.input_done = 0  # when the inputs of the last batch were ready, monotonic ns
 
     def send(self, responder: Responder, response: Optional[InferenceResponse], final: bool) -> None:
         """Send one answer to one request now. Raises TritonModelException if the request cannot have another."""
@@ -241,7 +243,7 @@ class ResponseWriter:
                 answers = tuple([self._dropped(key) for key in self._abandoned])
                 del self._abandoned[: len(answers)]
                 with suppress(OSError):  # the server has exited
-                    self.channel.transmit((messages.ANSWERED, (), answers))
+                    self._transmit_answers((), answers)
             finally:
                 self.channel.writing.release()
 
@@ -258,12 +260,18 @@ class ResponseWriter:
             answer = self._encode(parcel, responder, response, last)
         released = self.channel.inputs.take_released()
         try:
-            self.channel.transmit((messages.ANSWERED, released, (answer,)), parcel)
+            self._transmit_answers(released, (answer,), parcel)
         except ValueError as error:  # too large
             parcel.discard(0)
-            self.channel.transmit((messages.ANSWERED, released, ()))
+            self._transmit_answers(released, ())
             raise TritonModelException("Unable to send response: {}".format(error)) from None
         responder.answered = answer[1]
+
+    def _transmit_answers(
+        self, released: Tuple[Any, ...], answers: Tuple[Answer, ...], parcel: Optional[Parcel] = None
+    ) -> None:
+        """Send answers that do not end an `execute`."""
+        self.channel.transmit((messages.ANSWERED, released, answers, self.input_done, monotonic_ns()), parcel)
 
     def _final_answer(
         self, parcel: Parcel, responder: Responder, outcome: Union[InferenceResponse, TritonError, None]

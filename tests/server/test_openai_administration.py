@@ -85,6 +85,7 @@ def test_models_have_the_fields_that_clients_read(client: openai.OpenAI) -> None
     model = client.models.retrieve("one").model_dump()
     assert (model["id"], model["object"], model["owned_by"]) == ("one", "model", "conch")
     assert (model["root"], model["parent"], model["max_model_len"]) == ("one", None, 300)
+    assert "message.content" in model["chat_template"]
     assert model["created"] > 1_700_000_000
 
 

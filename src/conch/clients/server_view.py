@@ -161,7 +161,7 @@ class ServerReader:
             reading.problems.append("the server serves no metrics (--allow-metrics=false)")
         for model in models.values():
             if model.state == "READY":
-                _describe(model, self._config(model))
+                _describe(model, self.config(model.name, model.version))
         reading.models = list(models.values())
         reading.taken_s = monotonic()
         return reading
@@ -175,15 +175,17 @@ class ServerReader:
         certificate = self.address.certificate
         return HttpClient(HttpSettings.once(_TIMEOUT_S, environment_proxies=False, certificate=certificate))
 
-    def _config(self, model: ModelReading) -> Mapping[str, Any]:
-        if model.key not in self._configs:
-            path = f"/v2/models/{quote(model.name, safe='')}/versions/{quote(model.version, safe='')}/config"
+    def config(self, name: str, version: str) -> Mapping[str, Any]:
+        """Return the configuration of a loaded model version, {} if the server does not give it."""
+        key = (name, version)
+        if key not in self._configs:
+            path = f"/v2/models/{quote(name, safe='')}/versions/{quote(version, safe='')}/config"
             try:
                 answer = self.ask("GET", path)
             except Unavailable:
                 answer = {}
-            self._configs[model.key] = answer if isinstance(answer, dict) else {}
-        return self._configs[model.key]
+            self._configs[key] = answer if isinstance(answer, dict) else {}
+        return self._configs[key]
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> Any:
         """Return the JSON value of an answer, None for an empty one. Raises Unavailable with the server's message."""

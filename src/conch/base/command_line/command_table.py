@@ -73,7 +73,7 @@ TASKS = MappingProxyType(
             ),
             "show": Command(
                 "clients.run.disk",
-                "show a model's configuration, files and memory",
+                "show a model on disk or on a running server",
                 ("conch show digits", "conch show model.onnx --json"),
             ),
             "rm": Command(

@@ -5,7 +5,6 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -79,33 +78,35 @@ def show_model(given: Namespace) -> int:
             raise
         raise NotFound(f"model '{name}' is not in {given.repository}{models.suggestion(name)}") from error
     try:
-        print_model(found, as_json=given.json)
+        document = model_document(found)
     finally:
         found.discard()
+    if given.json:
+        print(json.dumps(document, indent=2))
+    else:
+        print_model(document)
     return 0
 
 
-def print_model(found: ModelFiles, *, as_json: bool, more: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Print the configuration, files and labels of a model, and `more` fields. Raises ConchError."""
+def model_document(found: ModelFiles) -> dict[str, Any]:
+    """Return the configuration, files and labels of a model as JSON values. Raises ConchError."""
     labels = read_labels(found.config, found.directory)
-    document: dict[str, Any] = {
+    return {
         "config": found.document,
         "versions": list(found.versions_on_disk),
         "files": [{"path": path, "size": size} for path, _, size in found.fingerprint if not path.endswith("/")],
         "labels": {output: list(texts) for output, texts in labels.items()},
-        **more,
     }
-    if as_json:
-        print(json.dumps(document, indent=2))
-        return
+
+
+def print_model(document: Mapping[str, Any]) -> None:
+    """Print what `model_document` has returned."""
     console = Console()
     console.print_json(data=document["config"])
     for file in document["files"]:
         console.print(f"{decimal(file['size']):>10}  {printable(file['path'])}", highlight=False, markup=False)
-    for output, texts in labels.items():
+    for output, texts in document["labels"].items():
         console.print(f"labels of {output}: {len(texts)}: {', '.join(texts[:5])} …", highlight=False, markup=False)
-    for name, value in more.items():
-        console.print(f"{name}: {printable(str(value))}", highlight=False, markup=False)
 
 
 def _open(given: Namespace) -> Repository:

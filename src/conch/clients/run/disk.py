@@ -1,14 +1,16 @@
 """`conch pull`, `ls`, `show` and `rm`: the models on this machine's disk, which `conch run NAME` serves."""
 
+import json
 import os
 import shutil
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import Any
 
 from conch.base.command_line.command_parser import CommandParser
 from conch.base.errors import ConfigError, InvalidRequest, NotFound
 from conch.base.process.running_servers import running_servers
-from conch.base.suggestion import did_you_mean
+from conch.base.suggestion import closest, did_you_mean
 from conch.clients.run.command import exit_status, run_parser
 from conch.clients.run.model_store import HUB, model_store, pulled, pulled_repository, source_of
 from conch.server.repository.model_kinds import is_model_folder
@@ -35,9 +37,9 @@ def ls(arguments: Sequence[str]) -> int:
 
 
 def show(arguments: Sequence[str]) -> int:
-    """Print a model's configuration, files and estimated memory; return the exit status."""
+    """Print what is known of a model on disk or on running servers; return the exit status."""
     parser = CommandParser("conch show", description=_SHOW)
-    parser.add_argument("model", metavar="X", help="a pulled model, or a file or folder as conch run takes them")
+    parser.add_argument("model", metavar="X", help="a pulled or running model, or what conch run takes")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(arguments)
     return exit_status("show", lambda: _show(given.model, as_json=given.json))
@@ -76,20 +78,46 @@ def _ls(*, as_json: bool) -> int:
 
 def _show(text: str, *, as_json: bool) -> int:
     from conch.clients.repository.listing import print_model
-    from conch.clients.run.memory import model_memory
-    from conch.clients.run.source import find_source
+    from conch.clients.run.running_model import running_models
     from conch.machine.memory import size_text
 
     if text.startswith(HUB):
         raise InvalidRequest(f"{text} is not on disk: conch pull {text} fetches it")
-    source = find_source(run_parser().parse_args([text]))
-    for files in source.models():
+    running, names = running_models(text)
+    try:
+        documents = _documents(text)
+    except NotFound:
+        if not running and (near := closest(text, names)):
+            raise NotFound(f"'{text}' is not on disk and does not run; did you mean '{near}'?") from None
+        if not running:
+            raise
+        documents = []
+    if as_json:
+        loaded = [model.document() for model in running]
+        shown = [{**document, "running": loaded} for document in documents or [{"config": running[0].config}]]
+        print(json.dumps(shown[0] if len(shown) == 1 else shown, indent=2))
+        return 0
+    for document in documents:
+        print_model(document)
+        print(f"memory: about {size_text(document['memory'])}")
+    for model in running:
+        model.print()
+    return 0
+
+
+def _documents(text: str) -> list[dict[str, Any]]:
+    """Return what is known of the files of models. Raises NotFound."""
+    from conch.clients.repository.listing import model_document
+    from conch.clients.run.memory import model_memory
+    from conch.clients.run.source import find_source
+
+    documents: list[dict[str, Any]] = []
+    for files in find_source(run_parser().parse_args([text])).models():
         try:
-            memory = model_memory(files)
-            print_model(files, as_json=as_json, more={"memory": memory if as_json else f"about {size_text(memory)}"})
+            documents.append({**model_document(files), "memory": model_memory(files)})
         finally:
             files.discard()
-    return 0
+    return documents
 
 
 def _rm(name: str) -> int:
@@ -119,5 +147,8 @@ _PULL = (
     "fetches what has changed."
 )
 _LS = "List the models on this machine's disk, which conch pull has fetched. conch run NAME serves one."
-_SHOW = "Show a model's configuration, its files and how much memory it takes."
+_SHOW = (
+    "Show a model's configuration, its files and how much memory it takes; of one that is running: backend, device, "
+    "memory, context length, inputs, outputs, parameters and chat template."
+)
 _RM = "Remove models from this machine's disk."

@@ -50,6 +50,7 @@ class LoadedModel:
     rate: float | None
     until: float | None
     degraded: tuple[str, ...]  # reasons, also those of the whole server
+    context_length: int | None  # tokens of prompt and completion, of a language model
     url: str
     pid: int
 
@@ -63,7 +64,7 @@ def ps(arguments: Sequence[str]) -> int:
         help=f"print again every few seconds (default: {_WATCH_S:g}) until Ctrl-C",
     )  # fmt: skip
     given = parser.parse_args(arguments)
-    watch = _Watch()
+    watch = ServerWatch()
 
     def once() -> int:
         models = watch.look()
@@ -113,7 +114,7 @@ def _seconds(text: str) -> float:
 # ---- reading
 
 
-class _Watch:
+class ServerWatch:
     """Readings of all servers: a rate is the growth between two."""
 
     def __init__(self) -> None:
@@ -131,7 +132,7 @@ class _Watch:
             now = self.readings[server] = reader.read()
         except Unavailable as error:
             state = f"no answer: {error.message}"
-            yield LoadedModel(server.source, "", "", "", None, state, 0, None, None, (), server.url, server.pid)
+            yield LoadedModel(server.source, "", "", "", None, state, 0, None, None, (), None, server.url, server.pid)
             return
         changes = rates(before, now)
         for model in now.models:
@@ -149,6 +150,7 @@ class _Watch:
                 change.requests if change else None,
                 _until(server, reader, model),
                 (*model.degraded, *now.degraded),
+                model.context_length or None,
                 server.url,
                 server.pid,
             )

@@ -75,6 +75,7 @@ class ModelEntry:
     root: str | None = None
     parent: str | None = None
     max_model_len: int | None = None  # tokens of prompt and completion together
+    chat_template: str | None = None  # of a model that generates
 
 
 def models(entries: Sequence[ModelEntry], loading: Sequence[str] | None = None) -> bytes:
@@ -111,8 +112,9 @@ def codex_catalogue(entries: Sequence[ModelEntry], loading: Sequence[str] | None
 
 
 def model(entry: ModelEntry) -> bytes:
-    """Encode one model."""
-    return orjson.dumps(_model(entry))
+    """Encode one model. The field `chat_template`, an extension, is sent for one that generates."""
+    template = {} if entry.chat_template is None else {"chat_template": entry.chat_template}
+    return orjson.dumps({**_model(entry), **template})
 
 
 def unloaded(name: str) -> bytes:

@@ -144,13 +144,14 @@ class OpenAiModels:
             yield self._entry(model, adapter)
 
     def _entry(self, model: ServedModel, adapter: str) -> ModelEntry:
-        base = model.config.name
+        base, info = model.config.name, model.engine.info if isinstance(model, GenerativeModel) else None
         return ModelEntry(
             f"{base}{self._separator}{adapter}" if adapter else base,
             self._created,
             root=base,
             parent=base if adapter else None,
-            max_model_len=model.engine.info.context_length if isinstance(model, GenerativeModel) else None,
+            max_model_len=info.context_length if info else None,
+            chat_template=info.chat_template if info else None,
         )
 
 

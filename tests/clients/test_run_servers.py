@@ -71,6 +71,54 @@ def test_ps_prints_a_table_and_what_is_degraded(home: Path, models: Running) -> 
     assert "degraded: left, right: kind_gpu_on_cpu." in result.stdout
 
 
+def test_ps_leaves_out_live_figures_on_a_terminal_of_eighty_columns(home: Path, models: Running) -> None:
+    keyboard, terminal = pty.openpty()
+    command = [sys.executable, "-m", "conch", "ps"]
+    more = environment(home, TERM="dumb", COLUMNS="80")
+    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=more)
+    os.close(terminal)
+    try:
+        screen = Screen(keyboard)
+        head, left, right = screen.until("degraded: ").splitlines()
+        assert head.split() == ["model", "backend", "device", "memory", "state", "until", "url"]
+        assert left.split() == ["left", "identity", "CPU", "ready", "stopped", models.url]
+        assert right.split() == ["right", "identity", "CPU", "ready", "stopped", models.url]
+        assert process.wait(TIMEOUT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(keyboard)
+
+
+def test_a_running_model_is_shown(home: Path, models: Running) -> None:
+    result = conch(home, "show", "left")
+    assert (result.returncode, result.stderr) == (0, "")
+    first, *rest = result.stdout.splitlines()
+    assert first == f"left at {models.url} (pid {models.process.pid}) is ready"
+    lines = dict(line.split(maxsplit=1) for line in rest)
+    assert (lines["backend"], lines["device"]) == ("identity", "CPU")
+    assert (lines["inputs"], lines["outputs"]) == ("INPUT0 FP32[4]", "OUTPUT0 FP32[4]")
+    (loaded,) = json.loads(conch(home, "show", "left", "--json").stdout)["running"]
+    assert loaded["inputs"] == [{"name": "INPUT0", "datatype": "FP32", "dims": [4]}]
+    near = conch(home, "show", "lefft")
+    assert (near.returncode, near.stdout) == (1, "")
+    assert near.stderr == "conch show: 'lefft' is not on disk and does not run; did you mean 'left'?\n"
+
+
+def test_a_running_language_model_is_shown_with_context_and_template(tmp_path: Path) -> None:
+    write_scripted(tmp_path, "words", {"context_length": 300, "chat_template": "{% for m in messages %}\n{{ m }}"})
+    with (tmp_path / "words/config.pbtxt").open("a") as config:
+        config.write('parameters { key: "note" value { string_value: "mine" } }')
+    with Running(tmp_path, str(tmp_path / "words")):
+        lines = [line.strip() for line in conch(tmp_path, "show", "words").stdout.splitlines()]
+        document = json.loads(conch(tmp_path, "show", "words", "--json").stdout)
+    assert {"context    300 tokens", "parameters note=mine"} < {*lines}
+    assert lines[-3:] == ["template", "{% for m in messages %}", "{{ m }}"]
+    (loaded,) = document["running"]
+    assert (document["config"]["name"], loaded["context_length"]) == ("words", 300)
+    assert (loaded["parameters"], loaded["template"][:7]) == ({"note": "mine"}, "{% for ")
+
+
 def test_ps_fits_forty_columns_and_watches_until_ctrl_c(home: Path, models: Running) -> None:
     keyboard, terminal = pty.openpty()
     process = subprocess.Popen(

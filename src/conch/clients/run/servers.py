@@ -7,11 +7,12 @@ import signal
 import sys
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from urllib.parse import quote
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -30,7 +31,9 @@ from conch.machine.memory import size_text
 
 _STOP_S = 60.0
 _RATE_S, _WATCH_S = 0.5, 2.0  # between the two readings that a rate needs
-_TABLE_COLUMNS, _PLAIN_COLUMNS = 90, 200  # the least of a table; without a terminal
+_PLAIN_COLUMNS = 200  # without a terminal
+_GAP, _FOLDED = 2, 20  # between the columns of a table; the least of a long state
+_LIVE = ("queue", "rate")  # columns that are left out first
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,18 +203,11 @@ def _shown(models: Sequence[LoadedModel], console: Console) -> RenderableType:
     """Return a table, or on a narrow terminal a block for each model; then the degradations with their cures."""
     if not models:
         return Text("no server runs; conch run X starts one")
-    cells = [[printable(value(model)) for value in _COLUMNS.values()] for model in models]
-    parts: list[RenderableType] = []
-    if console.width >= _TABLE_COLUMNS:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in _COLUMNS:
-            table.add_column(title, overflow="fold", justify="right" if title in ("queue", "rate") else "left")
-        for row in cells:
-            table.add_row(*map(Text, row))
-        parts.append(table)
-    else:
-        blocks = ("\n".join(f"{title:<8} {text}" for title, text in zip(_COLUMNS, row, strict=True)) for row in cells)
-        parts.append(Text("\n\n".join(blocks)))
+    rows = [{title: printable(value(model)) for title, value in _COLUMNS.items()} for model in models]
+    choices = (_COLUMNS, [title for title in _COLUMNS if title not in _LIVE])
+    fitting = (_table(rows, titles) for titles in choices if _least_width(rows, titles) <= console.width)
+    blocks = ("\n".join(f"{title:<8} {text}" for title, text in row.items()) for row in rows)
+    parts: list[RenderableType] = [next(fitting, None) or Text("\n\n".join(blocks))]
     for reason in dict.fromkeys(reason for model in models for reason in model.degraded):
         known = REASONS.get(reason)
         of_server = known is not None and known.scope == "server"
@@ -220,6 +216,24 @@ def _shown(models: Sequence[LoadedModel], console: Console) -> RenderableType:
         detail = f" {known.costs} Cure: {known.cure}" if known else ""
         parts.append(Text(f"degraded: {printable(names)}: {printable(reason)}.{detail}", style="yellow"))
     return Group(*parts)
+
+
+def _least_width(rows: Sequence[Mapping[str, str]], titles: Iterable[str]) -> int:
+    """Return the columns of the terminal that a table needs: a state with its reason is folded."""
+    widths = {title: max(map(cell_len, (title, *(row[title] for row in rows)))) for title in titles}
+    widths["state"] = min(widths["state"], _FOLDED)
+    return sum(widths.values()) + _GAP * (len(widths) - 1)
+
+
+def _table(rows: Iterable[Mapping[str, str]], titles: Iterable[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(
+            title, overflow="fold", no_wrap=title != "state", justify="right" if title in _LIVE else "left"
+        )
+    for row in rows:
+        table.add_row(*(Text(row[title]) for title in titles))
+    return table
 
 
 def _remaining(seconds: float) -> str:

@@ -13,8 +13,9 @@ TENSORS = """
     input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
     output { name: "OUTPUT0" data_type: TYPE_STRING dims: [ -1 ] }
 """
-# What a model's process is given, as JSON.
+# What a model's process is given, as JSON. It takes a while, so that of two instances one is busy with a call before.
 SHOW = """
+time.sleep(0.05)
 seen = {key: self.arguments[key] for key in ("model_instance_kind", "model_instance_device_id", "model_instance_name")}
 seen["visible"] = os.environ.get("CUDA_VISIBLE_DEVICES")
 return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([json.dumps(seen)], object))])

@@ -124,6 +124,9 @@ def test_images_of_a_registry_are_pulled_run_and_named(tmp_path: Path) -> None:
             assert (store / name / "1/model.onnx").read_bytes() == DIGITS
         with Running(tmp_path, "renamed") as server:
             assert "renamed is ready on CPU" in server.text
+        with Running(tmp_path, "renamed", "--name=third") as server:
+            assert "third is ready on CPU" in server.text
+        assert "no effect (--name); use conch pull" in done("run", url, "--name=third").stderr
         with Running(tmp_path, url) as server:
             assert "digits is ready on CPU" in server.text
         both = done("repo", "pack", str(EXAMPLES), f"{registry}/team/two:1", "--model=digits", "--model=simple_echo")

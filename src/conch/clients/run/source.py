@@ -53,6 +53,7 @@ def find_source(given: Namespace) -> RunSource:
     path = Path(text)
     if text.startswith(REMOTE):
         _refuse_unused(given, _CONFIGURED)
+        _refuse_unused(given, "conch pull, which takes it", ("name",))
         from conch.server.repository.roots import open_root
 
         return RunSource((f"--model-repository={text}",), Repository([open_root(text, "")]), text)
@@ -66,7 +67,7 @@ def find_source(given: Namespace) -> RunSource:
     stored = model_store() / text
     if text and "/" not in text and is_model_folder(stored):
         _refuse_unused(given, _CONFIGURED)
-        return _of_model_folder(stored, text)
+        return _of_model_folder(stored, text, given.name)
     raise NotFound(_nothing_there(text))
 
 

@@ -1,6 +1,7 @@
 """`conch run` of models that are not language models: what it prints works as printed."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from tests.clients.running import ASCII_ONLY, TIMEOUT_S, Running, conch
 from tests.support.encoders import write_encoder, write_tokenizer
-from tests.support.models import write_python
+from tests.support.models import tensor, write_ensemble, write_identity, write_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples/models"
 DIGITS = EXAMPLES / "digits/1/model.onnx"
@@ -115,6 +116,34 @@ def test_a_script_that_raises_at_import_keeps_what_is_served(home: Path, tmp_pat
         command = server.curl.replace("first", "second")
         while json.loads(printed_by(command)).get("output") != 1:
             time.sleep(0.05)
+
+
+def test_the_folder_of_an_ensemble_runs_and_stops_with_the_models_beside_it(home: Path, tmp_path: Path) -> None:
+    write_identity(tmp_path, "copy", "FP32", 1)
+    write_identity(tmp_path, "other", "FP32", 1)
+    inputs, outputs = (f"{kind} {tensor(f'{kind.upper()}0', 'FP32', 1)}" for kind in ("input", "output"))
+    names = ({"INPUT0": "INPUT0"}, {"OUTPUT0": "OUTPUT0"})
+    write_ensemble(tmp_path, "inner", inputs, outputs, ("copy", *names))
+    write_ensemble(tmp_path, "outer", inputs, outputs, ("inner", *names))
+    with Running(home, str(tmp_path / "outer")) as server:
+        assert "outer is ready, an ensemble of inner" in server.text
+        assert json.loads(printed_by(server.curl))["outputs"][0]["data"] == [1.0]
+        listed = json.loads(conch(home, "ps", "--json").stdout)
+        assert [row["model"] for row in listed if row["url"] == server.url] == ["copy", "inner", "outer"]
+        assert conch(home, "stop", "outer").stdout == f"stopped 'outer' at {server.url}\n"
+        assert server.process.wait(TIMEOUT_S) == 0
+    renamed = conch(home, "run", str(tmp_path / "outer"), "--name=new")
+    assert (
+        renamed.stderr == f"conch run: '{tmp_path}/outer' is an ensemble, which keeps its name: --name has no effect\n"
+    )
+    for name in ("copy", "inner"):
+        shutil.rmtree(tmp_path / name)
+    result = conch(home, "run", str(tmp_path / "outer"))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"conch run: '{tmp_path}/outer' is an ensemble with steps of a model that {tmp_path} does not have: inner\n"
+    )
+    assert json.loads(conch(home, "show", str(tmp_path / "outer"), "--json").stdout)["config"]["name"] == "outer"
 
 
 def test_a_port_in_use_is_replaced_by_the_next_free_one(digits: Running, home: Path) -> None:

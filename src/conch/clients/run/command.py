@@ -69,10 +69,13 @@ def served(model: str) -> Iterator[str]:
 def _inspected(given: Namespace) -> "tuple[RunSource, int, bool]":
     """Return the source, the memory it needs in bytes, and whether it is a language model. Raises ConchError."""
     from conch.clients.run.memory import check_memory
-    from conch.clients.run.source import chats, find_source
+    from conch.clients.run.source import chats, find_source, with_steps
 
     source = find_source(given)
     models = source.models()
+    if len(models) == 1 and models[0].config.is_ensemble:
+        source = with_steps(models[0].directory, given)
+        models = source.models()
     need = check_memory(models, takes_instances=source.takes_instances)
     talks = any(map(chats, models))
     for files in models:

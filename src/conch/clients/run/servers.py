@@ -31,6 +31,7 @@ from conch.machine.memory import size_text
 
 _STOP_S = 60.0
 _RATE_S, _WATCH_S = 0.5, 2.0  # between the two readings that a rate needs
+_UNLOADED = "unloaded"  # the reason of a model that was unloaded by request
 _PLAIN_COLUMNS = 200  # without a terminal
 _GAP, _FOLDED = 2, 20  # between the columns of a table; the least of a long state
 _LIVE = ("queue", "rate")  # columns that are left out first
@@ -139,6 +140,8 @@ class ServerWatch:
             return
         changes = rates(before, now)
         for model in now.models:
+            if model.reason == _UNLOADED:
+                continue
             change = changes.get(model.key)
             memory = model.memory_bytes + (now.memory_bytes if len(now.models) == 1 else 0)
             reason = f": {model.reason}" if model.reason else ""
@@ -251,16 +254,16 @@ def _stop_all() -> int:
 
 def _stop(name: str) -> int:
     """Stop the server of a pid, an address, or a single model; else unload the model. Raises ConchError."""
-    servers: dict[RunningServer, set[str]] = {}
+    servers: dict[RunningServer, dict[str, str]] = {}  # their models, with versions
     for server in running_servers():
         if name in (str(server.pid), server.http, server.url):
             _end(server, server.source)
             return 0
         with suppress(Unavailable):
             rows = _reader(server).ask("POST", "/v2/repository/index", b'{"ready": true}')
-            servers[server] = {str(row["name"]) for row in rows}
+            servers[server] = {str(row["name"]): str(row["version"]) for row in rows}
     having = [server for server, models in servers.items() if name in models]
-    alone = [server for server in having if servers[server] == {name}]
+    alone = [server for server in having if servers[server].keys() <= _with_parts(server, name, servers[server])]
     if not having:
         hint = did_you_mean(name, sorted(set().union(*servers.values())))
         raise NotFound(f"'{name}' is not a loaded model or a server{hint}; conch ps lists them")
@@ -272,6 +275,15 @@ def _stop(name: str) -> int:
     else:
         _unload(having[0], name)
     return 0
+
+
+def _with_parts(server: RunningServer, name: str, versions: Mapping[str, str]) -> set[str]:
+    """Return a model and, of an ensemble, the models of its steps and of theirs."""
+    reader, parts = _reader(server), [name]
+    for part in parts:  # grows
+        steps = reader.config(part, versions.get(part, "")).get("ensemble_scheduling", {}).get("step", ())
+        parts += [step["model_name"] for step in steps if step["model_name"] not in parts]
+    return set(parts)
 
 
 def _unload(server: RunningServer, name: str) -> None:

@@ -96,6 +96,40 @@ def _of_model_folder(folder: Path, text: str, name: str = "") -> RunSource:
     return RunSource(flags, Repository([ModelDirRoot(folder, name)]), text)
 
 
+def with_steps(folder: Path, given: Namespace) -> RunSource:
+    """Return a new repository with links to an ensemble and the models of its steps, which lie beside it.
+
+    Raises NotFound if some do not, and InvalidRequest for --name.
+    """
+    text: str = given.model
+    if given.name:
+        raise InvalidRequest(f"'{text}' is an ensemble, which keeps its name: --name has no effect")
+    folder = folder.resolve()
+    beside = Repository([folder.parent])
+    names, missing = [folder.name], list[str]()
+    for name in names:  # grows
+        try:
+            files = beside.read(name)
+        except NotFound:
+            missing.append(name)
+            continue
+        files.discard()
+        names += dict.fromkeys(step.model_name for step in files.config.ensemble_steps if step.model_name not in names)
+    if missing:
+        plural = "models" if len(missing) > 1 else "a model"
+        raise NotFound(
+            f"'{text}' is an ensemble with steps of {plural} that {folder.parent} does not have: {', '.join(missing)}"
+        )
+
+    def fill(repository: Path) -> None:
+        for name in names:
+            link(folder.parent / name, repository / name)
+
+    links = TemporaryFolders()
+    repository = links.write(folder.name, fill)
+    return RunSource((f"--model-repository={repository}",), Repository([repository]), text, links)
+
+
 def _of_file(path: Path, given: Namespace) -> RunSource:
     if path.suffix != ".py":
         return _linked(path, given)

@@ -25,6 +25,7 @@ class Hub:
         commit: str = COMMIT,
         redirect: str = "",
         stops_at: int = 0,
+        trickles: bool = False,
         endless: bool = False,
     ) -> None:
         self.models = models
@@ -33,6 +34,7 @@ class Hub:
         self.commit = commit
         self.redirect = redirect  # base URL that files are redirected to
         self.stops_at = stops_at  # bytes of a file that are sent until `goes_on` is set
+        self.trickles = trickles  # until `goes_on` is set, instead of stopping
         self.endless = endless  # the list of files
         self.goes_on = Event()
         self.ranges: list[str] = []  # that were asked for
@@ -141,7 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
                 stop = self.hub.stops_at if kind == "application/octet-stream" else 0
                 self.wfile.write(content[: stop or None])
                 if stop:
-                    self.hub.goes_on.wait()
+                    while not self.hub.goes_on.wait(0.02 if self.hub.trickles else None):
+                        self.wfile.write(content[stop : stop + 1])
+                        stop += 1
                     self.wfile.write(content[stop:])
 
     def _refuse(self, status: int, code: str) -> None:

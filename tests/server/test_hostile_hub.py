@@ -1,5 +1,9 @@
 """`conch repo add hf://…` from a Hub that lies about names, sizes and commits, or redirects to another host."""
 
+import os
+import re
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from socket import create_server
@@ -90,6 +94,43 @@ def test_a_list_that_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def fetched(hub: Hub, home: Path) -> subprocess.CompletedProcess[str]:
+    """Fetch with a short window, in a process of its own: the library reads its environment when it is imported."""
+    code = """
+from conch.clients.repository import hub_download
+hub_download.SLOW_WINDOW_S = 0.5
+print(hub_download.fetch(hub_download.parse_location("hf://team/one"), str))
+"""
+    environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home)}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_a_file_that_trickles_is_resumed(tmp_path: Path) -> None:
+    content = b"GGUF" + bytes(range(256)) * (12 * MIB // 256)
+    with Hub({"team/one": {"one.gguf": content}}, stops_at=11 * MIB, trickles=True) as hub:
+        result = fetched(hub, tmp_path)
+        assert Path(result.stdout.strip()).read_bytes() == content, result.stderr
+        assert hub.ranges == [f"bytes={10 * MIB}-"]  # the library writes in pieces of 10 MiB
+
+
+def test_a_file_that_always_trickles(tmp_path: Path) -> None:
+    with Hub({"team/one": {"one.gguf": b"GGUF" + bytes(MIB)}}, stops_at=100, trickles=True) as hub:
+        result = fetched(hub, tmp_path)
+    assert result.returncode == 1
+    slow = r"team/one cannot be fetched: too slow: \d+ bytes in \d s, the minimum is 1024 bytes a second"
+    assert re.search(slow, result.stderr), result.stderr
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("inner", ["http://169.254.169.254", "http://[fe80::1]"])
+def test_a_redirect_to_an_inner_host(tmp_path: Path, inner: str) -> None:
+    with Hub({"team/one": {"one.gguf": b"GGUF"}}, redirect=inner) as hub:
+        result = from_hub(hub, tmp_path, "hf://team/one")
+    assert result.returncode == 1
+    assert f"{hub.endpoint}: names the inner address {inner}/team/one/" in result.stderr
+    assert "which is refused" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["../../evil.gguf", "/tmp/evil.gguf", "a\x1b[2J\n.gguf", "a\\..\\b.gguf"])

@@ -1,5 +1,5 @@
 # Compiled by mypyc in wheels.
-"""When to try again and how often: exponential back-off, and a token bucket. Pure: times are arguments."""
+"""When to try again, how often and how slowly: back-off, token bucket, minimum rate. Pure: times are arguments."""
 
 from typing import Final
 
@@ -37,3 +37,30 @@ class TokenBucket:
     def delay_s(self, now: float) -> float:
         """Return the seconds until one event is allowed, 0 if it is now."""
         return max(1.0 - self.take(now, 0.0), 0.0) / self._per_s
+
+
+class MinimumRate:
+    """The rate at which a body of any size must come; like curl's --speed-limit and --speed-time.
+
+    Each wait for bytes has a time limit of its own, but a server may send one byte within each.
+    """
+
+    __slots__ = ("_bytes", "_per_s", "_waited_s", "_window_s")
+
+    def __init__(self, per_s: float, window_s: float) -> None:
+        self._per_s = per_s
+        self._window_s = window_s
+        self._waited_s = 0.0
+        self._bytes = 0
+
+    def shortfall(self, size: int, waited_s: float) -> str:
+        """Count bytes that came after a wait. Returns the reason if a window of waiting brought too few, else ""."""
+        self._bytes += size
+        self._waited_s += waited_s
+        if self._waited_s < self._window_s:
+            return ""
+        received, waited_s = self._bytes, self._waited_s
+        self._bytes, self._waited_s = 0, 0.0
+        if received >= self._per_s * waited_s:
+            return ""
+        return f"too slow: {received} bytes in {waited_s:.0f} s, the minimum is {self._per_s:.0f} bytes a second"

@@ -2,6 +2,7 @@
 
 import http.client
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -54,12 +55,13 @@ class Seen:
 
 @dataclass
 class Reply:
-    """An answer. With `cut`, the connection ends after `cut` bytes of the body."""
+    """An answer. With `cut`, the connection ends after `cut` bytes of the body; with `trickles`, the rest trickles."""
 
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     cut: int | None = None
+    trickles: bool = False
 
 
 class HttpPeer:
@@ -84,6 +86,9 @@ class HttpPeer:
                 self.end_headers()
                 with suppress(ConnectionError):  # the client has disconnected
                     self.wfile.write(b"" if self.command == "HEAD" else reply.body[: reply.cut])
+                    for byte in reply.body[reply.cut :] if reply.trickles else b"":
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(0.02)
                 self.close_connection = reply.cut is not None
 
             do_HEAD = do_PUT = do_POST = do_GET

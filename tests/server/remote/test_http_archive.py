@@ -4,7 +4,7 @@ import io
 import os
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 
 from conch.base.archives import ArchiveLimits
 from conch.base.errors import ConfigError, NotFound, Unavailable
+from conch.base.http import client
 from conch.clients.repository.command import repo
 from conch.server.repository.remote.cache import Cache
 from conch.server.repository.remote.download import Downloader
@@ -19,7 +20,7 @@ from conch.server.repository.remote.http_archive import ArchiveSource
 from conch.server.repository.remote.location import ArchiveLocation, parse_location
 from conch.server.repository.remote.mirror import Mirror
 from conch.server.repository.store import Repository
-from tests.server.remote.peers import IDENTITY, HttpPeer, Reply, archive_server
+from tests.server.remote.peers import IDENTITY, FaultyProxy, HttpPeer, Reply, Seen, archive_server
 
 
 def tarred(files: dict[str, bytes | tarfile.TarInfo], mode: str = "w:gz") -> bytes:
@@ -245,3 +246,28 @@ def test_pull_reports_what_it_has_fetched(served: Served, tmp_path: Path, capsys
     said = capsys.readouterr().err
     assert "there is no model 'c'" in said
     assert "found a, b\n" in said
+
+
+def test_a_part_that_trickles_ends_and_the_others_stay(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.body = tarred({**MODEL, "a/1/weights.bin": os.urandom(250_000)}, "w")
+    third = "bytes=200000-"
+    assert served.peer is not None
+    with FaultyProxy(served.peer.url) as proxy:
+
+        def fault(seen: Seen, real: Callable[[], Reply]) -> Reply | None:
+            reply = real()
+            reply.cut, reply.trickles = 10, True
+            return reply if seen.headers.get("range", "").startswith(third) else None
+
+        models = repository(f"{proxy.url}/models/models.tar", tmp_path, part_bytes=100_000)
+        monkeypatch.setattr(client, "SLOW_WINDOW_S", 0.3)
+        proxy.fault = fault
+        with pytest.raises(Unavailable, match=r"models\.tar: too slow: \d+ bytes in \d s, the minimum is 1024 bytes"):
+            models.snapshot()
+        proxy.fault = lambda seen, real: None
+        proxy.seen.clear()
+        assert list(repository(f"{proxy.url}/models/models.tar", tmp_path, part_bytes=100_000).snapshot()) == ["a"]
+        ranges = [seen.headers["range"] for seen in proxy.seen if "range" in seen.headers and seen.method == "GET"]
+        assert [asked for asked in ranges if not asked.startswith("bytes=0-0")] == [f"{third}{len(served.body) - 1}"]

@@ -1,6 +1,6 @@
 import pytest
 
-from conch.base.pacing import TokenBucket, backoff_s
+from conch.base.pacing import MinimumRate, TokenBucket, backoff_s
 
 
 def test_the_delay_doubles_to_its_maximum() -> None:
@@ -21,3 +21,12 @@ def test_a_token_bucket_allows_a_burst_and_then_the_rate() -> None:
         bucket.take(100.0, 1)
     assert bucket.delay_s(100.0) == pytest.approx(1)
     assert bucket.delay_s(101.0) == pytest.approx(0)
+
+
+def test_a_minimum_rate_counts_the_time_of_waiting():
+    rate = MinimumRate(100.0, 10.0)
+    assert [rate.shortfall(1, 1.0) for _ in range(9)] == [""] * 9
+    assert rate.shortfall(1, 1.0) == "too slow: 10 bytes in 10 s, the minimum is 100 bytes a second"
+    assert [rate.shortfall(1000, 5.0), rate.shortfall(0, 5.0)] == ["", ""]  # of the next window
+    assert rate.shortfall(1999, 20.0)[:20] == "too slow: 1999 bytes"
+    assert rate.shortfall(1, 9.9) == ""

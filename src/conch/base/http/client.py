@@ -24,10 +24,12 @@ from urllib3.exceptions import TimeoutError as ReadTimeout
 from conch.base.errors import Unavailable, Unreachable
 from conch.base.http.credentials import without_secrets
 from conch.base.http.reach import check_target
+from conch.base.pacing import MinimumRate
 
 _CHUNK_BYTES = 1024 * 1024
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024  # of a body that is read whole
 _MAX_DOCUMENT_S = 300.0  # in which it must have come, since a server may send a byte each second
+MIN_BYTES_PER_S, SLOW_WINDOW_S = 1024.0, 60.0  # of a body that may have any size
 _MAX_REDIRECTS = 5
 _PIECE_BYTES = 64 * 1024
 _CUT = "the connection was closed before the end of the response"
@@ -84,11 +86,22 @@ class HttpResponse:
         self._response.close()
 
     def stream(self) -> Iterator[bytes]:
-        """Yield the body as it is received, not decompressed. Raises RequestFailed if the connection breaks."""
-        try:
-            yield from self._response.stream(_CHUNK_BYTES, decode_content=False)
-        except HTTPError as error:
-            raise RequestFailed(self.url, cause_of(error)) from error
+        """Yield the body as it is received, not decompressed.
+
+        Raises RequestFailed if the connection breaks, or if a minute of waiting for it brings less than 60 KiB.
+        """
+        rate = MinimumRate(MIN_BYTES_PER_S, SLOW_WINDOW_S)
+        while True:
+            began = time.monotonic()
+            try:
+                piece = self._response.read1(_CHUNK_BYTES, decode_content=False)
+            except (HTTPError, OSError) as error:
+                raise RequestFailed(self.url, cause_of(error)) from error
+            if not piece:
+                return
+            if slow := rate.shortfall(len(piece), time.monotonic() - began):
+                raise RequestFailed(self.url, slow)
+            yield piece
 
     def read(self, max_bytes: int = _MAX_DOCUMENT_BYTES, within_s: float = _MAX_DOCUMENT_S) -> bytes:
         """Return the whole body. Raises RequestFailed as `start`, Unavailable for more than `max_bytes`."""

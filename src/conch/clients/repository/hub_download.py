@@ -2,6 +2,8 @@
 
 import re
 import resource
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,17 +15,21 @@ from threading import Thread
 from typing import Any
 from urllib.parse import unquote
 
-from huggingface_hub import HfApi, ModelInfo, constants, snapshot_download
+from huggingface_hub import HfApi, ModelInfo, constants, get_session, snapshot_download
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, NotFound, Unavailable
+from conch.base.http.client import MIN_BYTES_PER_S, SLOW_WINDOW_S
+from conch.base.http.reach import check_target
+from conch.base.pacing import MinimumRate
 from conch.server.repository.disk_space import require_space
 from conch.server.repository.model_kinds import Found, Kind, find_file, find_model
 from conch.server.repository.remote.listing import inside
 
 _LOCATION = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^/]+))?(?:/(?P<file>.+))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_HUB = "https://huggingface.co"
 _TIMEOUT_S = 30.0  # for the next bytes of the list of files
 _LIST_S = 120.0  # for all of it
 _LIST_BYTES, _DOWNLOAD_BYTES = 1 << 30, 4 << 30  # of this process's memory for the list, and while files come
@@ -60,8 +66,10 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
     """Download the files of a model into the Hub's cache and return the path of the file or folder.
 
     The Hub's library shows the progress and resumes interrupted downloads. Raises ConchError if the model does not
-    exist, access is denied, the Hub cannot be reached, a name is unsafe, or a file is larger than the Hub announces.
+    exist, access is denied, the Hub cannot be reached, a name is unsafe, a file is larger than the Hub announces or
+    comes too slowly, or an inner host is named that only inner hosts may name.
     """
+    _watch_requests()
     try:
         with _limited(resource.RLIMIT_DATA, _data_bytes() + _LIST_BYTES):
             info = _listed(location)
@@ -91,6 +99,40 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
     except Exception as error:  # of the library, its HTTP client or the system; their types depend on the version
         raise _explained(location, error) from error
     return folder / found.names[0] if found.kind is Kind.FILE else folder
+
+
+def _watch_requests() -> None:
+    """Check the hosts that the library asks, also after redirects, and the rates of what they send."""
+    if constants.ENDPOINT != _HUB:
+        # Xet's storage is named by answers of the endpoint, and asked by native code, which checks no host.
+        constants.HF_HUB_DISABLE_XET = True
+    client = get_session()
+    http = sys.modules[type(client).__module__.partition(".")[0]]  # its name depends on the library's version
+
+    def check(request: Any) -> None:
+        check_target(constants.ENDPOINT, str(request.url))
+
+    class PacedStream(http.SyncByteStream):  # type: ignore[misc, name-defined]
+        def __init__(self, response: Any) -> None:
+            self.request, self.stream = response.request, response.stream
+
+        def __iter__(self) -> Iterator[bytes]:
+            rate = MinimumRate(MIN_BYTES_PER_S, SLOW_WINDOW_S)
+            began = time.monotonic()
+            for piece in self.stream:
+                if slow := rate.shortfall(len(piece), time.monotonic() - began):
+                    raise http.ReadTimeout(slow, request=self.request)  # the library resumes some times
+                yield piece
+                began = time.monotonic()
+
+        def close(self) -> None:
+            self.stream.close()
+
+    def pace(response: Any) -> None:
+        response.stream = PacedStream(response)
+
+    hooks = client.event_hooks
+    client.event_hooks = {"request": [*hooks["request"], check], "response": [*hooks["response"], pace]}
 
 
 def _listed(location: HubLocation) -> ModelInfo:

@@ -1,17 +1,17 @@
-"""Look-ups in the tables of an event log: nested requests, members and instances of batches, usual computing times."""
+"""Look-ups in the tables of an event log: nested requests, members of batches, pauses of the event loop."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
-Table: TypeAlias = np.ndarray[Any, Any]
-Interval: TypeAlias = tuple[int, int]
+from conch.domain.causes.model_batches import ModelBatches
+from conch.domain.causes.parts import Interval, Table, TimePart, carve
+from conch.domain.events.layout import CHANGES, PAUSES
+from conch.domain.events.log import EventLog
 
-_MIN_SAMPLES: Final = 4  # of a size before its median is what is usual
-_LONG: Final = 2.0  # times the median: a batch that may be why a queue has grown
-_LARGE: Final = 2.0  # times the usual bytes of a request
+_STALL: Final = PAUSES.index("stall")
 
 
 class Groups:
@@ -28,178 +28,139 @@ class Groups:
         return self._table[self._order[first:last]]
 
 
-class Usual(NamedTuple):
-    """Computing times (ns), without the wait for a processor, that are usual for a batch.
+class LogIndex:
+    """An event log's rows by what they belong to. Tables are sorted when they are first needed."""
 
-    `for_kind` is that of its size, shapes and about as many bytes, 0 if too few are known; `for_size` is that of its
-    size with any inputs.
-    """
-
-    for_kind: int
-    for_size: int
-    cpu_wait: int  # what batches of its size usually wait for a processor
-    is_large: bool  # its inputs have far more bytes than usual
-
-
-class ModelBatches:
-    """The batches of one model version."""
-
-    def __init__(self, batches: Table, requests: Table, instances: Table, end: int) -> None:
-        self._batches = batches = batches[np.argsort(batches["started"], kind="stable")]
-        self._requests = requests
-        self._end = end
-        self.instances: Sequence[int] = sorted({*batches["instance"].tolist(), *instances["instance"].tolist()})
-        self._held = {number: self._held_by(batches[batches["instance"] == number]) for number in self.instances}
-        self._changes = {number: instances[instances["instance"] == number] for number in self.instances}
-
-    @property
-    def long_ones(self) -> Table:
-        """The batches that took far longer than the median."""
-        ends = np.where(self._batches["infer_done"] > 0, self._batches["infer_done"], self._end)
-        times = ends - self._batches["started"]
-        return self._batches[times > _LONG * np.median(times)] if len(times) else self._batches
-
-    def waiting(self, time: int) -> int:
-        """Return how many requests waited in the queue at a time."""
-        entered, left, _ = self._queue
-        return int(np.searchsorted(entered, time, "right")) - int(np.searchsorted(left, time, "right"))
-
-    def waiting_since(self, time: int) -> int:
-        """Return since when the queue had not been empty at a time."""
-        empty = self._queue[2]
-        place = int(np.searchsorted(empty, time))
-        return int(empty[place - 1]) if place else 0
+    def __init__(self, log: EventLog) -> None:
+        self.log = log
+        self._batches_of: dict[tuple[int, int], ModelBatches] = {}
 
     @cached_property
-    def _queue(self) -> tuple[Table, Table, Table]:
-        """When requests entered the queue, when they left it, and when that left it empty."""
-        rows = self._requests[self._requests["queued"] > 0]
-        ends = np.where(rows["done"] > 0, rows["done"], self._end)
-        entered, left = np.sort(rows["queued"]), np.sort(np.where(rows["started"] > 0, rows["started"], ends))
-        emptied = np.searchsorted(entered, left, "right") == np.arange(1, len(left) + 1)
-        return entered, left, left[emptied]
+    def by_number(self) -> Groups:
+        """Requests by their numbers."""
+        return Groups(self.log.requests, "number")
 
-    def held(self, instance: int, start: int, end: int) -> list[tuple[int, int, Any]]:
-        """Return (from, to, batch) for the batches that an instance holds between two times, in order."""
-        rows, ends, longest, _ = self._held[instance]
-        first, last = np.searchsorted(rows["started"], [start - longest, end])
+    @cached_property
+    def by_parent(self) -> Groups:
+        """Nested requests by the number of the one that made them."""
+        return Groups(self.log.requests, "parent")
+
+    @cached_property
+    def by_correlation(self) -> Groups:
+        """Requests by their sequence."""
+        return Groups(self.log.requests, "correlation")
+
+    @cached_property
+    def by_exchange(self) -> Groups:
+        """Clients' calls by their numbers."""
+        return Groups(self.log.exchanges, "number")
+
+    @cached_property
+    def by_batch_number(self) -> Groups:
+        """Batches by their numbers."""
+        return Groups(self.log.batches, "number")
+
+    @cached_property
+    def members(self) -> Groups:
+        """Requests by the number of their batch."""
+        return Groups(self.log.requests, "batch")
+
+    def name(self, number: int) -> str:
+        """Return the name that a cell refers to."""
+        return self.log.names[int(number)]
+
+    def end_of(self, row: Any) -> int:
+        """Return when a request ended: now, if it has not."""
+        return int(row["done"] or self.log.monotonic_ns)
+
+    def batches(self, row: Any) -> ModelBatches:
+        """Return the batches of the model version of a row."""
+        key = (int(row["model"]), int(row["version"]))
+        if key not in self._batches_of:
+            batches, requests, instances = (
+                table[(table["model"] == key[0]) & (table["version"] == key[1])]
+                for table in (self.log.batches, self.log.requests, self.log.instances)
+            )
+            self._batches_of[key] = ModelBatches(
+                batches[batches["started"] > 0], requests, instances, self.log.monotonic_ns
+            )
+        return self._batches_of[key]
+
+    def steps(self, row: Any) -> Table:
+        """Return the steps of the engine of a row's model."""
+        steps: Table = self.log.steps[self.log.steps["model"] == row["model"]]
+        return steps
+
+    def pauses(self, start: int, end: int, *, stalls: bool) -> list[Interval]:
+        """Return the collections of garbage, or the stalls, that overlap a time."""
         return [
-            (max(int(rows[place]["started"]), start), min(int(ends[place]), end), rows[place])
-            for place in range(first, last)
-            if ends[place] > start
+            (int(row["started"]), int(row["ended"]))
+            for row in self._overlapping(self._all_pauses, start, end)
+            if (int(row["kind"]) == _STALL) == stalls
         ]
 
-    def places(self, instance: int) -> int:
-        """Return how many batches an instance has been seen to execute at once."""
-        return self._held[instance].places
+    def stalls(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield start, end and time without a processor of the stalls that overlap a time."""
+        for row in self._overlapping(self._all_pauses, start, end):
+            if int(row["kind"]) == _STALL:
+                first, last = int(row["started"]), int(row["ended"])
+                yield first, last, min(max(int(row["cpu_wait_ns"]), 0), last - first)
 
-    def _held_by(self, rows: Table) -> "_Held":
-        """Return the batches of an instance, with their ends: when it was free again, or now."""
-        ends = np.where(
-            rows["released"] > 0, rows["released"], np.where(rows["infer_done"] > 0, rows["infer_done"], self._end)
-        )
-        # A batch that was sent ahead starts when the one before it has been computed, a little before its release.
-        computed = np.where(rows["infer_done"] > 0, rows["infer_done"], ends)
-        middles = (rows["started"] + computed) // 2
-        at_once = np.searchsorted(rows["started"], middles, "right") - np.searchsorted(
-            np.sort(computed), middles, "right"
-        )
-        longest = int((ends - rows["started"]).max(initial=0))
-        return _Held(rows, ends, longest, int(at_once.max(initial=1)))
+    def loadings(self, start: int, end: int) -> list[Interval]:
+        """Return the loads of models that overlap a time."""
+        return [(int(row["started"]), int(row["ended"])) for row in self._overlapping(self._loads, start, end)]
 
-    def lasted(self, instance: int, begin: Sequence[int], start: int, end: int) -> list[Interval]:
-        """Return when an instance was, between two times, in a state that the changes `begin` begin."""
-        found, since = list[Interval](), 0
-        for row in self._changes[instance]:
-            at = int(row["time"])
-            if int(row["change"]) in begin:
-                since = since or at
-            elif since:
-                found.append((since, at))
-                since = 0
-        if since:
-            found.append((since, self._end))
-        return [(max(first, start), min(last, end)) for first, last in found if first < end and last > start]
+    def holds(self, row: Any, batch: Any, start: int, end: int) -> list[Interval]:
+        """Return when the rate limiter kept a model from a batch; for a sequence, its instance."""
+        rows = self._overlapping(self._all_holds, start, end)
+        rows = rows[(rows["model"] == row["model"]) & (rows["version"] == row["version"])]
+        if row["correlation"] and batch is not None:
+            rows = rows[rows["instance"] == batch["instance"]]
+        return [(int(hold["started"]), int(hold["ended"])) for hold in rows]
 
-    def stalls(self, instance: int, begin: int, start: int, end: int) -> list[Interval]:
-        """Return when an instance made no progress, of the times from a change `begin` within `start` and `end` on.
+    def stages(self, row: Any, times: Sequence[tuple[str, int]]) -> list[TimePart]:
+        """Return parts that end at times, of which the first is the start; those that have not come are left out."""
+        model, found, at = self.name(row["model"]), list[TimePart](), times[0][1]
+        for cause, time in times[1:]:
+            if time > at:
+                found.append(TimePart(cause, at, time, model, int(row["batch"])))
+                at = time
+        return found
 
-        The server does not record that it resumes: what it worked at has ended then.
-        """
-        rows = self._changes[instance]
-        times = rows["time"][(rows["change"] == begin) & (rows["time"] >= start) & (rows["time"] < end)]
-        return [(int(time), end) for time in times]
-
-    def usual(self, batch: Any) -> Usual:
-        """Return what is usual for a batch. A size with too few samples counts as the one next to it."""
-        known = self._known
-        place = int(np.searchsorted(known.numbers, batch["number"]))
-        found = place < len(known.numbers) and known.numbers[place] == batch["number"]
-        size = int(batch["size"])
-        shape, size_bytes = (int(known.shapes[place]), float(known.bytes_each[place])) if found else (0, 0.0)
-        nearest = min(sorted(known.of_size), key=lambda other: abs(other - size), default=0)
-        for_size = known.of_size.get(nearest, known.of_all)
-        return Usual(
-            known.of_kind.get((size, shape, int(_magnitude(size_bytes))), 0),
-            for_size,
-            known.cpu_wait.get(nearest, 0),
-            size_bytes > _LARGE * known.usual_bytes > 0,
-        )
+    def waits_of_loop(self, parts: list[TimePart], causes: Sequence[str]) -> list[TimePart]:
+        """Replace waits for the event loop by collections of garbage, missing processors and stalls in them."""
+        if not parts:
+            return parts
+        start, end = parts[0].start, parts[-1].end
+        parts = carve(parts, self.pauses(start, end, stalls=False), "gc", causes)
+        for first, last, waited in self.stalls(start, end):
+            parts = carve(parts, [(first, first + waited)], "cpu", causes)
+            parts = carve(parts, [(first + waited, last)], "loop", causes)
+        return carve(parts, self.loadings(start, end), "loading", ("cpu", "loop"))
 
     @cached_property
-    def _known(self) -> "_Known":
-        by_number = self._batches[np.argsort(self._batches["number"], kind="stable")]
-        numbers = by_number["number"]
-        inside = self._requests[np.isin(self._requests["batch"], numbers)]
-        inside = inside[np.argsort(inside["batch"], kind="stable")]
-        _, first = np.unique(inside["batch"], return_index=True)
-        places = np.searchsorted(numbers, inside["batch"][first])
-        shapes, sums = np.zeros(len(numbers), np.uint64), np.zeros(len(numbers))
-        if len(first):
-            shapes[places] = inside["shape"][first]
-            sums[places] = np.add.reduceat(inside["input_bytes"].astype(np.float64), first)
-        each = sums / np.maximum(by_number["size"], 1)
-        whole = (by_number["infer_done"] > 0) & (by_number["failed"] == 0)
-        times = by_number["infer_done"].astype(np.int64) - by_number["input_done"].astype(np.int64)
-        waits = by_number["cpu_wait_ns"].astype(np.int64)
-        # A thread does not wait while it runs: the rest was before it had the inputs.
-        waits = np.minimum(waits, np.maximum(times - by_number["cpu_ns"].astype(np.int64), 0))
-        times, waits = np.maximum(times - waits, 0)[whole], waits[whole]
-        columns = (by_number["size"], shapes, _magnitude(each).astype(int))
-        kinds = list(zip(*(column[whole].tolist() for column in columns), strict=True))
-        return _Known(
-            numbers, shapes, each, _medians(kinds, times), _medians(by_number["size"][whole].tolist(), times),
-            _medians(by_number["size"][whole].tolist(), waits),
-            int(np.median(times)) if len(times) else 0, float(np.median(each)) if len(each) else 0.0,
-        )  # fmt: skip
+    def _all_pauses(self) -> Table:
+        return _by_end(self.log.pauses)
+
+    @cached_property
+    def _loads(self) -> Table:
+        changes = self.log.changes
+        return _by_end(changes[np.isin(changes["change"], [CHANGES.index("load"), CHANGES.index("reload")])])
+
+    @cached_property
+    def _all_holds(self) -> Table:
+        holds = self.log.holds.copy()
+        holds["ended"][holds["ended"] == 0] = self.log.monotonic_ns
+        return _by_end(holds)
+
+    @staticmethod
+    def _overlapping(table: Table, start: int, end: int) -> Table:
+        """Return the rows, in the order of their ends, that overlap a time."""
+        rest = table[np.searchsorted(table["ended"], start, "right") :]
+        return rest[rest["started"] < end]
 
 
-class _Held(NamedTuple):
-    rows: Table
-    ends: Table
-    longest: int  # ns
-    places: int
-
-
-class _Known(NamedTuple):
-    numbers: Table
-    shapes: Table
-    bytes_each: Table  # of a batch, by its size
-    of_kind: dict[tuple[int, int, int], int]
-    of_size: dict[int, int]
-    cpu_wait: dict[int, int]
-    of_all: int
-    usual_bytes: float
-
-
-def _magnitude(size: Any) -> Any:
-    """Return the binary logarithm of a number of bytes."""
-    return np.floor(np.log2(np.asarray(size) + 1))
-
-
-def _medians(kinds: list[Any], times: Table) -> dict[Any, int]:
-    """Return the median time of each kind with enough samples."""
-    by_kind = dict[Any, list[int]]()
-    for kind, time in zip(kinds, times.tolist(), strict=True):
-        by_kind.setdefault(kind, []).append(time)
-    return {kind: int(np.median(group)) for kind, group in by_kind.items() if len(group) >= _MIN_SAMPLES}
+def _by_end(table: Table) -> Table:
+    """Return rows in the order of their ends: a stall is noticed after collections of garbage in it."""
+    found: Table = table[np.argsort(table["ended"], kind="stable")]
+    return found

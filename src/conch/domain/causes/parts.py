@@ -2,9 +2,12 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from conch.domain.causes.log_index import Interval
+import numpy as np
+
+Table: TypeAlias = np.ndarray[Any, Any]
+Interval: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ import numpy as np
 
 from conch.base.errors import InvalidRequest, NotFound
 from conch.domain.causes.explain import Explainer
-from conch.domain.causes.log_index import Table
-from conch.domain.causes.parts import TimePart
+from conch.domain.causes.parts import Table, TimePart
 from conch.domain.events.layout import OUTCOMES
 
 _MAX_SAMPLES: Final = 200  # requests of a group that are explained

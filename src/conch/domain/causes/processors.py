@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from conch.domain.causes.log_index import Interval
+from conch.domain.causes.parts import Interval
 from conch.domain.events.log import EventLog
 
 _MAX_INTERVALS: Final = 500

@@ -97,7 +97,7 @@ def test_a_list_that_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fetched(hub: Hub, home: Path) -> subprocess.CompletedProcess[str]:
-    """Fetch with a short window, in a process of its own: the library reads its environment when it is imported."""
+    """Fetch with a short window, in a separate process: the library reads its environment when it is imported."""
     code = """
 from conch.clients.repository import hub_download
 hub_download.SLOW_WINDOW_S = 0.5

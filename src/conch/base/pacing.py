@@ -42,7 +42,7 @@ class TokenBucket:
 class MinimumRate:
     """The rate at which a body of any size must come; like curl's --speed-limit and --speed-time.
 
-    Each wait for bytes has a time limit of its own, but a server may send one byte within each.
+    Each wait for bytes has a separate time limit, but a server may send one byte within each.
     """
 
     __slots__ = ("_bytes", "_per_s", "_waited_s", "_window_s")

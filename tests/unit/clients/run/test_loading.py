@@ -17,9 +17,10 @@ def test_the_reader_gets_phases_then_address_and_seconds() -> None:
     clock.enter(DIGITS, "starting")
     assert (load.read(), load.ended) == ("starting digits", False)
     clock.enter(DIGITS, "")
-    text = clock.ready("127.0.0.1:8000")
+    text = clock.ready("127.0.0.1:8000", "GPU 0,\tGPU 1")
     assert (load.read(), load.ended) == ("", True)
     assert (load.address, load.seconds) == ("127.0.0.1:8000", text)
+    assert re.fullmatch("GPU 0,.GPU 1", load.devices)
     assert re.fullmatch(r"\d+\.\d s(: \w.* s)?", text)
 
 
@@ -36,4 +37,4 @@ def test_loads_of_several_models_have_no_seconds_of_phases() -> None:
     clock = LoadClock(None)
     for model in (DIGITS, OTHER):
         clock.enter(model, "reading")
-    assert re.fullmatch(r"\d+\.\d s", clock.ready("127.0.0.1:8000"))
+    assert re.fullmatch(r"\d+\.\d s", clock.ready("127.0.0.1:8000", "CPU"))

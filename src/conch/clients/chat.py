@@ -18,9 +18,10 @@ from conch.base.control_characters import printable, printable_lines
 from conch.base.errors import ConchError, InvalidRequest
 from conch.base.http.credentials import KEY_HELP, VARIABLES, client_key
 from conch.base.suggestion import did_you_mean
-from conch.clients.openai_client import Completion, OpenAIClient
+from conch.clients.openai_client import Completion, ContextExceeded, OpenAIClient
 
 _FAILURE, _INTERRUPTED = 1, 130
+_TURN = 2  # messages: the user's and the answer
 _QUOTES = '"""'  # around a message of several lines
 _URL = "http://localhost:8000/v1"
 
@@ -97,35 +98,47 @@ class TerminalChat:
     def answer(self, text: str) -> int:
         """Send a user message, print the streamed answer, then its speed; return the exit status.
 
-        Ctrl-C ends the answer; its beginning stays in the conversation. Raises ConchError.
+        Ctrl-C ends the answer; its beginning stays in the conversation. The oldest messages are forgotten if the
+        context has no room for all. Raises ConchError.
         """
         if not text:
             raise InvalidRequest("the prompt is empty")
         self._messages.append({"role": "user", "content": text})
-        answer = Completion()
-        shown = printable_lines if sys.stdout.isatty() else str  # a program gets what the model has written
-        status = 0
+        answer, status, forgotten = Completion(), 0, 0
         try:
-            system = [{"role": "system", "content": self.system}] if self.system else []
-            with closing(self._client.chat(self.model, [*system, *self._messages], self.settings, answer)) as pieces:
-                for piece in pieces:
-                    if not self._as_json:
-                        print(shown(piece), end="", flush=True)
+            while True:
+                try:
+                    self._stream(self._messages[forgotten:], answer)
+                    break
+                except ContextExceeded:
+                    forgotten += _TURN
+                    if forgotten >= len(self._messages):
+                        raise
         except KeyboardInterrupt:
             answer.finish_reason, status = "interrupted", _INTERRUPTED
         except ConchError:
             self._messages.pop()
             raise
+        del self._messages[:forgotten]
         self._messages.append({"role": "assistant", "content": answer.text})
         self.context_used = answer.prompt_tokens + answer.completion_tokens or self.context_used
         if self._as_json:
             print(json.dumps({"model": self.model, **asdict(answer)}), flush=True)
         else:
             print(flush=True)
-            print(self._speed(answer), file=sys.stderr, flush=True)
+            print(self._speed(answer, forgotten), file=sys.stderr, flush=True)
         return status
 
-    def _speed(self, answer: Completion) -> str:
+    def _stream(self, messages: Sequence[dict[str, str]], answer: Completion) -> None:
+        """Request an answer and print its pieces. Raises ConchError."""
+        shown = printable_lines if sys.stdout.isatty() else str  # a program gets what the model has written
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        with closing(self._client.chat(self.model, [*system, *messages], self.settings, answer)) as pieces:
+            for piece in pieces:
+                if not self._as_json:
+                    print(shown(piece), end="", flush=True)
+
+    def _speed(self, answer: Completion, forgotten: int) -> str:
         if answer.finish_reason == "interrupted":
             return "[interrupted]"
         parts = [f"{answer.completion_tokens} token{'s' if answer.completion_tokens != 1 else ''}"]
@@ -137,13 +150,16 @@ class TerminalChat:
             parts.append(f"{answer.tokens_per_second:.0f} tokens/s")
         if answer.finish_reason == "length":
             parts.append("token limit reached")
+        if forgotten:
+            parts.append(f"the oldest {forgotten} messages no longer fit and are forgotten")
         return f"[{', '.join(parts)}]"
 
 
 def _converse(conversation: TerminalChat) -> int:
-    """Answer line by line until /bye, Ctrl-D, or Ctrl-C at the prompt."""
-    import readline  # noqa: F401 - adds history and editing to input()
+    """Answer line by line until /bye or Ctrl-D."""
+    import readline  # adds history and editing to input()
 
+    readline.parse_and_bind("set enable-bracketed-paste on")  # lines that are pasted are one message
     model = printable(conversation.model)
     print(
         f"Chat with {model}. Ctrl-C ends the answer, Ctrl-D or /bye the conversation; /help lists more.",
@@ -155,6 +171,9 @@ def _converse(conversation: TerminalChat) -> int:
         except EOFError:
             print(file=sys.stderr)
             return 0
+        except KeyboardInterrupt:  # perhaps meant for an answer that has just ended
+            print("\nCtrl-D or /bye ends the conversation", file=sys.stderr)
+            continue
         try:
             if text.startswith("/"):
                 print(command_answer(conversation, text), file=sys.stderr)
@@ -163,7 +182,7 @@ def _converse(conversation: TerminalChat) -> int:
         except EndOfChat:
             return 0
         except ConchError as error:
-            say(f"conch chat: {error}")
+            say(str(error))
 
 
 def _message() -> str:
@@ -203,14 +222,30 @@ def _parser() -> CommandParser:
 
 
 _HELP = '''\
-/set temperature 0.2     sampling temperature; also max_tokens, seed, top_p
+/set temperature 0.2     also top_p, top_k, max_tokens, stop, seed
 /set system TEXT         system prompt; without TEXT, none
 /show                    model, settings, context used
 /clear                   forget the messages
 /bye                     end the conversation
 """                      begins and ends a message of several lines'''
+
+
+def _stop(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
 # Setting → how its value is read.
-_SETTINGS: dict[str, Callable[[str], Any]] = {"temperature": float, "top_p": float, "max_tokens": int, "seed": int}
+_SETTINGS: dict[str, Callable[[str], Any]] = {
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "max_tokens": int,
+    "stop": _stop,
+    "seed": int,
+}
+_OTHER_NAMES = {"num_predict": "max_tokens"}  # Ollama's
 _COMMANDS = ("/set", "/show", "/clear", "/help", "/bye")
 
 
@@ -237,7 +272,7 @@ def command_answer(conversation: TerminalChat, text: str) -> str:
 
 def _set(conversation: TerminalChat, assignment: str) -> str:
     name, _, text = assignment.partition(" ")
-    text = text.strip()
+    name, text = _OTHER_NAMES.get(name, name), text.strip()
     if name == "system":
         conversation.system = text.strip('"')
         return "the system prompt is set" if text else "the system prompt is removed"
@@ -246,7 +281,7 @@ def _set(conversation: TerminalChat, assignment: str) -> str:
     try:
         conversation.settings[name] = _SETTINGS[name](text)
     except ValueError:
-        kind = "an integer" if _SETTINGS[name] is int else "a number"
+        kind = {"stop": "a text", "temperature": "a number", "top_p": "a number"}.get(name, "an integer")
         raise InvalidRequest(f"'{text}' is not a valid {name}: expected {kind}") from None
     return f"{name} is {conversation.settings[name]}"
 

@@ -16,13 +16,20 @@ from conch.base.http.credentials import check_no_credentials
 
 _TIMEOUT_S = 600
 _NOT_FOUND = 404
-_MODEL_LOADING = "model_loading"  # code of an error
 _DATA = b"data:"
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+/?")
 # Pieces read in quicker succession were buffered, so their times of arrival are unknown.
 _BURST_S = 0.001
 # For fewer tokens a rate is meaningless.
 _MIN_RATED_TOKENS = 3
+
+
+class ContextExceeded(ConchError):
+    """The messages have more tokens than the model's context."""
+
+
+# Code in the body of an error → its class.
+_ERRORS = {"model_loading": ModelLoading, "context_length_exceeded": ContextExceeded}
 
 
 @dataclass(slots=True)
@@ -178,7 +185,7 @@ class OpenAIClient:
                 default += f"; --url must be the URL of the API, such as {example}"
             answer = response.read()
             message = _error_message(answer, default)
-            raise ModelLoading(message) if _is_loading(answer) else ConchError(message)
+            raise _ERRORS.get(_error_code(answer), ConchError)(message)
         return response
 
 
@@ -208,11 +215,11 @@ def _read(chunk: dict[str, Any], answer: Completion) -> str:
     return text
 
 
-def _is_loading(body: bytes) -> bool:
+def _error_code(body: bytes) -> str:
     try:
-        return bool(json.loads(body)["error"]["code"] == _MODEL_LOADING)
+        return str(json.loads(body)["error"]["code"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return False
+        return ""
 
 
 def _error_message(body: bytes, default: str) -> str:

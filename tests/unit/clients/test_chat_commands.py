@@ -26,8 +26,9 @@ def test_settings_are_set_with_and_without_the_word_parameter() -> None:
     talk = Talk()
     assert command_answer(talk, "/set temperature 0.5") == "temperature is 0.5"
     command_answer(talk, "/set parameter max_tokens 7")
+    assert command_answer(talk, "/set parameter num_predict 8") == "max_tokens is 8"
     command_answer(talk, '/set system "Be brief."')
-    assert (talk.settings, talk.system) == ({"temperature": 0.5, "max_tokens": 7}, "Be brief.")
+    assert (talk.settings, talk.system) == ({"temperature": 0.5, "max_tokens": 8}, "Be brief.")
     assert command_answer(talk, "/set system") == "the system prompt is removed"
 
 
@@ -57,8 +58,9 @@ def test_bye_ends_the_conversation(text: str) -> None:
     ("text", "complaint"),
     [
         ("/set temperature hot", "'hot' is not a valid temperature: expected a number"),
+        ("/set stop", "'' is not a valid stop: expected a text"),
         ("/set seed 1.5", "'1.5' is not a valid seed: expected an integer"),
-        ("/set colour red", "/set takes temperature, top_p, max_tokens, seed or system"),
+        ("/set colour red", "/set takes temperature, top_p, top_k, max_tokens, stop, seed or system"),
         ("/sho", "unknown command '/sho'; did you mean '/show'?"),
     ],
 )

@@ -135,7 +135,7 @@ def test_ctrl_c_while_loading_ends_the_server(tmp_path: Path, flag: str, status:
         output, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    # To a shell the same: CPython ends itself by the signal if it came while an import was in exec(), as of a dataclass.
+    # The same to a shell: CPython ends itself by the signal if it came while an import was in exec().
     returned = 128 + signal.SIGINT if process.returncode == -signal.SIGINT else process.returncode
     assert (returned, output) == (status, ""), errors
     assert "Traceback" not in errors

@@ -228,6 +228,30 @@ def test_a_server_that_does_not_answer_is_listed(home: Path, tmp_path: Path) -> 
             assert response.status == 200
 
 
+def test_top_and_doctor_show_all_servers(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        write_identity(tmp_path, name, "FP32", 4)
+    with Running(tmp_path, str(tmp_path / "first")) as first, Running(tmp_path, str(tmp_path / "second")) as second:
+        printed = conch(tmp_path, "top", "--once", "--interval=10ms").stdout
+        lines = conch(tmp_path, "top", "--json", "--interval=10ms").stdout.splitlines()
+        diagnoses = json.loads(conch(tmp_path, "doctor", "--json").stdout)
+        second.process.send_signal(signal.SIGSTOP)
+        try:
+            silent = conch(tmp_path, "top", "--once", "--interval=10ms")
+        finally:
+            second.process.send_signal(signal.SIGCONT)
+    assert printed.index(first.url) < printed.index("first ") < printed.index(second.url) < printed.index("second ")
+    readings = [json.loads(line) for line in lines]
+    assert [(reading["url"], reading["models"][0]["name"]) for reading in readings] == [
+        (first.url, "first"),
+        (second.url, "second"),
+    ]
+    assert {f"server {first.url}", f"server {second.url}"} < {diagnosis["area"] for diagnosis in diagnoses}
+    assert silent.returncode == 0
+    assert "first " in silent.stdout
+    assert f"cannot read {second.url}: no server answers at {second.url}: " in silent.stdout
+
+
 def test_stop_unloads_one_of_several_models(home: Path, models: Running) -> None:
     assert conch(home, "stop", "left").stdout == f"unloaded 'left' from {models.url}\n"
     assert [row["model"] for row in rows(home) if row["state"] == "ready"] == ["right"]

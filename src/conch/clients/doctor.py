@@ -30,7 +30,7 @@ from conch.base.control_characters import printable
 from conch.base.errors import ConchError, Unavailable
 from conch.base.http.credentials import client_key
 from conch.base.process.running_servers import running_servers
-from conch.clients.server_view import ServerAddress, ServerReader, all_reasons, find_address
+from conch.clients.server_view import ServerAddress, ServerReader, all_reasons, find_addresses
 from conch.clients.top import add_server_flags
 from conch.domain.degradations import REASONS
 from conch.machine import condition
@@ -86,7 +86,7 @@ def doctor(arguments: Sequence[str]) -> int:
     """Print what the checks find; return the exit status."""
     parser = CommandParser(
         "conch doctor",
-        description="Inspect this machine, the installation and a running server, and name the cure of each problem.",
+        description="Inspect this machine, the installation and running servers, and name the cure of each problem.",
         epilog=_EPILOG,
         formatter_class=LaidOutHelp,
     )
@@ -95,12 +95,13 @@ def doctor(arguments: Sequence[str]) -> int:
     parser.add_argument("--quiet", action="store_true", help="print problems only")
     given = parser.parse_args(arguments)
     try:
-        address = find_address(given.url, given.metrics_url, client_key(given.api_key_file))
+        addresses = find_addresses(given.url, given.metrics_url, client_key(given.api_key_file))
     except ConchError as error:
         print(f"conch doctor: {printable(str(error))}", file=sys.stderr)
         return _USAGE_ERROR
     diagnoses = [diagnosis for check in CHECKS for diagnosis in check()]
-    diagnoses += server_diagnoses(address, required=given.url is not None)
+    for address in addresses:
+        diagnoses += server_diagnoses(address, required=given.url is not None)
     if given.json:
         print(json.dumps([asdict(diagnosis) for diagnosis in diagnoses]))
     else:

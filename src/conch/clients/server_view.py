@@ -121,6 +121,13 @@ def find_address(url: str | None, metrics: str | None, key: str = "") -> ServerA
     return ServerAddress(url.rstrip("/"), metrics or f"{parts.scheme}://{host}:{port}", key)
 
 
+def find_addresses(url: str | None, metrics: str | None, key: str = "") -> list[ServerAddress]:
+    """Return the address that is given, or those of all servers of this user, or port 8000."""
+    if url is None and metrics is None and (servers := running_servers()):
+        return [address_of(server, None, key) for server in servers]
+    return [find_address(url, metrics, key)]
+
+
 def address_of(server: RunningServer, metrics: str | None, key: str) -> ServerAddress:
     """Return the address of a server of this user on this machine."""
     return ServerAddress(

@@ -1,9 +1,10 @@
-"""`conch top`: the models of a running server live: queues, rates, latencies, memory, and what is degraded."""
+"""`conch top`: the models of running servers live: queues, rates, latencies, memory, and what is degraded."""
 
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from math import inf
 
 from rich.box import SIMPLE_HEAD
@@ -16,16 +17,17 @@ from rich.text import Text
 from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.command_line.option_types import duration
 from conch.base.control_characters import printable
-from conch.base.errors import ConchError
+from conch.base.errors import ConchError, Unavailable
 from conch.base.http.credentials import KEY_HELP, client_key
 from conch.clients.server_view import (
     ModelRates,
     ModelReading,
+    ServerAddress,
     ServerReader,
     ServerReading,
     all_reasons,
     document,
-    find_address,
+    find_addresses,
     rates,
 )
 from conch.domain.degradations import REASONS
@@ -57,56 +59,79 @@ Exit status: 0; 1 if no server answers; 2 for invalid arguments; 130 after Ctrl-
 
 
 def top(arguments: Sequence[str]) -> int:
-    """Show a server until Ctrl-C, or once without a terminal; return the exit status."""
+    """Show servers until Ctrl-C, or once without a terminal; return the exit status."""
     parser = CommandParser(
         "conch top",
-        description="Show the models of a running server live. Without a terminal, print one table.",
+        description="Show the models of running servers live. Without a terminal, print one table of each.",
         epilog=_EPILOG,
         formatter_class=LaidOutHelp,
     )
     add_server_flags(parser)
     parser.add_argument("--interval", type=duration, default=2.0, metavar="TIME", help="between readings (default: 2s)")
-    parser.add_argument("--once", action="store_true", help="print one table of one interval, then exit")
-    parser.add_argument("--json", action="store_true", help="print one reading and its rates as JSON, then exit")
+    parser.add_argument("--once", action="store_true", help="print one table of each server, then exit")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each server, then exit")
     given = parser.parse_args(arguments)
     console = Console(highlight=False)
-    before: ServerReading | None = None
+    servers = _Servers(given)
     try:
-        reader = ServerReader(find_address(given.url, given.metrics_url, client_key(given.api_key_file)))
+        servers.read()
         if given.json or given.once or not console.is_terminal:
-            before = reader.read()
             time.sleep(max(given.interval, 0.0))
-            reading = reader.read()
+            servers.read()
             if given.json:
-                print(json.dumps(document(reading, before)))
+                for address, reading in servers.now.items():
+                    print(json.dumps(document(reading, servers.before.get(address))))
             else:
                 width = console.width if console.is_terminal else _PLAIN_COLUMNS
-                Console(highlight=False, width=width).print(_view(reading, before, width))
+                Console(highlight=False, width=width).print(servers.view(width))
             return 0
-        before = reader.read()
-        with Live(_view(before, None, console.width), console=console, auto_refresh=False, screen=True) as live:
-            for reading in _readings(reader, max(given.interval, 0.1)):
-                live.update(_view(reading, before, console.width), refresh=True)
-                before = reading
+        with Live(servers.view(console.width), console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                time.sleep(max(given.interval, 0.1))
+                servers.read()
+                live.update(servers.view(console.width), refresh=True)
     except ConchError as error:
         print(f"conch top: {printable(str(error))}", file=sys.stderr)
         return _FAILURE
     except KeyboardInterrupt:
-        return 0 if before else _INTERRUPTED
-    return 0
+        return 0 if servers.now else _INTERRUPTED
 
 
 def add_server_flags(parser: CommandParser) -> None:
     """Add the flags that say which server to read."""
-    parser.add_argument("--url", help="HTTP port of the server (default: the newest of this user, or 127.0.0.1:8000)")
+    parser.add_argument("--url", help="HTTP port of a server (default: all of this user, or 127.0.0.1:8000)")
     parser.add_argument("--metrics-url", metavar="URL", help="of its metrics (default: as recorded, or port + 2)")
     parser.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
 
 
-def _readings(reader: ServerReader, interval_s: float) -> Iterator[ServerReading]:
-    while True:
-        time.sleep(interval_s)
-        yield reader.read()
+class _Servers:
+    """The last two readings of each server that the flags name."""
+
+    def __init__(self, given: Namespace) -> None:
+        self.before: dict[ServerAddress, ServerReading] = {}
+        self.now: dict[ServerAddress, ServerReading] = {}
+        self._given = given
+        self._readers: dict[ServerAddress, ServerReader] = {}
+
+    def read(self) -> None:
+        """Read all servers, also those that have started since. Raises Unavailable if none answers."""
+        given = self._given
+        addresses = find_addresses(given.url, given.metrics_url, client_key(given.api_key_file))
+        now: dict[ServerAddress, ServerReading] = {}
+        for address in addresses:
+            if address not in self._readers:
+                self._readers[address] = ServerReader(address)
+            try:
+                now[address] = self._readers[address].read()
+            except Unavailable as error:
+                if len(addresses) == 1:
+                    raise
+                now[address] = ServerReading(address.url, problems=[f"{address.url}: {error.message}"])
+        self.before, self.now = self.now, now
+
+    def view(self, width: int) -> RenderableType:
+        """Return what to show of all servers."""
+        return Group(*(_view(reading, self.before.get(address), width) for address, reading in self.now.items()))
 
 
 def _view(reading: ServerReading, before: ServerReading | None, width: int) -> RenderableType:

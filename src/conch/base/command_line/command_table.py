@@ -48,7 +48,7 @@ TASKS = MappingProxyType(
             ),
             "doctor": Command(
                 "clients.doctor",
-                "inspect machine, installation and server, and name cures",
+                "inspect machine, installation and servers, and name cures",
                 ("conch doctor", "conch doctor --url http://gpu1:8000 --json"),
                 statuses="0 nothing to fix; 1 a problem was found; 2 invalid arguments",
             ),
@@ -141,7 +141,7 @@ TASKS = MappingProxyType(
         "observe": {
             "top": Command(
                 "clients.top",
-                "show the models of a running server live",
+                "show the models of running servers live",
                 ("conch top", "conch top --url http://gpu1:8000 --interval 5s"),
             ),
             "why": Command(

@@ -126,6 +126,10 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("HTTP/2 frame", size(HTTP2.frame_bytes)),
         ("CONTINUATION frames per head", f"{HTTP2.continuations}"),
         ("Stream resets", f"{HTTP2.resets:,}, then {HTTP2.resets_per_s:g} per second"),
+        (
+            "Stream resets from one address or IPv6 /64, over all connections",
+            f"{HTTP2.peer_resets:,}, then {HTTP2.peer_resets_per_s:,.0f} per second",
+        ),
         ("Frames without effect", f"{HTTP2.noise_frames:,}, then {HTTP2.noise_frames_per_s:g} per second"),
         ("Small DATA frames", f"{HTTP2.small_frames:,}, then {HTTP2.small_frames_per_s:,.0f} per second"),
         ("Early pings", f"{OPTIONS.grpc_http2_max_ping_strikes}", "`--grpc-http2-max-ping-strikes`"),

@@ -1,6 +1,7 @@
 """Clients of the HTTP port that break the rules of good behaviour, or of HTTP: the others do not notice."""
 
 import socket
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -214,6 +215,46 @@ def test_what_two_readers_may_read_in_two_ways_is_refused(conch: ConchProcess, f
     assert answer.count(b"HTTP/1.1 ") == 1
     assert status(answer) == 400
     assert b"Connection: close" in answer
+
+
+_CHUNKED = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([_CHUNKED + b"7fffffffffffffff\r\n"], id="with the head"),
+        pytest.param([_CHUNKED, b"7fffffffffffffff\r\n"], id="after the head"),
+        pytest.param([_CHUNKED + b"fFFFFFFFFFFFFFF;a=b\r\n{"], id="with an extension and a beginning"),
+        pytest.param([_CHUNKED + b"1\r\n{\r\n", b"4000000\r\n" + b" " * 5000], id="the second chunk"),
+    ],
+)
+def test_chunks_that_announce_too_much(conch: ConchProcess, pieces: list[bytes]) -> None:
+    """They are refused before they come, as bodies are whose length is announced."""
+    with connect(conch.ports["http"]) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            client.sendall(piece)
+            time.sleep(0.05)  # most often, each is a read; what is asserted holds if not
+        answer = read_all(client)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"exceeds the maximum of 131072 bytes" in answer
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([b"5;x=ff", b"ffffffff\r\n{   }\r\n0\r\n\r\n"], id="an extension like a size"),
+        pytest.param([b"0000000", b"2\r\n", b"{", b"}", b"\r\n0\r\n\r\n"], id="a size"),
+    ],
+)
+def test_chunk_sizes_that_come_in_pieces(conch: ConchProcess, pieces: list[bytes]) -> None:
+    with connect(conch.ports["http"]) as client:
+        for piece in (_CHUNKED, *pieces):
+            client.sendall(piece)
+            time.sleep(0.05)
+        client.shutdown(socket.SHUT_WR)
+        assert status(read_all(client)) == 200
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 """Parses the requests of one HTTP/1.1 connection, enforces limits, and charges the memory of bodies."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Final, Protocol
@@ -61,6 +62,8 @@ _IN_PLACE_BYTES: Final = 65_536
 MAX_CHUNKS: Final = 65_536
 # Fields that must not be repeated: proxies and servers may use different ones of the values.
 _SINGLE_FIELDS = (b"host", b"authorization")
+_CHUNK_SIZE: Final = re.compile(rb"\r\n([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n\Z")
+_MAX_CHUNK_LINE_BYTES: Final = 256
 # Methods whose requests have no content (RFC 9110, section 9.3): it would occupy memory for nothing.
 _WITHOUT_BODY = (b"GET", b"HEAD", b"DELETE")
 # Method, version and line ends do not count for the limit of a head; at most this many bytes of an incomplete one.
@@ -107,6 +110,8 @@ class RequestReader:
         self._read_bytes = 0  # bytes of the last read
         self._overhead_bytes = 0  # bytes after the head's limit that held nothing of its body
         self._chunks = 0
+        self._after_line = False  # whether the last read ended with the end of a line
+        self._chunk_bytes = -1  # that came of the chunk that is coming in; -1 between chunks
         self._upload: BodyUpload | None = None  # what its body is charged, once it has come in part
         self.in_place = False  # whether the rest of its body is to be received in place
 
@@ -131,6 +136,9 @@ class RequestReader:
         try:
             size = len(self._body)
             parser.feed_data(data)
+            if self._chunk_bytes >= 0:
+                self._check_chunk(data)
+            self._after_line = data.endswith(b"\r\n")
             if self._body:
                 self._charge(len(self._body))
             if self.received > self._limits.head_bytes and len(self._body) == size:
@@ -248,6 +256,8 @@ class RequestReader:
 
     def on_body(self, data: bytes) -> None:
         """Append a piece of the body."""
+        if self._chunk_bytes >= 0:
+            self._chunk_bytes += len(data)
         body = self._body
         if not body:
             self._body = data
@@ -261,9 +271,14 @@ class RequestReader:
 
     def on_chunk_header(self) -> None:
         """Count chunks: each costs the server more than its bytes."""
+        self._chunk_bytes = 0
         self._chunks += 1
         if self._chunks > MAX_CHUNKS + 1:  # the last one is empty
             raise HttpRefusal(400, f"request body in more than {MAX_CHUNKS} chunks")
+
+    def on_chunk_complete(self) -> None:
+        """Stop counting the bytes of a chunk."""
+        self._chunk_bytes = -1
 
     def on_message_complete(self) -> None:
         """Pass the complete request to the sink."""
@@ -284,6 +299,7 @@ class RequestReader:
         self._body = b""
         self._body_size = 0
         self.received = self._overhead_bytes = self._chunks = 0
+        self._chunk_bytes = -1
         self._sink.complete(request)
 
     # Limits.
@@ -292,6 +308,25 @@ class RequestReader:
         """Refuse a head, or overhead of a chunked body, that is too large."""
         if size > self._limits.head_bytes:
             raise HttpRefusal(431, f"request line and header fields exceed {self._limits.head_bytes} bytes")
+
+    def _check_chunk(self, data: bytes) -> None:
+        """Refuse a chunk that is coming in if it announces more than the body may have. Raises HttpRefusal.
+
+        The parser does not tell its size. A size whose line came in pieces is not checked: the limit then ends the body
+        when it is reached.
+        """
+        end = len(data) - self._chunk_bytes
+        request = self._request
+        if end <= 0 or request is None:  # it began before this read
+            return
+        begin = max(end - _MAX_CHUNK_LINE_BYTES, 0)
+        line = data[begin:end] if begin or not self._after_line else b"\r\n" + data[:end]
+        size = _CHUNK_SIZE.search(line)
+        if size is None:
+            return
+        whole = len(self._body) - self._chunk_bytes + int(size[1], 16)
+        if whole > self._body_limit:
+            self._allow_body(request, whole)
 
     def _expect_body(self, request: HttpRequest, size: int) -> None:
         if size > self._body_limit:

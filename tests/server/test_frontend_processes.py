@@ -31,6 +31,7 @@ from conch.domain.events.log import EventLog
 from conch.server.frontends.processes import supervisor
 from conch.server.options.server_options import ServerOptions
 from conch.server.server import Server
+from tests.server.chaos.accounting import resting, settled
 from tests.support.models import write_identity, write_scripted
 from tests.support.server_process import ConchProcess
 
@@ -340,6 +341,19 @@ def test_a_refused_generation_over_grpc_ends_neither_process(server: ConchProces
             assert result is None
             assert "max_tokens must be at least 1, got 0" in str(error)
     assert {process.pid for process in frontends(server)} == processes
+
+
+def test_a_killed_fork_server_leaves_nothing(tmp_path: Path) -> None:
+    """Starts fail until it has been replaced, too: each has a socket and two arenas."""
+    write_identity(tmp_path / "models", "echo", "FP32", -1)
+    with ConchProcess(tmp_path / "models", "--frontend-processes=2", log=tmp_path / "log") as server:
+        held = resting(server.process.pid)
+        for _ in range(3):
+            for child in psutil.Process(server.process.pid).children(recursive=True):
+                child.kill()
+            settled(server.process.pid, held)
+        until(lambda: len(frontends(server)) == 2)
+        assert server.text.count("restarting") >= 6
 
 
 def test_processes_end_with_a_killed_server(tmp_path: Path) -> None:

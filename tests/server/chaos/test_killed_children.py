@@ -8,7 +8,7 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import psutil
 import pytest
 import tritonclient.grpc as sync_triton
 import tritonclient.grpc.aio as triton
+from aiohttp import ClientError
 from tritonclient.grpc import InferInput
 
 from tests.server.chaos.accounting import HeldResources, resting, settled
@@ -294,10 +295,21 @@ async def test_a_stopped_process_is_a_slow_one(clients: ConcurrentClients, how: 
     assert counts(server, "single")["CANCELED"] - counted["CANCELED"] == 1
 
 
+async def answering_again(clients: ConcurrentClients) -> None:
+    """Return when the frontend processes, if there are any besides the server, have been replaced."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            with suppress(ClientError):
+                await clients.ask("chain")
+                return
+            await asyncio.sleep(0.05)
+
+
 async def test_everything_the_server_has_started_dies_at_once(clients: ConcurrentClients) -> None:
     for child in psutil.Process(clients.server.process.pid).children(recursive=True):
         child.kill()
     killed = time.monotonic()
+    await answering_again(clients)
     for model in ("single", "other", "pair"):
         # The first may be sent to a process whose death has not become known yet.
         ended = [await clients.ask(model), await clients.ask(model)]

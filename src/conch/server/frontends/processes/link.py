@@ -79,8 +79,9 @@ class FrontendLink:
         self._handle = handle
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._arena = ArenaWriter(outgoing)
-        self._blocks = ArenaReader(incoming, self._on_release)
+        # Dropped with the connection, and not left to the garbage collector: they may be large.
+        self._arena: ArenaWriter | None = ArenaWriter(outgoing)
+        self._blocks: ArenaReader | None = ArenaReader(incoming, self._on_release)
         self._decoder = FrameDecoder(max_header=_MAX_FRAME_BYTES)
         self._unsent: list[Message] = []
         self._transport: asyncio.Transport | None = None
@@ -98,7 +99,7 @@ class FrontendLink:
     @property
     def shared_bytes(self) -> int:
         """Bytes of the arena that are in use."""
-        return self._arena.used
+        return 0 if self._arena is None else self._arena.used
 
     def send(self, message: Message) -> None:
         """Send a message with the others of this turn of the event loop."""
@@ -108,7 +109,7 @@ class FrontendLink:
 
     def flush(self) -> None:
         """Send the messages that wait."""
-        released = self._blocks.take_released()
+        released = None if self._blocks is None else self._blocks.take_released()
         if released:
             self._unsent.append((RELEASED, released))
         unsent, self._unsent = self._unsent, []
@@ -117,25 +118,29 @@ class FrontendLink:
 
     def trim(self, keep: int) -> None:
         """Return memory of the arena above `keep` bytes to the system, if nothing uses it."""
-        self._arena.trim(keep)
+        if self._arena is not None:
+            self._arena.trim(keep)
 
     def close(self) -> None:
         """Close the connection; `lost` is called."""
         if self._transport is not None:
             self._transport.abort()
+        else:
+            self.connection_lost(None)
 
     def packed(self, data: Buffer) -> object:
         """Return the bytes of a tensor as they travel: themselves, or the offset and size of a block that has them."""
         size = len(data) if type(data) is bytes else memoryview(data).nbytes
         if size <= MAX_INLINE_BYTES:
             return data
-        offset = self._arena.write(data, size)
+        offset = None if self._arena is None else self._arena.write(data, size)
         return data if offset is None else (offset, size)
 
     def unpacked(self, packed: object) -> Buffer:
         """Return the bytes of a tensor: those of a block in place."""
         if type(packed) is tuple:
             offset, size = packed
+            assert self._blocks is not None  # messages come over the connection
             array = self._blocks.view(offset, size)
             return cast("memoryview", array.data)
         return cast("bytes", packed)
@@ -156,6 +161,7 @@ class FrontendLink:
             for messages, _ in self._decoder.feed(data):
                 for message in messages:
                     if message[0] == RELEASED:
+                        assert self._arena is not None
                         self._arena.free(message[1])
                     else:
                         self._handle(message)
@@ -171,6 +177,9 @@ class FrontendLink:
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
         """Report the end of the other process."""
+        if self._arena is None:
+            return
+        self._arena = self._blocks = None
         self._decoder.clear()
         self._unsent.clear()
         self._lost()

@@ -290,15 +290,27 @@ class FrontendProcesses:
         core = CoreLink(self._core, lambda message: self._received(frontend, message), lambda: None, self._changed)
         frontend = _Frontend(index, child, core)
         try:
-            with theirs:
-                core.connect(outgoing, incoming)
-                # The process sends what this one receives.
-                await child.start(self._forks, (theirs.fileno(), incoming, outgoing))
-        finally:
-            os.close(outgoing)
-            os.close(incoming)
-        self._frontends[index] = frontend
-        link = core.link
+            try:
+                with theirs:
+                    core.connect(outgoing, incoming)
+                    # The process sends what this one receives.
+                    await child.start(self._forks, (theirs.fileno(), incoming, outgoing))
+            finally:
+                os.close(outgoing)
+                os.close(incoming)
+            self._frontends[index] = frontend
+            await self._introduce(frontend, ours)
+        except BaseException:
+            if self._frontends.get(index) is frontend:
+                del self._frontends[index]
+            child.kill()
+            core.link.close()
+            ours.close()
+            raise
+
+    async def _introduce(self, frontend: _Frontend, ours: socket.socket) -> None:
+        """Send a process what it needs, and wait until it listens. Raises ConfigError, OSError, TimeoutError."""
+        link = frontend.core.link
         await asyncio.get_running_loop().create_unix_connection(lambda: link.protocol, sock=ours)
         memory = self._parts.budget.limit_bytes // self._count
         link.send((CATALOG, list(self._publisher.entries.values())))
@@ -329,13 +341,15 @@ class FrontendProcesses:
         """Cancel what it had asked for, and replace it."""
         frontend.core.link.close()
         frontend.on_stopped.set()
-        self._frontends.pop(frontend.index, None)
+        is_running = self._frontends.get(frontend.index) is frontend
+        if is_running:
+            del self._frontends[frontend.index]
         for flags, counts in frontend.listeners.items():
             _add(self.ended.setdefault(flags, Traffic()), _traffic(*counts[1:]))
         if not frontend.started.done():
             frontend.started.set_result(f"the process {exit_}")
             return
-        if self.leaving:
+        if self.leaving or not is_running:
             return
         _log.error("frontend %d (process %d) %s; restarting", frontend.index, frontend.child.pid, exit_)
         self.restarts += 1

@@ -1,5 +1,6 @@
 """Limits of a real server: admission on every protocol, sources, changes, roll back and metrics."""
 
+import http.client
 import json
 import time
 import urllib.error
@@ -90,8 +91,8 @@ class Limited:
         return call(self.admin, None, "GET")[1]
 
 
-@pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
+@pytest.fixture(scope="module", params=[1, 2], ids=["alone", "frontend-processes"])
+def limited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
     folder = tmp_path_factory.mktemp("limits")
     models = folder / "models"
     for name in ("free", "limited", "stage", "filed", "set"):
@@ -108,6 +109,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
         f"--limits-file={folder / 'limits.yaml'}",
         f"--limits-audit-log={folder / 'audit.jsonl'}",
         "--limits-tenant-header=x-tenant",
+        f"--frontend-processes={request.param}",
     ]
     with ConchProcess(models, *flags, log=folder / "log") as server:
         yield Limited(folder, server)
@@ -127,6 +129,37 @@ def test_http_requests_over_a_limit_get_429_with_the_time_to_retry(limited: Limi
     assert value(limited.server, "nv_inference_request_failure_total", model="limited", reason="REJECTED")
     until(lambda: limited.infer("limited")[0] == 200)
     assert limited.statuses("free", 20) == [200] * 20
+
+
+def rejected(server: ConchProcess, model: str) -> tuple[float, float]:
+    """How many requests were refused over an enforced limit, and how many of the model for any reason of that kind."""
+    counted = value(server, "conch_limit_exceeded_total", model=model, enforced="true") or 0.0
+    return counted, value(server, "nv_inference_request_failure_total", model=model, reason="REJECTED") or 0.0
+
+
+def test_a_flood_over_a_limit_is_refused_unread_counted_and_over_when_limits_change(limited: Limited) -> None:
+    """What is refused is not decoded: a malformed body is no reason to ask the model."""
+    limited.set({"model": "set", "tenant": "flood", "requests_per_second": 3, "enforced": True})
+    before = rejected(limited.server, "set")
+    connection = http.client.HTTPConnection(limited.server.http, timeout=60)
+    statuses = list[int]()
+    for _ in range(3):
+        until(lambda: limited.infer("set", x_tenant="flood")[0] == 429)
+        for _ in range(40):
+            connection.request("POST", "/v2/models/set/infer", b"{", {"X-Tenant": "flood"})
+            with connection.getresponse() as answer:
+                assert answer.headers["Retry-After"] == "1" or answer.status != 429
+                assert answer.read()
+                statuses.append(answer.status)
+    connection.close()
+    assert {*statuses} <= {429, 400}
+    assert statuses.count(429) > 60
+    assert limited.infer("set", x_tenant="other")[0] == 200
+    until(lambda: limited.infer("set", x_tenant="flood")[0] == 429)
+    after = rejected(limited.server, "set")
+    assert after[0] - before[0] == after[1] - before[1] >= statuses.count(429)
+    limited.set()
+    assert limited.statuses("set", 9, x_tenant="flood") == [200] * 9
 
 
 def test_generate_is_limited_too(limited: Limited) -> None:

@@ -68,6 +68,7 @@ class LimitManager:
     ) -> None:
         """Create a manager. `measure`: measure rates even without limits. `kubernetes` watches that source."""
         self.limiter = Limiter()
+        self.on_change: Callable[[], None] | None = None  # called when limits have changed
         self.recorder = EventRecorder()  # of the event log, set by the server
         self.sources: dict[str, SourceState] = {_ADMIN: SourceState()}
         self.last_change = 0.0  # seconds since the epoch
@@ -214,6 +215,8 @@ class LimitManager:
         self.limiter.set_table(table)
         active = self._measure or bool(table) or self._file is not None or self._kubernetes is not None
         self._install(self.limiter if active else None)
+        if self.on_change is not None:
+            self.on_change()
 
     async def _follow_models(self) -> None:
         """Forget the rates of models that are no longer served, and follow changes of ensembles."""

@@ -10,7 +10,7 @@ from typing import Final
 from conch.base.errors import ConchError, QueueFull, drop_frames
 from conch.domain.generation import Delta, FinishableGeneration, GenerationRequest, SamplingParams, Usage
 from conch.domain.llm.images import EncodedImage
-from conch.domain.request import Admitted, InferRequest, InferResponse, Respond
+from conch.domain.request import Admitted, InferRequest, InferResponse, Respond, Timeline
 from conch.domain.tensor import Buffer, Tensor
 from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http.message import HttpRequest
@@ -33,6 +33,7 @@ from conch.server.frontends.processes.link import (
     FORWARD,
     GENERATE,
     INFER,
+    LIMITED,
     RAW,
     RAW_END,
     REFUSED,
@@ -41,8 +42,9 @@ from conch.server.frontends.processes.link import (
     Message,
     Placed,
     encode_answer,
+    timeline_of,
 )
-from conch.server.frontends.processes.remote_models import delta_to_plain, end_to_plain, exchange_of, timeline_of
+from conch.server.frontends.processes.remote_models import delta_to_plain, end_to_plain, exchange_of
 from conch.server.frontends.processes.values import describe_error, of_plain, restored_error
 from conch.server.frontends.v2_grpc.service import Method
 from conch.server.observability.event_log import EventRecorder
@@ -120,6 +122,8 @@ class CoreLink:
             self._tasks[number] = asyncio.ensure_future(self._call(number, message[2], message[3]))
         elif kind == CANCEL:
             self._cancel(message[1])
+        elif kind == LIMITED:
+            self._limited(message[1], message[2], message[3], timeline_of(message[4]))
         elif kind == EXPLAIN:
             self._explain(message[1], message[2], message[3])
         elif kind == FINISH:
@@ -322,6 +326,14 @@ class CoreLink:
         self._tasks.pop(number, None)
         self.changed()
         self.link.send((CALLED, number, answer))
+
+    def _limited(self, name: str, version: int, tenant: str, timeline: Timeline) -> None:
+        """Count a request that the process has refused, as it would have been refused here."""
+        inference = self._parts.inference
+        try:
+            inference.admit(inference.model(name, version), timeline, tenant)
+        except ConchError as error:
+            drop_frames(error)
 
     def _explain(self, number: int, call: int, received: int) -> None:
         explained = partial(self._explained, number)

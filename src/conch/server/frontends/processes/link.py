@@ -14,6 +14,7 @@ first item is its kind:
     FINISH: a generation is to end as if the model had
     WRITABLE: whether a client keeps up
     EXCHANGE: a row of the event log
+    LIMITED: a request that was refused over a limit
     STARTED, STOPPED, REPORT, LOG, REFUSED             OPTIONS, CATALOG, STATE, COMMAND
     RELEASED: blocks of shared memory are free         RELEASED
 
@@ -23,11 +24,11 @@ in place. One that does not fit the arena travels in the frame: slower, but with
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from conch.base.errors import ConchError
-from conch.domain.request import InferResponse
+from conch.domain.request import InferResponse, Timeline
 from conch.domain.tensor import Buffer, Tensor
 from conch.server.backends.child.conch_child.ipc.arena import MAX_INLINE_BYTES, ArenaReader, ArenaWriter
 from conch.server.backends.child.conch_child.ipc.wire import FrameDecoder, encode_to_child
@@ -59,7 +60,8 @@ from conch.server.frontends.processes.values import describe_error, restored_err
     EXCHANGE,
     EXPLAIN,
     EXPLAINED,
-) = range(25)
+    LIMITED,
+) = range(26)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -228,6 +230,18 @@ def decode_answer(link: FrontendLink, encoded: Any) -> InferResponse | ConchErro
     response = InferResponse(model, version, tensors, id=request_id, parameters=parameters)
     response.degraded = degraded
     return response
+
+
+def times_of(timeline: Timeline) -> tuple[int, ...]:
+    """Return what the core continues of a timeline."""
+    return (timeline.received, timeline.deadline, timeline.first_token_by, timeline.exchange)
+
+
+def timeline_of(times: Sequence[int]) -> Timeline:
+    """Return the timeline that was sent."""
+    timeline = Timeline(times[0])
+    timeline.deadline, timeline.first_token_by, timeline.exchange = times[1], times[2], times[3]
+    return timeline
 
 
 class Placed:

@@ -12,13 +12,12 @@ from conch.server.core.catalog import Catalog
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.inference import Inference
 from conch.server.core.served_model import ServedModel
-from conch.server.frontends.processes.link import REFUSED, FrontendLink
+from conch.server.frontends.processes.link import REFUSED, FrontendLink, times_of
 from conch.server.frontends.processes.remote_models import (
     Calls,
     ForwardedContext,
     RemoteGenerativeModel,
     RemoteModel,
-    times_of,
 )
 from conch.server.frontends.processes.values import describe_error, of_plain, to_plain
 from conch.server.observability.tracing.observer import Observer

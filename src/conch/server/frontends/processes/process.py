@@ -202,6 +202,9 @@ class FrontendProcess:
         if name == "report":
             self._report()
             return
+        if name == "limits":
+            self._calls.refusals.clear()
+            return
         service = self._services.get(flags)
         if service is None:
             return

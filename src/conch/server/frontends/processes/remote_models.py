@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from conch.base.errors import Cancelled, ConchError, QueueFull, Unavailable
+from conch.base.errors import Cancelled, ConchError, LimitExceeded, QueueFull, Unavailable
 from conch.domain.events.rows import ExchangeRow, Ring, Row
 from conch.domain.generation import Delta, DeltaCallback, FinishableGeneration, FinishReason, GenerationRequest, Usage
 from conch.domain.model_config import ModelConfig
@@ -30,7 +30,9 @@ from conch.server.frontends.processes.link import (
     Message,
     Placed,
     decode_answer,
+    times_of,
 )
+from conch.server.frontends.processes.refusals import Refusals, Subject, tenant_of
 from conch.server.frontends.processes.values import describe_error, of_plain, restored_error, to_plain
 
 CORE_LOST: Final = "the server is stopping or has failed; try again"
@@ -42,6 +44,7 @@ class Calls:
 
     def __init__(self, link: FrontendLink) -> None:
         self.link = link
+        self.refusals = Refusals(link)
         self._last = 0
         self._pending: dict[int, Pending] = {}
         self._generations: dict[int, RemoteGeneration] = {}
@@ -83,7 +86,7 @@ class Calls:
                 request.priority,
                 request.timeout_us,
                 times_of(request.timeline),
-                "" if request.meter is None else request.meter.tenant,
+                tenant_of(request.meter),
                 context_of(request.span),
                 None
                 if destinations is None
@@ -104,10 +107,12 @@ class Calls:
         if pending is not None and answer is not None:
             pending.send(answer)
 
-    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> "RemoteGeneration":
-        """Send a request for text."""
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback, version: int = 0) -> "RemoteGeneration":
+        """Send a request for text; `version` is that of the model."""
         number = self.number()
-        generation = self._generations[number] = RemoteGeneration(self, number, on_deltas)
+        subject = (request.model_name, version, tenant_of(request.meter))
+        received = request.timeline.received
+        generation = self._generations[number] = RemoteGeneration(self, number, on_deltas, subject, received)
         prompt = request.prompt
         self.link.send(
             (
@@ -125,7 +130,7 @@ class Calls:
                 request.prompt_only,
                 [(*image[:-1], self.link.packed(image.data)) for image in request.images],
                 times_of(request.timeline),
-                "" if request.meter is None else request.meter.tenant,
+                tenant_of(request.meter),
                 context_of(request.span),
                 request.client,
             )
@@ -139,6 +144,8 @@ class Calls:
         generation = self._generations.get(number)
         if ended is not None and generation is not None:
             del self._generations[number]
+            if isinstance(ended, LimitExceeded):
+                self.refusals.note(generation.subject, ended, generation.received)
         if generation is not None:
             generation.deliver([delta_of(delta) for delta in encoded], ended)
 
@@ -166,11 +173,13 @@ class Calls:
 class RemoteGeneration:
     """A request that the core's engine executes."""
 
-    __slots__ = ("_calls", "_number", "deliver")
+    __slots__ = ("_calls", "_number", "deliver", "received", "subject")
 
-    def __init__(self, calls: Calls, number: int, on_deltas: DeltaCallback) -> None:
+    def __init__(self, calls: Calls, number: int, on_deltas: DeltaCallback, subject: Subject, received: int) -> None:
         self._calls = calls
         self._number = number
+        self.subject = subject
+        self.received = received
         self.deliver = on_deltas
 
     def abort(self) -> None:
@@ -202,14 +211,19 @@ class RemoteModel(ServedModel):
         self._calls.infer(pending)
         return pending
 
-    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:
-        """Do nothing: the core counts its requests."""
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:  # noqa: ARG002
+        """Hold a refusal over a limit; the core counts the requests."""
+        if isinstance(answer, LimitExceeded):
+            request = pending.request
+            subject = (self.config.name, self.version, tenant_of(request.meter))
+            self._calls.refusals.note(subject, answer, request.timeline.received)
 
     def refusal(self, now: int, meter: TokenMeter | None = None) -> QueueFull | None:  # noqa: ARG002 - the core refuses
         return None
 
     def check_room(self, timeline: Timeline, meter: TokenMeter | None = None) -> None:
-        """Do nothing: the core knows the room, and counts what it refuses."""
+        """Raise LimitExceeded if the core would; it knows the room, and counts what is refused."""
+        self._calls.refusals.check((self.config.name, self.version, tenant_of(meter)), timeline)
 
     async def start(self) -> None:
         """Do nothing: the core has loaded it."""
@@ -228,10 +242,11 @@ class RemoteGenerativeModel(GenerativeModel):
         self._calls = calls
 
     def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> FinishableGeneration:
-        return self._calls.generate(request, on_deltas)
+        return self._calls.generate(request, on_deltas, self.version)
 
     def check_room(self, timeline: Timeline, meter: TokenMeter | None = None) -> None:
-        """Do nothing: the core knows the room."""
+        """Raise LimitExceeded if the core would; it knows the room."""
+        self._calls.refusals.check((self.config.name, self.version, tenant_of(meter)), timeline)
 
 
 class MirroredCatalog(Catalog):
@@ -343,18 +358,6 @@ def place_of(source: object) -> tuple[str, int, int]:
     """Return a range of a region as it travels."""
     assert isinstance(source, Placed)
     return (source.region, source.offset, source.size)
-
-
-def times_of(timeline: Timeline) -> tuple[int, ...]:
-    """Return what the core continues of a timeline."""
-    return (timeline.received, timeline.deadline, timeline.first_token_by, timeline.exchange)
-
-
-def timeline_of(times: Sequence[int]) -> Timeline:
-    """Return the timeline that was sent."""
-    timeline = Timeline(times[0])
-    timeline.deadline, timeline.first_token_by, timeline.exchange = times[1], times[2], times[3]
-    return timeline
 
 
 def delta_to_plain(delta: Delta) -> tuple[Any, ...]:

@@ -223,6 +223,8 @@ class FrontendProcesses:
         ports = {flags: listener.port for flags, listener in self._listeners.items()}
         self._options = to_plain(_options_of(parts.options, ports))
         self._catalog.on_publish = self.publish
+        if parts.limits is not None:
+            parts.limits.on_change = lambda: self.command("limits")
         results = await asyncio.gather(*map(self._launch, range(self._count)), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):

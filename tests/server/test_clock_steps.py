@@ -153,7 +153,7 @@ def test_the_wall_clock_is_stepped(server: ConchProcess, clock: Clock, step_s: i
         until(lambda: 'nv_inference_pending_request_count{model="gated",version="1"} 2' in server.metrics())
         until(lambda: ask(server, "limited") == 429)
         clock.step_to(step_s)
-        until(lambda: ask(server, "limited") == 200)  # the rate goes on
+        until(lambda: ask(server, "limited") == 200)  # tokens of the bucket come as before
         assert abs(wall_clock(server) - time.time() - step_s) < DAY_S / 2  # the step was seen
         time.sleep(1.5)  # the timers that look once a second have looked
         assert not any(answer.done() for answer in waiting)

@@ -27,7 +27,7 @@ from conch.check.command import check
 from conch.clients.repository.command import repo
 from conch.server.repository.model_kinds import find_file
 from tests.server.backends.engines.gguf_model import write_gguf
-from tests.server.backends.fil.test_fil import train
+from tests.server.backends.fil.test_fil import features, train
 from tests.server.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.server.backends.pytorch.torch_models import Doubled, write_script
 from tests.server.hub import Hub
@@ -255,8 +255,10 @@ def test_names_stay_inside_and_existing_models_are_kept(tmp_path: Path, capsys: 
 
 
 def test_a_forest_of_any_name_is_recognized_by_its_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train("xgboost", "two")[0].save_model(tmp_path / "churn.json")
-    train("lightgbm", "two")[0].save_model(tmp_path / "risk.txt")
+    churn, churn_expected = train("xgboost", "two")
+    churn.save_model(tmp_path / "churn.json")
+    risk, risk_expected = train("lightgbm", "two")
+    risk.save_model(tmp_path / "risk.txt")
     for source, written in (("churn.json", "xgboost.json"), ("risk.txt", "model.txt")):
         assert add("--repository", tmp_path / "models", tmp_path / source) == 0
         assert tree(tmp_path / "models" / Path(source).stem) == [f"1/{written}", "config.pbtxt"]
@@ -266,6 +268,17 @@ def test_a_forest_of_any_name_is_recognized_by_its_content(tmp_path: Path, capsy
     error = capsys.readouterr().err
     assert "'" + str(tmp_path / "notes.json") + "' is not a model" in error
     assert "a forest of XGBoost or LightGBM" in error
+    with (
+        ConchProcess(tmp_path / "models", log=tmp_path / "log") as server,
+        triton.InferenceServerClient(server.http) as client,
+    ):
+        for name, expected in (("churn", churn_expected), ("risk", risk_expected)):
+            got = []
+            for rows in np.split(features(), 75):  # the default batch limit is 4
+                given = triton.InferInput("input__0", [*rows.shape], "FP32")
+                given.set_data_from_numpy(rows)
+                got.append(client.infer(name, [given]).as_numpy("output__0"))
+            np.testing.assert_allclose(np.concatenate(got).ravel(), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ A server that runs worse than its configuration asks says so. Each way has a rea
 * in the table `degraded` at the end of the start, the most severe first, with costs and cure;
 * in the header `X-Conch-Degraded` of an answer, in the trailing metadata `x-conch-degraded` of gRPC, for reasons of
   the answer; of a stream over HTTP where the reason is known before its first byte;
-* in `conch doctor --url`, `conch top` and `conch ps`.
+* in `conch doctor`, `conch top` and `conch ps`.
 
 Series are bounded: at most one for each model and reason. Requests pay nothing: conditions that develop are read from
 the counters every 5 seconds.

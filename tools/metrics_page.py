@@ -67,9 +67,10 @@ Custom metrics: the state of the metrics that `--metrics-config=custom_metrics=F
 NVIDIA GPUs, names of DCGM: metrics of `conch gpu-exporter`, named as before DCGM 4.7 and as since.
 
 DCGM 4.7 renamed most fields: the second name of a row is the new one, which has base units; a unit in the meaning is
-that of the first. `--dcgm-names` chooses. Old names also have the optional labels `Hostname` and
-`DCGM_FI_DRIVER_VERSION`, new ones `hostname` and `DCGM_FI_SYSTEM_DRIVER_VERSION`.
-[GPU metrics](../observability/gpu.md) lists which are exposed by default, and what they are read from.""",
+that of the first. `--dcgm-names` chooses. Numbers are DCGM's; fields marked `-f` need a counter file. Old names also
+have the optional labels `Hostname` and `DCGM_FI_DRIVER_VERSION`, new ones `hostname` and
+`DCGM_FI_SYSTEM_DRIVER_VERSION`.
+[GPU metrics](../observability/gpu.md) describes what they are read from.""",
     "gpu": """\
 NVIDIA GPUs, names of Triton: metrics of the GPUs of a server, and the state of accelerators.""",
     "limits": """\
@@ -149,7 +150,16 @@ def _dcgm_table() -> list[str]:
     for field in fields:
         names = ", ".join(dict.fromkeys((f"`{field.legacy.name}`", f"`{field.current.name}`")))
         extra = _names([name for name in field.legacy.labels if name not in every], [])
-        rows.append((names, field.legacy.kind, f"{field.legacy.help} Labels: {extra}." if extra else field.legacy.help))
+        numbers = ", ".join(str(number) for number in dict.fromkeys((field.legacy_id, field.current_id)) if number)
+        meaning = " ".join(
+            [
+                field.legacy.help,
+                *([f"Labels: {extra}."] if extra else []),
+                *([f"{numbers}."] if numbers else []),
+                *([] if field.legacy_default else ["Old name: `-f`."] if field.current_default else ["`-f`."]),
+            ]
+        )
+        rows.append((names, field.legacy.kind, meaning))
     return _rows(_names(every, perhaps), rows)
 
 

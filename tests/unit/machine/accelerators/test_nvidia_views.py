@@ -12,7 +12,7 @@ from conch.machine.accelerators.collectors import DeviceIdentity, DeviceSample, 
 from conch.machine.accelerators.families import Containers, PodContainer
 from conch.machine.accelerators.nvidia_views import DcgmNames, DcgmView, TritonView, parse_counters, read_counter_file
 
-PAGE = Path(__file__).parents[4] / "docs" / "observability" / "gpu.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "metrics.md"
 GPU = DeviceIdentity("nvidia", "3", "GPU-a", "NVIDIA A800", "00000000:1A:00.0")
 SLICE = DeviceIdentity("nvidia", "3/7", "MIG-b", "NVIDIA A800", "00000000:1A:00.0", "GPU-a")
 # Legacy name and value, name and value since 4.7. The values are in the units that DCGM documents for each.
@@ -210,13 +210,14 @@ def test_triton_names_count_energy_from_the_first_sample() -> None:
 
 
 def test_the_page_lists_numbers_and_names_of_all_default_fields() -> None:
-    cells = [line.split("|") for line in PAGE.read_text().splitlines() if "`DCGM_FI" in line or "`DCGM_EXP" in line]
-    rows = [[cell.strip() for cell in row[1:-1]] for row in cells if len(row) == 8]
+    rows = [line.split("|")[1:-1] for line in PAGE.read_text().splitlines() if line.startswith("| `DCGM_")]
     shown = {}
-    for numbers, legacy, _, current, *_ in rows:
-        old = re.findall(r"`(\w+)`", legacy)[0]
-        new = old if current == "the same" else current.strip("`")
-        shown[old] = (new, {int(number) for number in re.findall(r"\d+", numbers)})
+    for names, _, meaning in rows:
+        old, *new = re.findall(r"`(\w+)`", names)
+        numbers = re.search(r"\. (\d+)(?:, (\d+))?\.", meaning)
+        if not meaning.endswith(" `-f`. ") or "Old name:" in meaning:
+            ids = numbers.groups() if numbers else ()
+            shown[old] = ((new or [old])[0], {int(id_) for id_ in ids if id_})
     assert shown == {
         field.legacy.name: (field.current.name, {field.legacy_id, field.current_id} - {0})
         for field in dcgm_fields()

@@ -71,9 +71,8 @@ def explain_percentile(explainer: Explainer, percentile: float, model: str = "")
     else:
         counted &= requests["parent"] == 0
     if (number := int(counted.sum())) < _MIN_REQUESTS:
-        raise InvalidRequest(
-            f"the event log has {number} finished requests; a percentile needs {_MIN_REQUESTS} or more"
-        )
+        counted_text = "1 finished request" if number == 1 else f"{number} finished requests"
+        raise InvalidRequest(f"the event log has {counted_text}; a percentile needs {_MIN_REQUESTS} or more")
     whole = explainer.whole_ns()[counted]
     rows = requests[counted]
     threshold = float(np.percentile(whole, percentile, method="higher"))

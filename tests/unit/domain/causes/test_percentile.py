@@ -138,8 +138,10 @@ def test_what_cannot_be_explained() -> None:
         percentile(EventLog())
     with pytest.raises(NotFound, match="no request to a model 'x'; it has 'preprocess'"):
         percentile(incident(), model="x")
-    with pytest.raises(InvalidRequest, match="has 2 finished requests"):
+    with pytest.raises(InvalidRequest, match="has 2 finished requests;"):
         percentile(serve(SimulatedModel(), [Arrival(SECOND), Arrival(2 * SECOND)], Rows()).log())
+    with pytest.raises(InvalidRequest, match="has 1 finished request;"):
+        percentile(serve(SimulatedModel(), [Arrival(SECOND)], Rows()).log())
 
 
 def test_the_short_form() -> None:

@@ -14,7 +14,7 @@ _PAGE = """\
 checks model repositories and the files that deploy them, without starting a server: no process, no port, no framework.
 PATH is a repository, a model's folder, a file, or a folder that contains repositories, scripts and charts; `-` is the
 standard input. An error of a configuration has the server's message, with line and column. Python models are parsed and
-never run. The exit status is 0 without errors, 1 with errors, 2 for an invalid command line.
+never run.
 
 | Option | Meaning |
 |---|---|

@@ -4,6 +4,7 @@ A time has eight bytes; its difference to another time of the row, of the row be
 that describes the same thing needs none to three. A compressor finds much in the planes of such differences.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,6 +16,7 @@ Table: TypeAlias = NDArray[np.void]
 MAX_TABLE_BYTES = 1 << 30  # of all tables of a log
 _MIN_ROW_BYTES = 64  # a row counts as that: unpacking takes 8 bytes a row for each of several copies of a column
 _SAMPLE_ROWS = 4096
+_INTEGER_TYPE = re.compile(r"[<>|]?[iu][1248]")
 # What a column is the difference to: nothing, the row before, a column of the row, or one of the linked row.
 _RAW, _ROW, _LINKED = "", "-", "linked."
 
@@ -53,12 +55,10 @@ def packed_bytes(description: Mapping[str, Any]) -> int:
     Every row takes at least a byte.
     """
     rows, columns = description["rows"], description["columns"]
-    types = [np.dtype(str(column["type"])) for column in columns]
+    types = [_integer_type(column["type"]) for column in columns]
     widths = [column["width"] for column in columns]
     if type(rows) is not int or rows < 0 or not all(type(width) is int and 0 <= width <= 8 for width in widths):
         raise ValueError("rows and widths must be numbers")
-    if any(dtype.kind not in "iu" for dtype in types):
-        raise ValueError("a column is not of integers")
     item = sum(dtype.itemsize for dtype in types)
     if expanded_bytes(description) > MAX_TABLE_BYTES or (rows and not sum(widths)):
         raise ValueError(f"{rows} rows of {item} bytes are too many")
@@ -67,8 +67,15 @@ def packed_bytes(description: Mapping[str, Any]) -> int:
 
 def expanded_bytes(description: Mapping[str, Any]) -> int:
     """Return about how much memory a table takes while it is unpacked. Raises KeyError, TypeError, ValueError."""
-    item = sum(np.dtype(str(column["type"])).itemsize for column in description["columns"])
+    item = sum(_integer_type(column["type"]).itemsize for column in description["columns"])
     return int(description["rows"]) * max(item, _MIN_ROW_BYTES)
+
+
+def _integer_type(text: object) -> np.dtype[Any]:
+    """Return a type as it is written in a description: numpy would parse expressions, too. Raises ValueError."""
+    if not isinstance(text, str) or _INTEGER_TYPE.fullmatch(text) is None:
+        raise ValueError(f"a column is not of integers: {str(text)[:20]!r}")
+    return np.dtype(text)
 
 
 def unpack(description: Mapping[str, Any], data: memoryview, link: RowLink | None = None) -> Table:

@@ -166,6 +166,7 @@ def test_columns_of_other_versions() -> None:
         ),
         (lambda header: header["tables"]["requests"]["columns"].append(_column("x", "O")), "not of integers"),
         (lambda header: header["tables"]["requests"]["columns"].append(_column("x", "no")), "'no'"),
+        (lambda header: header["tables"]["requests"]["columns"].append(_column("x", ",i8")), "not of integers: ',i8'"),
         (lambda header: header["tables"]["requests"]["columns"].append(_column("done", "<i8")), "more than once"),
         (lambda header: header["tables"]["requests"]["columns"][4].update(base="linked.gone"), "gone"),
         (lambda header: header["tables"]["requests"].update(link=["batch", "gone"]), "gone"),

@@ -46,19 +46,22 @@ class Proxy(Protocol):
         """End."""
 
 
-async def until_listening(child: Child, ports: Sequence[int], log: Path) -> None:
-    """Return when a proxy accepts connections on all ports. Raises Unavailable with its log."""
+async def until_listening(child: Child, places: Sequence[int | Path], log: Path) -> None:
+    """Return when a proxy accepts connections on all ports and Unix sockets. Raises Unavailable with its log."""
     deadline = monotonic() + _START_TIMEOUT_S
-    for port in ports:
-        while not await _accepts(port):
+    for place in places:
+        while not await _accepts(place):
             if child.status is not None or monotonic() > deadline:
                 raise Unavailable(f"{log.stem} does not listen: {child.tail.strip()}")
             await asyncio.sleep(_POLL_S)
 
 
-async def _accepts(port: int) -> bool:
+async def _accepts(place: int | Path) -> bool:
     try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        if isinstance(place, Path):
+            _, writer = await asyncio.open_unix_connection(place)
+        else:
+            _, writer = await asyncio.open_connection("127.0.0.1", place)
     except OSError:
         return False
     writer.close()
@@ -94,7 +97,7 @@ class HaproxyProxy:
         """Start with all slots in maintenance. Raises Unavailable."""
         self._configuration.write_text(self._text)
         await self.child.start()
-        await until_listening(self.child, self._ports, self.child.log)
+        await until_listening(self.child, (*self._ports, self._socket), self.child.log)  # the socket is the last
         answer = await self._command("show servers state")
         rows = [line.split() for line in answer.splitlines() if line and line[0].isdecimal() and " " in line]
         self._backends = list(dict.fromkeys(row[1] for row in rows if len(row) > 1))

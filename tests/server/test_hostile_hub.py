@@ -96,13 +96,16 @@ def test_a_list_that_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.join()
 
 
-def fetched(hub: Hub, home: Path) -> subprocess.CompletedProcess[str]:
-    """Fetch with a short window, in a separate process: the library reads its environment when it is imported."""
-    code = """
+# Fetches with a short window.
+FETCH = """
 from conch.clients.repository import hub_download
 hub_download.SLOW_WINDOW_S = 0.5
 print(hub_download.fetch(hub_download.parse_location("hf://team/one"), str))
 """
+
+
+def fetched(hub: Hub, home: Path, code: str = FETCH) -> subprocess.CompletedProcess[str]:
+    """Run code in a separate process: the library reads its environment when it is imported."""
     environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home)}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
 
@@ -131,6 +134,26 @@ def test_a_redirect_to_an_inner_host(tmp_path: Path, inner: str) -> None:
     assert result.returncode == 1
     assert f"{hub.endpoint}: names the inner address {inner}/team/one/" in result.stderr
     assert "which is refused" in result.stderr
+
+
+def test_a_redirect_to_an_inner_host_after_a_failed_connection(tmp_path: Path) -> None:
+    """The library closes its client after a failed connection and makes another, which has the checks, too."""
+    code = """
+import huggingface_hub
+from conch.clients.repository import hub_download
+listed = hub_download._listed
+def closing(location):
+    found = listed(location)
+    huggingface_hub.close_session()
+    return found
+hub_download._listed = closing
+hub_download.fetch(hub_download.parse_location("hf://team/one"), str)
+"""
+    with Hub({"team/one": {"one.gguf": b"GGUF"}}, redirect="http://169.254.169.254") as hub:
+        result = fetched(hub, tmp_path, code)
+    assert result.returncode == 1
+    assert f"{hub.endpoint}: names the inner address http://169.254.169.254/team/one/" in result.stderr
+    assert result.stdout == ""
 
 
 @pytest.mark.parametrize("name", ["../../evil.gguf", "/tmp/evil.gguf", "a\x1b[2J\n.gguf", "a\\..\\b.gguf"])

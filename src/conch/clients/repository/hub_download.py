@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from glob import escape
 from math import inf
 from pathlib import Path
@@ -15,7 +16,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import unquote
 
-from huggingface_hub import HfApi, ModelInfo, constants, get_session, snapshot_download
+from huggingface_hub import HfApi, ModelInfo, constants, get_session, set_client_factory, snapshot_download
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
@@ -101,8 +102,12 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
     return folder / found.names[0] if found.kind is Kind.FILE else folder
 
 
+@cache
 def _watch_requests() -> None:
-    """Check the hosts that the library asks, also after redirects, and the rates of what they send."""
+    """Check the hosts that the library asks, also after redirects, and the rates of what they send.
+
+    The library closes its client when a connection fails, so each one that it makes has the checks.
+    """
     if constants.ENDPOINT != _HUB:
         # Xet's storage is named by answers of the endpoint, and asked by native code, which checks no host.
         constants.HF_HUB_DISABLE_XET = True
@@ -131,8 +136,9 @@ def _watch_requests() -> None:
     def pace(response: Any) -> None:
         response.stream = PacedStream(response)
 
-    hooks = client.event_hooks
-    client.event_hooks = {"request": [*hooks["request"], check], "response": [*hooks["response"], pace]}
+    hooks = {"request": [*client.event_hooks["request"], check], "response": [*client.event_hooks["response"], pace]}
+    follow, timeout = client.follow_redirects, client.timeout
+    set_client_factory(partial(type(client), event_hooks=hooks, follow_redirects=follow, timeout=timeout))
 
 
 def _listed(location: HubLocation) -> ModelInfo:

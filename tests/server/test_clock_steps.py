@@ -67,11 +67,11 @@ class Clock:
     def __init__(self, folder: Path) -> None:
         self._offset = folder / "offset"
         self._offset.write_text("0")
-        self.library = folder / "clock.so"
+        self.preload = folder / "clock.so"
         source = folder / "clock.c"
         source.write_text(CLOCK)
         define = f'-DOFFSET="{self._offset}"'
-        subprocess.run(["gcc", "-shared", "-fPIC", define, "-o", self.library, source, "-ldl"], check=True)
+        subprocess.run(["gcc", "-shared", "-fPIC", define, "-o", self.preload, source, "-ldl"], check=True)
 
     def step_to(self, seconds: int) -> None:
         """Set the difference to the true time."""
@@ -101,7 +101,7 @@ def server(
     (folder / "limits.yaml").write_text(LIMITS)
     flags = [f"--limits-file={folder / 'limits.yaml'}", f"--frontend-processes={request.param}"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_PRELOAD", str(clock.library))
+        patch.setenv("LD_PRELOAD", str(clock.preload))
         process = ConchProcess(models, *flags, log=folder / "log")
         process.__enter__()
     try:

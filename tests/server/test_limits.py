@@ -138,7 +138,7 @@ def rejected(server: ConchProcess, model: str) -> tuple[float, float]:
 
 
 def test_a_flood_over_a_limit_is_refused_unread_counted_and_over_when_limits_change(limited: Limited) -> None:
-    """What is refused is not decoded: a malformed body is no reason to ask the model."""
+    """A refused request is not decoded: a malformed body gets 429, too."""
     limited.set({"model": "set", "tenant": "flood", "requests_per_second": 3, "enforced": True})
     before = rejected(limited.server, "set")
     connection = http.client.HTTPConnection(limited.server.http, timeout=60)

@@ -16,7 +16,7 @@ _SUBNET_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """Bounds of one connection, `peer_resets` of all from one address. Times are seconds, sizes bytes; 0 s is no limit.
+    """Bounds of one connection; `peer_resets` holds for an address. Times are seconds, sizes bytes; 0 s means no limit.
 
     The windows bound how much is received before it is consumed. The connection's window stays closed while more than
     `held_bytes` belong to unanswered requests and unsent answers. A header list above `header_bytes` is refused; above

@@ -136,7 +136,10 @@ def _watch_requests() -> None:
     def pace(response: Any) -> None:
         response.stream = PacedStream(response)
 
-    hooks = {"request": [*client.event_hooks["request"], check], "response": [*client.event_hooks["response"], pace]}
+    hooks: dict[str, list[Callable[..., Any]]] = {
+        "request": [*client.event_hooks["request"], check],
+        "response": [*client.event_hooks["response"], pace],
+    }
     follow, timeout = client.follow_redirects, client.timeout
     set_client_factory(partial(type(client), event_hooks=hooks, follow_redirects=follow, timeout=timeout))
 

@@ -132,6 +132,11 @@ class TokenMeter(Protocol):
         """Count tokens of the prompt or the answer; `now` is of the clock of timelines."""
 
 
+def tenant_of(meter: TokenMeter | None) -> str:
+    """Return the name of a request's tenant, "" for none."""
+    return "" if meter is None else meter.tenant
+
+
 class Admitted(Protocol):
     """An admitted request, for the frontend that submitted it."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from conch.base.errors import ConchError, InvalidRequest, NotFound, Unavailable, Unsupported
-from conch.domain.request import InferRequest, InferResponse, Respond
+from conch.domain.request import InferRequest, InferResponse, Respond, tenant_of
 from conch.domain.scheduling.waiting import State
 from conch.server.backends.base import Instance, ModelSource
 from conch.server.backends.bls import BlsCaller
@@ -280,9 +280,7 @@ def _parts(pending: Pending) -> Iterator[Pending]:
 
 def _tenant(caller: BlsCaller) -> str:
     """Return the tenant of the requests for which a model makes a call; "" if they have different ones, or none."""
-    tenants = {
-        "" if execution.request.meter is None else execution.request.meter.tenant for execution in caller.executions
-    }
+    tenants = {tenant_of(execution.request.meter) for execution in caller.executions}
     return tenants.pop() if len(tenants) == 1 else ""
 
 

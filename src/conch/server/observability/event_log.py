@@ -16,7 +16,7 @@ from conch.base.errors import Cancelled, ConchError, FailureReason, QueueTimeout
 from conch.domain.events.lines import Columns, ExchangeLine, ExecutionLine, LineRing, RequestLine
 from conch.domain.events.rows import BatchRow, ExchangeRow, RequestRow, Ring, Row
 from conch.domain.generation import GenerationRequest
-from conch.domain.request import InferRequest, InferResponse, Timeline
+from conch.domain.request import InferRequest, InferResponse, Timeline, tenant_of
 
 # By kind: its share of the log's size, and the bytes of a row where it is compiled, with its place in a list. A request
 # has about one batch and one call.
@@ -269,7 +269,7 @@ class ModelEvents:
         row.batch = batch
         row.model = self.model
         row.version = self.version
-        row.tenant = "" if request.meter is None else request.meter.tenant
+        row.tenant = tenant_of(request.meter)
         row.reason = ""
         row.shape = self._shape(request)
         row.id = request.id if len(request.id) <= _MAX_ID_CHARACTERS else request.id[:_MAX_ID_CHARACTERS]
@@ -312,7 +312,7 @@ class ModelEvents:
         row = RequestRow()
         row.number, row.parent, row.exchange = request.number, request.parent, timeline.exchange
         row.model, row.version = self.model, self.version
-        row.tenant = "" if request.meter is None else request.meter.tenant
+        row.tenant = tenant_of(request.meter)
         row.id = request.id[:_MAX_ID_CHARACTERS]
         row.priority, row.batch_size = max(request.priority, 0), request.params.n
         row.prompt_tokens, row.completion_tokens = tokens

@@ -7,7 +7,7 @@ So a flood over a limit costs no decoding, and the core a count instead of a req
 from typing import Final, TypeAlias
 
 from conch.base.errors import LimitExceeded
-from conch.domain.request import Timeline, TokenMeter
+from conch.domain.request import Timeline
 from conch.server.frontends.processes.link import LIMITED, FrontendLink, times_of
 
 Subject: TypeAlias = tuple[str, int, str]  # model, version and tenant
@@ -47,8 +47,3 @@ class Refusals:
     def clear(self) -> None:
         """Forget all: limits have changed."""
         self._held.clear()
-
-
-def tenant_of(meter: TokenMeter | None) -> str:
-    """Return the name of a request's tenant, "" for none."""
-    return "" if meter is None else meter.tenant

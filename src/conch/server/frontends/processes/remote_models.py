@@ -13,7 +13,7 @@ from conch.base.errors import Cancelled, ConchError, LimitExceeded, QueueFull, U
 from conch.domain.events.rows import ExchangeRow, Ring, Row
 from conch.domain.generation import Delta, DeltaCallback, FinishableGeneration, FinishReason, GenerationRequest, Usage
 from conch.domain.model_config import ModelConfig
-from conch.domain.request import InferRequest, InferResponse, Respond, Timeline, TokenMeter
+from conch.domain.request import InferRequest, InferResponse, Respond, Timeline, TokenMeter, tenant_of
 from conch.domain.scheduling.waiting import State
 from conch.server.backends.engines.base import Engine
 from conch.server.core.catalog import Catalog
@@ -32,7 +32,7 @@ from conch.server.frontends.processes.link import (
     decode_answer,
     times_of,
 )
-from conch.server.frontends.processes.refusals import Refusals, Subject, tenant_of
+from conch.server.frontends.processes.refusals import Refusals, Subject
 from conch.server.frontends.processes.values import describe_error, of_plain, restored_error, to_plain
 
 CORE_LOST: Final = "the server is stopping or has failed; try again"

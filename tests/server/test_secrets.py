@@ -16,7 +16,13 @@ from conch.server.backends.processes.launch import ChildEnvironment
 from tests.support.models import tensor, write_python, write_scripted
 from tests.support.server_process import ConchProcess
 
-SECRETS = {"openai": "first-s3cret", "variable": "second-s3cret", "address": "third-s3cret", "grpc": "fourth-s3cret"}
+SECRETS = {
+    "openai": "first-s3cret",
+    "variable": "second-s3cret",
+    "address": "third-s3cret",
+    "grpc": "fourth-s3cret",
+    "redis": "fifth-s3cret",
+}
 INPUT = f"input {tensor('PATH', 'STRING', 1)} output {tensor('FOUND', 'STRING', 1)}"
 ALWAYS = ("PYTHONUNBUFFERED", "PYTHONIOENCODING")
 # Reads a file for the client.
@@ -66,10 +72,11 @@ def conch(models: Path) -> Iterator[ConchProcess]:
     }
     flags = (f"--openai-api-key={SECRETS['openai']}", "--model-env-deny=CLOUD_*", "--process-debugging=false")
     restricted = f"--http-restricted-api=shared-memory:key={SECRETS['address']}"
+    cache = ("--cache-config=redis,host=127.0.0.1", f"--cache-config=redis,password={SECRETS['redis']}")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        with served(models, *flags, restricted, log=log) as server:
+        with served(models, *flags, restricted, *cache, log=log) as server:
             yield server
 
 
@@ -96,6 +103,7 @@ def test_no_process_can_read_a_key(conch: ConchProcess) -> None:
             assert not [secret for secret in SECRETS.values() if secret.encode() in data], (process, name)
     assert b"--openai-api-key=************" in Path(f"/proc/{server.pid}/cmdline").read_bytes()
     assert b"--http-restricted-api=" in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+    assert b"--cache-config=redis,password=************" in Path(f"/proc/{server.pid}/cmdline").read_bytes()
 
 
 @pytest.mark.parametrize("model", ["reader", "elsewhere"])

@@ -27,6 +27,14 @@ class ValueKind:
     read: Callable[[str], object]
     secret: bool = False  # not to be shown in messages
     choices: tuple[str, ...] = ()  # for argparse
+    secret_settings: tuple[str, ...] = ()  # keys of `<name>,<key>=<value>` whose values are secret
+
+    def secrets(self, text: str) -> tuple[str, ...]:
+        """Return the parts of a value that other processes must not read, without empty ones."""
+        if self.secret:
+            return (text,) if text else ()
+        key, _, value = text.partition(",")[2].partition("=")
+        return (value,) if value and key in self.secret_settings else ()
 
 
 def value_kind(metavar: str, read: Callable[[str], object] = str) -> ValueKind:
@@ -303,6 +311,7 @@ CACHE = ValueKind(
     "local,size=<bytes>|redis,<setting>=<value>",
     f"the form local,size=<bytes>, {_MIN_CACHE_BYTES} or more, or redis,<setting>=<value>",
     _read_cache,
+    secret_settings=("password",),
 )
 CACHE_SIZE = ValueKind(
     "bytes", f"a whole number (bytes): 0 for none, else {_MIN_CACHE_BYTES} or more", _read_cache_size

@@ -6,10 +6,14 @@ for all users, the environment for processes of the same user, which include mod
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from conch.server.backends.child.conch_child.ipc import prctl
+
+if TYPE_CHECKING:
+    from conch.base.command_line.flag_values import ValueKind
 
 
 def hide_secrets(arguments: Sequence[str]) -> None:
@@ -18,9 +22,9 @@ def hide_secrets(arguments: Sequence[str]) -> None:
         OWN_FLAGS,  # takes time, which process 1 of a container need not wait
     )
 
-    secrets = {flag.name for flag in OWN_FLAGS if flag.kind.secret}
-    variables = [flag.variable for flag in OWN_FLAGS if flag.kind.secret and flag.variable in os.environ]
-    values = [*_values(arguments, secrets), *(os.environ.pop(variable) for variable in variables)]
+    kinds = {flag.name: flag.kind for flag in OWN_FLAGS if flag.kind.secret or flag.kind.secret_settings}
+    variables = [flag.variable for flag in OWN_FLAGS if flag.name in kinds and flag.variable in os.environ]
+    values = [*_values(arguments, kinds), *(os.environ.pop(variable) for variable in variables)]
     if values:
         overwrite_values(values)
 
@@ -30,16 +34,16 @@ def protect_memory() -> None:
     prctl.set_dumpable(False)
 
 
-def _values(arguments: Sequence[str], secrets: set[str]) -> Iterator[str]:
-    """Yield the values of secret flags, and the passwords in URLs."""
+def _values(arguments: Sequence[str], kinds: Mapping[str, "ValueKind"]) -> Iterator[str]:
+    """Yield the secret values of flags, and the passwords in URLs."""
     flag = ""
     for word in arguments:
         name, equals, value = word[2:].partition("=") if word.startswith("--") else ("", "", word)
         if not equals and word.startswith("--"):
             flag = name
             continue
-        if (name or flag) in secrets:
-            yield value
+        if (kind := kinds.get(name or flag)) is not None:
+            yield from kind.secrets(value)
         elif "@" in value and "://" in value:
             password = urlsplit(value).password
             if password:

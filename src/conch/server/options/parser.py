@@ -175,7 +175,7 @@ def _read_value(flag: Flag, text: str, source: str, given: list[Given], problems
     try:
         value = flag.kind.read(text)
     except ValueError:
-        got = "another value" if flag.kind.secret else f"'{text}'"
+        got = "another value" if flag.kind.secrets(text) else f"'{text}'"
         problems.append(f"{source}: expected {flag.kind.allowed}, got {got}")
     else:
         given.append(Given(flag, value, source))

@@ -598,9 +598,9 @@ class ServerOptions:
         shown = (option for option in fields(self) if getattr(self, option.name) != option.default)
         return f"ServerOptions({', '.join(f'{option.name}={self._shown(option)}' for option in shown)})"
 
-    def _shown(self, one: Field[Any]) -> str:
-        kind = one.metadata.get("flag", {}).get("kind")
-        return "..." if kind is not None and kind.secret else repr(getattr(self, one.name))
+    def _shown(self, option: Field[Any]) -> str:
+        kind = option.metadata.get("flag", {}).get("kind")
+        return "..." if kind is not None and kind.secret else repr(getattr(self, option.name))
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """Return the settings of one backend by key; those for all backends have a lower precedence."""
